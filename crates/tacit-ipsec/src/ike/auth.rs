@@ -24,6 +24,10 @@ impl SignedOctets {
         Self([message, nonce, maced_id.as_bytes()].concat())
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// AUTH with a shared key: prf(prf(Shared Secret, "Key Pad for IKEv2"), octets).
     pub(crate) fn with_shared_key(&self, prf: Prf, key: &SecretBytes) -> SecretBytes {
         let padded = prf.compute(key.as_bytes(), &[KEY_PAD]);

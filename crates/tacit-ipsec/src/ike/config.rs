@@ -1,10 +1,12 @@
 //! What the policy says about one peer.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::identity::IkeIdentity;
 use super::proposal::{EspProposal, IkeProposal};
+use super::signature::{AuthSigner, AuthVerifier};
 use crate::secret::SecretBytes;
 use crate::selector::TrafficSelector;
 
@@ -71,6 +73,8 @@ pub struct InnerAddresses {
 pub enum LocalAuth {
     /// With a key that both sides know.
     SharedKey(SecretBytes),
+    /// With a signature (RFC 7427).
+    Signature(Arc<dyn AuthSigner>),
 }
 
 /// How the peer must prove its identity.
@@ -78,6 +82,8 @@ pub enum LocalAuth {
 pub enum RemoteAuth {
     /// With a key that both sides know.
     SharedKey(SecretBytes),
+    /// With a signature (RFC 7427).
+    Signature(Arc<dyn AuthVerifier>),
 }
 
 /// The most proposals that are offered.

@@ -10,9 +10,10 @@
 //! Inside, `codec` reads and writes messages, `proposal` chooses algorithms, and `crypto` derives
 //! keys and encrypts messages.
 //!
-//! Built: `IKE_SA_INIT` with cookies and a second group, `IKE_AUTH` with shared keys and inner
-//! addresses, `CREATE_CHILD_SA` for replacements of both kinds by either side and by both at once,
-//! `INFORMATIONAL` with deletion and liveness, NAT detection. One child SA at a time.
+//! Built: `IKE_SA_INIT` with cookies and a second group, `IKE_AUTH` with shared keys or signatures
+//! and with inner addresses, `CREATE_CHILD_SA` for replacements of both kinds by either side and by
+//! both at once, `INFORMATIONAL` with deletion and liveness, NAT detection. One child SA at a time.
+//! Not built: fragments of messages (RFC 7383), groups of integers, further child SAs.
 
 mod auth;
 mod codec;
@@ -26,6 +27,7 @@ mod gate;
 mod identity;
 mod nat;
 mod proposal;
+mod signature;
 
 pub use codec::CodecError;
 pub use config::{
@@ -37,3 +39,4 @@ pub use failure::{FailureSide, IkeFailure};
 pub use gate::{GateDecision, HALF_OPEN_MAX, HALF_OPEN_OF_ADDRESS_MAX, IkeGate};
 pub use identity::IkeIdentity;
 pub use proposal::{EspProposal, IkeProposal};
+pub use signature::{AuthScheme, AuthSigner, AuthVerifier, CERTIFICATES_MAX, SignedByPeer};

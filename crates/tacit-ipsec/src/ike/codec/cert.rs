@@ -10,6 +10,18 @@ pub(crate) struct CertPayload {
     pub(crate) data: Vec<u8>,
 }
 
+impl CertPayload {
+    /// One certificate in DER: "X.509 Certificate - Signature".
+    pub(crate) fn x509(data: Vec<u8>) -> Self {
+        Self { encoding: ENCODING_X509, data }
+    }
+
+    /// Returns the certificate in DER, if it is one.
+    pub(crate) fn as_x509(&self) -> Option<&[u8]> {
+        (self.encoding == ENCODING_X509).then_some(self.data.as_slice())
+    }
+}
+
 /// The CAs that a peer trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertRequestPayload {
@@ -42,3 +54,5 @@ impl CertRequestPayload {
         out.extend(&self.authorities);
     }
 }
+
+const ENCODING_X509: u8 = 4;

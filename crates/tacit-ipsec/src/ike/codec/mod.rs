@@ -28,6 +28,7 @@ mod security_association;
 mod traffic_selectors;
 
 pub(crate) use auth::{AuthMethod, AuthPayload};
+pub(crate) use cert::CertPayload;
 pub(crate) use chain::{IkePayload, encode_payloads, parse_payloads};
 pub(crate) use config::{ConfigAttribute, ConfigKind, ConfigPayload};
 pub(crate) use delete::DeletePayload;

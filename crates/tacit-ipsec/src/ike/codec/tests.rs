@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::cert::{CertPayload, CertRequestPayload};
+use super::cert::CertRequestPayload;
 use super::*;
 use crate::selector::TrafficSelector;
 

@@ -11,14 +11,15 @@ use super::task::Task;
 use super::{IkeConnection, IkeEvent};
 use crate::ike::auth::SignedOctets;
 use crate::ike::codec::{
-    AuthMethod, AuthPayload, DeletePayload, ExchangeType, IdPayload, IkePayload, NotifyPayload,
-    notify,
+    AuthMethod, AuthPayload, CertPayload, DeletePayload, ExchangeType, IdPayload, IkePayload,
+    NotifyPayload, notify,
 };
 use crate::ike::config::{LocalAuth, RemoteAuth};
 use crate::ike::crypto::Nonces;
 use crate::ike::failure::{FailureSide, IkeFailure};
 use crate::ike::identity::IkeIdentity;
 use crate::ike::proposal::{ChildExchange, offer_esp};
+use crate::ike::signature::{self, AuthVerifier, CERTIFICATES_MAX, SignedByPeer};
 
 /// What AUTH signs.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub(super) struct AuthContext {
     pub(super) init_request: Vec<u8>,
     pub(super) init_response: Vec<u8>,
     pub(super) nonces: Nonces,
+    /// The data of `SIGNATURE_HASH_ALGORITHMS` of the peer.
+    pub(super) hashes_of_peer: Vec<u8>,
 }
 
 impl AuthContext {
@@ -48,12 +51,11 @@ impl IkeConnection {
         let child_spi = self.new_child_spi()?;
         let child = &self.config.child;
         let offer = offer_esp(&child.proposals, ChildExchange::Auth, child_spi);
-        let mut payloads = vec![
-            IkePayload::IdInitiator(id),
-            IkePayload::IdResponder(self.config.remote.to_payload()),
-            auth,
-            IkePayload::Notify(NotifyPayload::new(notify::INITIAL_CONTACT, [])),
-        ];
+        let mut payloads = vec![IkePayload::IdInitiator(id)];
+        payloads.extend(self.certificates());
+        payloads.push(IkePayload::IdResponder(self.config.remote.to_payload()));
+        payloads.push(auth);
+        payloads.push(IkePayload::Notify(NotifyPayload::new(notify::INITIAL_CONTACT, [])));
         payloads.extend(address::request(&self.config.inner));
         payloads.push(IkePayload::SecurityAssociation(offer));
         payloads.extend(self.selector_payloads());
@@ -68,9 +70,27 @@ impl IkeConnection {
             return Err(IkeFailure::protocol("AUTH comes at the wrong time"));
         };
         let octets = context.octets(sa, sa.role(), id);
-        let LocalAuth::SharedKey(key) = &self.config.local_auth;
-        let data = octets.with_shared_key(sa.keys.prf, key).as_bytes().to_vec();
-        Ok(IkePayload::Auth(AuthPayload { method: AuthMethod::SharedKey, data }))
+        let payload = match &self.config.local_auth {
+            LocalAuth::SharedKey(key) => AuthPayload {
+                method: AuthMethod::SharedKey,
+                data: octets.with_shared_key(sa.keys.prf, key).as_bytes().to_vec(),
+            },
+            LocalAuth::Signature(signer) => {
+                let scheme = signature::choose(&signer.schemes(), &context.hashes_of_peer);
+                let scheme = scheme.ok_or_else(no_common_hash)?;
+                let signature = signer.sign(scheme, octets.as_bytes())?;
+                let data = signature::encode(scheme, &signature);
+                AuthPayload { method: AuthMethod::DigitalSignature, data }
+            }
+        };
+        Ok(IkePayload::Auth(payload))
+    }
+
+    /// The certificates of this side, the one of its key first (RFC 7296 section 3.6).
+    fn certificates(&self) -> Vec<IkePayload> {
+        let LocalAuth::Signature(signer) = &self.config.local_auth else { return Vec::new() };
+        let certificates = signer.certificates().into_iter().take(CERTIFICATES_MAX);
+        certificates.map(|data| IkePayload::Cert(CertPayload::x509(data))).collect()
     }
 
     /// Checks identity and AUTH of the peer.
@@ -94,14 +114,41 @@ impl IkeConnection {
         if identity.as_ref() != Some(&self.config.remote) {
             return Err(wrong_identity(identity.as_ref(), &self.config.remote));
         }
-        let RemoteAuth::SharedKey(key) = &self.config.remote_auth;
-        if auth.method != AuthMethod::SharedKey {
-            return Err(wrong_method(auth.method));
-        }
         let octets = context.octets(sa, sa.role().other(), id);
-        let expected = octets.with_shared_key(sa.keys.prf, key);
-        aws_lc_rs::constant_time::verify_slices_are_equal(expected.as_bytes(), &auth.data)
-            .map_err(|_| wrong_key(&self.config.remote))
+        match (&self.config.remote_auth, auth.method) {
+            (RemoteAuth::SharedKey(key), AuthMethod::SharedKey) => {
+                let expected = octets.with_shared_key(sa.keys.prf, key);
+                aws_lc_rs::constant_time::verify_slices_are_equal(expected.as_bytes(), &auth.data)
+                    .map_err(|_| wrong_key(&self.config.remote))
+            }
+            (RemoteAuth::Signature(verifier), AuthMethod::DigitalSignature) => {
+                self.verify_signature(verifier.as_ref(), &octets, &auth.data, payloads)
+            }
+            (RemoteAuth::SharedKey(_), method) => Err(wrong_method(method, "a shared key")),
+            (RemoteAuth::Signature(_), method) => Err(wrong_method(method, "a signature")),
+        }
+    }
+
+    fn verify_signature(
+        &self,
+        verifier: &dyn AuthVerifier,
+        octets: &SignedOctets,
+        data: &[u8],
+        payloads: &[IkePayload],
+    ) -> Result<(), IkeFailure> {
+        let (scheme, signature) = signature::decode(data).ok_or_else(unknown_scheme)?;
+        let certificates = payloads.iter().filter_map(|payload| match payload {
+            IkePayload::Cert(cert) => cert.as_x509(),
+            _ => None,
+        });
+        let certificates: Vec<&[u8]> = certificates.take(CERTIFICATES_MAX).collect();
+        verifier.verify(&SignedByPeer {
+            certificates: &certificates,
+            identity: &self.config.remote,
+            scheme,
+            message: octets.as_bytes(),
+            signature,
+        })
     }
 
     pub(super) fn handle_auth_response(
@@ -176,7 +223,9 @@ impl IkeConnection {
         let nonces = self.auth.take().map(|context| context.nonces);
         self.establish(now, spi);
         let Some(nonces) = nonces else { return };
-        let mut payloads = vec![IkePayload::IdResponder(id), auth];
+        let mut payloads = vec![IkePayload::IdResponder(id)];
+        payloads.extend(self.certificates());
+        payloads.push(auth);
         match self.accept_child(now, spi, &opened.payloads, nonces, ChildExchange::Auth) {
             Ok(accepted) => {
                 payloads.extend(address::answer(&self.config.inner, &opened.payloads));
@@ -222,10 +271,22 @@ fn not_this_side(wanted: Option<&IkeIdentity>, own: &IkeIdentity) -> IkeFailure 
     IkeFailure::new("wrong-identity", FailureSide::Both, message)
 }
 
-fn wrong_method(method: AuthMethod) -> IkeFailure {
+fn no_common_hash() -> IkeFailure {
+    let message = "the peer verifies no signature that the key of this side can make: enable \
+                   RFC 7427 and the hash of the key on the peer, or use another key";
+    IkeFailure::new("no-common-signature", FailureSide::Both, message)
+}
+
+fn unknown_scheme() -> IkeFailure {
+    let message = "the peer signs with an algorithm that tacit refuses: use ECDSA with P-256 or \
+                   P-384, Ed25519 or RSA-PSS on the peer, and not SHA-1 or PKCS #1 v1.5";
+    IkeFailure::new("refused-signature", FailureSide::Peer, message)
+}
+
+fn wrong_method(method: AuthMethod, wanted: &str) -> IkeFailure {
     let message = format!(
-        "the peer authenticates with {method:?}, the policy requires a shared key: configure the \
-         same kind of authentication on both sides"
+        "the peer authenticates with {method:?}, the policy requires {wanted}: configure the same \
+         kind of authentication on both sides"
     );
     IkeFailure::new("wrong-auth-method", FailureSide::Both, message)
 }

@@ -18,6 +18,7 @@ use crate::ike::crypto::{
 use crate::ike::failure::{FailureSide, IkeFailure};
 use crate::ike::nat;
 use crate::ike::proposal::{IkeProposal, answer_ike, choose_ike, describe, offer_ike};
+use crate::ike::signature;
 
 /// The initiator before it has keys.
 #[derive(Debug)]
@@ -96,6 +97,7 @@ impl IkeConnection {
         payloads.push(IkePayload::Nonce(opening.nonce.clone()));
         let spis = IkeSpis { initiator: opening.spi, responder: 0 };
         payloads.extend(nat::payloads(spis, self.path.remote, self.random.as_mut())?);
+        payloads.push(signature_hashes());
         opening.request = encode_message(&header, &payloads);
         opening.retransmission = Retransmission::start(now);
         self.transmit(now, opening.request.clone());
@@ -218,8 +220,12 @@ impl IkeConnection {
         self.is_behind_nat = nat::is_translated(&message.payloads, spis, self.path.local);
         let rekey_at = self.rekey_at(now);
         let sa = IkeSa::new(spis, IkeRole::Initiator, proposal, keys, rekey_at).after_init(None);
-        let context =
-            AuthContext { init_request: opening.request, init_response: bytes.to_vec(), nonces };
+        let context = AuthContext {
+            init_request: opening.request,
+            init_response: bytes.to_vec(),
+            nonces,
+            hashes_of_peer: hashes(&message.payloads),
+        };
         self.current = sa.own_spi();
         self.sas.push(sa);
         self.auth = Some(context);
@@ -271,8 +277,12 @@ impl IkeConnection {
         connection.current = sa.own_spi();
         connection.sas.push(sa);
         let init_request = bytes.to_vec();
-        connection.auth =
-            Some(AuthContext { init_request, init_response: response.clone(), nonces });
+        connection.auth = Some(AuthContext {
+            init_request,
+            init_response: response.clone(),
+            nonces,
+            hashes_of_peer: hashes(&message.payloads),
+        });
         connection.transmit(now, response);
         Ok(connection)
     }
@@ -300,6 +310,7 @@ fn answer(
         IkePayload::Nonce(nonce.clone()),
     ];
     payloads.extend(nat::payloads(spis, path.remote, random)?);
+    payloads.push(signature_hashes());
     let response =
         encode_message(&init_header(spis.initiator, responder, IkeRole::Responder), &payloads);
     let nonces = Nonces { initiator: read.nonce.to_vec(), responder: nonce };
@@ -326,6 +337,19 @@ impl<'a> InitPayloads<'a> {
         };
         Ok(Self { proposals, key_exchange, nonce })
     }
+}
+
+/// The hashes with which this side verifies signatures (RFC 7427 section 4).
+fn signature_hashes() -> IkePayload {
+    let kind = notify::SIGNATURE_HASH_ALGORITHMS;
+    IkePayload::Notify(NotifyPayload::new(kind, signature::hashes()))
+}
+
+/// The hashes with which the peer verifies signatures; empty if it verifies none.
+fn hashes(payloads: &[IkePayload]) -> Vec<u8> {
+    let kind = notify::SIGNATURE_HASH_ALGORITHMS;
+    let found = notifications(payloads).find(|one| one.kind == kind);
+    found.map(|one| one.data.clone()).unwrap_or_default()
 }
 
 fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {

@@ -4,5 +4,6 @@ mod collisions;
 mod opening;
 mod pair;
 mod schedules;
+mod signatures;
 
 pub(in crate::ike) use pair::config;
