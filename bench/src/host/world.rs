@@ -13,7 +13,8 @@ use crate::load::LoadServer;
 use crate::process::Process;
 use crate::workspace::own_program;
 
-/// The network. Ports are reused early, because short connections occupy them for a minute.
+/// The network. Ports are reused early, because short connections occupy them for a minute. The
+/// agent's ports are not among them.
 const NETWORK: &str = "set -e
 ip link add bench0 type veth peer name bench1
 ip link set bench1 netns $FAR
@@ -24,7 +25,7 @@ in_far ip link set lo up
 in_far ip link set bench1 up
 in_far ip addr add 192.0.2.2/24 dev bench1
 for in in '' in_far; do
-    $in sh -c 'echo 10000 65000 >/proc/sys/net/ipv4/ip_local_port_range
+    $in sh -c 'echo 16000 65000 >/proc/sys/net/ipv4/ip_local_port_range
                echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse'
 done";
 
