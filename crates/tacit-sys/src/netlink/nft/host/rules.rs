@@ -121,8 +121,14 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
     if !table.forwarded.is_empty() {
         rules.push_forwarded(table);
     }
-    rules.push_noted(table);
-    rules.push_returned(table);
+    if table.forwarded.is_empty() {
+        rules.push_returned(table);
+        rules.push_noted(table);
+    } else {
+        // What comes from containers is noted before it is sent to the agent.
+        rules.push_noted(table);
+        rules.push_returned(table);
+    }
     if !table.inbound.is_empty() {
         rules.push_clients(table.lifetime);
     }
@@ -326,16 +332,12 @@ impl Rules {
         }
     }
 
-    /// Connections that were captured when they began.
+    /// Connections that were captured when they began. Their destination was none of this host. The
+    /// kernel's packets for sockets of the agent have been accepted.
     fn push_kept(&mut self, chain: Chain) {
         let Bits { captured, kept, .. } = self.bits;
-        let is_kept = [
-            Transport(TCP),
-            Host(ConnectionMarkIs(kept)),
-            Host(IsForeign(PacketEnd::Destination)),
-            Host(SetMark(captured)),
-            Accept,
-        ];
+        let is_kept =
+            [Transport(TCP), Host(ConnectionMarkIs(kept)), Host(SetMark(captured)), Accept];
         self.push(chain, "adding the rule that keeps connections captured", &is_kept);
     }
 
@@ -516,35 +518,29 @@ impl Rules {
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
         let Bits { agent, captured, release, none, .. } = self.bits;
-        // What comes from containers is marked on its own interface.
-        let from_lo = if table.forwarded.is_empty() { &[Host(FromLo)][..] } else { &[] };
-        let returned = [from_lo, &[Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))]];
         let step = "adding the rule for packets with a mark";
-        self.push(Chain::Prerouting, step, &returned.concat());
-        self.push(
-            Chain::Returned,
-            "adding the rule that accepts the agent's packets",
-            &[Host(FromLo), Host(MarkIs(agent)), Accept],
-        );
-        let released = [Host(FromLo), Host(MarkIs(release)), Transport(TCP)];
-        let to_agent = ToAgent(self.redirect);
+        let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
+        // What comes from containers is marked on its own interface.
+        let is_only_on_lo = table.forwarded.is_empty();
+        let from_lo = if is_only_on_lo { &[Host(FromLo)][..] } else { &[] };
+        let of_agent = if is_only_on_lo { &[][..] } else { &[Host(FromLo)] };
+        self.push(Chain::Prerouting, step, &[from_lo, &returned].concat());
         let chain = Chain::Returned;
-        self.push_or_refused(
-            chain,
-            "adding the rule that sends a released SYN to the agent",
-            &released,
-            &[to_agent],
-            Reset,
-        );
-        let tcp = [from_lo, &[Host(MarkIs(captured)), Transport(TCP)]].concat();
+        let to_agent = ToAgent(self.redirect);
+        let tcp = [Host(MarkIs(captured)), Transport(TCP)];
         let step = "adding the rule that sends later TCP packets to the agent";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(chain, step, &past_syn, &to_agents_socket, Reset);
+        let accepted = [of_agent, &[Host(MarkIs(agent)), Accept]].concat();
+        self.push(chain, "adding the rule that accepts the agent's packets", &accepted);
         let held = [CopyToAgent, ToHold(self.redirect)];
         let step = "adding the rule that holds a captured SYN";
         self.push_or_refused(chain, step, &tcp, &held, Reset);
-        let udp = [from_lo, &[Host(MarkIs(captured)), Transport(UDP)]].concat();
+        let released = [of_agent, &[Host(MarkIs(release)), Transport(TCP)]].concat();
+        let step = "adding the rule that sends a released SYN to the agent";
+        self.push_or_refused(chain, step, &released, &[to_agent], Reset);
+        let udp = [Host(MarkIs(captured)), Transport(UDP)];
         let step = "adding the rule that sends captured datagrams to the agent";
         self.push_or_refused(chain, step, &udp, &[to_agent], PortUnreachable);
     }
