@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Policy, UnixSocket, parse_duration};
-use tacit_sys::descriptor;
+use tacit_sys::{descriptor, process};
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent::{self, AgentError, Supervisor, supervisor};
@@ -402,6 +402,9 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     if args.no_supervisor {
         return agent(args, Parent::Other);
     }
+    // The supervisor needs no policy. A large one would stay in its memory as long as it runs.
+    drop(checked);
+    process::return_freed_memory();
     match supervisor::run(arguments) {
         Ok(code) => code,
         Err(error) => {

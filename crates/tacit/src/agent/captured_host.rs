@@ -64,7 +64,10 @@ impl Runs {
         self.try_begin_host(helper, workers).await.map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => HostError::InUse,
             _ => HostError::Helper(error),
-        })
+        })?;
+        // A large policy needs far more memory to be read and installed than later.
+        process::return_freed_memory();
+        Ok(())
     }
 
     async fn try_begin_host(&mut self, helper: HostHelper, workers: &Workers) -> io::Result<()> {
