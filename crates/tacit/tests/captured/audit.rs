@@ -119,3 +119,27 @@ on-tls default pass
 ",
     );
 }
+
+#[test]
+fn connections_that_were_relayed_in_audit_mode_can_be_closed_when_it_ends() {
+    machines().expect(
+        r#"
+        serve far 8001
+        capture
+        start python3 peer.py hold 192.0.2.2 8001 marked go >held.out
+        until_true [ -e go.open ]
+        sed -i 's/^mode = .*/mode = "enforce"/' host.toml
+        ./tacit reload --control host.sock 2>/dev/null | grep -o 'policy generation .'
+        ./tacit close --stale --control host.sock
+        touch go
+        until_true [ -s held.out ]
+        cat held.out
+        seen marked"#,
+        "
+policy generation 2
+closed 1
+ECONNRESET
+0
+",
+    );
+}

@@ -288,13 +288,14 @@ fn rules(
     }
     let items = value.map_or(Some(Vec::new()), |value| value.list(RULES_MAX))?;
     if items.is_empty() {
-        let fix = "add a [[rule]]; connections that match no rule are denied";
-        top.report.warning(
-            MessageId("no-rules"),
-            START,
-            "the policy has no rule, so every connection is denied",
-            fix,
-        );
+        let (effect, fix) = match host {
+            Some(_) => ("the policy has no rule, so it captures nothing", "add a [[rule]]"),
+            None => (
+                "the policy has no rule, so every connection is denied",
+                "add a [[rule]]; connections that match no rule are denied",
+            ),
+        };
+        top.report.warning(MessageId("no-rules"), START, effect, fix);
     }
     let read = |item: &TomlValue<'_>| {
         let rule = rule::read(item, names)?;
