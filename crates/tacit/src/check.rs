@@ -120,9 +120,8 @@ impl CheckReport {
         if !self.exposed_when_replaced.is_empty() {
             text += &format!(
                 "warning: programs under `tacit run` can read these files for some milliseconds \
-                 after they have been replaced: {}\n    \
-                 fix: put the files of the policy in a directory of their own with mode 0700, \
-                 which is hidden as a whole\n",
+                 after they have been replaced: {}\n    fix: put the policy's files in a separate \
+                 directory with mode 0700: tacit hides the whole directory\n",
                 self.exposed_when_replaced.join(", ")
             );
         }

@@ -265,8 +265,8 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "CApath = /none",
             5,
-            "no file name in the directory is a certificate hash, \
-             so stunnel finds no certificate there",
+            "no file name in the directory is a certificate hash, so stunnel finds no certificate \
+             there",
         ),
         ("client = maybe", 5, "`client = maybe` is neither yes nor no"),
     ] {

@@ -109,8 +109,8 @@ impl Runs {
         let Some(host) = self.registry.host() else { return Ok(()) };
         host.run.helper.end_capture().await.map_err(|error| {
             format!(
-                "the capture of the host cannot end: {error}; fix: stop the agent, then run \
-                 `tacit agent --host --remove`"
+                "cannot end the capture of the host: {error}; fix: stop the agent, then run `tacit \
+                 agent --host --remove`"
             )
         })
     }
@@ -129,8 +129,8 @@ impl Runs {
         if let Some(host) = self.registry.host() {
             host.capture.lead(policy).await.map_err(|error| {
                 format!(
-                    "the policy was not installed: the packet rules of the host cannot be \
-                     changed: {error}"
+                    "the policy was not installed: cannot change the packet rules of the host: \
+                     {error}"
                 )
             })?;
         }

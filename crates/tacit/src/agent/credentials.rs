@@ -61,11 +61,10 @@ impl CredentialStore {
             return;
         }
         for error in &errors {
-            log.error(
-                Event::new("file-refused")
-                    .field("reason", error)
-                    .field("next", "the old content stays in use until the file is corrected"),
-            );
+            log.error(Event::new("file-refused").field("reason", error).field(
+                "next",
+                "the agent uses the old content of the file until the file is corrected",
+            ));
         }
         self.errors = errors;
     }

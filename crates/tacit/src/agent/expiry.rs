@@ -55,8 +55,7 @@ impl Deadline {
             "identity" => "renew the certificate and replace its file",
             "pinned" => "get the peer's new certificate, and add it to the pinned certificates",
             "trust" => {
-                "get the new certificate of the CA, and new certificates that the CA issued \
-                        with it"
+                "get the new certificate of the CA, and the certificates that the new CA issued"
             }
             _ => "get the current CRL from the CA, and replace the file",
         };

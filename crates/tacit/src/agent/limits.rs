@@ -55,12 +55,12 @@ impl Agent {
             LimitDisplay::new("connections-per-run", limits.connections_per_run)
                 .beyond("connections are refused"),
             LimitDisplay::new("handshake-bytes", tacit_tls::INCOMING_BYTES_MAX)
-                .beyond("the connection is refused"),
+                .beyond("the agent refuses the connection"),
             LimitDisplay::new("verified-chains", chains.map_or(0, |_| CHAINS_MAX))
                 .used(chains.map_or(0, |chains| chains.len()))
                 .beyond(
-                    "the agent removes the least recently used chain, and verifies it again \
-                         when it is needed",
+                    "the agent removes the least recently used chain, and verifies this chain \
+                     again when it is needed",
                 ),
             LimitDisplay::new("batch-records", relay::BATCH_RECORDS_MAX),
             LimitDisplay::new("held-bytes-per-worker", relay::HELD_BYTES_MAX)
@@ -76,7 +76,9 @@ impl Agent {
                 .beyond("the agent closes the flow that was idle for the longest time"),
             LimitDisplay::new("held-syns-per-run", self.runs.held_syns_max)
                 .used(self.runs.most_held())
-                .beyond("the SYN gets no answer; the program's kernel sends the SYN again"),
+                .beyond(
+                    "the agent does not answer the SYN; the program's kernel sends the SYN again",
+                ),
             LimitDisplay::new("questions-per-run", crate::dns::QUERIES_MAX)
                 .beyond("the agent drops and counts DNS questions; the program sends them again"),
             LimitDisplay::new("query-connections-per-run", crate::query::QUERY_CLIENTS_MAX)

@@ -276,18 +276,22 @@ fn remove_stale(
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
             return Err(format!(
-                "the file exists, and it is not known whether a process listens on it: {error}; \
-                 remove it, or use another path"
+                "the file exists, and the agent cannot determine whether a process listens on it: \
+                 {error}; remove the file, or use another path"
             ));
         }
         Ok(dialled) => {
             let owner = owner(&dialled.socket);
-            return Err(format!("{owner} listens on it; end that process, or use another path"));
+            return Err(format!(
+                "{owner} listens on the socket file; end that process, or use another path"
+            ));
         }
         Err(_) => {
-            return Err("a process listens on it, with a full queue; end that process, or use \
-                        another path"
-                .into());
+            return Err(
+                "a process listens on the socket file, with a full queue; end that process, or use \
+                 another path"
+                    .into(),
+            );
         }
     }
     if !unix.replace_stale {
@@ -330,6 +334,7 @@ fn id_of(name: &str, kind: &str, find: fn(&str) -> Option<u32>) -> io::Result<Op
     if name.is_empty() {
         return Ok(None);
     }
-    let absent = || io::Error::new(io::ErrorKind::NotFound, format!("there is no {kind} `{name}`"));
+    let absent =
+        || io::Error::new(io::ErrorKind::NotFound, format!("this host has no {kind} `{name}`"));
     find(name).map(Some).ok_or_else(absent)
 }

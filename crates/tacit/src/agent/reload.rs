@@ -39,9 +39,8 @@ use crate::session::trace::TraceEndReason;
 const WAITING_MAX: usize = 64;
 /// Who requests that a policy returns.
 const NOT_CONFIRMED: &str = "no confirmation";
-const UNCONFIRMED: &str = "the policy was not installed: the installed one waits for a \
-                           confirmation; \
-                           run `tacit confirm` first, or reload with --confirm";
+const UNCONFIRMED: &str = "the policy was not installed: the installed policy waits for a \
+                           confirmation; run `tacit confirm` first, or reload with --confirm";
 const ENDING: &str = "the policy was not installed: the agent is ending";
 /// A preparation that takes longer than this is logged.
 const PREPARATION_TIME_NOTED: Duration = Duration::from_secs(10);
@@ -83,8 +82,8 @@ impl Preparation {
         self.is_noted = true;
         let seconds = self.begun.elapsed().as_secs();
         let event = Event::new("reload-waits").value("seconds", seconds);
-        let next = "the agent installs neither policies nor renewed certificates until it has \
-                    read the files of the policy: check their file systems";
+        let next = "the agent cannot install policies or renewed certificates until it has read \
+                    the policy's files: check the file systems of these files";
         log.warn(event.field("next", next));
     }
 
@@ -188,7 +187,8 @@ impl Agent {
             }
             Some(Previous::NoCapture) => match self.runs.end_capture().await {
                 Ok(()) => {
-                    let next = "the agent ends; what was captured goes its way as before";
+                    let next = "the agent ends, and the host's connections are not captured any \
+                                more";
                     let event = Event::new("policy-taken-back").field("next", &next);
                     self.shared.log.warn(event);
                     ControlFlow::Break(())
@@ -221,7 +221,8 @@ impl Agent {
     fn wait_for_confirmation(&mut self, replaced: Previous, time: Duration) {
         self.confirmation.begin(replaced, time, Instant::now());
         let event = Event::new("policy-unconfirmed").value("seconds", time.as_secs());
-        let next = "run `tacit confirm` in this time, or the state before returns";
+        let next = "run `tacit confirm` within this time; otherwise the agent returns to the \
+                    previous state";
         self.shared.log.warn(event.field("next", &next));
     }
 
@@ -235,7 +236,8 @@ impl Agent {
             self.wait_for_confirmation(Previous::Policy(replaced), time);
         } else if origins.iter().any(|origin| matches!(origin, ReloadOrigin::NotConfirmed)) {
             self.confirmation.end();
-            let next = "the policy file still has the policy that was not confirmed";
+            let next = "the policy file still contains the policy that was not confirmed: correct \
+                        the file";
             self.shared.log.warn(Event::new("policy-taken-back").field("next", &next));
         }
     }

@@ -55,9 +55,11 @@ struct Listing {
 impl Certificate {
     pub(super) fn read(path: &Path) -> Result<Self, CaError> {
         let unusable = |why: &str| CaError::Unusable(path.into(), why.to_owned());
-        let der = CertificateDer::from_pem_slice(file::read(path)?.as_bytes())
-            .map_err(|error| unusable(&format!("it has no certificate in PEM format: {error}")))?;
-        let invalid = || unusable("it is not a valid certificate");
+        let der =
+            CertificateDer::from_pem_slice(file::read(path)?.as_bytes()).map_err(|error| {
+                unusable(&format!("the file has no certificate in PEM format: {error}"))
+            })?;
+        let invalid = || unusable("the file does not contain a valid certificate");
         let facts = CertificateFacts::from_der(&der).map_err(|_| invalid())?;
         let (_, parsed) = X509Certificate::from_der(&der).map_err(|_| invalid())?;
         Ok(Self {
@@ -98,7 +100,7 @@ impl Certificate {
         let unusable = |why: String| CaError::Unusable(path.into(), why);
         if self.facts.sans.len() >= NAMES_MAX {
             return Err(unusable(format!(
-                "it has {NAMES_MAX} names or more\n    fix: issue a new certificate"
+                "the certificate has {NAMES_MAX} names or more\n    fix: issue a new certificate"
             )));
         }
         let parse = |name: &String| {

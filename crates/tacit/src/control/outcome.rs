@@ -49,7 +49,7 @@ impl Confirmed {
     pub fn text(&self) -> String {
         let text = match self.has_waited {
             true => "the installed policy is confirmed\n",
-            false => "the installed policy waits for no confirmation\n",
+            false => "the installed policy does not wait for a confirmation\n",
         };
         text.to_owned()
     }

@@ -164,8 +164,7 @@ impl Table for CpusDisplay {
         let delay = match self.delay_source {
             Some(WaitSource::Cpus) => "",
             Some(WaitSource::Threads) => {
-                "; delay is that of the agent's threads, by the CPU on \
-                                          which each thread runs"
+                "; DELAY% is the delay of the agent's threads, by the CPU on which each thread runs"
             }
             None => "; this kernel does not measure delay",
         };

@@ -33,8 +33,8 @@ fn instructions(display: &CryptoDisplay, purpose: &'static str) -> Finding {
     let name = if purpose == "AES" { "AES instructions" } else { "SHA instructions" };
     let note = match (names.as_slice(), purpose) {
         ([], "AES") => {
-            "none that tacit uses: suites with AES need much more CPU time; compare them with \
-             those with CHACHA20 below"
+            "none that tacit uses: suites with AES need much more CPU time than suites with \
+             CHACHA20; compare them below"
                 .to_owned()
         }
         ([], _) => "none that tacit uses: handshakes need a little more CPU time".to_owned(),

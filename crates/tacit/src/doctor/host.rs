@@ -34,8 +34,8 @@ pub(super) fn look() -> Vec<Finding> {
         descriptors(),
         cpus(),
         ktls(),
-        device("vsock", "/dev/vsock", "for links to virtual machines of this host"),
-        device("TUN", "/dev/net/tun", "for IPsec, which this version does not implement"),
+        device("vsock", "/dev/vsock", "used for links to virtual machines of this host"),
+        device("TUN", "/dev/net/tun", "used for IPsec, which this version does not implement"),
         cgroups(),
         bridges(),
         sandbox(),
@@ -56,9 +56,8 @@ fn bridges() -> Finding {
         "br_netfilter is off: `[host] forwarded` captures containers behind bridges".to_owned()
     } else {
         format!(
-            "br_netfilter is on: datagrams of containers that `[host] forwarded` captures are \
-             refused, and captured flows between containers of one bridge are dropped; set \
-             net.bridge.{} to 0",
+            "br_netfilter is on: with `[host] forwarded`, datagrams of containers and flows \
+             between containers of one bridge fail; set net.bridge.{} to 0",
             on.join(" and net.bridge.")
         )
     };
@@ -90,11 +89,13 @@ fn security_module() -> Finding {
              (kernel.apparmor_restrict_unprivileged_userns=1): load the profile that tacit \
              installs",
         ),
-        Some(_) => Finding::wanted(name, Presence::There, "does not restrict user namespaces"),
+        Some(_) => {
+            Finding::wanted(name, Presence::There, "AppArmor does not restrict user namespaces")
+        }
         None => Finding::wanted(
             name,
             Presence::There,
-            "does not restrict user namespaces, or is not active",
+            "AppArmor does not restrict user namespaces, or is not active",
         ),
     }
 }
@@ -104,7 +105,7 @@ fn families() -> [Finding; 2] {
     let finding = |name, exists: bool, world: &str| {
         let routable = world.parse::<IpAddr>().is_ok_and(is_routable);
         let note = if !exists {
-            "the kernel does not support it"
+            "the kernel does not support this IP version"
         } else if routable {
             "the host has a default route"
         } else {
@@ -133,7 +134,7 @@ fn name_services() -> Finding {
     let there = |path: &&&str| Path::new(path).exists();
     let found: Vec<_> = spawn::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
     let note = if found.is_empty() {
-        "no name service runs through which programs could bypass tacit".to_owned()
+        "no local name service runs that programs could use to bypass tacit".to_owned()
     } else {
         format!(
             "{}: programs could bypass tacit through these sockets, so runs hide them",
@@ -170,9 +171,9 @@ fn ktls() -> Finding {
     let protocols = read("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
     let has = protocols.split(' ').any(|one| one == "tls");
     let note = if has {
-        "TLS in the kernel; this version does not use it"
+        "the kernel supports TLS, which this version does not use"
     } else {
-        "TLS in the kernel is not loaded (module tls); this version does not use it"
+        "the kernel module tls is not loaded; this version does not use it"
     };
     Finding::wanted("kTLS", Presence::when(has), note)
 }
@@ -189,7 +190,7 @@ fn device(name: &'static str, path: &str, purpose: &str) -> Finding {
 fn cgroups() -> Finding {
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
-    let purpose = "for rules with `slice` or `cgroup` of a captured host";
+    let purpose = "used by rules with `slice` or `cgroup` of a captured host";
     let note = if has { purpose.to_owned() } else { format!("{purpose} (no cgroup2 is mounted)") };
     Finding::wanted("cgroup2", Presence::when(has), note)
 }

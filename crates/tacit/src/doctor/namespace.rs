@@ -87,8 +87,8 @@ fn host_capture(refused: Option<&str>) -> Finding {
         None => Finding::wanted(
             name,
             Presence::There,
-            "for `tacit agent --host`, which needs CAP_NET_ADMIN and CAP_NET_RAW; its rules by \
-             name see DNS on port 53, not DNS over TLS or HTTPS",
+            "`tacit agent --host` works with CAP_NET_ADMIN and CAP_NET_RAW; rules that select by \
+             name need DNS on port 53, not DNS over TLS or HTTPS",
         ),
         Some(reason) => Finding::wanted(
             name,
@@ -204,7 +204,7 @@ fn made(user: User) -> Vec<Finding> {
         Finding::needed(
             RULES,
             Presence::There,
-            "nftables with sets, tproxy, socket and reject, which capture connections",
+            "nftables has the parts that capture connections: sets, tproxy, socket and reject",
         ),
         Finding::needed(
             SOCKETS,
@@ -220,7 +220,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
         return vec![Finding::needed(
             START,
             Presence::Missing,
-            "the child process did not pass the namespace",
+            "the child process did not send the descriptor of the namespace",
         )];
     };
     let hide = [PathBuf::from("/etc/passwd")];
@@ -241,7 +241,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                 None => Finding::wanted(
                     HIDE,
                     Presence::There,
-                    "hides keys, and name services through which programs could bypass tacit",
+                    "tacit hides keys, and name services that programs could use to bypass tacit",
                 ),
                 Some(why) => Finding::wanted(
                     HIDE,
@@ -253,7 +253,8 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                 ),
             };
             let ended = started.child.wait().is_ok_and(|status| status.success());
-            let note = "with a filter that allows only UNIX, INET, INET6 and NETLINK sockets";
+            let note = "programs start with a filter that allows only UNIX, INET, INET6 and \
+                        NETLINK sockets";
             vec![Finding::needed(START, Presence::when(ended), note), hidden]
         }
         Err(error @ (SpawnError::Setup { .. } | SpawnError::Program(_))) => {
@@ -268,7 +269,7 @@ fn large_segments(large: LargeSegments) -> Finding {
         return Finding::wanted(
             name,
             Presence::There,
-            "packets of 256 KiB between program and agent",
+            "program and agent exchange packets of up to 256 KiB",
         );
     }
     let missing = if large.v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
@@ -289,21 +290,20 @@ fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
         finding(
             "low ports",
             "ip_unprivileged_port_start",
-            "programs can bind ports below 1024".into(),
-            "programs cannot bind ports below 1024",
+            "programs under `tacit run` can listen on ports below 1024".into(),
+            "programs under `tacit run` cannot listen on ports below 1024",
         ),
         finding(
             "ping",
             "ping_group_range",
-            "programs can ping their own addresses".into(),
-            "programs cannot ping their own addresses",
+            "programs under `tacit run` can ping their own addresses".into(),
+            "programs under `tacit run` cannot ping their own addresses",
         ),
         finding(
             "congestion control",
             "tcp_congestion_control",
-            format!("{congestion_control} between program and agent, independent of the host"),
-            "connections between program and agent use the congestion control of the host, which \
-             may delay packets",
+            format!("program and agent use {congestion_control}, independent of the host"),
+            "program and agent use the congestion control of the host, which may delay packets",
         ),
     ]
 }
@@ -328,8 +328,8 @@ mod tests {
         assert!(findings[2].note.starts_with("reno between program and agent"));
         assert_eq!(
             findings[1].note,
-            "programs cannot ping their own addresses (net.ipv4.ping_group_range = 1 1: \
-             Read-only file system)"
+            "programs under `tacit run` cannot ping their own addresses (net.ipv4.ping_group_range \
+             = 1 1: Read-only file system)"
         );
         assert!(!large_segments(LargeSegments { v4: true, v6: false }).is_present());
         let without_v4 = large_segments(LargeSegments { v4: false, v6: true });

@@ -234,7 +234,9 @@ impl fmt::Display for Answer {
         let why = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
         match identity {
             Some(identity) => write!(f, "{verdict} as {identity}{why}"),
-            None if *verdict == "served" => write!(f, "served without an identity{why}"),
+            None if *verdict == "served" => {
+                write!(f, "the client is served without an identity{why}")
+            }
             None => write!(f, "{verdict}{why}"),
         }
     }

@@ -69,9 +69,9 @@ impl fmt::Display for InheritError {
             ),
             Self::WorkingDirectory(error) => write!(
                 f,
-                "cannot determine the working directory: {error}: it was removed, or is in another \
-                 mount namespace, where the policy and its keys cannot be hidden from the program\
-                 \n    fix: change to another directory"
+                "cannot determine the working directory: {error}: the directory was removed, or is \
+                 in another mount namespace, where the policy and its keys cannot be hidden from \
+                 the program\n    fix: change to another directory"
             ),
             Self::Socket { number, kind } => {
                 write!(f, "the program would inherit file descriptor {number}")?;

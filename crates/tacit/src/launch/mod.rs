@@ -232,8 +232,8 @@ fn cpus(terms: &RunTerms) -> Vec<usize> {
     if cpus.is_empty() {
         warn(
             MessageId("no-wanted-cpu"),
-            "the program may use none of the CPUs that the policy of its agent assigns to it, so \
-             it runs on any CPU",
+            "the program may not use the CPUs that the agent's policy assigns to it, so it runs on \
+             any CPU",
         );
     }
     cpus

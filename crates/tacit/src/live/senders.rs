@@ -22,8 +22,9 @@ fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
             "rule `{}` has `{key}` = `{word}`, and {file} does not contain this name",
             rule.name
         );
-        Diagnostic::error(MessageId("unknown-sender"), rule.position, message)
-            .with_fix("correct the name, or write the number, if a directory service has it")
+        Diagnostic::error(MessageId("unknown-sender"), rule.position, message).with_fix(
+            "correct the name; if only a directory service has the name, write its number instead",
+        )
     };
     let selectors = &rule.selectors;
     let users = selectors.user.iter().filter(|user| address::user_id(user).is_none());
@@ -31,8 +32,8 @@ fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
     let absent = selectors.cgroup.iter().filter(|path| cgroups::id(path).is_none()).map(|path| {
         let message =
             format!("rule `{}` names the control group `{path}`, which does not exist", rule.name);
-        let fix = "check the name; the rule applies within a second after the control group is \
-                   created; until then later rules decide about its programs";
+        let fix = "check the name; until the control group exists, later rules decide about its \
+                   programs";
         Diagnostic::warning(MessageId("no-such-cgroup"), rule.position, message).with_fix(fix)
     });
     users

@@ -252,7 +252,10 @@ fn refuse<T>(table: &TomlTable<'_>, error: NoFlow) -> Option<T> {
 }
 
 /// The value of an optional key: `Some(None)` if it is absent, `None` if it is invalid.
-#[expect(clippy::option_option, reason = "`None` is an error; `Some(None)` is an absent key")]
+#[expect(
+    clippy::option_option,
+    reason = "the outer Option reports an error, and the inner Option a missing key"
+)]
 fn optional<'t, T>(
     table: &TomlTable<'t>,
     key: &'static str,
@@ -332,7 +335,7 @@ fn remotes(
         }
         Remote::Address(ip, port) => {
             if address.is_some() {
-                let why = "`remote` is already an address";
+                let why = "`address` is not needed, because `remote` is already an address";
                 table.refuse(&["address"], why, "remove one of the two");
                 return None;
             }
@@ -341,7 +344,7 @@ fn remotes(
         Remote::Name(host, port) => (address.unwrap_or(UNKNOWN_ADDRESS), Some(host), port),
     };
     if port.is_some() && ports.is_some() {
-        let why = "`remote` already has a port";
+        let why = "`ports` is not needed, because `remote` already has a port";
         table.refuse(&["ports"], why, "remove one of the two");
         return None;
     }
@@ -414,7 +417,7 @@ fn expectation(table: &TomlTable<'_>) -> Option<Expectation> {
             None
         }
         (Some(ExpectedRule::Denied), Some("permit" | "tls")) => {
-            let why = format!("`expect` is already `{DENIED}`");
+            let why = format!("`action` contradicts `expect`, which is already `{DENIED}`");
             table.refuse(&["action"], &why, "remove one of the two");
             None
         }

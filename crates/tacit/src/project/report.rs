@@ -46,18 +46,18 @@ impl Answer {
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
         assume(
-            "the size of messages stays as measured; each process keeps its measured share of the \
-             CPU time of the kernel",
+            "messages keep their measured size, and each process keeps its measured share of the \
+             kernel's CPU time",
         );
         assume(
-            "CPU time outside of rules stays as measured; uncaptured CPU time grows with the \
-                traffic",
+            "the agent's CPU time outside of rules keeps its measured value; uncaptured CPU time \
+             grows with the traffic",
         );
         if question.scale != 1.0 {
             assume(
-                "each message costs the same CPU time at every rate. In fact the kernel wakes a \
-                 busy process less often, so the result is too high for more traffic and too low \
-                 for less",
+                "a message costs the same CPU time at every rate. In fact the kernel wakes a busy \
+                 process less often, so the result is too high for more traffic and too low for \
+                 less traffic",
             );
         }
         if question.engines.is_some() {
@@ -183,7 +183,10 @@ impl Answer {
         }
         let _ = writeln!(out, "traffic per second of CPU time: x{:.3}", self.work_per_cpu());
         if let Some(percent) = self.of_whole_percent() {
-            let _ = writeln!(out, "CPU time of programs and agent, same traffic: {percent:+.1} %");
+            let _ = writeln!(
+                out,
+                "CPU time of programs and agent for the same traffic: {percent:+.1} %"
+            );
         }
     }
 
@@ -348,7 +351,7 @@ mod tests {
             "general CPUs before: 3, agent uses 37.92 % of each",
             "general CPUs after: 2, agent uses 6.88 % of each",
             "traffic per second of CPU time: x1.000",
-            "CPU time of programs and agent, same traffic: +0.0 %",
+            "CPU time of programs and agent for the same traffic: +0.0 %",
             "  a thing",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");

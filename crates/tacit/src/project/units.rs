@@ -56,7 +56,8 @@ impl<'a> Units<'a> {
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {}: to receive and send a byte costs the same in clear as in TLS records",
+                    "rule {}: receiving and sending a byte costs the same in clear and in TLS \
+                     records",
                     rule.name
                 ));
             }
@@ -95,8 +96,8 @@ impl<'a> Units<'a> {
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
         assumptions.push(format!(
-            "rule {}: 1 MB in messages of {message_bytes} bytes, measured on this machine now, \
-             takes {} to encrypt and {} to decrypt with {}, {} and {} with {}",
+            "rule {}: measured now on this machine, 1 MB in messages of {message_bytes} bytes \
+             takes {} to encrypt and {} to decrypt with {}, and {} and {} with {}",
             rule.name,
             us(before.seal_us_per_mb),
             us(before.open_us_per_mb),
@@ -122,7 +123,7 @@ impl<'a> Units<'a> {
         let records = self.records(suite, message_bytes)?;
         let name = rule.map_or("", |rule| &rule.name);
         assumptions.push(format!(
-            "rule {name}: 1 MB in messages of {message_bytes} bytes, measured on this machine now, \
+            "rule {name}: measured now on this machine, 1 MB in messages of {message_bytes} bytes \
              takes {} to encrypt and {} to decrypt with {}; receiving and sending cost the same as \
              in clear",
             us(records.seal_us_per_mb),

@@ -30,8 +30,9 @@ impl fmt::Display for LearnError {
             Self::NotLearnt(error) => error.fmt(f),
             Self::Full => write!(
                 f,
-                "names lead to {NAMED_ADDRESSES_MAX} addresses and parts of ports, which is the \
-                 limit: write fewer `*.` in `remote`, or the same `remote-ports` in rules by name"
+                "the names of rules have {NAMED_ADDRESSES_MAX} combinations of addresses and \
+                 ports, which is the limit: use fewer wildcards (`*.`) in `remote`, or the same \
+                 `remote-ports` in rules that select by name"
             ),
             Self::Kernel(error) => error.fmt(f),
         }

@@ -345,9 +345,9 @@ pub fn own_tls_passed(log: &Log, connection: &Connection) {
 
 /// Logs that a connection is near its key limit; TLS 1.2 cannot replace the key.
 pub fn key_limit_near(log: &Log, connection: &Connection) {
-    let reason = "90 % of the data limit of a TLS 1.2 key is used, and TLS 1.2 cannot replace \
-                  the key: tacit closes the connection with close_notify at the limit; use TLS \
-                  1.3, or make the program reconnect";
+    let reason = "a TLS 1.2 key has protected 90 % of its data limit, and TLS 1.2 cannot replace \
+                  the key: tacit closes the connection at the limit; use TLS 1.3, or make the \
+                  program reconnect";
     log.warn(about(Event::new("key-limit-near"), connection.record()).field("reason", reason));
 }
 
@@ -404,10 +404,16 @@ fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
 /// Logs that the agent closed an open connection.
 pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
     let end = match record.why_closing() {
-        Some(Closing::Untrusted) => "closed because its peer is no longer trusted",
-        Some(Closing::Aged) => "closed because it reached the `max-age` of its rule",
-        Some(Closing::Idle) => "closed because it reached the `idle` time of its rule",
-        Some(Closing::Requested) | None => "closed by an operator",
+        Some(Closing::Untrusted) => {
+            "tacit closed the connection because its peer is no longer trusted"
+        }
+        Some(Closing::Aged) => {
+            "tacit closed the connection because it reached the `max-age` of its rule"
+        }
+        Some(Closing::Idle) => {
+            "tacit closed the connection because it reached the `idle` time of its rule"
+        }
+        Some(Closing::Requested) | None => "an operator closed the connection",
     };
     log.info(about(Event::new("closed"), record).field("end", end));
 }

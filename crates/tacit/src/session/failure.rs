@@ -90,13 +90,13 @@ impl fmt::Display for Failure {
             Self::Handshake(failure) => write!(f, "{failure}"),
             Self::Session(error) => write!(f, "{error}"),
             Self::NoHandshakePermit => f.write_str(
-                "too many handshakes are in progress, and this one could not start in time: see \
-                 `tacit show limits`, and raise the limits of handshakes in [limits] if these \
+                "too many handshakes are in progress, and this handshake could not start in time: \
+                 see `tacit show limits`, and raise the handshake limits in [limits] if these \
                  clients are legitimate",
             ),
             Self::Displaced => f.write_str(
-                "the handshake limit is reached, and this handshake was ended in favour of \
-                 another source: see `tacit show limits`, and raise the limits of handshakes in \
+                "too many handshakes are in progress, and the agent ended this handshake in favour \
+                 of another source: see `tacit show limits`, and raise the handshake limits in \
                  [limits] if these clients are legitimate",
             ),
             Self::Broken(error) => write!(f, "the connection failed during set-up: {error}"),

@@ -168,8 +168,8 @@ impl<L: Lanes> Workers<L> {
         plan.settle()?;
         let own = schedule::own_scheduling();
         if own.is_ok_and(|own| own.class == schedule::SchedulingClass::Idle) {
-            let next = "the agent only gets CPU time that no other process needs: start it in \
-                        another scheduling class, or set `class` in [engine]";
+            let next = "the agent only gets CPU time that no other process needs: start the agent \
+                        in another scheduling class, or set `class` in [engine]";
             log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }
         let (cpu_handles, wanted) = CpuWorkers::new();

@@ -382,19 +382,19 @@ fn report(
     report.figure("exchanges_per_s", "rate", "/s", done / used.seconds);
     report.figure("seconds", "time", "s", used.seconds);
     let bytes = done * (request_bytes + reply_bytes) as f64;
-    report.figure("mb_per_s", "data rate, both directions", "MB/s", bytes / 1e6 / used.seconds);
+    report.figure("mb_per_s", "data rate in both directions", "MB/s", bytes / 1e6 / used.seconds);
     if pace.rate.is_some() {
         report.latency(
             "latency",
-            "latency from the scheduled time of the request",
+            "latency, measured from the scheduled time of the request",
             &results.latency,
         );
         report.latency("service", "latency since sending", &results.service);
         report.figure("unsent", "scheduled, not sent", "", results.unsent as f64);
         if results.unsent > 0 {
             report.note(
-                "the client could not reach the rate: a scheduled request that was not sent counts \
-                 with the time from its scheduled time to the end of the measurement",
+                "the client could not reach the rate. The latency of a request that was not sent \
+                 is the time from its scheduled time to the end of the measurement",
             );
         }
     } else {

@@ -166,9 +166,9 @@ impl LedgerUsage {
             // The difference is negative if a measuring window ended between two readings.
             ("uncaptured", (self.all_us - captured).max(0.0)),
             ("all", self.all_us),
-            ("part of it on engines", self.places_us.engine),
-            ("part of it that engines could do", self.places_us.eligible),
-            ("part of it for accounting", self.accounting_us),
+            ("CPU time on engines", self.places_us.engine),
+            ("CPU time that engines could use", self.places_us.eligible),
+            ("CPU time for accounting", self.accounting_us),
         ])
     }
 }
@@ -196,7 +196,7 @@ pub(super) fn tables(spent: &[LedgerUsage], unit: &str, units: f64) -> Vec<DataT
         .map(|(at, name)| row(name, &mut spent.iter().map(|one| one.counts[at])));
     vec![
         DataTable {
-            title: format!("CPU time of the agents by component, per {unit}"),
+            title: format!("CPU time of the agents by component, for each {unit}"),
             columns: columns("component", &format!(" us/{unit}")),
             rows: costs.collect(),
         },
@@ -270,7 +270,7 @@ pub(super) mod tests {
             (2, "seal", 1.2),
             (8, "uncaptured", 400.0 - 8.0 * 1.2),
             (9, "all", 400.0),
-            (10, "part of it on engines", 8.0 * 0.8),
+            (10, "CPU time on engines", 8.0 * 0.8),
         ] {
             assert_eq!(rows[at].0, TableCell::Text(name.to_owned()));
             let TableCell::Number(found) = rows[at].1 else { panic!("{rows:?}") };

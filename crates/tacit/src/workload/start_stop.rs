@@ -77,8 +77,8 @@ pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
     let total = args.connections * ways.len();
     if total > CONNECTIONS_MAX {
         return Err(WorkloadError::Usage(format!(
-            "--connections for each address makes {total} connections, more than the limit of \
-             {CONNECTIONS_MAX}: use fewer"
+            "--connections for all addresses together is {total}, more than the limit of \
+             {CONNECTIONS_MAX}: use fewer connections"
         )));
     }
     allow_descriptors(total)?;
@@ -162,8 +162,8 @@ fn report(args: &StartStopArgs, total: usize, results: &Results, clocks: &Clocks
     report.cpu(&names, &results.starting, "start", all);
     report.cpu(&names, &results.stopping, "stop", all);
     report.note(
-        "each thread starts the next connection only when the last one is open (closed \
-                 loop)",
+        "each thread starts the next connection only when its previous connection is open (closed \
+         loop)",
     );
     report.note(
         "for comparison, IBM MQ channels with AT-TLS: the TCP/IP stack needs 30 us of CPU time for \

@@ -42,7 +42,7 @@ waits for a confirmation
 waits for a confirmation
 answer to word from ::ffff:192.0.2.1
 answer to marked from ::ffff:127.0.0.1
-the installed policy waits for no confirmation
+the installed policy does not wait for a confirmation
 policy generation 4; added: denied
 the installed policy is confirmed
 ECONNREFUSED

@@ -250,7 +250,7 @@ fn an_operators_close_works_on_every_thread() {
     for thread in threads["threads"].as_array().unwrap() {
         assert_eq!(counts(thread, ["connections", "relays"]), [0, 0], "{thread}");
     }
-    assert_eq!(agent.log().matches("closed by an operator").count(), 25);
+    assert_eq!(agent.log().matches("an operator closed the connection").count(), 25);
 }
 
 #[test]

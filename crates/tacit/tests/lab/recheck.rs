@@ -93,7 +93,7 @@ fn a_peer_that_is_revoked_is_closed_where_the_rule_says_so() {
     let agent = lab.agent(&format!("{TRUST}{}", rule(port, ", recheck = \"close\"")));
     let _clients = ["good", "bad"].map(|name| served(&lab, port, name));
     replace(&lab, "corp.crl", corp.crl(&[&bad], LATER));
-    agent.wait_for_log("end=\"closed because its peer is no longer trusted\"");
+    agent.wait_for_log("end=\"tacit closed the connection because its peer is no longer trusted\"");
     wait_for_checks(&agent, &["valid"]);
     let audit = agent.audit();
     assert!(audit.lines().any(|line| line.contains("peer-invalid")), "{audit}");
@@ -114,7 +114,7 @@ fn a_peer_whose_certificate_expires_is_shown_and_closed_where_the_rule_says_so()
     let _clients = [shown, closed].map(|port| served(&lab, port, "leaf"));
     assert_eq!(checks(&agent).len(), 2);
     wait_for_checks(&agent, &["expired"]);
-    agent.wait_for_log("end=\"closed because its peer is no longer trusted\"");
+    agent.wait_for_log("end=\"tacit closed the connection because its peer is no longer trusted\"");
     assert!(agent.log().contains("of CN=leaf expired at"), "{}", agent.log());
 }
 
@@ -184,7 +184,9 @@ fn each_connection_ends_at_its_own_max_age() {
     let opened = Instant::now();
     let options = serde_json::json!({});
     let _clients = [aged, ageless].map(|port| TlsClient::open(&lab, port, &options));
-    agent.wait_for_log("end=\"closed because it reached the `max-age` of its rule\"");
+    agent.wait_for_log(
+        "end=\"tacit closed the connection because it reached the `max-age` of its rule\"",
+    );
     assert!(opened.elapsed() > Duration::from_millis(2_600), "{:?}", opened.elapsed());
     assert_eq!(agent.show("connections").as_array().unwrap().len(), 1);
     // The installed rule decides about those that are open.

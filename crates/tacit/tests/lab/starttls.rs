@@ -263,7 +263,7 @@ fn an_operator_may_close_an_exchange() {
     wait_for("the connection", || !agent.show("connections").as_array().unwrap().is_empty());
     let id = only_connection(&agent, "far")["id"].to_string();
     agent.ok(&["close", &id]);
-    agent.wait_for_log("closed by an operator");
+    agent.wait_for_log("an operator closed the connection");
     let mut rest = Vec::new();
     assert!(stream.read_to_end(&mut rest).is_err() || rest == [0xff, 0xfd, 46]);
 }

@@ -169,7 +169,7 @@ fn tshark_reads_what_passes_through_the_connections_of_a_rule() {
     let row = limits.as_array().unwrap().iter().find(|row| row["name"] == "traces").unwrap();
     assert_eq!((&row["max"], &row["used"]), (&4.into(), &1.into()));
     let report = tracing.end();
-    assert!(report.contains("`tacit trace` ended it; 2 connections, "), "{report}");
+    assert!(report.contains("`tacit trace` ended the trace; 2 connections, "), "{report}");
     assert!(!report.contains("missing"), "{report}");
 
     assert_sound(&lab, "web.pcapng");
@@ -457,7 +457,7 @@ fn a_trace_ends_at_its_limits_with_its_command_and_at_a_restart() {
     let port = free_port();
     let agent = lab.agent(&clear_rule("r", port, echo()));
     let report = Tracing::start(&lab, &agent, "r --pcap time.pcapng --for 10ms").ended();
-    assert!(report.contains("its duration is over"), "{report}");
+    assert!(report.contains("the duration of the trace is over"), "{report}");
     assert_sound(&lab, "time.pcapng");
 
     let tracing = Tracing::start(&lab, &agent, "r --pcap size.pcapng --max-bytes 16KiB");
@@ -466,7 +466,10 @@ fn a_trace_ends_at_its_limits_with_its_command_and_at_a_restart() {
         echo_exactly(&stream, &pattern(512));
     }
     let report = tracing.ended();
-    assert!(report.contains("it reached --max-bytes") && report.contains("missing"), "{report}");
+    assert!(
+        report.contains("the trace reached --max-bytes") && report.contains("missing"),
+        "{report}"
+    );
     let length = std::fs::metadata(lab.path("size.pcapng")).unwrap().len();
     assert!((15 << 10..=16 << 10).contains(&length), "{length}");
     let [sent, _] = followed(&lab, "size.pcapng", 0);

@@ -89,7 +89,7 @@ fn mode_and_owner_are_exact_and_follow_a_reload() {
     let output = agent.verb(&["reload"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("there is no user `nobody-of-that-name`"), "{said}");
+    assert!(said.contains("this host has no user `nobody-of-that-name`"), "{said}");
     assert_eq!((mode(), owner()), before, "the reload changed nothing");
     assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode, "the socket is unchanged");
     assert!(ping(&mut *dial(&address(&lab))));

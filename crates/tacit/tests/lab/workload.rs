@@ -175,7 +175,7 @@ fn rows(report: &Value, title: &str) -> BTreeMap<String, Value> {
     rows.iter().map(|row| (word(row).unwrap(), row.clone())).collect()
 }
 
-const COSTS: &str = "CPU time of the agents by component, per ";
+const COSTS: &str = "CPU time of the agents by component, for each ";
 const COUNTS: &str = "Counters of agents";
 
 #[test]

@@ -221,7 +221,7 @@ fn flows_are_shown_counted_and_closed() {
         "\"bytes-in\":5,\"bytes-out\":5",
         "\"rule\":\"echo\"",
         "\"hits\":0 \"hits\":1",
-        "end=\"closed by an operator\"",
+        "end=\"an operator closed the flow\"",
         "end=\"the flow was idle for too long, or its run has ended\"",
     ] {
         assert!(text.contains(wanted), "{wanted} is missing: {text}");

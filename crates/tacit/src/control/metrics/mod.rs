@@ -184,7 +184,7 @@ fn covered(page: &mut Page, display: &CoverageDisplay) {
     let mut now = page.family(
         "tacit_host_flows",
         Kind::Gauge,
-        "Open sockets of the captured host, to other hosts, by what protects them.",
+        "Open sockets from the captured host to other hosts, by what protects them.",
     );
     for total in &display.totals {
         now.sample(&[("protection", total.protection.word())], total.counts.now as f64);
@@ -192,7 +192,8 @@ fn covered(page: &mut Page, display: &CoverageDisplay) {
     let mut seen = page.family(
         "tacit_host_flows_total",
         Kind::Counter,
-        "Sockets of the captured host, to other hosts, that were seen, by what protects them.",
+        "Sockets from the captured host to other hosts that the agent has seen, by what protects \
+         them.",
     );
     for total in &display.totals {
         seen.sample(&[("protection", total.protection.word())], total.counts.seen as f64);
@@ -286,7 +287,7 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time by rule and component. Component `eligible` is work that engines could do, and \
+        "CPU time by rule and component. Component `eligible` is work that engines could do, but \
          that a general CPU did.",
     );
     for rule in &costs.rules {
@@ -316,7 +317,7 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     page.family(
         "tacit_accounting_cpu_seconds",
         Kind::Gauge,
-        "Estimated CPU time of the accounting itself.",
+        "Estimated CPU time that accounting uses.",
     )
     .sample(&[], seconds(costs.accounting.cpu_us));
 }

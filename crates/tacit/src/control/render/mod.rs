@@ -223,8 +223,8 @@ impl Table for CoverageDisplay {
             }),
         ];
         if !self.captured {
-            return "this agent does not capture its host; that of the host has the socket \
-                    /run/tacit-host/agent.sock\n"
+            return "this agent does not capture its host; the agent that captures it has the \
+                    socket /run/tacit-host/agent.sock"
                 .to_owned();
         }
         let flows = table(&self.flows, &COLUMNS);

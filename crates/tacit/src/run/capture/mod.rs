@@ -296,9 +296,9 @@ impl Capture {
         drop(self.run.take_fresh());
         let wanted: BTreeSet<CaptureRange> = self.wanted().into_iter().collect();
         if wanted.len() >= CAPTURE_RANGES_MAX {
-            let reason = "names and rules result in more address ranges than the kernel can \
-                          capture, so connections to the other addresses are refused; in `remote`, \
-                          use networks instead of many names or addresses";
+            let reason = "the kernel cannot capture all address ranges of names and rules, so \
+                          tacit refuses connections to the other addresses: use networks in \
+                          `remote` instead of many names or addresses";
             self.log.warn(
                 Event::new("capture-full").field("run", &self.run.name).field("next", reason),
             );

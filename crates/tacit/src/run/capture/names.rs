@@ -90,7 +90,7 @@ impl Capture {
         while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
-                let next = "names in use are captured for some days all the same; the agent tries \
+                let next = "the kernel still captures names in use for some days; the agent tries \
                             again every half hour";
                 self.log.warn(event.field("next", next));
             }

@@ -57,10 +57,10 @@ impl TraceEndReason {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Time => "its duration is over",
-            Self::Requested => "`tacit trace` ended it",
-            Self::MaxBytes => "it reached --max-bytes",
-            Self::WriteFailed => "one of its files cannot be written",
+            Self::Time => "the duration of the trace is over",
+            Self::Requested => "`tacit trace` ended the trace",
+            Self::MaxBytes => "the trace reached --max-bytes",
+            Self::WriteFailed => "a file of the trace cannot be written",
             Self::Policy => "a policy with `trace = false` was installed",
             Self::Restart => "a new agent has taken over",
             Self::AgentEnded => "the agent has ended",

@@ -130,13 +130,13 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
         let last = line.intercept + line.slope * end;
         report.figure(
             "line_at_0_us",
-            "CPU time of the first connection, by the fitted line",
+            "CPU time of a new connection when no other is open (fitted line)",
             "us",
             line.intercept,
         );
         report.figure(
             "line_at_end_us",
-            "CPU time that one more connection adds at the highest count (fitted line)",
+            "CPU time of a new connection when all others are open (fitted line)",
             "us",
             last,
         );
@@ -145,7 +145,7 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
         if let Some(rise) = line.rise(end) {
             report.figure(
                 "rise_percent",
-                "rise from the first to the last connection",
+                "rise of the CPU time from the first to the last connection",
                 "%",
                 rise.percent,
             );
@@ -247,8 +247,8 @@ fn beside(
         ["route", "component", "us", &format!("difference to {}", first.route), "from", "to"];
     report.tables.push(DataTable {
         title:
-            "CPU time of a connection for each address (route), and the difference to the first \
-                (95 % interval)"
+            "CPU time of a connection for each address (route), and its difference to the first \
+             address (95 % interval)"
                 .to_owned(),
         columns: columns.map(str::to_owned).to_vec(),
         rows,

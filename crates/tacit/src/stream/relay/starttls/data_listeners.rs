@@ -129,8 +129,8 @@ impl<'a> DataListeners<'a> {
         self.last = Some(last);
         let data_tls = self.data_tls.clone().filter(|_| request.secure);
         if request.secure && data_tls.is_none() {
-            return Err("TLS was requested for the data connection, and the control connection \
-                        does not use TLS"
+            return Err("the client requested TLS for the data connection, but the control \
+                        connection does not use TLS"
                 .into());
         }
         let pending = PendingDataConnection {
