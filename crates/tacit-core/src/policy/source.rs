@@ -191,7 +191,7 @@ fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
         let header = text.get(..at.start).unwrap_or_default();
         if !INCLUDABLE.contains(&key.get_ref().as_ref()) {
             let message = format!("`{}` is not allowed in an included file", key.get_ref());
-            let fix = "move it to the policy that includes this file";
+            let fix = "move this entry to the policy that includes this file";
             report.error(MessageId("misplaced-key"), &at, message, fix);
         } else if !header.ends_with('[') {
             let message = format!("`{}` is not written as a table", key.get_ref());

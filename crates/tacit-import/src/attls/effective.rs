@@ -142,7 +142,7 @@ impl<'o> Effective<'o> {
                         "`{word}` is also set in the block where it belongs, at {}",
                         there.at
                     );
-                    findings.error(&field.at, message, "remove one of the two");
+                    findings.error(&field.at, message, "remove one of the two lines");
                 }
             }
         }
@@ -298,7 +298,7 @@ pub(super) fn report_double_end(rule: &Object, side: &str, findings: &mut Findin
             findings.error(
                 &last.at,
                 message,
-                format!("remove one of the two; the other is at {}", first.at),
+                format!("remove one of the two lines; the other is at {}", first.at),
             );
         }
     }

@@ -140,27 +140,27 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
     Some(match word {
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" if value == "Required" => {
             Notice::Changed(
-                "tacit uses the extension, but cannot require it",
+                "tacit uses this TLS extension, but cannot require it",
                 "set TLSv1.2 Off: TLS 1.3 does not need the extension, because it always binds \
                  keys to the whole handshake",
             )
         }
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" => {
-            Notice::Info("tacit uses the extension whenever the peer offers it")
+            Notice::Info("tacit uses this TLS extension whenever the peer offers it")
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment"
             if value == "Required" =>
         {
             Notice::Changed(
-                "tacit never uses the extension",
+                "tacit never uses this TLS extension",
                 "set the attribute to Off, and test the connection with each peer",
             )
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment" => {
-            Notice::Info("tacit never uses the extension")
+            Notice::Info("tacit never uses this TLS extension")
         }
         "ClientMaxSSLFragmentLength" | "ServerMaxSSLFragmentLength" => {
-            Notice::Info("tacit never uses the extension")
+            Notice::Info("tacit never uses this TLS extension")
         }
         "ServerHandshakeSNI" if value == "Required" => Notice::Changed(
             "tacit accepts a client that sends no server name, and uses the first certificate",

@@ -207,7 +207,7 @@ impl Objects {
             findings.info(&object.at, message);
         } else {
             let message = format!("{word} `{name}` has another definition at {}", first.at);
-            findings.error(&object.at, message, "rename or remove one of the two");
+            findings.error(&object.at, message, "rename or remove one of the two definitions");
         }
     }
 
@@ -327,7 +327,7 @@ fn report_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Fin
     findings.changed(
         &field.at,
         message,
-        format!("remove one of the two; the other is at {}", first.at),
+        format!("remove one of the two lines; the other is at {}", first.at),
     );
 }
 

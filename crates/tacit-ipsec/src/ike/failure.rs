@@ -100,7 +100,9 @@ impl IkeFailure {
             CryptoFailed::Random => {
                 Self::new("no-randomness", FailureSide::Host, "the system supplies no random bytes")
             }
-            CryptoFailed::PublicValue => Self::protocol("its public value is not in the group"),
+            CryptoFailed::PublicValue => {
+                Self::protocol("the peer's public value is not in the group")
+            }
             CryptoFailed::Integrity => Self::protocol("a message has a wrong integrity check"),
             CryptoFailed::Library => Self::new(
                 "crypto-library",

@@ -65,9 +65,9 @@ impl fmt::Display for ExistingNetworkError {
             }
             Self::OtherFile(path) => write!(
                 f,
-                "{} is no network namespace\n    \
-                 fix: name a file in /run/netns or /proc/PID/ns/net; for a container of rootless \
-                 podman, use --pid with the process of the container",
+                "{} is not a network namespace\n    fix: name a file in /run/netns or \
+                 /proc/PID/ns/net; for a container of rootless podman, use --pid with the process \
+                 of the container",
                 path.display()
             ),
             Self::NoProcess(pid, error) => write!(f, "cannot open the process {pid}: {error}"),

@@ -159,22 +159,24 @@ impl CredentialFault {
             Self::NotRegular | Self::TooLarge => "give the path of a PEM file".to_owned(),
             Self::BadPem(_) => "copy the file again".to_owned(),
             Self::Der { convert } | Self::Pkcs12 { convert } => {
-                format!("convert it with: {convert}")
+                format!("convert the file with: {convert}")
             }
-            Self::BadCertificate { .. } => "get it again from its issuer".to_owned(),
+            Self::BadCertificate { .. } => "get the certificate again from its issuer".to_owned(),
             Self::SeveralKeys(_) => "keep only the key of the certificate".to_owned(),
             Self::KeyExposed { .. } => format!("run: chmod 600 {path}"),
             Self::KeyEncrypted => {
-                format!("decrypt it: (umask 077; openssl pkey -in {path} -out NEW)")
+                format!("decrypt the key: (umask 077; openssl pkey -in {path} -out NEW)")
             }
             Self::KeyUnusable => format!("create an ECDSA P-256 or RSA {RSA_BITS_MIN} key"),
             Self::KeyMismatch { is_ca: false, .. } => {
                 "set `key` to the key of this certificate".to_owned()
             }
             Self::KeyMismatch { is_ca: true, .. } => "put the leaf certificate first".to_owned(),
-            Self::OldVersion { .. } => "reissue it as v3 with a subjectAltName".to_owned(),
+            Self::OldVersion { .. } => {
+                "reissue the certificate as v3 with a subjectAltName".to_owned()
+            }
             Self::WeakKey { .. } => {
-                format!("reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}")
+                format!("reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}")
             }
             Self::Expired { .. } => "renew it".to_owned(),
             Self::NotYetValid { .. } => "wait, or correct this host's clock".to_owned(),
@@ -188,7 +190,7 @@ impl CredentialFault {
                 "use several trusts, or a CA that issues these certificates".to_owned()
             }
             Self::BadPin { .. } => "reissue it".to_owned(),
-            Self::BadCrl { .. } => "get it again from its CA".to_owned(),
+            Self::BadCrl { .. } => "get the CRL again from its CA".to_owned(),
         })
     }
 }

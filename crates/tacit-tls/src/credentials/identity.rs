@@ -76,7 +76,7 @@ impl WrongUsage {
                  {needed}, so every {peer} rejects it"
             ),
             fix: Some(format!(
-                "reissue it with extendedKeyUsage = {needed}, or use another identity"
+                "reissue the certificate with extendedKeyUsage = {needed}, or use another identity"
             )),
         }
     }

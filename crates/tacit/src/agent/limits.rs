@@ -109,16 +109,19 @@ impl Agent {
                 .beyond("the policy is rejected"),
             LimitDisplay::new("host-names", NAMES_MAX)
                 .used(names)
-                .beyond("programs get SERVFAIL for new names until old names end"),
+                .beyond("programs get SERVFAIL for new names until old names expire"),
             LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX)
-                .beyond("programs get SERVFAIL for new names until old addresses end"),
+                .beyond("programs get SERVFAIL for new names until old addresses expire"),
             LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
                 .beyond("the agent removes the flow that was seen least recently"),
             LimitDisplay::new("host-coverage-flows", COVERAGE_FLOWS_MAX)
                 .used(self.covered_flows())
-                .beyond("the agent removes the flow that was seen least recently; totals keep it"),
+                .beyond(
+                    "the agent removes the flow that was seen least recently; totals still count \
+                     this flow",
+                ),
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
-                .beyond("further sockets are not counted"),
+                .beyond("the agent does not count further sockets"),
             LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
                 .beyond("the owners of flows in new control groups are unknown"),
         ]

@@ -212,7 +212,7 @@ impl Watched {
                 if self.failure.as_ref() != Some(&failure) {
                     complain(format_args!(
                         "tacit: packet rules or routing rules of the host are missing or outdated, \
-                         and tacit cannot install them again: {failure}; it tries again every \
+                         and tacit cannot install them again: {failure}; tacit tries again every \
                          second"
                     ));
                 }

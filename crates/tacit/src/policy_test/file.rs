@@ -336,7 +336,7 @@ fn remotes(
         Remote::Address(ip, port) => {
             if address.is_some() {
                 let why = "`address` is not needed, because `remote` is already an address";
-                table.refuse(&["address"], why, "remove one of the two");
+                table.refuse(&["address"], why, "remove one of the two keys");
                 return None;
             }
             (ip, None, port)
@@ -345,7 +345,7 @@ fn remotes(
     };
     if port.is_some() && ports.is_some() {
         let why = "`ports` is not needed, because `remote` already has a port";
-        table.refuse(&["ports"], why, "remove one of the two");
+        table.refuse(&["ports"], why, "remove one of the two keys");
         return None;
     }
     let Some(ports) = ports.or_else(|| port.or(usual_port).map(|port| vec![port])) else {
@@ -418,7 +418,7 @@ fn expectation(table: &TomlTable<'_>) -> Option<Expectation> {
         }
         (Some(ExpectedRule::Denied), Some("permit" | "tls")) => {
             let why = format!("`action` contradicts `expect`, which is already `{DENIED}`");
-            table.refuse(&["action"], &why, "remove one of the two");
+            table.refuse(&["action"], &why, "remove one of the two keys");
             None
         }
         _ => Some(expectation),

@@ -221,7 +221,7 @@ fn the_protection_ends_with_the_namespace_and_not_in_clear() {
 answer to marked from ::ffff:127.0.0.1
 0
 answer to word from ::ffff:192.0.2.1
-tacit: error[no-namespace]: /dev/null is no network namespace
+tacit: error[no-namespace]: /dev/null is not a network namespace
 tacit: error[no-namespace]: this is the network namespace of tacit itself
 0
 0

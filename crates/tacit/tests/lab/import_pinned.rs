@@ -162,5 +162,8 @@ fn files_of_peers_with_cas_alone_fail_the_check() {
     let check = lab.run(TACIT, &["check", "policy.toml"]);
     let said = text_of(&check);
     assert_eq!(check.status.code(), Some(78), "{said}");
-    assert!(said.contains("the pinned certificate of CN=corp CA is a CA certificate"), "{said}");
+    assert!(
+        said.contains("the pinned certificate of CN=corp CA: the certificate is a CA"),
+        "{said}"
+    );
 }

@@ -182,8 +182,8 @@ fn check_and_explain_know_pins() {
     for (pins, words) in [
         (String::new(), "pins.pem: the file contains no certificate"),
         (test_certificates::openssl_v1(2048).cert_pem, "can never be accepted"),
-        (authority.clone(), "of CN=CA has a keyUsage without digitalSignature"),
-        (server.clone(), "rejects every client: the pinned certificate of CN=leaf is for"),
+        (authority.clone(), "of CN=CA: the certificate has a keyUsage without digitalSignature"),
+        (server.clone(), "pinned certificate of CN=leaf: the certificate is for"),
         (server + &authority, "pin the certificate that the client sends"),
     ] {
         lab.write("pins.pem", pins);

@@ -538,7 +538,7 @@ fn what_cannot_be_measured_is_told_with_its_status() {
         (
             format!("start-stop client --connect {to} --inbound {to} --connections 9000"),
             64,
-            "18000 connections",
+            "together is 18000",
         ),
         (format!("connect client --connect {to} --steered --json -"), 64, "cannot be used with"),
         ("interactive client --connect 127.0.0.1:1".to_owned(), 1, "workload MODE server"),

@@ -380,7 +380,8 @@ fn check_answers(table: &TomlTable<'_>, rule: &Rule) -> bool {
         && *protocol == Protocol::Udp;
     let Some(answers) = table.value("answers").filter(|_| !is_right) else { return true };
     let message = "`answers` applies only to datagrams that programs of a run may send";
-    let fix = "remove it, or set direction = \"outbound\", protocol = \"udp\" and permit = true";
+    let fix = "remove the key, or set direction = \"outbound\", protocol = \"udp\" and permit = \
+               true";
     table.report.error(MessageId("conflicting-keys"), &answers.name_at, message, fix);
     false
 }

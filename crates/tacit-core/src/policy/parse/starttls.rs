@@ -14,7 +14,7 @@ use crate::policy::tls::TlsCommon;
 pub(super) fn read(tls: &TomlTable<'_>) -> Option<Start> {
     if let Some(value) = tls.value("start") {
         let why = "`start` already sets when TLS begins";
-        tls.refuse(&["starttls"], why, "remove one of the two");
+        tls.refuse(&["starttls"], why, "remove one of the two keys");
         let choices = [("immediate", false), ("controlled", true)];
         let start = match value.choice(&choices)? {
             true => Start::Controlled,
@@ -82,7 +82,7 @@ fn postgres(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<Postgre
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
         let why = "mode = \"optional\" already lets tacit relay cancel requests in clear";
-        table.refuse(&POSTGRES_KEYS, why, "remove one of the two");
+        table.refuse(&POSTGRES_KEYS, why, "remove one of the two keys");
         return None;
     }
     Some(PostgresOptions { cancel })

@@ -336,7 +336,7 @@ impl<'a> TomlValue<'a> {
                     item.error_of(
                         MessageId("named-twice"),
                         format!("the value occurs twice in `{}`", self.name),
-                        "remove one of the two",
+                        "remove one of the two values",
                     );
                     complete = false;
                 }

@@ -191,7 +191,7 @@ impl<'r> Reader<'r> {
         let fields = ["IpGenericFilterAction", "IpGenericFilterActionRef"];
         if let [Some(block), Some(named)] = fields.map(|word| rule.field(word)) {
             let message = "the filter rule has two actions, and only one is allowed";
-            let fix = format!("remove one of the two; the other is at {}", block.at);
+            let fix = format!("remove one of the two actions; the other is at {}", block.at);
             self.findings.error(&named.at, message, fix);
             return None;
         }

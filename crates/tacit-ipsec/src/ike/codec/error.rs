@@ -35,7 +35,7 @@ impl fmt::Display for CodecError {
             Self::Version(major) => write!(f, "the message has IKE version {major}, not 2"),
             Self::Exchange(kind) => write!(f, "exchange type {kind} is unknown"),
             Self::UnsupportedCritical(kind) => {
-                write!(f, "payload type {kind} is unknown and marked as critical")
+                write!(f, "payload type {kind} is unknown, but marked as critical")
             }
         }
     }

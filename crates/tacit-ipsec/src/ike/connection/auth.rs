@@ -67,7 +67,7 @@ impl IkeConnection {
     /// The AUTH payload of this side.
     fn own_auth(&self, id: &IdPayload) -> Result<IkePayload, IkeFailure> {
         let (Some(context), Some(sa)) = (&self.auth, self.sa(self.current)) else {
-            return Err(IkeFailure::protocol("AUTH comes at the wrong time"));
+            return Err(IkeFailure::protocol("the peer sent AUTH at the wrong time"));
         };
         let octets = context.octets(sa, sa.role(), id);
         let payload = match &self.config.local_auth {
@@ -96,7 +96,7 @@ impl IkeConnection {
     /// Checks identity and AUTH of the peer.
     fn verify_peer(&self, payloads: &[IkePayload]) -> Result<(), IkeFailure> {
         let (Some(context), Some(sa)) = (&self.auth, self.sa(self.current)) else {
-            return Err(IkeFailure::protocol("AUTH comes at the wrong time"));
+            return Err(IkeFailure::protocol("the peer sent AUTH at the wrong time"));
         };
         let id = payloads.iter().find_map(|payload| match payload {
             IkePayload::IdInitiator(id) if !sa.is_initiator => Some(id),
@@ -108,7 +108,7 @@ impl IkeConnection {
             _ => None,
         });
         let (Some(id), Some(auth)) = (id, auth) else {
-            return Err(IkeFailure::protocol("its identity or its AUTH payload is missing"));
+            return Err(IkeFailure::protocol("the peer's identity or AUTH payload is missing"));
         };
         let identity = IkeIdentity::from_payload(id);
         if identity.as_ref() != Some(&self.config.remote) {

@@ -256,7 +256,7 @@ impl IkeConnection {
         let broken = |failure: IkeFailure| refuse(notify::INVALID_SYNTAX, failure);
         let request = ChildAnswer::read(payloads).map_err(broken)?;
         if self.tunnels.len() >= CHILDREN_MAX {
-            let failure = IkeFailure::protocol("it makes child SAs and deletes none");
+            let failure = IkeFailure::protocol("the peer creates child SAs and deletes none");
             return Err(refuse(notify::NO_ADDITIONAL_SAS, failure));
         }
         let child = &self.config.child;
@@ -310,7 +310,7 @@ impl IkeConnection {
             return Ok((None, nonces, Vec::new()));
         }
         let Some(initiator) = nonce_of_peer else {
-            return Err(IkeFailure::protocol("its nonce is missing"));
+            return Err(IkeFailure::protocol("the peer's nonce is missing"));
         };
         let random = self.random.as_mut();
         let responder = random_nonce(random).map_err(|failed| IkeFailure::crypto(failed.into()))?;
@@ -457,10 +457,10 @@ impl IkeConnection {
         let child = &self.config.child;
         let chosen = choose_esp(&child.proposals, answer.proposals, exchange);
         let Some((chosen, outbound)) = chosen.filter(|_| answer.proposals.len() == 1) else {
-            return Err(IkeFailure::protocol("it chose algorithms that were not offered"));
+            return Err(IkeFailure::protocol("the peer chose algorithms that tacit did not offer"));
         };
         if request.nonces.responder.is_empty() {
-            return Err(IkeFailure::protocol("its nonce is missing"));
+            return Err(IkeFailure::protocol("the peer's nonce is missing"));
         }
         // The responder narrows, and never widens (RFC 7296 section 2.9).
         let is_within = |offered: &[TrafficSelector], answered: &[TrafficSelector]| {
@@ -471,14 +471,14 @@ impl IkeConnection {
         };
         if !is_within(&child.local, answer.initiator) || !is_within(&child.remote, answer.responder)
         {
-            return Err(IkeFailure::protocol("it answered with packets that were not offered"));
+            return Err(IkeFailure::protocol("the peer chose packets that tacit did not offer"));
         }
         let shared = match (&request.secret, answer.key_exchange) {
             (None, _) => None,
             (Some(secret), Some(value)) if value.group == secret.group().number() => {
                 Some(secret.agree(&value.public_value)?)
             }
-            _ => return Err(IkeFailure::protocol("its key exchange is missing")),
+            _ => return Err(IkeFailure::protocol("the peer's key exchange is missing")),
         };
         let agreed = Agreed {
             chosen,
@@ -498,7 +498,7 @@ impl IkeConnection {
             agreed;
         let (Some(inbound_spi), Some(outbound_spi)) = (EspSpi::new(inbound), EspSpi::new(outbound))
         else {
-            return Err(IkeFailure::protocol("its SPI is below 256"));
+            return Err(IkeFailure::protocol("the peer's SPI is below 256"));
         };
         let cipher = chosen.proposal.cipher;
         let Some(sa) = self.sa(spi) else { return Ok(()) };
@@ -556,7 +556,9 @@ fn no_proposal(offered: &[Proposal]) -> IkeFailure {
 /// INVALID_KE_PAYLOAD with the group that this side wants (RFC 7296 section 1.3).
 pub(super) fn other_group(group: KeGroup) -> ChildRefusal {
     let data = group.number().to_be_bytes();
-    let message = format!("the peer replaces keys with another group; it is asked for {group:?}");
+    let message = format!(
+        "the peer replaces keys with another group: tacit asks the peer for group {group:?}"
+    );
     ChildRefusal {
         notify: NotifyPayload::new(notify::INVALID_KE_PAYLOAD, data),
         failure: IkeFailure::new("other-group", FailureSide::Both, message),

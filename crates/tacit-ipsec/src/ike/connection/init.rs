@@ -163,7 +163,9 @@ impl IkeConnection {
                 _ => continue,
             }
             let Some(left) = opening.changes_left.checked_sub(1) else {
-                return Err(IkeFailure::protocol("it demands one cookie or group after the other"));
+                return Err(IkeFailure::protocol(
+                    "the peer demands one cookie or group after another",
+                ));
             };
             opening.changes_left = left;
             self.send_init(now, &mut opening)?;
@@ -200,20 +202,20 @@ impl IkeConnection {
         let read = InitPayloads::read(&message.payloads)?;
         let chosen = choose_ike(&self.config.proposals, read.proposals);
         let Some((proposal, _)) = chosen.filter(|_| read.proposals.len() == 1) else {
-            return Err(IkeFailure::protocol("it chose algorithms that were not offered"));
+            return Err(IkeFailure::protocol("the peer chose algorithms that tacit did not offer"));
         };
         if read.key_exchange.group != opening.secret.group().number()
             || proposal.group != opening.secret.group()
         {
             return Err(IkeFailure::protocol(
-                "it chose another group than that of the key exchange",
+                "the peer chose another group than the group of the key exchange",
             ));
         }
         let shared = opening.secret.agree(&read.key_exchange.public_value)?;
         let nonces = Nonces { initiator: opening.nonce, responder: read.nonce.to_vec() };
         let spis = IkeSpis { initiator: opening.spi, responder: message.header.responder_spi };
         if spis.responder == 0 {
-            return Err(IkeFailure::protocol("its SPI is zero"));
+            return Err(IkeFailure::protocol("the peer's SPI is zero"));
         }
         let seed = seed(proposal.prf, &nonces, &shared);
         let keys = IkeKeys::derive((proposal.cipher, proposal.prf), &seed, &nonces, spis)?;
@@ -254,7 +256,7 @@ impl IkeConnection {
             && header.initiator_spi != 0;
         let read = InitPayloads::read(&message.payloads);
         let (true, Ok(read)) = (is_first, read) else {
-            return Err(silent(IkeFailure::protocol("it is no first request")));
+            return Err(silent(IkeFailure::protocol("the peer's message is not a first request")));
         };
         let Some((proposal, offer)) = choose_ike(&config.proposals, read.proposals) else {
             return Err(no_proposal(&header, read.proposals));
@@ -364,7 +366,8 @@ fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
 
 /// INVALID_KE_PAYLOAD with the group that this side wants (RFC 7296 section 1.2).
 fn other_group_wanted(header: &IkeHeader, group: KeGroup) -> IkeRefusal {
-    let message = format!("the peer begins with another group; it is asked for {group:?}");
+    let message =
+        format!("the peer begins with another group: tacit asks the peer for group {group:?}");
     let failure = IkeFailure::new("other-group", FailureSide::Both, message);
     refuse(header, notify::INVALID_KE_PAYLOAD, group.number().to_be_bytes().to_vec(), failure)
 }

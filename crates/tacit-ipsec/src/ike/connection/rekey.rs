@@ -198,11 +198,11 @@ impl IkeConnection {
         let offered: Vec<IkeProposal> = offered.into_iter().collect();
         let chosen = choose_ike(&offered, read.proposals);
         let Some((proposal, answer)) = chosen.filter(|_| read.proposals.len() == 1) else {
-            return Err(IkeFailure::protocol("it chose algorithms that were not offered"));
+            return Err(IkeFailure::protocol("the peer chose algorithms that tacit did not offer"));
         };
         if read.key_exchange.group != proposal.group.number() {
             return Err(IkeFailure::protocol(
-                "it chose another group than that of the key exchange",
+                "the peer chose another group than the group of the key exchange",
             ));
         }
         let shared = task.secret.agree(&read.key_exchange.public_value)?;
@@ -287,7 +287,7 @@ impl<'a> RekeyPayloads<'a> {
 /// The SPI of the other side in a proposal.
 fn spi_of(proposal: &Proposal) -> Result<u64, IkeFailure> {
     let spi = proposal.spi.as_slice().try_into().map(u64::from_be_bytes).ok();
-    spi.filter(|spi| *spi != 0).ok_or_else(|| IkeFailure::protocol("its SPI is wrong"))
+    spi.filter(|spi| *spi != 0).ok_or_else(|| IkeFailure::protocol("the peer's SPI is wrong"))
 }
 
 fn no_proposal(offered: &[Proposal]) -> ChildRefusal {
