@@ -207,3 +207,29 @@ fn an_interrupted_call_is_repaired_by_the_next_one() {
     assert_eq!(files(&root), ["/usr/sbin/policy-rc.d"]);
     assert_eq!(std::fs::read_to_string(root.join("usr/sbin/policy-rc.d")).unwrap(), mine);
 }
+
+#[test]
+fn an_old_cargo_is_reported_with_the_way_to_a_newer_one() {
+    let lab = Lab::new();
+    let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+    let needed = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
+    let needed = needed.unwrap().trim_matches('"');
+    std::fs::create_dir(lab.path("bin")).unwrap();
+    let bin = lab.path("bin");
+    let path = format!("{}:/usr/bin:/bin", bin.to_str().unwrap());
+    for (version, is_enough) in
+        [("0.66.0", false), ("1.63.0", false), (needed, true), ("1.1000.0", true)]
+    {
+        executable(&lab, "bin/cargo", &format!("#!/bin/sh\necho 'cargo {version} (0 2022)'\n"));
+        let output = script("rust-version.sh").env("PATH", &path).output().unwrap();
+        let printed = text(&output);
+        assert_eq!(output.status.code(), Some(i32::from(!is_enough)), "{version}: {printed}");
+        if is_enough {
+            assert_eq!(printed, "", "{version}");
+            continue;
+        }
+        let found = format!("this cargo is version {version}; tacit needs Rust {needed} or later");
+        assert!(printed.contains(&found), "{printed}");
+        assert!(printed.contains(&format!("rustup toolchain install {needed}")), "{printed}");
+    }
+}
