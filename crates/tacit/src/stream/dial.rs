@@ -403,6 +403,8 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
     use super::*;
 
     fn placed(listening: &[&str], ports: &[RangeInclusive<u16>], client: &str) -> String {
@@ -414,6 +416,25 @@ mod tests {
             || "-".to_owned(),
             |InsideRoute { program, source }| format!("{program} {source}"),
         )
+    }
+
+    #[tokio::test]
+    async fn a_failure_names_the_target_and_whether_its_name_was_resolved() {
+        let (resolved, addresses) = watch::channel(Vec::new());
+        let target = LiveTarget::Name { text: "db.example:5432".to_owned(), addresses };
+        let options = StreamOptions { congestion_control: None, reset_on_exit: true };
+        let dial = async |timeout| {
+            let dialled = dial_target(&target, &options, timeout, Security::Clear).await;
+            dialled.err().unwrap().reason
+        };
+        assert_eq!(
+            dial(Duration::from_millis(1)).await,
+            "cannot connect to db.example:5432: its name was not resolved in time"
+        );
+        // Port 1 of loopback has no listener.
+        resolved.send_replace(vec!["127.0.0.1:1".parse().unwrap()]);
+        let reason = dial(Duration::from_secs(60)).await;
+        assert!(reason.starts_with("db.example:5432: cannot connect to 127.0.0.1:1: "), "{reason}");
     }
 
     #[test]
