@@ -137,6 +137,19 @@ fn old_versions_and_wrong_keys_are_rejected_with_an_alert() {
     }
 }
 
+#[test]
+fn a_client_without_ecdhe_is_reported_with_its_suites_and_not_its_groups() {
+    let lab = Lab::new();
+    let (agent, port) = front(&lab, "");
+    let mut client = s_client(&lab, port, &format!("{ALICE} -tls1_2 -cipher AES128-SHA"));
+    client.wait_for("alert handshake failure");
+    assert!(!client.end().succeeded);
+    agent.wait_for_log("kind=no-common-suite ");
+    let log = agent.log();
+    assert!(log.contains("offers only cipher suites without ECDHE, such as RSA"), "{log}");
+    assert!(!log.contains("kind=no-common-group"), "{log}");
+}
+
 /// A self-signed certificate.
 fn issue_own(lab: &Lab) {
     let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout own.key \
