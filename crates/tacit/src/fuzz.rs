@@ -23,6 +23,7 @@ use crate::agent;
 use crate::control::metrics::server::is_answered;
 use crate::control::{Answer, Request, server};
 use crate::explain::parse_flow;
+use crate::launch::oci::{self, HookTask};
 use crate::run::channel::{adopt, read_frame};
 use crate::run::protocol::{self, FromLauncher, LAUNCHER_BYTES_MAX, REPLY_BYTES_MAX, ToLauncher};
 
@@ -38,6 +39,20 @@ pub fn control(input: &[u8]) {
     match server::parse(line) {
         Ok(request) => survives::<Request>(&request),
         Err(reason) => assert!(!reason.is_empty()),
+    }
+}
+
+/// Parses the state of a container that an OCI runtime sends to a hook.
+///
+/// # Panics
+/// A container without a process or a name is protected, or an error has no text.
+pub fn oci_state(input: &[u8]) {
+    match oci::parse(input) {
+        Ok(HookTask::Protect { pid, name }) => {
+            assert!(pid > 0 && !name.is_empty() && !name.contains(char::is_control));
+        }
+        Ok(HookTask::Nothing) => {}
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
 

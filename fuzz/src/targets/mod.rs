@@ -32,6 +32,7 @@ pub(crate) fn find(name: &str) -> Option<fn(&[u8])> {
         "import-map" => import::map,
         "metrics" => tacit::fuzz::metrics,
         "netlink" => tacit_sys::netlink::fuzz::replies,
+        "oci-state" => tacit::fuzz::oci_state,
         "policy" => policy::policy,
         "proxy-protocol" => wire::proxy_protocol,
         "query" => wire::query,

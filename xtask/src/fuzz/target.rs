@@ -33,7 +33,7 @@ const fn target(name: &'static str, bytes_max: usize, input: &'static str) -> Ta
 }
 
 /// All targets, sorted by name.
-pub(crate) const TARGETS: [Target; 29] = [
+pub(crate) const TARGETS: [Target; 30] = [
     target("attls", 4096, "AT-TLS policy, imported with a fixed map file"),
     target("certificate", 4096, "certificate or CRL in DER"),
     target("control", 1024, "request to the control socket of an agent"),
@@ -51,6 +51,7 @@ pub(crate) const TARGETS: [Target; 29] = [
     target("import-map", 4096, "map file of an import"),
     target("metrics", 1024, "HTTP request to the metrics socket"),
     target("netlink", 1024, "netlink messages from the kernel"),
+    target("oci-state", 1024, "state of a container, from an OCI runtime"),
     target("policy", 4096, "policy file"),
     target("proxy-protocol", 1024, "PROXY protocol header, version 2"),
     target("query", 256, "request to the query socket of a run"),
