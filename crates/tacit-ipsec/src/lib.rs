@@ -26,7 +26,8 @@
 //! * [`esp`]: the two directions of a tunnel;
 //! * [`offload`]: large TCP packets, which a TUN device exchanges with the kernel.
 //!
-//! The crate knows no policy. Its user converts rules to configurations and failures to log lines.
+//! The crate knows no policy. Its caller converts rules to configurations, and failures to log
+//! lines.
 #![forbid(unsafe_code)]
 
 mod child;

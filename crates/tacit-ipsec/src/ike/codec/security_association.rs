@@ -1,4 +1,5 @@
-//! The security association payload: proposals and their transforms (RFC 7296 section 3.3).
+//! Parses and writes the security association payload: proposals and their transforms (RFC 7296
+//! section 3.3).
 
 use super::error::CodecError;
 use super::reader::{Reader, with_length};

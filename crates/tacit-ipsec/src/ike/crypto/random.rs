@@ -1,4 +1,4 @@
-//! The source of randomness, which the user of the crate supplies.
+//! Defines the source of random numbers, which the caller of this crate supplies.
 
 use std::fmt;
 
