@@ -290,7 +290,9 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     );
     let table = agent.ok(&["show", "connections", "--wide"]);
     assert!(
-        table.contains("none; the identity map only warned about the certificate (valid)"),
+        table.contains(
+            "none; an entry with `warn` in the identity map matches the certificate (valid)"
+        ),
         "{table}"
     );
 

@@ -547,7 +547,7 @@ fn narrow(accepted: &[TrafficSelector], offered: &[TrafficSelector]) -> Vec<Traf
 fn no_proposal(offered: &[Proposal]) -> IkeFailure {
     let message = format!(
         "the peer offers no algorithms that the policy accepts for the tunnel; it offers {}: add \
-         one of them to the policy, or configure one of the policy's on the peer",
+         one of them to the policy, or one of the policy's algorithms to the peer",
         describe(offered)
     );
     IkeFailure::new("no-common-proposal", FailureSide::Both, message)

@@ -357,7 +357,7 @@ fn hashes(payloads: &[IkePayload]) -> Vec<u8> {
 fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
     let message = format!(
         "the peer offers no algorithms that the policy accepts for the IKE SA; it offers {}: add \
-         one of them to the policy, or configure one of the policy's on the peer",
+         one of them to the policy, or one of the policy's algorithms to the peer",
         describe(offered)
     );
     let failure = IkeFailure::new("no-common-proposal", FailureSide::Both, message);

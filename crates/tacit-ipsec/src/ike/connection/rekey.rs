@@ -293,7 +293,7 @@ fn spi_of(proposal: &Proposal) -> Result<u64, IkeFailure> {
 fn no_proposal(offered: &[Proposal]) -> ChildRefusal {
     let message = format!(
         "the peer replaces the IKE SA with algorithms that the policy does not accept; it offers \
-         {}: configure one of the policy's on the peer",
+         {}: add one of the policy's algorithms to the peer",
         describe(offered)
     );
     ChildRefusal {

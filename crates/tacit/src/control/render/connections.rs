@@ -130,7 +130,9 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
         (Some(name), _) => format!("{name} ({check})"),
         (None, Some(claim)) => format!("none; the certificate claims {claim:?} ({check})"),
         (None, None) if peer.warned.is_some() => {
-            format!("none; the identity map only warned about the certificate ({check})")
+            format!(
+                "none; an entry with `warn` in the identity map matches the certificate ({check})"
+            )
         }
         (None, None) => check.to_owned(),
     })
