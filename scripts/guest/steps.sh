@@ -279,6 +279,93 @@ host_steps() {
     step "the daemon is protected" daemon_sees "answer to marked-daemon"
 }
 
+# has_nftset: whether systemd writes control groups into packet rules.
+has_nftset() { [ "$(systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')" -ge 255 ]; }
+# Rules for units in place of the one for all programs.
+unit_rules() {
+    cp /etc/tacit/host.toml "$work/host.toml"
+    cat >>/etc/tacit/host.toml <<END
+
+[[rule]]
+name = "of-units"
+direction = "outbound"
+remote = ["$v4", "$v6"]
+remote-ports = $unmatched
+unit = "probe.service"
+deny = true
+[[rule]]
+name = "others"
+direction = "outbound"
+remote = ["$v4", "$v6"]
+permit = true
+END
+    sed -i '/^name = "protected"/a unit = ["probe.service", "daemon.service"]' /etc/tacit/host.toml
+    cat >/etc/systemd/system/probe.service <<END
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c 'cd /test; for port in $protected $unmatched; do \
+    python3 peer.py ask $v4 \$\$port marked-unit; done >/run/probe 2>&1'
+END
+    systemctl daemon-reload
+}
+check_rejects_unit() {
+    local text
+    text=$(tacit check /etc/tacit/host.toml 2>&1)
+    local status=$?
+    echo "$text"
+    [ $status = 78 ] && grep -q 'unit-not-set' <<<"$text"
+}
+# probes COUNT: each start of the unit is protected and denied from its first packet on.
+probes() {
+    local start
+    for start in $(seq "$1"); do
+        systemctl start probe || return 1
+        printf 'answer to marked-unit\nECONNREFUSED\n' | diff - /run/probe || return 1
+    done
+}
+units_return() { flush && until_true nft list table inet tacit_units; }
+unit_steps() {
+    unit_rules
+    step "tacit check rejects rules for units without drop-ins" check_rejects_unit
+    if ! has_nftset; then
+        step "no drop-in is written for a systemd that is too old" refuses_drop_ins
+        cat "$work/host.toml" >/etc/tacit/host.toml
+        return
+    fi
+    step "tacit agent --host --drop-ins" \
+        tacit agent --host --drop-ins /etc/systemd/system --policy /etc/tacit/host.toml
+    step "systemctl daemon-reload" systemctl daemon-reload
+    step "tacit check accepts the policy" tacit check /etc/tacit/host.toml
+    step "systemctl reload with rules for units" systemctl reload tacit-host
+    step "a unit is protected in each of 20 starts" probes 20
+    step "a unit that ran before is protected" daemon_sees "answer to marked-daemon"
+    step "other programs pass" unmatched_passes units
+    step "the agent has not seen them" seen_by_agent others 0
+    step "nft flush ruleset: the table of units returns" units_return
+    step "units are protected all the same" probes 3
+    step "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit-host
+    step "units are protected" probes 3
+    step "tacit restart: another agent, the same unit" agent_restarts tacit-host $host_control
+    step "units are protected" probes 3
+    cat "$work/host.toml" >/etc/tacit/host.toml
+    rm -r /etc/systemd/system/*.service.d/50-tacit.conf
+    systemctl daemon-reload
+    step "systemctl reload without rules for units" systemctl reload tacit-host
+    step "new programs are protected" captured marked-no-units
+}
+refuses_drop_ins() {
+    ! tacit agent --host --drop-ins /run/drop-ins --policy /etc/tacit/host.toml
+}
+# seen_by_agent RULE COUNT: flows of a rule that the agent has decided.
+seen_by_agent() {
+    tacit show rules --json --control $host_control >"$work/rules.json" &&
+        python3 -c 'import json, sys
+rules = json.load(open(sys.argv[1]))["rules"]
+hits = [rule["hits"] for rule in rules if rule["name"] == sys.argv[2]]
+print(hits)
+sys.exit(hits != [int(sys.argv[3])])' "$work/rules.json" "$1" "$2"
+}
+
 removal_steps() {
     step "stop the daemon" systemctl stop daemon
     step "systemctl disable --now tacit-host tacit-host-guard" \
@@ -326,6 +413,7 @@ if [ ! -e /var/lib/first-boot ]; then
     touch /var/lib/first-boot
     guard_steps
     host_steps
+    unit_steps
     removal_steps
     service_steps
     step "systemctl enable tacit-host tacit-host-guard" systemctl enable tacit-host tacit-host-guard
