@@ -1,4 +1,4 @@
-//! Defines the result of a certificate check. Defines also how the chain of a peer is stored for
+//! Defines the result of a certificate check. Also defines how the chain of a peer is stored for
 //! later checks.
 
 use std::sync::Arc;

@@ -52,7 +52,7 @@ impl Context<'_> {
         let ring = rule.field("Keyring").and_then(|ring| self.map.keyring(&ring_name(&ring.value)));
         if ring.is_some_and(|ring| ring.crl.is_some()) {
             self.findings
-                .info(&field.at, "tacit checks revocation with the `crl` files of the map only");
+                .info(&field.at, "tacit checks revocation only with the CRL files in the map file");
         } else {
             let message = "the map names no `crl`, and tacit queries no server about revocation, \
                            so it accepts revoked certificates";
@@ -119,13 +119,13 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"
         | "RevocationSecurityLevel" => {
-            Notice::Info("tacit checks revocation with the `crl` files of the map only")
+            Notice::Info("tacit checks revocation only with the CRL files in the map file")
         }
         word if word.starts_with("GSK_LDAP") || word.starts_with("GSK_CRL") => {
-            Notice::Info("tacit checks revocation with the `crl` files of the map only")
+            Notice::Info("tacit checks revocation only with the CRL files in the map file")
         }
         word if ["Ocsp", "HttpCdp", "CRL", "LDAP"].iter().any(|head| word.starts_with(head)) => {
-            Notice::Info("tacit checks revocation with the `crl` files of the map only")
+            Notice::Info("tacit checks revocation only with the CRL files in the map file")
         }
         "GSK_V3_SESSION_TIMEOUT" | "GSK_V3_SIDCACHE_SIZE" if value == "0" => return None,
         word if word.starts_with("GSK_") => {

@@ -104,8 +104,8 @@ impl Context<'_> {
         for field in &listed {
             let name = field.value.split('/').next().unwrap_or_default().trim();
             let message = format!(
-                "tacit selects a certificate by the names in it; on z/OS this list selected the \
-                 certificate for `{name}`"
+                "tacit selects a certificate by the host names in the certificate; on z/OS, \
+                 ServerHandshakeSNIList selected the certificate for the host name `{name}`"
             );
             self.findings.changed(
                 &field.at,

@@ -88,7 +88,7 @@ pub(super) fn program(answers: RefusalSource) -> Vec<sock_filter> {
             None => debug_assert_eq!(
                 ABIS.len(),
                 1,
-                "an ABI without an architecture must be the only ABI"
+                "the filter has several ABIs, and one of them has no architecture number"
             ),
         }
         program.extend(body);

@@ -1,8 +1,8 @@
 //! Runs one handshake without I/O, and returns a [`Session`].
 //!
 //! The TLS library runs only the handshake. When the handshake is complete, this module takes the
-//! secrets out of the library's connection object and drops the object. In the client role it keeps
-//! the part that receives session tickets. A [`Session`] encrypts and decrypts the records of the
+//! secrets out of the library's connection object and drops the object. A client keeps the part of
+//! the object that receives session tickets. A [`Session`] encrypts and decrypts the records of the
 //! connection from then on.
 
 use std::net::IpAddr;

@@ -494,7 +494,7 @@ impl Session {
             if replaced {
                 // RFC 8446 section 5.1: a message must not span a change of keys.
                 return Err(SessionError::PeerMisbehaved(
-                    "the peer sent another message after its KeyUpdate in one record",
+                    "the peer sent a KeyUpdate and another message in the same record",
                     AlertDescription::UNEXPECTED_MESSAGE,
                 ));
             }

@@ -2,8 +2,8 @@
 //! files of trusts.
 //!
 //! Files that the distribution installs for all users stay readable. A directory is hidden as a
-//! whole if only its owner may read it and it contains only files to hide. In such a directory, a
-//! file that later replaces a hidden one is never visible.
+//! whole if only its owner may read it and it contains only files to hide. Files
+//! that are created in such a directory later are hidden too.
 //!
 //! Limit: a directory with more than `ENTRIES_MAX` entries is not hidden as a whole.
 

@@ -56,8 +56,8 @@ fn bridges() -> Finding {
         "br_netfilter is off: `[host] forwarded` captures containers behind bridges".to_owned()
     } else {
         format!(
-            "br_netfilter is on: with `[host] forwarded`, datagrams of containers and flows \
-             between containers of one bridge fail; set net.bridge.{} to 0",
+            "br_netfilter is on: with `[host] forwarded`, containers cannot use UDP, and \
+             containers of one bridge cannot connect to each other; set net.bridge.{} to 0",
             on.join(" and net.bridge.")
         )
     };

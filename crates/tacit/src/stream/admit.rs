@@ -1,4 +1,4 @@
-//! Finds the rule of a connection, and adds the connection to the table that displays read. This is
+//! Finds the rule of a connection, and adds the connection to the table of connections. This is
 //! stage 2, admit, of five.
 //!
 //! This stage uses no socket, because the connection may not be accepted yet. A connection of a run

@@ -292,8 +292,8 @@ fn spi_of(proposal: &Proposal) -> Result<u64, IkeFailure> {
 
 fn no_proposal(offered: &[Proposal]) -> ChildRefusal {
     let message = format!(
-        "the peer replaces the IKE SA with algorithms that the policy does not accept; it offers \
-         {}: add one of the policy's algorithms to the peer",
+        "to replace the IKE SA, the peer offers only algorithms that the policy does not accept: \
+         {}; configure one of the policy's algorithms on the peer",
         describe(offered)
     );
     ChildRefusal {

@@ -183,7 +183,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
     refused(&[24, 0, 0, 2, 0, 0], UNREADABLE, ILLEGAL);
     refused(
         &[24, 0, 0, 1, 0, 24, 0, 0, 1, 0],
-        "the peer sent another message after its KeyUpdate in one record",
+        "the peer sent a KeyUpdate and another message in the same record",
         UNEXPECTED,
     );
     refused(

@@ -1,5 +1,5 @@
-//! Watches the directories in which a change can make the path of a hidden file lead to another
-//! file.
+//! Watches the directories on the paths of hidden files. After a change in one of them, a path can
+//! lead to another file.
 //!
 //! A change counts if it affects a name on the path: a directory, a symbolic link, or the file
 //! itself. Each directory is watched before the name in it is looked up, so that no change in

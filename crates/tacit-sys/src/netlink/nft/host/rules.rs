@@ -222,14 +222,22 @@ impl Rules {
             self.push(capture, "adding the rule that accepts redirected flows", &rewritten);
         }
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
-        self.push(capture, "adding the rule that refuses NAT to captured addresses", &rewritten);
+        self.push(
+            capture,
+            "adding the rule that rejects packets that NAT sends to a captured address",
+            &rewritten,
+        );
         let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
         self.push(capture, "adding the rule that keeps a connection captured", &keep);
         let marked = [Host(SetMark(captured)), Accept];
         self.push(capture, "adding the rule that marks captured packets", &marked);
         for (protocol, refusal) in [(TCP, Reset), (UDP, PortUnreachable)] {
             let refused = [Transport(protocol), refusal];
-            self.push(Chain::Refuse, "adding the rule that refuses denied packets", &refused);
+            self.push(
+                Chain::Refuse,
+                "adding the rule that rejects packets of denied flows",
+                &refused,
+            );
         }
         self.push(Chain::Prohibit, "adding the rule that prohibits denied packets", &[Prohibited]);
     }
