@@ -119,9 +119,9 @@ impl CheckReport {
         }
         if !self.exposed_when_replaced.is_empty() {
             text += &format!(
-                "warning: programs under `tacit run` can read these files for some milliseconds \
-                 after they have been replaced: {}\n    fix: put the policy's files in a separate \
-                 directory with mode 0700: tacit hides the whole directory\n",
+                "warning: if you replace one of these files, programs under `tacit run` can read \
+                 the new one for some milliseconds: {}\n    fix: put the policy's files in a \
+                 separate directory with mode 0700: tacit hides the whole directory\n",
                 self.exposed_when_replaced.join(", ")
             );
         }

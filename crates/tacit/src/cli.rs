@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -42,7 +43,7 @@ const LONG_VERSION: &str = concat!(
     env!("TACIT_LIBRARIES"),
 );
 
-/// AT-TLS for Linux: TLS by policy for programs that cannot be changed
+/// TLS by policy for programs that cannot be changed (AT-TLS for Linux)
 #[derive(Debug, Parser)]
 #[command(
     name = "tacit",
@@ -290,6 +291,10 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
             if !error.use_stderr() {
                 let _ = error.print();
                 return EXIT_OK.into();
+            }
+            if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+                let _ = error.print();
+                return EXIT_USAGE.into();
             }
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);

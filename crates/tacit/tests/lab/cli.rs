@@ -34,6 +34,8 @@ fn exit_status_distinguishes_usage_policy_and_failure() {
         let complained = !output.stderr.is_empty();
         assert_eq!((said, complained), (code == 0, code != 0), "{words:?}");
     }
+    let help = lab.run(TACIT, &[]).stderr;
+    assert!(help.starts_with(b"TLS by policy for programs"), "help is not an error");
     let output = lab.run(TACIT, &["rleoad"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("reload"), "the nearest verb");
 }

@@ -124,7 +124,7 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
     };
     if host == "localhost" || host.ends_with(".localhost") {
         let message =
-            format!("`{text}` is a name of this host, and names of this host cannot be used here");
+            format!("`{text}` is a name of this host, and tacit does not resolve such names");
         return fault(message, "write \"loopback\", \"127.0.0.1\" or \"::1\"");
     }
     Ok(AddressSelector::Name { host, wildcard: domain.is_some() })
@@ -363,7 +363,7 @@ mod tests {
             ),
             (
                 "*.localhost",
-                "`*.localhost` is a name of this host, and names of this host cannot be used here",
+                "`*.localhost` is a name of this host, and tacit does not resolve such names",
                 "write \"loopback\", \"127.0.0.1\" or \"::1\"",
             ),
         ] {
