@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Output, Stdio};
 
 use serde_json::{Value, json};
@@ -250,7 +251,8 @@ fn the_private_agent_of_a_run_is_found_by_its_launcher() {
     command.args(words).env("XDG_RUNTIME_DIR", lab.path("runtime"));
     let run = Ended(command.spawn().unwrap());
     let control = lab.path(&format!("runtime/tacit-run-{}/agent.sock", run.0.id()));
-    wait_for("the private agent", || control.exists());
+    // The file exists shortly before the agent listens.
+    wait_for("the private agent", || UnixStream::connect(&control).is_ok());
     let words = format!(
         "workload connect client --connections 3 --connect {} --ledger-of run={} --json -",
         server.address,
