@@ -39,6 +39,8 @@ pub enum StateError {
     TooLong,
     /// It is no state in JSON, for this reason.
     Invalid(String),
+    /// The program of the container runs already, perhaps without protection.
+    Started,
     /// The container has no process.
     NoProcess,
     /// The container has no identifier that can be shown.
@@ -57,6 +59,10 @@ impl fmt::Display for StateError {
                 f,
                 "standard input has no valid state of a container: {reason}\n    \
                  fix: let an OCI runtime start this command, as a hook of `createRuntime`"
+            ),
+            Self::Started => f.write_str(
+                "the program of the container has started before it could be protected\n    \
+                 fix: use the hook at `createRuntime`",
             ),
             Self::NoProcess => f.write_str(
                 "the state has no `pid`, so the container has no process yet\n    \
@@ -96,6 +102,9 @@ pub fn parse(text: &[u8]) -> Result<HookTask, StateError> {
     if status == "stopped" {
         return Ok(HookTask::Nothing);
     }
+    if !["creating", "created"].contains(&status.as_str()) {
+        return Err(StateError::Started);
+    }
     let pid = pid.filter(|pid| *pid > 0).ok_or(StateError::NoProcess)?;
     let chosen = annotations.and_then(|mut all| all.remove(NAME_ANNOTATION));
     // The agent checks the length, and names the limit.
@@ -119,12 +128,14 @@ mod tests {
 
     #[test]
     fn what_is_no_state_is_rejected_by_its_error() {
-        use StateError::{Invalid, NoName, NoProcess, TooLong};
+        use StateError::{Invalid, NoName, NoProcess, Started, TooLong};
         let long = "x".repeat(STATE_BYTES_MAX);
         let created = |id: &str| json!({ "id": id, "status": "created", "pid": 7 });
         assert_eq!(parsed(&created(&long)), Err(TooLong));
         assert_eq!(parsed(&created("")), Err(NoName));
         assert_eq!(parsed(&created("a\nb")), Err(NoName));
+        let running = json!({ "id": "a", "status": "running", "pid": 7 });
+        assert_eq!(parsed(&running), Err(Started));
         for pid in [json!(null), json!(0)] {
             let state = json!({ "id": "a", "status": "creating", "pid": pid });
             assert_eq!(parsed(&state), Err(NoProcess), "{state}");
@@ -176,10 +187,13 @@ mod tests {
                                 "annotations": annotations });
             let own: String = id.chars().take(NAME_CHARACTERS).collect();
             let expected = match status.as_str() {
-                "stopped" => HookTask::Nothing,
-                _ => HookTask::Protect { pid, name: name.unwrap_or(own) },
+                "stopped" => Ok(HookTask::Nothing),
+                "creating" | "created" => {
+                    Ok(HookTask::Protect { pid, name: name.unwrap_or(own) })
+                }
+                _ => Err(StateError::Started),
             };
-            prop_assert_eq!(parsed(&state), Ok(expected));
+            prop_assert_eq!(parsed(&state), expected);
         }
 
         #[test]
