@@ -61,8 +61,16 @@ pub(super) fn install(
         DropIns::Missing => &[],
     };
     let destinations: Vec<_> = all.iter().map(element).collect();
-    capture.install_units(units.mark, &destinations).map_err(io::Error::other)?;
-    capture.add_units(&cgroups::units(&units.names)).map_err(io::Error::other)
+    let install = |capture: &mut HostCapture, destinations: &[_]| {
+        capture.install_units(units.mark, destinations).map_err(io::Error::other)
+    };
+    if capture.units().map_err(io::Error::other)?.is_none() {
+        // A table with destinations and without the units that run would exempt these units from
+        // their rules. Without destinations nothing is exempt.
+        install(capture, &[])?;
+    }
+    capture.add_units(&cgroups::units(&units.names)).map_err(io::Error::other)?;
+    install(capture, &destinations)
 }
 
 /// Adds units that the kernel does not know, such as those that systemd started before their
