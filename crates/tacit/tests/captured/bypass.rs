@@ -111,6 +111,48 @@ def from_foreign(source, to, port):
     client.bind((source, 0))
     lead(client, to, port)
 
+def foreign(kind, address, port):
+    one = socket.socket(socket.AF_INET6, kind)
+    one.setsockopt(socket.IPPROTO_IPV6, 78, 1)
+    one.bind((address, port))
+    return one
+
+def backwards(kind, to, port, decoy, word):
+    """What it sends looks like the answer to a flow that it has opened in the name of `to`."""
+    kind = getattr(socket, kind)
+    opener, client = foreign(kind, to, port), foreign(kind, decoy, 4000)
+    opener.setblocking(False)
+    opener.connect_ex((decoy, 4000))
+    client.settimeout(1)
+    try:
+        if kind == socket.SOCK_DGRAM:
+            opener.send(b"decoy")
+            client.sendto(word.encode(), (to, port))
+        else:
+            client.setsockopt(socket.IPPROTO_TCP, 34, 1)
+            client.sendto(word.encode(), socket.MSG_FASTOPEN, (to, port))
+        print("sent")
+    except OSError as error:
+        print(reason(error))
+
+def speak(port, go):
+    """Accepts a client, and sends when a file is there."""
+    server = socket.create_server(("::", port), family=socket.AF_INET6)
+    open(go + ".listens", "w")
+    client, _ = server.accept()
+    open(go + ".open", "w")
+    while not os.path.exists(go):
+        pass
+    client.sendall(b"marked")
+    open(go + ".sent", "w")
+    client.settimeout(3)
+    exchange(client, "marked")
+
+def listen_tls(to, port):
+    import ssl
+    client = socket.create_connection((to, port), timeout=20)
+    ssl._create_unverified_context().wrap_socket(client).recv(100)
+
 def on_wire(*addresses):
     seen = open("tap.out", "rb").read()
     for address in addresses:
@@ -235,6 +277,58 @@ fn a_foreign_source_address_opens_no_way_past_a_deny() {
         "
 sent
 EPERM
+0
+",
+    );
+}
+
+#[test]
+fn a_flow_that_a_program_opens_in_the_name_of_its_peer_opens_no_way() {
+    let rules = ["udp", "tcp"].map(|protocol| {
+        format!(
+            "[[rule]]\nname = \"{protocol}\"\ndirection = \"outbound\"\nprotocol = \
+             \"{protocol}\"\nremote = \"2001:db8::2\"\nremote-ports = 5002\ndeny = true\n"
+        )
+    });
+    expect(
+        &permitting(&rules.concat()),
+        r#"
+        for last in 3 9; do in_far ip addr add 2001:db8::$last/64 dev v1 nodad; done
+        capture
+        bypass backwards SOCK_DGRAM 2001:db8::3 5003 2001:db8::9 free
+        bypass backwards SOCK_DGRAM 2001:db8::2 5002 2001:db8::9 marked
+        bypass backwards SOCK_STREAM 2001:db8::2 5002 2001:db8::9 marked >stream.out
+        seen marked
+        sent() { [ "$(seen decoy)" -ge 2 ] && [ "$(seen free)" -ge 1 ]; }
+        until_true sent"#,
+        "
+sent
+EPERM
+0
+",
+    );
+}
+
+#[test]
+fn answers_stay_with_the_agent_when_the_host_loses_the_address() {
+    let rules = "[[rule]]\nname = \"served\"\ndirection = \"inbound\"\nlocal-ports = 7070\ntls = \
+                 { identity = \"host\", client-cert = \"none\" }\n";
+    expect(
+        &permitting(rules),
+        r#"
+        ip addr add 2001:db8::7/64 dev v0 nodad
+        start python3 bypass.py speak 7070 go >speak.out
+        until_true [ -e go.listens ]
+        capture
+        start_far python3 bypass.py listen_tls 2001:db8::7 7070
+        until_true [ -e go.open ]
+        ip addr del 2001:db8::7/64 dev v0
+        touch go
+        until_true [ -s speak.out ]
+        ls go.sent
+        seen marked"#,
+        "
+go.sent
 0
 ",
     );

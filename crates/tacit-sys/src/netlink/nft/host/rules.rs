@@ -7,7 +7,8 @@
 //!                with other headers than that of IPv4 without options     to `headers`
 //!   headers      with a source route                                      dropped
 //!                to an address of this host                               accept
-//!                the agent's in the name of a captured destination        accept
+//!                the agent's TCP past the SYN, in the name of a captured
+//!                destination                                             accept
 //!                of a connection with a mark                              to `noted`
 //!   noted        a program's answer to the agent in a client's name       marked: back to lo
 //!                of a connection that was captured                        marked: back to lo
@@ -243,7 +244,7 @@ impl Rules {
     }
 
     fn push_output(&mut self, table: &HostTable<'_>) {
-        let Bits { none, client, .. } = self.bits;
+        let Bits { none, client, in_name, .. } = self.bits;
         let output = Chain::Output;
         // Most packets match no rule. Each check costs time for all of them, so that unusual
         // packets have chains of their own.
@@ -263,11 +264,15 @@ impl Rules {
         let local = [Host(ToLo), Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(output, "adding the rule that accepts local packets", &local);
         // The kernel's answers for sockets of the agent have no mark. A program can bind a foreign
-        // address too, but what it opens is in the original direction. A client's connection is
-        // noted only at an address of this host.
+        // address too, and can open a flow in the name of its peer, so that its own flow looks like
+        // the answer: therefore a SYN or a datagram is no answer here. A client's connection is
+        // noted only at an address of this host, which may have lost the address meanwhile.
         let in_name_of_others = [
+            Transport(TCP),
+            PastSyn,
             Host(IsReply),
             Host(ConnectionMarkIsNot(client)),
+            Host(ConnectionMarkIsNot(in_name)),
             Host(IsForeign(PacketEnd::Source)),
             Accept,
         ];
