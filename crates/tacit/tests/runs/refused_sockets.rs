@@ -56,7 +56,7 @@ fn refused_sockets_are_reported() {
             let program = one["program"].as_str();
             assert!(program.is_some_and(|file| file.contains("/python3")), "{one}");
         }
-        assert_eq!(one(&seen, "address family 64 or higher")["count"], 2, "{seen:?}");
+        assert_eq!(one(&seen, "socket address family 64 or higher")["count"], 2, "{seen:?}");
         assert_eq!(seen.len(), kinds.len() + 1, "{seen:?}");
     }
 }
