@@ -18,7 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tacit_core::policy::SLICE;
+use tacit_core::policy::{SLICE, unescaped};
 use tacit_sys::netlink::nft::host::CgroupId;
 
 /// The maximum number of paths that are cached. When the cache is full, it is emptied for the next
@@ -121,13 +121,17 @@ pub(crate) fn id(path: &str) -> Option<CgroupId> {
     Some(CgroupId { level, id: found.ino() })
 }
 
-/// Returns the numbers of the groups of units. The manager of the host has its units below slices
-/// alone, so only slices are read.
-pub(crate) fn units(names: &[String]) -> Vec<u64> {
+/// Returns the groups of units. The manager of the host has its units below slices alone, so only
+/// slices are read.
+pub(crate) fn units(names: &[String]) -> Vec<CgroupId> {
+    root().map_or_else(Vec::new, |root| units_below(root, names))
+}
+
+fn units_below(root: PathBuf, names: &[String]) -> Vec<CgroupId> {
     let mut found = Vec::new();
-    let mut slices: VecDeque<PathBuf> = root().into_iter().collect();
+    let mut slices = VecDeque::from([(root, 1)]);
     let mut read = 0;
-    while let Some(slice) = slices.pop_front() {
+    while let Some((slice, level)) = slices.pop_front() {
         read += 1;
         if read > SLICES_MAX {
             break;
@@ -135,9 +139,9 @@ pub(crate) fn units(names: &[String]) -> Vec<u64> {
         for group in children(&slice) {
             let name = group.file_name().unwrap_or_default().to_string_lossy();
             if name.ends_with(SLICE) {
-                slices.push_back(group);
-            } else if names.iter().any(|unit| *unit == name) {
-                found.extend(fs::metadata(&group).map(|group| group.ino()));
+                slices.push_back((group, level + 1));
+            } else if names.iter().any(|unit| *unit == unescaped(&name)) {
+                found.extend(fs::metadata(&group).map(|group| CgroupId { level, id: group.ino() }));
             }
         }
     }
@@ -199,6 +203,18 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn units_are_found_in_slices_by_their_unescaped_names_with_their_levels() {
+        let deep = "a.slice/a-b.slice/a-b-c.slice/deep.service";
+        let others = ["a.slice/other.service", "a.service/inner/deep.service"];
+        let names = ["a.slice/_io.service", deep, others[0], others[1]];
+        let (root, _) = Groups::new("units", &names);
+        let wanted = ["io.service", "deep.service"].map(str::to_owned);
+        let found = units_below(root.0.clone(), &wanted);
+        let group = |level, name| CgroupId { level, id: root.number(name) };
+        assert_eq!(found, [group(2, "a.slice/_io.service"), group(4, deep)]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub use parse::{
 pub use rule::{
     Action, Answers, Deny, ForwardRule, InboundRule, Rule, RuleForm, SendProxy, UnixSocket,
 };
-pub use selector::{Mismatch, NamePattern, SLICE, Selectors, UnknownOwner, unit_of};
+pub use selector::{Mismatch, NamePattern, SLICE, Selectors, UnknownOwner, unescaped, unit_of};
 pub use source::{INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText};
 pub use starttls::{
     Cancel, DataResumption, FtpOptions, POSTGRES_ALPN, PostgresOptions, Start, Starttls,

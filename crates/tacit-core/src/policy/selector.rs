@@ -129,7 +129,16 @@ pub(super) fn is_within(cgroup: &str, ancestor: &str) -> bool {
 /// of the path that is no slice. Units of users are below a unit of the host.
 #[must_use]
 pub fn unit_of(cgroup: &str) -> Option<&str> {
-    cgroup.split('/').find(|part| !part.is_empty() && !part.ends_with(SLICE))
+    let unit = cgroup.split('/').find(|part| !part.is_empty() && !part.ends_with(SLICE));
+    unit.map(unescaped)
+}
+
+/// The name of the unit whose control group has this name. systemd writes `_` before names that the
+/// kernel could confuse with its own files, such as `io.service`, and before names that begin with
+/// `_`.
+#[must_use]
+pub fn unescaped(group: &str) -> &str {
+    group.strip_prefix('_').unwrap_or(group)
 }
 
 /// How the names of slices end.
@@ -453,6 +462,20 @@ pub(super) fn mask(ip: IpAddr, length: u8) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_control_group_belongs_to_its_first_part_that_is_no_slice_without_the_escape() {
+        for (cgroup, wanted) in [
+            ("system.slice/nginx.service", Some("nginx.service")),
+            ("system.slice/_io.service/inner", Some("io.service")),
+            ("system.slice/__a.service", Some("_a.service")),
+            ("user.slice/user-1.slice/user@1.service/app.slice/a.service", Some("user@1.service")),
+            ("system.slice", None),
+            ("", None),
+        ] {
+            assert_eq!(unit_of(cgroup), wanted);
+        }
+    }
 
     #[test]
     fn a_wildcard_stands_for_one_or_more_labels() {

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use tacit_core::coverage::{CoverageTable, CoveredFlow, Protection};
 use tacit_core::flow::{Direction, Flow, Protocol};
-use tacit_core::policy::{Action, OwnTls, Tls};
+use tacit_core::policy::{Action, OwnTls, Tls, unescaped};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -237,7 +237,7 @@ impl Decided {
 /// The unit of systemd that a control group belongs to.
 fn unit(cgroup: &str) -> Option<String> {
     let is_unit = |name: &&str| name.ends_with(".service") || name.ends_with(".scope");
-    cgroup.split('/').find(is_unit).map(str::to_owned)
+    cgroup.split('/').find(is_unit).map(|group| unescaped(group).to_owned())
 }
 
 fn canonical(ends: &SocketEnds) -> SocketEnds {
@@ -253,6 +253,7 @@ mod tests {
     fn a_control_group_belongs_to_the_first_unit_in_its_path() {
         for (cgroup, wanted) in [
             ("system.slice/nginx.service", Some("nginx.service")),
+            ("system.slice/_io.service", Some("io.service")),
             ("user.slice/user-1000.slice/session-3.scope", Some("session-3.scope")),
             (
                 "user.slice/user-1000.slice/user@1000.service/app.slice/a.service",

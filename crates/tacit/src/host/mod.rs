@@ -18,6 +18,7 @@ mod learnt;
 mod once;
 mod owners;
 mod senders;
+mod systemd;
 mod units;
 mod watched;
 
@@ -41,7 +42,8 @@ pub use facts::facts;
 pub use helper::{HostHelper, start};
 pub use joined::serve_joined;
 pub use once::{guard, probe, remove};
-pub use units::{DropInError, SystemdLack, check_units, write_drop_ins};
+pub use systemd::{SystemdLack, UnitFault};
+pub use units::{DropInError, check_units, write_drop_ins};
 
 /// Why this host cannot be captured.
 #[derive(Debug)]

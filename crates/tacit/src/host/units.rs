@@ -9,13 +9,13 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, HostPlan, HostUnits, Policy};
 use tacit_sys::host::HostCapture;
-use tacit_sys::netlink::nft::host::{UNITS, UNITS_TABLE};
+use tacit_sys::netlink::nft::host::{CgroupId, UNIT_LEVEL_MAX, UNITS, UNITS_TABLE};
 
+use super::systemd::{self, SystemdLack, UnitFault};
 use crate::cgroups;
 use crate::exit::complain;
 use crate::run::kernel_terms::element;
@@ -25,23 +25,27 @@ use crate::run::kernel_terms::element;
 pub(super) enum DropIns {
     /// It does, or there are no units.
     Complete,
-    /// A unit has no drop-in.
+    /// A unit has no drop-in, or is deeper than the kernel looks.
     Missing,
 }
 
 impl DropIns {
     /// Looks for the drop-ins of a plan.
     pub(super) fn of(plan: &HostPlan) -> Self {
-        let mut units = plan.units.iter().flat_map(|units| &units.names);
-        if units.all(|unit| has_drop_in(unit)) { Self::Complete } else { Self::Missing }
+        let Some(units) = &plan.units else { return Self::Complete };
+        let are_there = units.names.iter().all(|unit| has_drop_in(unit));
+        let is_found = |group: &CgroupId| group.level <= UNIT_LEVEL_MAX;
+        let is_complete = are_there && cgroups::units(&units.names).iter().all(is_found);
+        if is_complete { Self::Complete } else { Self::Missing }
     }
 
     /// Reports what a missing one means.
     pub(super) fn report(self) {
         if self == Self::Missing {
             complain(format_args!(
-                "tacit: units that rules name have no drop-in, so flows of all programs to the \
-                 destinations of these rules go to the agent; `tacit check` shows what to do"
+                "tacit: units that rules name have no drop-in or a control group that is too \
+                 deep, so flows of all programs to the destinations of these rules go to the \
+                 agent; `tacit check` shows what to do"
             ));
         }
     }
@@ -69,7 +73,7 @@ pub(super) fn install(
         // their rules. Without destinations nothing is exempt.
         install(capture, &[])?;
     }
-    capture.add_units(&cgroups::units(&units.names)).map_err(io::Error::other)?;
+    capture.add_units(&groups_of(units)).map_err(io::Error::other)?;
     install(capture, &destinations)
 }
 
@@ -87,10 +91,14 @@ pub(super) fn follow(
         install(capture, units, drop_ins)?;
         return Ok(true);
     };
-    let mut found = cgroups::units(&units.names);
+    let mut found = groups_of(units);
     found.retain(|group| !known.contains(group));
     capture.add_units(&found).map_err(io::Error::other)?;
     Ok(false)
+}
+
+fn groups_of(units: &HostUnits) -> Vec<u64> {
+    cgroups::units(&units.names).iter().map(|group| group.id).collect()
 }
 
 /// Why drop-ins were not written.
@@ -98,6 +106,8 @@ pub(super) fn follow(
 pub enum DropInError {
     /// This host does not support them.
     Systemd(SystemdLack),
+    /// A rule cannot name this unit.
+    Unit(UnitFault),
     /// A file or directory cannot be written.
     Write(PathBuf, io::Error),
 }
@@ -114,6 +124,9 @@ impl fmt::Display for DropInError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Systemd(lack) => write!(f, "no drop-in was written: {lack}"),
+            Self::Unit(fault) => {
+                write!(f, "no drop-in was written: {fault}\n    fix: {}", fault.fix())
+            }
             Self::Write(path, error) => write!(f, "cannot write {}: {error}", path.display()),
         }
     }
@@ -121,41 +134,17 @@ impl fmt::Display for DropInError {
 
 impl std::error::Error for DropInError {}
 
-/// What rules with `unit` need and this host lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SystemdLack {
-    /// systemd did not start this host.
-    Absent,
-    /// Its version has no `NFTSet=`.
-    Old(u32),
-    /// Its version is not known.
-    UnknownVersion,
-}
-
-impl fmt::Display for SystemdLack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent => f.write_str("systemd does not manage this host"),
-            Self::Old(version) => write!(
-                f,
-                "systemd {version} does not write control groups into packet rules (NFTSet=, from \
-                 systemd {SYSTEMD_MIN} on)"
-            ),
-            Self::UnknownVersion => f.write_str("`systemctl --version` does not tell its version"),
-        }
-    }
-}
-
 /// Writes a drop-in for each unit that rules of the host name, and returns the files.
 ///
 /// # Errors
-/// This host does not support them, or a file cannot be written.
+/// This host does not support them, a rule cannot name a unit, or a file cannot be written.
 pub fn write_drop_ins(policy: &Policy, directory: &Path) -> Result<Vec<PathBuf>, DropInError> {
-    supported().map_err(DropInError::Systemd)?;
+    systemd::supported().map_err(DropInError::Systemd)?;
     let mut units: Vec<&String> =
         policy.rules.iter().flat_map(|rule| &rule.selectors.unit).collect();
     units.sort();
     units.dedup();
+    units.iter().try_for_each(|unit| systemd::check_unit(unit)).map_err(DropInError::Unit)?;
     let write = |unit: &String| {
         let own = directory.join(format!("{unit}.d"));
         let file = own.join(FILE);
@@ -173,21 +162,11 @@ pub fn check_units(policy: &Policy) -> Vec<Diagnostic> {
     if policy.host.is_none() || with_units().next().is_none() {
         return Vec::new();
     }
-    let lack = supported().err();
+    let lack = systemd::supported().err();
     let found = with_units().filter_map(|rule| {
-        let missing = rule.selectors.unit.iter().find(|unit| !has_drop_in(unit));
-        let (problem, fix) = match (&lack, missing) {
-            (Some(lack), _) => {
-                (lack.to_string(), "select by `user`, `slice` or `cgroup`".to_owned())
-            }
-            (None, Some(unit)) => (
-                format!("there is no drop-in by which systemd reports `{unit}` to the kernel"),
-                format!(
-                    "run `tacit agent --host --drop-ins {DIRECTORY} --policy FILE`, then \
-                     `systemctl daemon-reload`"
-                ),
-            ),
-            (None, None) => return None,
+        let (problem, fix) = match &lack {
+            Some(lack) => (lack.to_string(), "select by `user`, `slice` or `cgroup`".to_owned()),
+            None => rule.selectors.unit.iter().find_map(|unit| unit_problem(unit))?,
         };
         let message = format!("rule `{}` has `unit`, and {problem}", rule.name);
         Some(Diagnostic::error(MessageId("unit-not-set"), rule.position, message).with_fix(fix))
@@ -195,21 +174,20 @@ pub fn check_units(policy: &Policy) -> Vec<Diagnostic> {
     found.collect()
 }
 
-fn supported() -> Result<(), SystemdLack> {
-    if !Path::new(BOOTED).is_dir() {
-        return Err(SystemdLack::Absent);
+/// Why a rule does not match the first packets of a unit, and what to do.
+fn unit_problem(unit: &str) -> Option<(String, String)> {
+    if let Err(fault) = systemd::check_unit(unit) {
+        return Some((fault.to_string(), fault.fix()));
     }
-    let output = Command::new("systemctl").arg("--version").output();
-    let text = output.map_err(|_| SystemdLack::UnknownVersion)?.stdout;
-    let version = version(&String::from_utf8_lossy(&text)).ok_or(SystemdLack::UnknownVersion)?;
-    if version < SYSTEMD_MIN { Err(SystemdLack::Old(version)) } else { Ok(()) }
-}
-
-/// Reads the version from a text such as `systemd 257 (257.9-1)`.
-fn version(text: &str) -> Option<u32> {
-    let word = text.strip_prefix("systemd ")?.split_ascii_whitespace().next()?;
-    let digits = word.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(word.len());
-    word.get(..digits)?.parse().ok()
+    if has_drop_in(unit) {
+        return None;
+    }
+    let problem = format!("there is no drop-in by which systemd reports `{unit}` to the kernel");
+    let fix = format!(
+        "run `tacit agent --host --drop-ins {DIRECTORY} --policy FILE`, then \
+         `systemctl daemon-reload`"
+    );
+    Some((problem, fix))
 }
 
 fn has_drop_in(unit: &str) -> bool {
@@ -228,26 +206,8 @@ fn drop_in() -> String {
     )
 }
 
-/// The first version of systemd with `NFTSet=`.
-const SYSTEMD_MIN: u32 = 255;
-/// It is there if systemd has started the host.
-const BOOTED: &str = "/run/systemd/system";
 /// Where an operator has drop-ins.
 const DIRECTORY: &str = "/etc/systemd/system";
 /// Where systemd looks for drop-ins, the first one first.
-const DIRECTORIES: [&str; 3] = [DIRECTORY, BOOTED, "/usr/lib/systemd/system"];
+const DIRECTORIES: [&str; 3] = [DIRECTORY, "/run/systemd/system", "/usr/lib/systemd/system"];
 const FILE: &str = "50-tacit.conf";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_of_systemd_are_read() {
-        assert_eq!(version("systemd 257 (257.9-1~deb13u1)\n+PAM"), Some(257));
-        assert_eq!(version("systemd 256~rc1 (256)"), Some(256));
-        for unknown in ["", "systemd ", "systemd x", "257", "systemctl 257"] {
-            assert_eq!(version(unknown), None, "{unknown}");
-        }
-    }
-}

@@ -56,7 +56,9 @@ use crate::netlink::socket::{Netlink, ReplyCount};
 pub use super::host_expression::USED_TIME;
 pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
 pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
-pub use units::{UNITS_TABLE, add_units, install_units, remove_units, units_in_kernel};
+pub use units::{
+    UNIT_LEVEL_MAX, UNITS_TABLE, add_units, install_units, remove_units, units_in_kernel,
+};
 
 /// The most ranges of a table, all maps and sets together.
 pub const HOST_RANGES_MAX: usize = 16_384;

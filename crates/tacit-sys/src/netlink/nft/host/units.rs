@@ -33,8 +33,10 @@ use crate::netlink::socket::Netlink;
 use Expression::{Accept, Captured, Host, NftFamily as OfFamily, Transport};
 use HostExpression::{Goto, MarkIs, OfUnits, SetMark};
 
+/// The deepest level of the hierarchy at which the kernel finds the control group of a unit.
+pub const UNIT_LEVEL_MAX: u32 = 8;
 /// The levels of the hierarchy at which the control group of a unit may be.
-const LEVELS: std::ops::RangeInclusive<u32> = 1..=8;
+const LEVELS: std::ops::RangeInclusive<u32> = 1..=UNIT_LEVEL_MAX;
 
 /// Installs the table, in place of an earlier one. The set of units keeps its elements. `mark` is
 /// one bit.

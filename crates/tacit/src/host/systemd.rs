@@ -1,0 +1,191 @@
+//! Asks systemd about the units that rules name.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+
+use tacit_sys::netlink::nft::host::UNIT_LEVEL_MAX;
+
+/// What rules with `unit` need and this host lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SystemdLack {
+    /// systemd did not start this host.
+    Absent,
+    /// Its version has no `NFTSet=`.
+    Old(u32),
+    /// Its version is not known.
+    UnknownVersion,
+}
+
+impl fmt::Display for SystemdLack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("systemd does not manage this host"),
+            Self::Old(version) => write!(
+                f,
+                "systemd {version} does not write control groups into packet rules (NFTSet=, from \
+                 systemd {SYSTEMD_MIN} on)"
+            ),
+            Self::UnknownVersion => f.write_str("`systemctl --version` does not tell its version"),
+        }
+    }
+}
+
+/// Checks that systemd can write control groups of units into packet rules.
+pub(super) fn supported() -> Result<(), SystemdLack> {
+    if !Path::new(BOOTED).is_dir() {
+        return Err(SystemdLack::Absent);
+    }
+    let text = systemctl(&["--version"]).ok_or(SystemdLack::UnknownVersion)?;
+    let version = version(&text).ok_or(SystemdLack::UnknownVersion)?;
+    if version < SYSTEMD_MIN { Err(SystemdLack::Old(version)) } else { Ok(()) }
+}
+
+/// Why a rule for a unit does not match the flows of the unit as it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnitFault {
+    /// systemd does not describe it.
+    Unknown(String),
+    /// It is another name of the second one, which is the name of the control group.
+    Alias(String, String),
+    /// systemd has not loaded it, but has it in this state.
+    State(String, String),
+    /// It is at this level of the control groups, which is too deep.
+    Deep(String, usize),
+}
+
+impl UnitFault {
+    /// What to do.
+    #[must_use]
+    pub fn fix(&self) -> String {
+        match self {
+            Self::Alias(_, id) => format!("write unit = \"{id}\""),
+            Self::Unknown(unit) | Self::State(unit, _) => {
+                format!("see `systemctl status {unit}`, and correct the name or the unit")
+            }
+            Self::Deep(..) => {
+                "give the unit a `Slice=` with fewer hyphens, or select by `user` or \
+                               `cgroup`"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+impl fmt::Display for UnitFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(unit) => write!(f, "`systemctl show {unit}` does not describe `{unit}`"),
+            Self::Alias(unit, id) => {
+                write!(f, "`{unit}` is another name of `{id}`, which names the control group")
+            }
+            Self::State(unit, state) => {
+                write!(f, "systemd has not loaded `{unit}` (LoadState={state})")
+            }
+            Self::Deep(unit, level) => write!(
+                f,
+                "the control group of `{unit}` is at level {level}, and the kernel looks for units \
+                 down to level {UNIT_LEVEL_MAX}"
+            ),
+        }
+    }
+}
+
+/// Checks that rules can name a unit by this name.
+pub(super) fn check_unit(unit: &str) -> Result<(), UnitFault> {
+    check_shown(unit, &systemctl(&["show", SHOWN, "--", unit]).unwrap_or_default())
+}
+
+/// Checks what `systemctl show` prints for a unit.
+fn check_shown(unit: &str, text: &str) -> Result<(), UnitFault> {
+    let value = |key| property(text, key);
+    let name = unit.to_owned();
+    let (Some(id), Some(state)) = (value("Id"), value("LoadState")) else {
+        return Err(UnitFault::Unknown(name));
+    };
+    if id != unit {
+        return Err(UnitFault::Alias(name, id.to_owned()));
+    }
+    if state != "loaded" {
+        return Err(UnitFault::State(name, state.to_owned()));
+    }
+    let level = 1 + value("Slice").map_or(0, levels);
+    if u32::try_from(level).is_ok_and(|level| level <= UNIT_LEVEL_MAX) {
+        Ok(())
+    } else {
+        Err(UnitFault::Deep(name, level))
+    }
+}
+
+/// How many slices a path to a slice has: `a-b.slice` is below `a.slice`.
+fn levels(slice: &str) -> usize {
+    if slice == "-.slice" || slice.is_empty() { 0 } else { 1 + slice.matches('-').count() }
+}
+
+/// A value in lines such as `Id=nginx.service`.
+fn property<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// What `systemctl` prints, or `None` if it fails.
+fn systemctl(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("systemctl").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Reads the version from a text such as `systemd 257 (257.9-1)`.
+fn version(text: &str) -> Option<u32> {
+    let word = text.strip_prefix("systemd ")?.split_ascii_whitespace().next()?;
+    let digits = word.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(word.len());
+    word.get(..digits)?.parse().ok()
+}
+
+/// The first version of systemd with `NFTSet=`.
+const SYSTEMD_MIN: u32 = 255;
+/// It is there if systemd has started the host.
+const BOOTED: &str = "/run/systemd/system";
+/// The properties of a unit that are read.
+const SHOWN: &str = "--property=Id,LoadState,Slice";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_systemd_are_read() {
+        assert_eq!(version("systemd 257 (257.9-1~deb13u1)\n+PAM"), Some(257));
+        assert_eq!(version("systemd 256~rc1 (256)"), Some(256));
+        for unknown in ["", "systemd ", "systemd x", "257", "systemctl 257"] {
+            assert_eq!(version(unknown), None, "{unknown}");
+        }
+    }
+
+    fn shown(id: &str, state: &str, slice: &str) -> String {
+        format!("Slice={slice}\nId={id}\nLoadState={state}\n")
+    }
+
+    #[test]
+    fn a_unit_is_named_by_its_id_and_loaded() {
+        let name = || "mysql.service".to_owned();
+        let check = |id, state| check_shown("mysql.service", &shown(id, state, "system.slice"));
+        assert_eq!(check("mysql.service", "loaded"), Ok(()));
+        let alias = UnitFault::Alias(name(), "mariadb.service".to_owned());
+        assert!(alias.fix().contains("\"mariadb.service\""));
+        assert_eq!(check("mariadb.service", "loaded"), Err(alias));
+        for state in ["not-found", "masked", "bad-setting"] {
+            let fault = UnitFault::State(name(), state.to_owned());
+            assert_eq!(check("mysql.service", state), Err(fault));
+        }
+        for text in ["", "Id=mysql.service\n", "LoadState=loaded\n"] {
+            assert_eq!(check_shown("mysql.service", text), Err(UnitFault::Unknown(name())));
+        }
+    }
+
+    #[test]
+    fn a_unit_is_not_deeper_than_the_kernel_looks() {
+        let check = |slice| check_shown("a.service", &shown("a.service", "loaded", slice));
+        assert_eq!(check("-.slice"), Ok(()));
+        assert_eq!(check("a-b-c-d-e-f-g.slice"), Ok(()));
+        assert_eq!(check("a-b-c-d-e-f-g-h.slice"), Err(UnitFault::Deep("a.service".to_owned(), 9)));
+    }
+}
