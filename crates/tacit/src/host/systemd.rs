@@ -1,8 +1,10 @@
 //! Asks systemd about the units that rules name.
 
 use std::fmt;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use tacit_sys::netlink::nft::host::UNIT_LEVEL_MAX;
 
@@ -39,6 +41,13 @@ pub(super) fn supported() -> Result<(), SystemdLack> {
     let text = systemctl(&["--version"]).ok_or(SystemdLack::UnknownVersion)?;
     let version = version(&text).ok_or(SystemdLack::UnknownVersion)?;
     if version < SYSTEMD_MIN { Err(SystemdLack::Old(version)) } else { Ok(()) }
+}
+
+/// Like [`supported`], which is asked only once: the helper looks each second, and a host does not
+/// go back to an older systemd while it runs.
+pub(super) fn is_supported() -> bool {
+    static IS_SUPPORTED: OnceLock<bool> = OnceLock::new();
+    *IS_SUPPORTED.get_or_init(|| supported().is_ok())
 }
 
 /// Why a rule for a unit does not match the flows of the unit as it should.
@@ -91,14 +100,39 @@ impl fmt::Display for UnitFault {
     }
 }
 
-/// Checks that rules can name a unit by this name.
-pub(super) fn check_unit(unit: &str) -> Result<(), UnitFault> {
-    check_shown(unit, &systemctl(&["show", SHOWN, "--", unit]).unwrap_or_default())
+/// What `systemctl show` prints for a unit; empty if it fails.
+#[derive(Debug)]
+pub(super) struct ShownUnit(String);
+
+impl ShownUnit {
+    pub(super) fn of(unit: &str) -> Self {
+        Self(systemctl(&["show", SHOWN, "--", unit]).unwrap_or_default())
+    }
+
+    /// Whether systemd has loaded a drop-in, and its unit is as in the files.
+    pub(super) fn has_loaded(&self, drop_in: &Path) -> bool {
+        let paths = self.value("DropInPaths").unwrap_or_default();
+        let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let drop_in = real(drop_in);
+        let is_loaded = paths.split(' ').any(|path| real(Path::new(&unquoted(path))) == drop_in);
+        is_loaded && self.value("NeedDaemonReload") == Some("no")
+    }
+
+    /// A value in lines such as `Id=nginx.service`.
+    fn value(&self, key: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+    }
 }
 
-/// Checks what `systemctl show` prints for a unit.
-fn check_shown(unit: &str, text: &str) -> Result<(), UnitFault> {
-    let value = |key| property(text, key);
+/// An element of a list of strings as `systemctl show` prints it: in quotes if it has a backslash,
+/// as `dev\x2dsda.service` has one.
+fn unquoted(element: &str) -> String {
+    element.trim_matches('"').replace(r"\\", r"\")
+}
+
+/// Checks that rules can name a unit by this name.
+pub(super) fn check_unit(unit: &str, shown: &ShownUnit) -> Result<(), UnitFault> {
+    let value = |key| shown.value(key);
     let name = unit.to_owned();
     let (Some(id), Some(state)) = (value("Id"), value("LoadState")) else {
         return Err(UnitFault::Unknown(name));
@@ -122,11 +156,6 @@ fn levels(slice: &str) -> usize {
     if slice == "-.slice" || slice.is_empty() { 0 } else { 1 + slice.matches('-').count() }
 }
 
-/// A value in lines such as `Id=nginx.service`.
-fn property<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-}
-
 /// What `systemctl` prints, or `None` if it fails.
 fn systemctl(arguments: &[&str]) -> Option<String> {
     let output = Command::new("systemctl").args(arguments).output().ok()?;
@@ -145,7 +174,7 @@ const SYSTEMD_MIN: u32 = 255;
 /// It is there if systemd has started the host.
 const BOOTED: &str = "/run/systemd/system";
 /// The properties of a unit that are read.
-const SHOWN: &str = "--property=Id,LoadState,Slice";
+const SHOWN: &str = "--property=Id,LoadState,Slice,DropInPaths,NeedDaemonReload";
 
 #[cfg(test)]
 mod tests {
@@ -160,14 +189,14 @@ mod tests {
         }
     }
 
-    fn shown(id: &str, state: &str, slice: &str) -> String {
-        format!("Slice={slice}\nId={id}\nLoadState={state}\n")
+    fn shown(id: &str, state: &str, slice: &str) -> ShownUnit {
+        ShownUnit(format!("Slice={slice}\nId={id}\nLoadState={state}\n"))
     }
 
     #[test]
     fn a_unit_is_named_by_its_id_and_loaded() {
         let name = || "mysql.service".to_owned();
-        let check = |id, state| check_shown("mysql.service", &shown(id, state, "system.slice"));
+        let check = |id, state| check_unit("mysql.service", &shown(id, state, "system.slice"));
         assert_eq!(check("mysql.service", "loaded"), Ok(()));
         let alias = UnitFault::Alias(name(), "mariadb.service".to_owned());
         assert!(alias.fix().contains("\"mariadb.service\""));
@@ -177,15 +206,38 @@ mod tests {
             assert_eq!(check("mysql.service", state), Err(fault));
         }
         for text in ["", "Id=mysql.service\n", "LoadState=loaded\n"] {
-            assert_eq!(check_shown("mysql.service", text), Err(UnitFault::Unknown(name())));
+            let shown = ShownUnit(text.to_owned());
+            assert_eq!(check_unit("mysql.service", &shown), Err(UnitFault::Unknown(name())));
         }
     }
 
     #[test]
     fn a_unit_is_not_deeper_than_the_kernel_looks() {
-        let check = |slice| check_shown("a.service", &shown("a.service", "loaded", slice));
+        let check = |slice| check_unit("a.service", &shown("a.service", "loaded", slice));
         assert_eq!(check("-.slice"), Ok(()));
         assert_eq!(check("a-b-c-d-e-f-g.slice"), Ok(()));
         assert_eq!(check("a-b-c-d-e-f-g-h.slice"), Err(UnitFault::Deep("a.service".to_owned(), 9)));
+    }
+
+    #[test]
+    fn a_drop_in_is_loaded_once_systemd_has_read_it_again() {
+        let file = Path::new("/etc/systemd/system/a.service.d/50-tacit.conf");
+        let has_loaded = |paths: &str, reload: &str| {
+            ShownUnit(format!("DropInPaths={paths}\nNeedDaemonReload={reload}\n")).has_loaded(file)
+        };
+        let own = file.to_str().unwrap();
+        assert!(has_loaded(own, "no"));
+        assert!(has_loaded(&format!("/run/a.conf {own}"), "no"));
+        assert!(!has_loaded(own, "yes"));
+        let escaped = ShownUnit(
+            r#"DropInPaths="/run/a\\x2db.service.d/50-tacit.conf"
+NeedDaemonReload=no
+"#
+            .to_owned(),
+        );
+        assert!(escaped.has_loaded(Path::new(r"/run/a\x2db.service.d/50-tacit.conf")));
+        assert!(!has_loaded("", "no"));
+        assert!(!has_loaded("/run/systemd/system/a.service.d/50-tacit.conf", "no"));
+        assert!(!ShownUnit(String::new()).has_loaded(file));
     }
 }

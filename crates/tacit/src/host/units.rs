@@ -15,7 +15,7 @@ use tacit_core::policy::{Diagnostic, HostPlan, HostUnits, Policy};
 use tacit_sys::host::HostCapture;
 use tacit_sys::netlink::nft::host::{CgroupId, UNIT_LEVEL_MAX, UNITS, UNITS_TABLE};
 
-use super::systemd::{self, SystemdLack, UnitFault};
+use super::systemd::{self, ShownUnit, SystemdLack, UnitFault};
 use crate::cgroups;
 use crate::exit::complain;
 use crate::run::kernel_terms::element;
@@ -25,7 +25,7 @@ use crate::run::kernel_terms::element;
 pub(super) enum DropIns {
     /// It does, or there are no units.
     Complete,
-    /// A unit has no drop-in, or is deeper than the kernel looks.
+    /// systemd is too old, or a unit has no drop-in or is deeper than the kernel looks.
     Missing,
 }
 
@@ -33,7 +33,8 @@ impl DropIns {
     /// Looks for the drop-ins of a plan.
     pub(super) fn of(plan: &HostPlan) -> Self {
         let Some(units) = &plan.units else { return Self::Complete };
-        let are_there = units.names.iter().all(|unit| has_drop_in(unit));
+        let has_drop_in = |unit: &String| drop_in_of(unit, Path::new("/")).is_some();
+        let are_there = systemd::is_supported() && units.names.iter().all(has_drop_in);
         let is_found = |group: &CgroupId| group.level <= UNIT_LEVEL_MAX;
         let is_complete = are_there && cgroups::units(&units.names).iter().all(is_found);
         if is_complete { Self::Complete } else { Self::Missing }
@@ -43,9 +44,9 @@ impl DropIns {
     pub(super) fn report(self) {
         if self == Self::Missing {
             complain(format_args!(
-                "tacit: units that rules name have no drop-in or a control group that is too \
-                 deep, so flows of all programs to the destinations of these rules go to the \
-                 agent; `tacit check` shows what to do"
+                "tacit: units that rules name have no drop-in that systemd reads, or a control \
+                 group that is too deep, so flows of all programs to the destinations of these \
+                 rules go to the agent; `tacit check` shows what to do"
             ));
         }
     }
@@ -144,7 +145,8 @@ pub fn write_drop_ins(policy: &Policy, directory: &Path) -> Result<Vec<PathBuf>,
         policy.rules.iter().flat_map(|rule| &rule.selectors.unit).collect();
     units.sort();
     units.dedup();
-    units.iter().try_for_each(|unit| systemd::check_unit(unit)).map_err(DropInError::Unit)?;
+    let check = |unit: &&String| systemd::check_unit(unit, &ShownUnit::of(unit));
+    units.iter().try_for_each(check).map_err(DropInError::Unit)?;
     let write = |unit: &String| {
         let own = directory.join(format!("{unit}.d"));
         let file = own.join(FILE);
@@ -176,26 +178,39 @@ pub fn check_units(policy: &Policy) -> Vec<Diagnostic> {
 
 /// Why a rule does not match the first packets of a unit, and what to do.
 fn unit_problem(unit: &str) -> Option<(String, String)> {
-    if let Err(fault) = systemd::check_unit(unit) {
+    let shown = ShownUnit::of(unit);
+    if let Err(fault) = systemd::check_unit(unit, &shown) {
         return Some((fault.to_string(), fault.fix()));
     }
-    if has_drop_in(unit) {
+    let Some(file) = drop_in_of(unit, Path::new("/")) else {
+        let problem =
+            format!("there is no drop-in by which systemd reports `{unit}` to the kernel");
+        let fix = format!(
+            "run `tacit agent --host --drop-ins {DIRECTORY} --policy FILE`, then \
+             `systemctl daemon-reload`"
+        );
+        return Some((problem, fix));
+    };
+    if shown.has_loaded(&file) {
         return None;
     }
-    let problem = format!("there is no drop-in by which systemd reports `{unit}` to the kernel");
-    let fix = format!(
-        "run `tacit agent --host --drop-ins {DIRECTORY} --policy FILE`, then \
-         `systemctl daemon-reload`"
-    );
-    Some((problem, fix))
+    let problem = format!("systemd has not loaded {} as it is now", file.display());
+    Some((problem, "run `systemctl daemon-reload`".to_owned()))
 }
 
-fn has_drop_in(unit: &str) -> bool {
-    let is_there = |directory: &str| {
-        let file = Path::new(directory).join(format!("{unit}.d")).join(FILE);
-        fs::read_to_string(file).is_ok_and(|text| text == drop_in())
+/// The drop-in of a unit that systemd reads, if it is as tacit writes it. Of files with one name,
+/// systemd reads the first one; a link to `/dev/null` there hides the others.
+fn drop_in_of(unit: &str, root: &Path) -> Option<PathBuf> {
+    let files = DIRECTORIES.map(|path| root.join(path).join(format!("{unit}.d")).join(FILE));
+    // A file that cannot be looked at decides, too: it may be there.
+    let is_there = |file: &PathBuf| match fs::symlink_metadata(file) {
+        Ok(_) => true,
+        Err(error) => {
+            !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        }
     };
-    DIRECTORIES.iter().any(|directory| is_there(directory))
+    let first = files.into_iter().find(is_there)?;
+    fs::read_to_string(&first).is_ok_and(|text| text == drop_in()).then_some(first)
 }
 
 fn drop_in() -> String {
@@ -208,6 +223,53 @@ fn drop_in() -> String {
 
 /// Where an operator has drop-ins.
 const DIRECTORY: &str = "/etc/systemd/system";
-/// Where systemd looks for drop-ins, the first one first.
-const DIRECTORIES: [&str; 3] = [DIRECTORY, "/run/systemd/system", "/usr/lib/systemd/system"];
+/// Where systemd looks for drop-ins below the root, the first one first.
+const DIRECTORIES: [&str; 12] = [
+    "etc/systemd/system.control",
+    "run/systemd/system.control",
+    "run/systemd/transient",
+    "run/systemd/generator.early",
+    "etc/systemd/system",
+    "etc/systemd/system.attached",
+    "run/systemd/system",
+    "run/systemd/system.attached",
+    "run/systemd/generator",
+    "usr/local/lib/systemd/system",
+    "usr/lib/systemd/system",
+    "run/systemd/generator.late",
+];
 const FILE: &str = "50-tacit.conf";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn the_first_file_in_the_order_of_systemd_decides_about_a_drop_in() {
+        let root = std::env::temp_dir().join(format!("tacit-drop-ins-{}", std::process::id()));
+        let file = |directory: &str| {
+            let own = root.join(directory).join("a.service.d");
+            fs::create_dir_all(&own).unwrap();
+            own.join(FILE)
+        };
+        let found = || drop_in_of("a.service", &root);
+        assert_eq!(found(), None);
+        let last = file("usr/lib/systemd/system");
+        fs::write(&last, drop_in()).unwrap();
+        assert_eq!(found(), Some(last));
+        let middle = file("run/systemd/system");
+        fs::write(&middle, "[Service]\n").unwrap();
+        assert_eq!(found(), None, "changed content");
+        fs::write(&middle, drop_in()).unwrap();
+        assert_eq!(found(), Some(middle));
+        let first = file("etc/systemd/system");
+        symlink("/dev/null", &first).unwrap();
+        assert_eq!(found(), None, "masked");
+        fs::remove_file(&first).unwrap();
+        symlink("nowhere", &first).unwrap();
+        assert_eq!(found(), None, "a link without a file");
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

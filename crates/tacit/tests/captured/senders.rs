@@ -175,11 +175,16 @@ ECONNREFUSED
     );
 }
 
-/// Units are control groups in slices; `start_unit` does what systemd does with `NFTSet=`.
+/// Units are control groups in slices; `start_unit` does what systemd does with `NFTSet=`, and a
+/// `systemctl` prints a version of systemd that has it.
 const UNIT: &str = r#"
 unit=tacit-$$.service slice=tacit$$.slice
 sed -i "s/UNIT/$unit/" host.toml
 trap 'finish; rmdir "$cgroups/$slice/$unit" "$cgroups/$slice"' EXIT
+mkdir programs
+printf '#!/bin/sh\necho "systemd 257 (257.9-1)"\n' >programs/systemctl
+chmod +x programs/systemctl
+export PATH=$PWD/programs:$PATH
 mount -t tmpfs none /run
 mkdir -p "/run/systemd/system/$unit.d"
 cat >"/run/systemd/system/$unit.d/50-tacit.conf" <<'D'
@@ -279,6 +284,27 @@ answer to marked from ::ffff:127.0.0.1
 ECONNREFUSED
 1
 0
+";
+    expect(&unit_rules(), &script, wanted);
+}
+
+#[test]
+fn with_a_systemd_that_is_too_old_drop_ins_do_not_count() {
+    let script = format!(
+        r#"{UNIT}
+        sed -i s/257/254/ programs/systemctl
+        make_unit
+        capture
+        in_unit ask 192.0.2.2 8001 word
+        ask 192.0.2.2 8001 word
+        connections denied others
+        grep -c 'have no drop-in' host.log"#
+    );
+    let wanted = "
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+1 1
+1
 ";
     expect(&unit_rules(), &script, wanted);
 }
