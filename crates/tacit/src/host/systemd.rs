@@ -118,6 +118,11 @@ impl ShownUnit {
         is_loaded && self.value("NeedDaemonReload") == Some("no")
     }
 
+    /// The kill mode, if processes of the unit may remain when it stops.
+    pub(super) fn leaving_kill_mode(&self) -> Option<&str> {
+        self.value("KillMode").filter(|mode| ["process", "none"].contains(mode))
+    }
+
     /// A value in lines such as `Id=nginx.service`.
     fn value(&self, key: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
@@ -174,7 +179,7 @@ const SYSTEMD_MIN: u32 = 255;
 /// It is there if systemd has started the host.
 const BOOTED: &str = "/run/systemd/system";
 /// The properties of a unit that are read.
-const SHOWN: &str = "--property=Id,LoadState,Slice,DropInPaths,NeedDaemonReload";
+const SHOWN: &str = "--property=Id,LoadState,Slice,DropInPaths,NeedDaemonReload,KillMode";
 
 #[cfg(test)]
 mod tests {
@@ -217,6 +222,16 @@ mod tests {
         assert_eq!(check("-.slice"), Ok(()));
         assert_eq!(check("a-b-c-d-e-f-g.slice"), Ok(()));
         assert_eq!(check("a-b-c-d-e-f-g-h.slice"), Err(UnitFault::Deep("a.service".to_owned(), 9)));
+    }
+
+    #[test]
+    fn kill_modes_that_leave_processes_are_found() {
+        for (mode, leaves) in
+            [("control-group", false), ("mixed", false), ("process", true), ("none", true)]
+        {
+            let shown = ShownUnit(format!("Id=a.service\nKillMode={mode}\n"));
+            assert_eq!(shown.leaving_kill_mode(), leaves.then_some(mode));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, HostPlan, HostUnits, Policy};
+use tacit_core::policy::{Diagnostic, HostPlan, HostUnits, Policy, Rule};
 use tacit_sys::host::HostCapture;
 use tacit_sys::netlink::nft::host::{CgroupId, UNIT_LEVEL_MAX, UNITS, UNITS_TABLE};
 
@@ -173,7 +173,28 @@ pub fn check_units(policy: &Policy) -> Vec<Diagnostic> {
         let message = format!("rule `{}` has `unit`, and {problem}", rule.name);
         Some(Diagnostic::error(MessageId("unit-not-set"), rule.position, message).with_fix(fix))
     });
-    found.collect()
+    let warnings = match &lack {
+        Some(_) => Vec::new(),
+        None => with_units().flat_map(|rule| warnings_of(rule)).collect(),
+    };
+    found.chain(warnings).collect()
+}
+
+/// A warning for each unit of a rule that may leave processes without the unit.
+fn warnings_of(rule: &Rule) -> Vec<Diagnostic> {
+    let of_unit = |unit: &String| {
+        let shown = ShownUnit::of(unit);
+        let mode = shown.leaving_kill_mode()?;
+        let message = format!(
+            "rule `{}` has `unit`, and `{unit}` has KillMode={mode}: later rules decide about \
+             processes that remain when the unit stops, until the helper looks again",
+            rule.name
+        );
+        let fix = "set `KillMode=control-group` or `mixed` in the unit";
+        let id = MessageId("unit-leaves-processes");
+        Some(Diagnostic::warning(id, rule.position, message).with_fix(fix))
+    };
+    rule.selectors.unit.iter().filter_map(of_unit).collect()
 }
 
 /// Why a rule does not match the first packets of a unit, and what to do.
