@@ -32,6 +32,7 @@
 
 mod child;
 mod cipher;
+mod cipher_key;
 pub mod esp;
 pub mod ike;
 pub mod offload;

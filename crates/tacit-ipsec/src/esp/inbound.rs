@@ -15,9 +15,10 @@ use super::counters::{DropReason, SaCounters};
 use super::lifetime::{DataLifetime, LifetimeState};
 use super::outbound::{DUMMY, IPV4, IPV6, SelectorPairs, TRAILER_BYTES};
 use super::replay::{ReplayError, ReplayWindow};
-use super::transform::{ESP_HEADER_BYTES, KeyLengthError, Transform};
+use super::transform::{ESP_HEADER_BYTES, Transform};
 use crate::child::{ChildSa, EspSpi};
 use crate::cipher::Cipher;
+use crate::cipher_key::KeyLengthError;
 use crate::packet::{IpPacket, ecn};
 
 /// The receiving direction of a tunnel.

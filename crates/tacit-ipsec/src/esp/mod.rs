@@ -16,13 +16,13 @@ mod outbound;
 mod replay;
 mod transform;
 
+pub use crate::cipher_key::KeyLengthError;
 pub use counters::{DropCounters, DropReason, SaCounters};
 pub use framing::{KEEPALIVE, NON_ESP_MARKER, UdpContent};
 pub use inbound::{InboundSa, Opened};
 pub use lifetime::{DataLifetime, DataVolume, LifetimeState};
 pub use outbound::OutboundSa;
 pub use replay::REPLAY_WINDOW;
-pub use transform::KeyLengthError;
 
 #[cfg(test)]
 mod tests;

@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use super::counters::{DropReason, SaCounters};
 use super::lifetime::{DataLifetime, LifetimeState};
-use super::transform::{ESP_HEADER_BYTES, KeyLengthError, Transform};
+use super::transform::{ESP_HEADER_BYTES, Transform};
 use crate::child::{ChildSa, EspSpi};
 use crate::cipher::Cipher;
+use crate::cipher_key::KeyLengthError;
 use crate::packet::IpPacket;
 use crate::selector::TrafficSelector;
 

@@ -5,39 +5,19 @@
 //!   authenticated          │    │ encrypted                     │
 //! ```
 
-use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
-use aws_lc_rs::cipher::{self, DecryptingKey, EncryptingKey, UnboundCipherKey};
-use aws_lc_rs::iv::FixedLength;
-use aws_lc_rs::{constant_time, hmac};
-
 use super::failed::CryptoFailed;
 use super::random::{RandomSource, random_array};
-use crate::cipher::{Cipher, IntegrityHash};
+use crate::cipher::Cipher;
+use crate::cipher_key::{CBC_IV_BYTES, CipherKey, IntegrityError};
 use crate::ike::codec::{Fragment, IkeHeader, encode_prefix};
 
 /// The keys of one direction of an IKE SA.
 #[derive(Debug)]
 pub(crate) struct SealKey {
     cipher: Cipher,
-    inner: Inner,
-}
-
-#[derive(Debug)]
-enum Inner {
-    Aead {
-        key: LessSafeKey,
-        salt: [u8; 4],
-        /// The next IV; it is never used twice with a key.
-        counter: u64,
-    },
-    Cbc(Box<CbcKeys>),
-}
-
-#[derive(Debug)]
-struct CbcKeys {
-    encrypting: EncryptingKey,
-    decrypting: DecryptingKey,
-    integrity: hmac::Key,
+    key: CipherKey,
+    /// The next IV of an AEAD; it is never used twice with a key.
+    counter: u64,
 }
 
 impl SealKey {
@@ -47,35 +27,8 @@ impl SealKey {
         encryption: &[u8],
         integrity: &[u8],
     ) -> Result<Self, CryptoFailed> {
-        let (algorithm, hash) = match cipher {
-            Cipher::Aes128Gcm => return Self::aead(cipher, &aead::AES_128_GCM, encryption),
-            Cipher::Aes256Gcm => return Self::aead(cipher, &aead::AES_256_GCM, encryption),
-            Cipher::ChaCha20Poly1305 => {
-                return Self::aead(cipher, &aead::CHACHA20_POLY1305, encryption);
-            }
-            Cipher::Aes128Cbc(hash) => (&cipher::AES_128, hash),
-            Cipher::Aes256Cbc(hash) => (&cipher::AES_256, hash),
-        };
-        let key =
-            || UnboundCipherKey::new(algorithm, encryption).map_err(|_| CryptoFailed::Library);
-        let encrypting = EncryptingKey::cbc(key()?).map_err(|_| CryptoFailed::Library)?;
-        let decrypting = DecryptingKey::cbc(key()?).map_err(|_| CryptoFailed::Library)?;
-        let integrity = hmac::Key::new(hmac_algorithm(hash), integrity);
-        Ok(Self {
-            cipher,
-            inner: Inner::Cbc(Box::new(CbcKeys { encrypting, decrypting, integrity })),
-        })
-    }
-
-    fn aead(
-        cipher: Cipher,
-        algorithm: &'static aead::Algorithm,
-        encryption: &[u8],
-    ) -> Result<Self, CryptoFailed> {
-        let (key, salt) = encryption.split_last_chunk().ok_or(CryptoFailed::Library)?;
-        let key = UnboundKey::new(algorithm, key).map_err(|_| CryptoFailed::Library)?;
-        let key = LessSafeKey::new(key);
-        Ok(Self { cipher, inner: Inner::Aead { key, salt: *salt, counter: 0 } })
+        let key = CipherKey::new(cipher, encryption, integrity);
+        Ok(Self { cipher, key: key.map_err(|_| CryptoFailed::Library)?, counter: 0 })
     }
 
     /// Writes a message with encrypted payloads.
@@ -93,100 +46,76 @@ impl SealKey {
         let length = self.cipher.iv_bytes() + padded + self.cipher.icv_bytes();
         let mut out = encode_prefix(header, first_payload, fragment, length);
         let start = out.len();
-        match &mut self.inner {
-            Inner::Aead { counter, .. } => {
-                out.extend(counter.to_be_bytes());
-                *counter = counter.checked_add(1).ok_or(CryptoFailed::Library)?;
+        match &self.key {
+            CipherKey::Aead(_) => {
+                out.extend(self.counter.to_be_bytes());
+                self.counter = self.counter.checked_add(1).ok_or(CryptoFailed::Library)?;
             }
-            Inner::Cbc(_) => out.extend(random_array::<16>(random)?),
+            CipherKey::Cbc(_) => out.extend(random_array::<CBC_IV_BYTES>(random)?),
         }
         out.extend(payloads);
         out.resize(out.len() + padding, 0);
         out.push(u8::try_from(padding).unwrap_or_default());
-        self.encrypt(&mut out, start)?;
+        self.encrypt(&mut out, start).map_err(|_| CryptoFailed::Library)?;
         Ok(out)
     }
 
     /// Encrypts what follows the IV at `start`, and appends the ICV.
-    fn encrypt(&self, out: &mut Vec<u8>, start: usize) -> Result<(), CryptoFailed> {
-        let (front, rest) = out.split_at_mut_checked(start).ok_or(CryptoFailed::Library)?;
-        let iv_bytes = self.cipher.iv_bytes();
-        let (iv, data) = rest.split_at_mut_checked(iv_bytes).ok_or(CryptoFailed::Library)?;
-        match &self.inner {
-            Inner::Aead { key, salt, .. } => {
-                let nonce = nonce(*salt, iv)?;
-                let tag = key
-                    .seal_in_place_separate_tag(nonce, Aad::from(front), data)
-                    .map_err(|_| CryptoFailed::Library)?;
-                out.extend(tag.as_ref());
+    fn encrypt(&self, out: &mut Vec<u8>, start: usize) -> Result<(), IntegrityError> {
+        let (front, rest) = out.split_at_mut_checked(start).ok_or(IntegrityError)?;
+        match &self.key {
+            CipherKey::Aead(key) => {
+                let (iv, data) = rest.split_first_chunk_mut().ok_or(IntegrityError)?;
+                let tag = key.seal(*iv, front, data)?;
+                out.extend(tag);
+                Ok(())
             }
-            Inner::Cbc(keys) => {
-                let iv: [u8; 16] = (&*iv).try_into().map_err(|_| CryptoFailed::Library)?;
-                let context = cipher::EncryptionContext::Iv128(FixedLength::from(iv));
-                keys.encrypting
-                    .less_safe_encrypt(data, context)
-                    .map_err(|_| CryptoFailed::Library)?;
-                let tag = hmac::sign(&keys.integrity, out);
-                out.extend(tag.as_ref().iter().take(self.cipher.icv_bytes()));
+            CipherKey::Cbc(key) => {
+                let (iv, data) = rest.split_first_chunk_mut().ok_or(IntegrityError)?;
+                key.encrypt(*iv, data)?;
+                out.resize(out.len() + self.cipher.icv_bytes(), 0);
+                let (covered, icv) = key.split(out)?;
+                key.sign([covered, &[]], icv)
             }
         }
-        Ok(())
     }
 
     /// Opens a message whose IV is at `start`, and returns the payloads inside.
     pub(crate) fn open(&self, message: &[u8], start: usize) -> Result<Vec<u8>, CryptoFailed> {
-        let (front, rest) = message.split_at_checked(start).ok_or(CryptoFailed::Integrity)?;
-        let iv_bytes = self.cipher.iv_bytes();
-        let (iv, rest) = rest.split_at_checked(iv_bytes).ok_or(CryptoFailed::Integrity)?;
-        let data_bytes =
-            rest.len().checked_sub(self.cipher.icv_bytes()).ok_or(CryptoFailed::Integrity)?;
-        let mut opened = match &self.inner {
-            Inner::Aead { key, salt, .. } => {
-                let mut data = rest.to_vec();
-                let nonce = nonce(*salt, iv)?;
-                key.open_in_place(nonce, Aad::from(front), &mut data)
-                    .map_err(|_| CryptoFailed::Integrity)?;
-                data.truncate(data_bytes);
-                data
-            }
-            Inner::Cbc(keys) => {
-                let (covered, icv) = message
-                    .split_at_checked(start + iv_bytes + data_bytes)
-                    .ok_or(CryptoFailed::Integrity)?;
-                let tag = hmac::sign(&keys.integrity, covered);
-                let expected = tag.as_ref().get(..icv.len()).unwrap_or_default();
-                constant_time::verify_slices_are_equal(expected, icv)
-                    .map_err(|_| CryptoFailed::Integrity)?;
-                let iv: [u8; 16] = iv.try_into().map_err(|_| CryptoFailed::Integrity)?;
-                let context = cipher::DecryptionContext::Iv128(FixedLength::from(iv));
-                let mut data = rest.get(..data_bytes).unwrap_or_default().to_vec();
-                keys.decrypting.decrypt(&mut data, context).map_err(|_| CryptoFailed::Integrity)?;
-                data
-            }
-        };
+        let mut opened = self.decrypt(message, start).map_err(|_| CryptoFailed::Integrity)?;
         let padding = usize::from(opened.pop().ok_or(CryptoFailed::Integrity)?);
         let kept = opened.len().checked_sub(padding).ok_or(CryptoFailed::Integrity)?;
         opened.truncate(kept);
         Ok(opened)
     }
-}
 
-/// The nonce of an AEAD: the salt, then the IV (RFC 5282 section 4).
-fn nonce(salt: [u8; 4], iv: &[u8]) -> Result<Nonce, CryptoFailed> {
-    Nonce::try_assume_unique_for_key(&[&salt, iv].concat()).map_err(|_| CryptoFailed::Library)
-}
-
-fn hmac_algorithm(hash: IntegrityHash) -> hmac::Algorithm {
-    match hash {
-        IntegrityHash::Sha256 => hmac::HMAC_SHA256,
-        IntegrityHash::Sha384 => hmac::HMAC_SHA384,
-        IntegrityHash::Sha512 => hmac::HMAC_SHA512,
+    /// Verifies a message, and decrypts what follows the IV at `start`.
+    fn decrypt(&self, message: &[u8], start: usize) -> Result<Vec<u8>, IntegrityError> {
+        let text_at = start + self.cipher.iv_bytes();
+        let icv_at = message.len().checked_sub(self.cipher.icv_bytes()).ok_or(IntegrityError)?;
+        let mut message = message.to_vec();
+        match &self.key {
+            CipherKey::Aead(key) => {
+                let (front, rest) = message.split_at_mut_checked(start).ok_or(IntegrityError)?;
+                let (iv, data) = rest.split_first_chunk_mut().ok_or(IntegrityError)?;
+                key.open(*iv, front, data)?;
+            }
+            CipherKey::Cbc(key) => {
+                let (covered, icv) = key.split(&mut message)?;
+                key.verify([covered, &[]], icv)?;
+                let rest = covered.get_mut(start..).ok_or(IntegrityError)?;
+                let (iv, data) = rest.split_first_chunk_mut().ok_or(IntegrityError)?;
+                key.decrypt(*iv, data)?;
+            }
+        }
+        Ok(message.get(text_at..icv_at).ok_or(IntegrityError)?.to_vec())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cipher::IntegrityHash;
     use crate::ike::codec::{ExchangeType, IkeMessage};
     use crate::ike::crypto::TestRandom;
 
