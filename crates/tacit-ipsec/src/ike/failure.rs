@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::codec::{CodecError, notify};
-use super::crypto::CryptoFailed;
+use super::crypto::{CryptoFailed, RandomFailed};
 
 /// The side that has to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,12 @@ impl IkeFailure {
 impl From<CryptoFailed> for IkeFailure {
     fn from(failed: CryptoFailed) -> Self {
         Self::crypto(failed)
+    }
+}
+
+impl From<RandomFailed> for IkeFailure {
+    fn from(failed: RandomFailed) -> Self {
+        Self::crypto(failed.into())
     }
 }
 

@@ -13,9 +13,7 @@ use crate::ike::codec::{
     ExchangeType, IkePayload, KePayload, NotifyPayload, Proposal, ProtocolId, TsPayload, notify,
 };
 use crate::ike::config::PROPOSALS_MAX;
-use crate::ike::crypto::{
-    CryptoFailed, KeGroup, KeySecret, Nonces, child_keys, random_array, random_nonce,
-};
+use crate::ike::crypto::{KeGroup, KeySecret, Nonces, child_keys, random_array, random_nonce};
 use crate::ike::failure::{FailureSide, IkeFailure};
 use crate::ike::proposal::{
     ChildExchange, ChosenEsp, EspProposal, answer_esp, choose_esp, describe, offer_esp,
@@ -110,9 +108,7 @@ impl IkeConnection {
     /// A random inbound SPI that no other child SA has.
     pub(super) fn new_child_spi(&mut self) -> Result<u32, IkeFailure> {
         loop {
-            let bytes = random_array(self.random.as_mut());
-            let spi =
-                u32::from_be_bytes(bytes.map_err(|_| IkeFailure::crypto(CryptoFailed::Random))?);
+            let spi = u32::from_be_bytes(random_array(self.random.as_mut())?);
             if EspSpi::new(spi).is_some() && !self.tunnels.iter().any(|one| one.inbound == spi) {
                 return Ok(spi);
             }
@@ -149,7 +145,7 @@ impl IkeConnection {
         let Some(proposal) = self.replacement(old) else { return Ok(()) };
         let child_spi = self.new_child_spi()?;
         let random = self.random.as_mut();
-        let nonce = random_nonce(random).map_err(|failed| IkeFailure::crypto(failed.into()))?;
+        let nonce = random_nonce(random)?;
         let secret = proposal.pfs.map(|group| KeySecret::generate(group, random)).transpose()?;
         let offer = offer_esp(&[proposal], ChildExchange::Create, child_spi);
         let rekeyed = old.map(|old| {
@@ -313,7 +309,7 @@ impl IkeConnection {
             return Err(IkeFailure::protocol("the peer's nonce is missing"));
         };
         let random = self.random.as_mut();
-        let responder = random_nonce(random).map_err(|failed| IkeFailure::crypto(failed.into()))?;
+        let responder = random_nonce(random)?;
         let mut payloads = vec![IkePayload::Nonce(responder.clone())];
         let mut shared = None;
         if let Some((group, value)) = key_exchange_of_peer {

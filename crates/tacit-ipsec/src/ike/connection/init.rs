@@ -69,8 +69,8 @@ impl IkeConnection {
         let group = first.group;
         let random = self.random.as_mut();
         let mut opening = Opening {
-            spi: random_spi(random).map_err(|failed| IkeFailure::crypto(failed.into()))?,
-            nonce: random_nonce(random).map_err(|failed| IkeFailure::crypto(failed.into()))?,
+            spi: random_spi(random)?,
+            nonce: random_nonce(random)?,
             secret: KeySecret::generate(group, random)?,
             cookie: None,
             request: Vec::new(),
@@ -301,10 +301,9 @@ fn answer(
     read: &InitPayloads<'_>,
     random: &mut dyn RandomSource,
 ) -> Result<InitAnswer, IkeFailure> {
-    let failed = |failed: crate::ike::crypto::RandomFailed| IkeFailure::crypto(failed.into());
     let secret = KeySecret::generate(proposal.group, random)?;
-    let nonce = random_nonce(random).map_err(failed)?;
-    let responder = random_spi(random).map_err(failed)?;
+    let nonce = random_nonce(random)?;
+    let responder = random_spi(random)?;
     let spis = IkeSpis { initiator: header.initiator_spi, responder };
     let mut payloads = vec![
         IkePayload::SecurityAssociation(answer_ike(&proposal, number, None)),

@@ -55,10 +55,9 @@ impl IkeConnection {
         let proposal = self.sa(spi).map(|sa| sa.proposal).filter(|_| is_current);
         let Some(proposal) = proposal else { return Ok(()) };
         let random = self.random.as_mut();
-        let failed = |failed: crate::ike::crypto::RandomFailed| IkeFailure::crypto(failed.into());
         let secret = KeySecret::generate(proposal.group, random)?;
-        let nonce = random_nonce(random).map_err(failed)?;
-        let new_spi = random_spi(random).map_err(failed)?;
+        let nonce = random_nonce(random)?;
+        let new_spi = random_spi(random)?;
         let payloads = [
             IkePayload::SecurityAssociation(offer_ike(&[proposal], Some(new_spi))),
             IkePayload::Nonce(nonce.clone()),
