@@ -164,26 +164,32 @@ pub fn check_units(policy: &Policy) -> Vec<Diagnostic> {
     if policy.host.is_none() || with_units().next().is_none() {
         return Vec::new();
     }
-    let lack = systemd::supported().err();
-    let found = with_units().filter_map(|rule| {
-        let (problem, fix) = match &lack {
-            Some(lack) => (lack.to_string(), "select by `user`, `slice` or `cgroup`".to_owned()),
-            None => rule.selectors.unit.iter().find_map(|unit| unit_problem(unit))?,
-        };
-        let message = format!("rule `{}` has `unit`, and {problem}", rule.name);
-        Some(Diagnostic::error(MessageId("unit-not-set"), rule.position, message).with_fix(fix))
+    if let Err(lack) = systemd::supported() {
+        let fix = || "select by `user`, `slice` or `cgroup`".to_owned();
+        return with_units().map(|rule| not_set(rule, &lack.to_string(), fix())).collect();
+    }
+    let rules: Vec<_> = with_units().map(|rule| (rule, units_of(rule))).collect();
+    let errors = rules.iter().filter_map(|(rule, units)| {
+        let (problem, fix) = units.iter().find_map(|(unit, shown)| unit_problem(unit, shown))?;
+        Some(not_set(rule, &problem, fix))
     });
-    let warnings = match &lack {
-        Some(_) => Vec::new(),
-        None => with_units().flat_map(|rule| warnings_of(rule)).collect(),
-    };
-    found.chain(warnings).collect()
+    let warnings = rules.iter().flat_map(|(rule, units)| warnings_of(rule, units));
+    errors.chain(warnings).collect()
+}
+
+/// The units of a rule, as systemd shows them.
+fn units_of(rule: &Rule) -> Vec<(&str, ShownUnit)> {
+    rule.selectors.unit.iter().map(|unit| (unit.as_str(), ShownUnit::of(unit))).collect()
+}
+
+fn not_set(rule: &Rule, problem: &str, fix: String) -> Diagnostic {
+    let message = format!("rule `{}` has `unit`, and {problem}", rule.name);
+    Diagnostic::error(MessageId("unit-not-set"), rule.position, message).with_fix(fix)
 }
 
 /// A warning for each unit of a rule that may leave processes without the unit.
-fn warnings_of(rule: &Rule) -> Vec<Diagnostic> {
-    let of_unit = |unit: &String| {
-        let shown = ShownUnit::of(unit);
+fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
+    let of_unit = |(unit, shown): &(&str, ShownUnit)| {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
             "rule `{}` has `unit`, and `{unit}` has KillMode={mode}: later rules decide about \
@@ -194,13 +200,12 @@ fn warnings_of(rule: &Rule) -> Vec<Diagnostic> {
         let id = MessageId("unit-leaves-processes");
         Some(Diagnostic::warning(id, rule.position, message).with_fix(fix))
     };
-    rule.selectors.unit.iter().filter_map(of_unit).collect()
+    units.iter().filter_map(of_unit).collect()
 }
 
 /// Why a rule does not match the first packets of a unit, and what to do.
-fn unit_problem(unit: &str) -> Option<(String, String)> {
-    let shown = ShownUnit::of(unit);
-    if let Err(fault) = systemd::check_unit(unit, &shown) {
+fn unit_problem(unit: &str, shown: &ShownUnit) -> Option<(String, String)> {
+    if let Err(fault) = systemd::check_unit(unit, shown) {
         return Some((fault.to_string(), fault.fix()));
     }
     let Some(file) = drop_in_of(unit, Path::new("/")) else {
