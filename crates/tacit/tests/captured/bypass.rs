@@ -104,18 +104,15 @@ def route_v6(by, to, port):
         client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RTHDR, header)
         lead(client, to, port)
 
-def from_foreign(source, to, port):
-    """From an address that this host does not have; this needs no capability."""
-    client = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-    client.setsockopt(socket.IPPROTO_IPV6, 78, 1)
-    client.bind((source, 0))
-    lead(client, to, port)
-
 def foreign(kind, address, port):
+    """A socket with an address that this host does not have; this needs no capability."""
     one = socket.socket(socket.AF_INET6, kind)
     one.setsockopt(socket.IPPROTO_IPV6, 78, 1)
     one.bind((address, port))
     return one
+
+def from_foreign(source, to, port):
+    lead(foreign(socket.SOCK_DGRAM, source, 0), to, port)
 
 def backwards(kind, to, port, decoy, word):
     """What it sends looks like the answer to a flow that it has opened in the name of `to`."""
