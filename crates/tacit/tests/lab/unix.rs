@@ -84,12 +84,12 @@ fn mode_and_owner_are_exact_and_follow_a_reload() {
     } else {
         println!("skipped: giving a file away, which only root can do");
     }
-    agent.write_policy(&rule(&lab, "unix-owner = \"nobody-of-that-name\"\nunix-mode = \"0666\""));
+    agent.write_policy(&rule(&lab, "unix-owner = \"no-such-user\"\nunix-mode = \"0666\""));
     let before = (mode(), owner());
     let output = agent.verb(&["reload"]);
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("this host has no user `nobody-of-that-name`"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("this host has no user `no-such-user`"), "{message}");
     assert_eq!((mode(), owner()), before, "the reload changed nothing");
     assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode, "the socket is unchanged");
     assert!(ping(&mut *dial(&address(&lab))));
