@@ -550,7 +550,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig::with_cases(96))]
 
         #[test]
         fn the_kernel_decides_as_the_rules_do(rules in prop::collection::vec(any_rule(), 1..8)) {
