@@ -11,6 +11,7 @@
 
 pub mod cpu;
 pub mod datagram;
+pub mod datagram_batch;
 pub mod descriptor;
 pub mod host;
 mod ip_version;
@@ -32,6 +33,7 @@ pub mod socket;
 pub mod spawn;
 pub mod syn_log;
 pub mod transparent;
+pub mod tun;
 pub mod watch;
 
 pub use ip_version::{IpSupport, IpVersion};

@@ -1,9 +1,9 @@
 //! Receives one message from a socket, with its sender and the control messages that the socket was
-//! configured for (`IP_RECVORIGDSTADDR`, `IP_RECVERR`).
+//! configured for (`IP_RECVORIGDSTADDR`, `IP_RECVERR`). Sends one message with control messages.
 //!
 //! The layout of control messages is that of the kernel, which is the same for every C library.
 
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -50,6 +50,79 @@ pub(crate) fn receive(
     )]
     let control_bytes = usize::try_from(header.msg_controllen).unwrap_or(0);
     Ok(ReceivedMessage { bytes, flags: header.msg_flags, name, control, control_bytes })
+}
+
+/// A control message of a message to send.
+pub(crate) struct ControlItem<'a> {
+    /// Its level and type.
+    pub(crate) kind: OptionName,
+    /// Its content, at most [`ITEM_BYTES`] of it.
+    pub(crate) data: &'a [u8],
+}
+
+/// Sends one message to an address, with at most [`ITEMS_MAX`] control messages.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    payload: &[u8],
+    to: SocketAddr,
+    items: &[ControlItem<'_>],
+) -> io::Result<()> {
+    let (name, name_bytes) = name_of(to);
+    // Like a `cmsghdr`, the array begins at a multiple of its length field.
+    let mut control = [0_usize; ITEMS_MAX * ITEM_WORDS];
+    for (space, item) in control.chunks_exact_mut(ITEM_WORDS).zip(items) {
+        write_item(space, item);
+    }
+    let mut message = MaybeUninit::<libc::msghdr>::zeroed();
+    let mut parts = [IoSlice::new(payload)];
+    // SAFETY: every bit pattern of zeros is a valid msghdr.
+    let header = unsafe { message.assume_init_mut() };
+    // The kernel only reads all this, although the structure has pointers to writable memory.
+    header.msg_name = name.as_ptr().cast_mut().cast();
+    header.msg_namelen = name_bytes;
+    header.msg_iov = parts.as_mut_ptr().cast();
+    header.msg_iovlen = 1;
+    if !items.is_empty() {
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = (items.len().min(ITEMS_MAX) * ITEM_WORDS * size_of::<usize>()) as _;
+    }
+    // SAFETY: the header was filled above and describes memory that lives here. IoSlice is an
+    // iovec.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), header, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Writes a `cmsghdr` and its data.
+fn write_item(space: &mut [usize], item: &ControlItem<'_>) {
+    let [length, kind, data] = space else { return };
+    let bytes = item.data.len().min(ITEM_BYTES);
+    *length = size_of::<usize>() + 8 + bytes;
+    let mut number = [0; 8];
+    number[..4].copy_from_slice(&item.kind.level.to_ne_bytes());
+    number[4..].copy_from_slice(&item.kind.name.to_ne_bytes());
+    *kind = usize::from_ne_bytes(number);
+    number.fill(0);
+    number[..bytes].copy_from_slice(&item.data[..bytes]);
+    *data = usize::from_ne_bytes(number);
+}
+
+/// Builds a `sockaddr_in` or `sockaddr_in6`. Returns it with its length.
+fn name_of(address: SocketAddr) -> ([u8; NAME_BYTES], libc::socklen_t) {
+    let mut name = [0; NAME_BYTES];
+    name[2..4].copy_from_slice(&address.port().to_be_bytes());
+    let (family, bytes) = match address {
+        SocketAddr::V4(address) => {
+            name[4..8].copy_from_slice(&address.ip().octets());
+            (libc::AF_INET, size_of::<libc::sockaddr_in>())
+        }
+        SocketAddr::V6(address) => {
+            name[8..24].copy_from_slice(&address.ip().octets());
+            name[24..].copy_from_slice(&address.scope_id().to_ne_bytes());
+            (libc::AF_INET6, NAME_BYTES)
+        }
+    };
+    name[..2].copy_from_slice(&u16::try_from(family).unwrap_or(0).to_ne_bytes());
+    (name, libc::socklen_t::try_from(bytes).unwrap_or(0))
 }
 
 impl ReceivedMessage {
@@ -101,3 +174,9 @@ pub(crate) fn ip_address(bytes: &[u8]) -> Option<SocketAddr> {
 const NAME_BYTES: usize = 28;
 /// Room for the control messages: an error with the address of the reporting host, or one address.
 const CONTROL_BYTES: usize = 128;
+/// The largest number of control messages of a message to send.
+const ITEMS_MAX: usize = 2;
+/// The longest content of a control message to send.
+const ITEM_BYTES: usize = 8;
+/// A `cmsghdr` with its content, in words.
+const ITEM_WORDS: usize = 3;
