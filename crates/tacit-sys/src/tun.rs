@@ -72,6 +72,22 @@ impl Tun {
         Ok(Self { descriptor })
     }
 
+    /// The name of the interface, which the kernel completes if it has a `%d`.
+    ///
+    /// # Errors
+    /// The interface was removed.
+    pub fn name(&self) -> io::Result<String> {
+        let mut request = InterfaceRequest::default();
+        // SAFETY: TUNGETIFF writes one ifreq, which is live and has its size.
+        let result =
+            unsafe { libc::ioctl(self.descriptor.as_raw_fd(), libc::TUNGETIFF, &raw mut request) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let name = request.name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(name).into_owned())
+    }
+
     /// Reads one packet, and the header that precedes it. Returns the length of the packet.
     ///
     /// # Errors

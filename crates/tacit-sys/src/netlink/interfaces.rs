@@ -22,7 +22,7 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::error::Error;
-use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
+use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u16, read_u32};
 use super::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6};
 use super::socket::{Netlink, ReplyCount};
 
@@ -153,7 +153,12 @@ pub fn give(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Error> {
 pub fn take_others(route: &mut Netlink, wanted: &[Interface]) -> Result<(), Error> {
     let wanted = numbered(route, wanted)?;
     let there = addresses(route)?;
-    let gone = there.iter().filter(|one| !wanted.contains(one) && !is_of_every_run(one.1.address));
+    let links = links(route)?;
+    // The addresses of tunnels are on TUN devices, which no copy of an interface is.
+    let is_copied = |index: &u32| links.get(index).is_some_and(|link| !link.is_bare);
+    let gone = there.iter().filter(|(index, one)| {
+        !wanted.contains(&(*index, *one)) && is_copied(index) && !is_of_every_run(one.address)
+    });
     let messages: Vec<_> =
         gone.map(|(index, one)| address_message(Step::Remove, *index, *one)).collect();
     if messages.is_empty() { Ok(()) } else { route.run(messages) }
@@ -224,16 +229,8 @@ fn veth(name: &str, peer: &str) -> NetlinkRequest {
 /// The interface gets no link-local IPv6 address, because this address would bring a route that is
 /// not captured.
 fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
-    let mut quiet = NetlinkRequest::new("configuring an interface", RTM_NEWLINK, NLM_F_ACK);
-    quiet = quiet.fixed(&[0; IFINFO_BYTES]);
-    quiet.text(IFLA_IFNAME, name);
-    quiet.nest(IFLA_AF_SPEC, |families| {
-        families.nest(u16::from(INET6), |inet6| {
-            inet6.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
-        });
-    });
     // A kernel without IPv6 refuses this setting, and does not need it.
-    let _ = route.run(vec![quiet]);
+    let _ = route.run(vec![no_link_local(name)]);
     let mut flags = [0; IFINFO_BYTES];
     flags[8..12].copy_from_slice(&IFF_UP.to_ne_bytes());
     flags[12..16].copy_from_slice(&IFF_UP.to_ne_bytes());
@@ -242,14 +239,27 @@ fn bring_up(route: &mut Netlink, name: &str) -> Result<(), Error> {
     route.run(vec![up])
 }
 
+/// The setting with which an interface gets no link-local IPv6 address.
+pub(super) fn no_link_local(name: &str) -> NetlinkRequest {
+    let mut quiet = NetlinkRequest::new("configuring an interface", RTM_NEWLINK, NLM_F_ACK);
+    quiet = quiet.fixed(&[0; IFINFO_BYTES]);
+    quiet.text(IFLA_IFNAME, name);
+    quiet.nest(IFLA_AF_SPEC, |families| {
+        families.nest(u16::from(INET6), |inet6| {
+            inet6.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
+        });
+    });
+    quiet
+}
+
 /// A change of an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Add,
     Remove,
 }
 
-fn address_message(step: Step, index: u32, assigned: Assigned) -> NetlinkRequest {
+pub(super) fn address_message(step: Step, index: u32, assigned: Assigned) -> NetlinkRequest {
     let Assigned { address, prefix_bits } = assigned;
     let (family, bytes) = match address {
         IpAddr::V4(address) => (INET, address.octets().to_vec()),
@@ -272,22 +282,27 @@ fn address_message(step: Step, index: u32, assigned: Assigned) -> NetlinkRequest
 }
 
 /// An interface as the kernel describes it.
-struct Link {
-    name: String,
+pub(super) struct Link {
+    pub(super) name: String,
     is_up: bool,
+    /// Whether packets on it have no hardware header, as those on a TUN device.
+    is_bare: bool,
 }
 
-fn links(route: &mut Netlink) -> Result<BTreeMap<u32, Link>, Error> {
+pub(super) fn links(route: &mut Netlink) -> Result<BTreeMap<u32, Link>, Error> {
     let question = NetlinkRequest::new("listing the interfaces", RTM_GETLINK, NLM_F_DUMP);
     let mut found = BTreeMap::new();
     route.ask(question.fixed(&[0; IFINFO_BYTES]), ReplyCount::Many, |answer| {
-        let (Some(index), Some(flags)) = (read_u32(answer, 4), read_u32(answer, 8)) else {
+        let (Some(kind), Some(index), Some(flags)) =
+            (read_u16(answer, 2), read_u32(answer, 4), read_u32(answer, 8))
+        else {
             return Err(Error::Malformed("the description of an interface is truncated"));
         };
         let about = answer.get(IFINFO_BYTES..).unwrap_or_default();
         if let Some((_, name)) = attributes(about).find(|(kind, _)| *kind == IFLA_IFNAME) {
             let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
-            found.insert(index, Link { name, is_up: flags & IFF_UP != 0 });
+            let is_up = flags & IFF_UP != 0;
+            found.insert(index, Link { name, is_up, is_bare: kind == ARPHRD_NONE });
         }
         Ok(())
     })?;
@@ -303,7 +318,7 @@ struct Known {
 }
 
 /// Lists the usable addresses, with the indexes of their interfaces.
-fn addresses(route: &mut Netlink) -> Result<Vec<(u32, Assigned)>, Error> {
+pub(super) fn addresses(route: &mut Netlink) -> Result<Vec<(u32, Assigned)>, Error> {
     let usable = known(route)?.into_iter().filter(|known| known.is_usable);
     Ok(usable.map(|known| (known.index, known.assigned)).collect())
 }
@@ -376,6 +391,8 @@ const NLM_F_DUMP: u16 = 0x300;
 const CREATE: u16 = NLM_F_ACK | 0x400 | 0x200;
 /// The message is acknowledged. The entry is created or replaced (`NLM_F_CREATE`, `NLM_F_REPLACE`).
 const REPLACE: u16 = NLM_F_ACK | 0x400 | 0x100;
+/// The hardware type of TUN devices.
+const ARPHRD_NONE: u16 = 0xfffe;
 const IFINFO_BYTES: usize = 16;
 const IFADDR_BYTES: usize = 8;
 const IFF_UP: u32 = 1;

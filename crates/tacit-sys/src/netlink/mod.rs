@@ -4,8 +4,9 @@
 //! Message (header, fixed part, attributes) -> Netlink::run -> one send -> one answer per message
 //! ```
 //!
-//! One message type serves four modules: [`route`] (addresses and routes), [`nft`] (packet rules),
-//! [`nflog`] (copies of packets) and [`diag`] (owners of sockets). An attribute has a 16-bit
+//! One message type serves all modules: [`route`] (addresses and routes), [`tunnel`] (routes of
+//! protected flows), [`nft`] (packet rules), [`nflog`] (copies of packets) and [`diag`] (owners of
+//! sockets). An attribute has a 16-bit
 //! length, a 16-bit type and a payload padded to four bytes, all in host order. The modules encode
 //! the payloads.
 //!
@@ -32,6 +33,7 @@ mod protocol;
 pub mod route;
 pub mod routing_rule;
 mod socket;
+pub mod tunnel;
 
 pub use error::Error;
 #[cfg(test)]

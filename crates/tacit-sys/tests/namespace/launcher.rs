@@ -16,6 +16,7 @@ use tacit_sys::netlink::route::{self, Families, SourceAddresses};
 use tacit_sys::netlink::{self, IpProtocol, Netlink, diag};
 use tacit_sys::spawn::{self, LauncherState, SpawnOptions};
 use tacit_sys::syn_log::Copies;
+use tacit_sys::tun::Tun;
 use tacit_sys::{IpVersion, descriptor, transparent};
 
 use super::agent::Agent;
@@ -182,6 +183,13 @@ impl<'a> Run<'a> {
         self.channel.write_all(&[kind, digit]).unwrap();
         let mut received = descriptor::receive(&self.channel, &mut [0; 8]).unwrap();
         received.descriptors.pop().unwrap()
+    }
+
+    /// Requests a TUN device from the helper.
+    pub(crate) fn tun(&mut self) -> Tun {
+        self.channel.write_all(b"n-").unwrap();
+        let mut received = descriptor::receive(&self.channel, &mut [0; 8]).unwrap();
+        Tun::from_descriptor(received.descriptors.pop().unwrap()).unwrap()
     }
 }
 
@@ -357,6 +365,11 @@ pub(crate) fn rejoin(orders: &str) {
 fn make_sockets(mut channel: File) {
     let mut request = [0; 2];
     while channel.read_exact(&mut request).is_ok() {
+        if request[0] == b'n' {
+            let tun = Tun::open("tacit%d").unwrap();
+            descriptor::send(&channel, b"+", &[tun.as_fd()]).unwrap();
+            continue;
+        }
         let protocol = if request[0] == b't' { IpProtocol::Tcp } else { IpProtocol::Udp };
         let version = if request[1] == b'4' { IpVersion::V4 } else { IpVersion::V6 };
         let wanted = transparent::spoofed_source_spec(protocol, version, nft::SocketMarks::OF_RUNS);

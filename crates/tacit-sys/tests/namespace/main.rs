@@ -20,7 +20,9 @@ mod agent;
 mod launcher;
 mod program;
 mod scenarios;
+mod tunnels;
 
+use std::ffi::CStr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -58,6 +60,34 @@ fn role(role: &str, orders: &str) -> Command {
     command
 }
 
+/// Makes `/dev/net/tun` usable by every user, as it is on most systems, and changes the user.
+fn become_ordinary(user: u32) -> std::io::Result<()> {
+    use rustix::fs::{FileType, Mode, makedev, mknodat};
+    // SAFETY: takes no pointers; the process has one thread.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(Some(c"tmpfs"), c"/dev/net", 0)?;
+    let all = Mode::from_raw_mode(0o666);
+    mknodat(rustix::fs::CWD, c"/dev/net/tun", FileType::CharacterDevice, all, makedev(10, 200))?;
+    rustix::fs::chmod(c"/dev/net/tun", all)?;
+    // SAFETY: the list is empty.
+    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::setgid(user) })?;
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::setuid(user) })
+}
+
+fn mount(kind: Option<&CStr>, at: &CStr, flags: libc::c_ulong) -> std::io::Result<()> {
+    let kind = kind.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: the strings are terminated and live; without data.
+    check(unsafe { libc::mount(kind, at.as_ptr(), kind, flags, std::ptr::null()) })
+}
+
+fn check(result: libc::c_int) -> std::io::Result<()> {
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Runs the scenario as every kind of user that the tests may use.
 fn as_each_user(scenario: &str) {
     let is_root = rustix::process::geteuid().is_root();
@@ -68,7 +98,8 @@ fn as_each_user(scenario: &str) {
         let mut command = role("launcher", scenario);
         command.current_dir("/");
         if let Some(user) = user {
-            command.uid(user).gid(user);
+            // SAFETY: the function only makes system calls.
+            unsafe { command.pre_exec(move || become_ordinary(user)) };
         }
         let done = command.output().unwrap();
         let said = String::from_utf8_lossy(&done.stderr);

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, FromRawFd};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,6 +26,8 @@ pub(crate) fn run(orders: &str) {
                 kept.push(Box::new(listener));
                 "listening".to_owned()
             }),
+            "ping" => ping(what),
+            "echo" => echo(what),
             "nest" => Ok(super::scenarios::nest(what)),
             "serve" => serve(what),
             "answer" => answer_one(what),
@@ -130,6 +132,40 @@ fn ask(to: &str, kept: &mut Vec<Box<dyn Send>>) -> std::io::Result<String> {
     let mut answer = [0; 64];
     let length = socket.recv(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+}
+
+/// Sends an echo request, and waits for the answer.
+fn ping(to: &str) -> std::io::Result<String> {
+    let to: std::net::IpAddr = to.parse().unwrap();
+    let (family, protocol) = match to {
+        std::net::IpAddr::V4(_) => (libc::AF_INET, libc::IPPROTO_ICMP),
+        std::net::IpAddr::V6(_) => (libc::AF_INET6, libc::IPPROTO_ICMPV6),
+    };
+    // SAFETY: takes no pointers.
+    let made = unsafe { libc::socket(family, libc::SOCK_DGRAM, protocol) };
+    if made < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open, and nothing else owns it.
+    let socket = UdpSocket::from(unsafe { std::os::fd::OwnedFd::from_raw_fd(made) });
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect((to, 0))?;
+    let kind = if to.is_ipv4() { 8 } else { 128 };
+    socket.send(&[kind, 0, 0, 0, 0, 0, 0, 1])?;
+    let mut answer = [0; 8];
+    socket.recv(&mut answer)?;
+    Ok(format!("answer of type {}", answer[0]))
+}
+
+/// Receives one datagram, and sends it back.
+fn echo(at: &str) -> std::io::Result<String> {
+    let socket = UdpSocket::bind(at)?;
+    println!("waiting");
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut buffer = [0; 64];
+    let (length, from) = socket.recv_from(&mut buffer)?;
+    socket.send_to(&buffer[..length], from)?;
+    Ok(format!("peer {from}"))
 }
 
 /// Accepts one connection and returns the address of the client.

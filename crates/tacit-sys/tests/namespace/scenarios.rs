@@ -16,6 +16,10 @@ use tacit_sys::{IpVersion, owner, socket, transparent};
 
 use super::launcher::{BOTH, Program, Run, accept, element, start_error, wait};
 use super::program::POURED_BYTES;
+use super::tunnels::{
+    flows_of_a_group_leave_by_the_tun_device_and_all_others_as_before,
+    flows_of_a_group_reach_no_host_without_a_tun_device,
+};
 
 /// Declares each scenario, and the test that runs it as each kind of user.
 macro_rules! scenarios {
@@ -49,6 +53,8 @@ scenarios! {
     #[test] fn large_sets_are_installed_and_replaced;
     #[test] fn a_run_works_inside_a_run;
     #[test] fn a_refused_namespace_names_the_setting;
+    #[test] fn flows_of_a_group_leave_by_the_tun_device_and_all_others_as_before;
+    #[test] fn flows_of_a_group_reach_no_host_without_a_tun_device;
 }
 
 const REFUSED: &str = "errno 111";

@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use super::agent::{AGENT_PORT, HOLD_PORT, REFUSED_PREFIX};
 use super::host_expression::HostExpression;
 use super::primitive::{
-    ACCEPT, ACK, DROP, EQUAL, ICMPX_PORT_UNREACHABLE, ICMPX_PROHIBITED, META_L4PROTO, META_MARK,
-    META_NFPROTO, NETWORK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1, REJECT_ICMPX,
-    REJECT_TCP_RST, Redirect, SOCKET_MARK, SOCKET_TRANSPARENT, SYN, TRANSPORT, compare, copy,
-    limit, load, load_end, look_up, mask, meta, redirect_to, reject, socket_that_takes_it, verdict,
+    ACCEPT, ACK, ARPHRD_NONE, DROP, EQUAL, ICMPX_PORT_UNREACHABLE, ICMPX_PROHIBITED, META_IIFTYPE,
+    META_L4PROTO, META_MARK, META_NFPROTO, NETWORK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1,
+    REJECT_ICMPX, REJECT_TCP_RST, Redirect, SOCKET_MARK, SOCKET_TRANSPARENT, SYN, TRANSPORT,
+    compare, copy, limit, load, load_end, look_up, mask, meta, redirect_to, reject,
+    socket_that_takes_it, verdict,
 };
 use crate::netlink::message::NetlinkRequest;
 
@@ -22,6 +23,8 @@ pub(super) enum Expression {
     /// The packet has this mark.
     Mark(u32),
     NftFamily(NftFamily),
+    /// The packet was written to a TUN device.
+    FromTun,
     /// The transport protocol has this number.
     Transport(u8),
     /// A TCP segment that opens a connection.
@@ -74,6 +77,10 @@ impl Expression {
             Self::NftFamily(family) => {
                 meta(rule, META_NFPROTO);
                 compare(rule, EQUAL, &[if family == NftFamily::V4 { 2 } else { 10 }]);
+            }
+            Self::FromTun => {
+                meta(rule, META_IIFTYPE);
+                compare(rule, EQUAL, &ARPHRD_NONE.to_ne_bytes());
             }
             Self::Transport(number) => {
                 meta(rule, META_L4PROTO);

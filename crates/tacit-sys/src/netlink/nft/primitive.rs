@@ -178,6 +178,10 @@ pub(super) const REGISTER_2: u32 = 2;
 /// The second four bytes of the first register.
 pub(super) const REGISTER_32_01: u32 = 9;
 pub(super) const META_MARK: u32 = 3;
+/// The hardware type of the interface that received the packet.
+pub(super) const META_IIFTYPE: u32 = 8;
+/// The hardware type of TUN devices.
+pub(super) const ARPHRD_NONE: u16 = 0xfffe;
 pub(super) const META_NFPROTO: u32 = 15;
 pub(super) const META_L4PROTO: u32 = 16;
 pub(super) const EQUAL: u32 = 0;

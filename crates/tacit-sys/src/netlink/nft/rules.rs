@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! the agent's own packets, and TCP after its SYN           accept
+//! from a TUN device            to a port of the agent      dropped
+//!                              else                        accept: it is for the program
 //! a SYN that the agent releases                            to the agent, else refused
 //! port 53 on loopback          a program listens there     accept
 //!                              else                        UDP to the agent, SYN held
@@ -26,6 +28,8 @@
 //! is captured if a rule names it. Otherwise the kernel refuses the connection as it would without
 //! tacit.
 //!
+//! Packets from a TUN device come out of a tunnel, where the agent has checked them.
+//!
 //! If no socket of the agent receives a packet, the next rule refuses the packet. Without that
 //! rule, a program that listens at this port could be connected to itself, or a SYN could be held
 //! that no agent answers.
@@ -45,9 +49,9 @@ use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
 
 use Expression::{
-    Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, IcmpType, Mark, MarkedSocket, OwnSocket,
-    PastSyn, PortUnreachable, ReportToAgent, Reset, To, ToAgent, ToHold, ToLoopbackV4, ToOwn,
-    ToPort, Transport,
+    Accept, AtMostPerSecond, Captured, CopyToAgent, Drop, FromTun, IcmpType, Mark, MarkedSocket,
+    OwnSocket, PastSyn, PortUnreachable, ReportToAgent, Reset, To, ToAgent, ToHold, ToLoopbackV4,
+    ToOwn, ToPort, Transport,
 };
 
 const NEWRULE: u16 = 6;
@@ -82,6 +86,7 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         "adding the rule that accepts packets of established TCP connections",
         &[Transport(TCP), PastSyn, Accept],
     );
+    rules.push_tunnels();
     let released = [Mark(RELEASE_MARK), Transport(TCP)];
     let step = "adding the rule that sends a released SYN to the agent";
     rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
@@ -112,9 +117,8 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     }
     rules.push("adding the rule that captures datagrams to answering addresses", &TO_ANSWERER);
     for address in OWN {
-        for (protocol, port, refusal) in
-            [(TCP, AGENT_PORT, Reset), (TCP, HOLD_PORT, Reset), (UDP, AGENT_PORT, PortUnreachable)]
-        {
+        for (protocol, port) in AGENT_PORTS {
+            let refusal = if protocol == TCP { Reset } else { PortUnreachable };
             let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
             rules.push("adding the rule that closes the agent's own ports", &ports);
         }
@@ -145,6 +149,8 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
 }
 
 const TRANSPORTS: [u8; 2] = [UDP, TCP];
+/// The ports of the agent's sockets inside.
+const AGENT_PORTS: [(u8, u16); 3] = [(TCP, AGENT_PORT), (TCP, HOLD_PORT), (UDP, AGENT_PORT)];
 /// Matches datagrams that a connected socket of the agent receives.
 const TO_ANSWERER: [Expression; 3] = [Transport(UDP), MarkedSocket(AGENT_MARK), Accept];
 
@@ -157,6 +163,17 @@ struct Rules {
 impl Rules {
     fn push(&mut self, step: &'static str, expressions: &[Expression]) {
         self.list.push(rule(step, expressions));
+    }
+
+    /// Accepts the packets that the agent has taken out of tunnels.
+    fn push_tunnels(&mut self) {
+        for (protocol, port) in AGENT_PORTS {
+            self.push(
+                "adding the rule that closes the agent's ports to tunnels",
+                &[FromTun, Transport(protocol), ToPort(port), Drop],
+            );
+        }
+        self.push("adding the rule that accepts packets from tunnels", &[FromTun, Accept]);
     }
 
     /// Reports packets that the kernel refuses to the agent.

@@ -1,0 +1,228 @@
+//! Routes the protected flows of a run into its TUN device, before its other routes.
+//!
+//! ```text
+//! priority
+//!   3         own addresses: table `local` without its routes for all addresses
+//!   5, 6      packets of the agent's own sockets         table `local`
+//!   10..      one rule for each group: protocol, ports   a table of its own   either these
+//!   80..      the same                                   the same             or those
+//!   200       everything else                            table `local`: the packet rules decide
+//!
+//! table of a group
+//!   PREFIX dev tacitN src ADDRESS        into the tunnel
+//!   unreachable PREFIX metric 1000       while there is no such device
+//!   local PREFIX dev lo                  an earlier rule of the policy decides
+//! ```
+//!
+//! The route of a run for all addresses is in the table `local`, which the kernel looks at first.
+//! So that table gets a later place: first it is added there, then it is removed from the first
+//! place.
+//!
+//! If the process that holds the device ends, the device and its routes disappear. The
+//! `unreachable` routes stay, so that programs get `EHOSTUNREACH`, and no packet takes the route
+//! for all addresses instead. They are installed before all other routes.
+//!
+//! A change installs the new rules beside the old ones, and then removes the old ones. The state is
+//! in the kernel only: any process with the netlink socket can continue.
+//!
+//! Limits: [`GROUPS_MAX`], [`ROUTES_MAX`].
+
+mod device;
+mod route;
+mod rule;
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use super::error::Error;
+use super::message::NetlinkRequest;
+use super::route::SourceAddresses;
+use super::socket::Netlink;
+use crate::ip_version::IpVersion;
+
+/// The largest number of groups of one IP version: the kernel compares each packet with one rule
+/// after the other.
+pub const GROUPS_MAX: usize = 64;
+
+/// The largest number of routes of all groups.
+pub const ROUTES_MAX: usize = 8192;
+
+/// The messages that are sent at once, so that their answers fit into the receive buffer.
+const MESSAGES_AT_ONCE: usize = 256;
+
+/// Flows of one transport protocol with the same ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowGroup {
+    /// The IP version.
+    pub version: IpVersion,
+    /// The number of the protocol.
+    pub protocol: u8,
+    /// The ports of the run's programs; `None`: all.
+    pub local_ports: Option<RangeInclusive<u16>>,
+    /// The ports of the other hosts; `None`: all.
+    pub remote_ports: Option<RangeInclusive<u16>>,
+    /// What happens with flows to these prefixes; the longest prefix decides. The next group
+    /// decides about all others.
+    pub routes: Vec<FlowRoute>,
+}
+
+/// The route of a prefix within a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRoute {
+    /// The first address of the prefix.
+    pub address: IpAddr,
+    /// The length of the prefix.
+    pub prefix_bits: u8,
+    /// Where packets go.
+    pub target: FlowTarget,
+}
+
+/// Where the packets of a route go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowTarget {
+    /// Into the TUN device, from this address; `None`: to no host, because the address is not known
+    /// yet.
+    Device(Option<IpAddr>),
+    /// To the packet rules of the run, as without a tunnel.
+    PacketRules,
+}
+
+/// The TUN device of a run, and its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelDevice {
+    /// The name of the interface.
+    pub name: String,
+    /// The addresses inside the tunnels.
+    pub addresses: Vec<IpAddr>,
+    /// The largest size of a packet, in bytes.
+    pub mtu_bytes: u32,
+}
+
+/// Routes the flows of these groups into the device, and all others as without a tunnel. `sources`
+/// are those of [`super::route::allow`]. Without a device the flows reach no host.
+///
+/// # Errors
+/// There are too many groups or routes; the first step that the kernel refuses. No protected flow
+/// takes another route then.
+pub fn replace(
+    route: &mut Netlink,
+    device: Option<&TunnelDevice>,
+    groups: &[FlowGroup],
+    sources: SourceAddresses,
+) -> Result<(), Error> {
+    let routes: usize = groups.iter().map(|group| group.routes.len()).sum();
+    if routes > ROUTES_MAX {
+        return Err(Error::Invalid("the tunnels of a run have too many prefixes"));
+    }
+    let index = device.map(|device| device::index(route, &device.name)).transpose()?;
+    let mut changes = Vec::new();
+    for version in IpVersion::ALL {
+        let groups: Vec<_> = groups.iter().filter(|group| group.version == version).collect();
+        if groups.len() > GROUPS_MAX {
+            return Err(Error::Invalid("the tunnels of a run need too many routing rules"));
+        }
+        // A run without tunnels has no rules for them, and the kernel may lack IPv6.
+        let present = rule::of_groups(route, version).unwrap_or_default();
+        if groups.is_empty() && present.is_empty() {
+            continue;
+        }
+        changes.push((version, groups, present));
+    }
+    for (version, groups, present) in &changes {
+        rule::prepare(route, *version)?;
+        let place = present.free_place();
+        rule::remove(route, *version, place)?;
+        route::remove(route, *version, place)?;
+        send(
+            route,
+            groups
+                .iter()
+                .enumerate()
+                .flat_map(|(number, group)| route::guards(group, place.table(number), sources)),
+        )?;
+        send(
+            route,
+            groups.iter().enumerate().map(|(number, group)| rule::of_group(group, place, number)),
+        )?;
+    }
+    if let (Some(device), Some(index)) = (device, index) {
+        device::configure(route, device, index)?;
+        for (_, groups, present) in &changes {
+            let place = present.free_place();
+            send(
+                route,
+                groups.iter().enumerate().flat_map(|(number, group)| {
+                    route::into_device(group, place.table(number), index)
+                }),
+            )?;
+        }
+    }
+    for (version, _, present) in &changes {
+        let old = present.free_place().other();
+        rule::remove(route, *version, old)?;
+        route::remove(route, *version, old)?;
+    }
+    Ok(())
+}
+
+/// Sends some messages at a time.
+fn send(route: &mut Netlink, messages: impl Iterator<Item = NetlinkRequest>) -> Result<(), Error> {
+    let all: Vec<_> = messages.collect();
+    all.chunks(MESSAGES_AT_ONCE).try_for_each(|some| route.run(some.to_vec()))
+}
+
+/// The two places for the rules and tables of all groups, one of which is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    First,
+    Second,
+}
+
+impl Place {
+    fn other(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+
+    fn first_priority(self) -> u32 {
+        match self {
+            Self::First => 10,
+            Self::Second => 80,
+        }
+    }
+
+    fn first_table(self) -> u32 {
+        match self {
+            Self::First => 31_500,
+            Self::Second => 31_600,
+        }
+    }
+
+    fn table(self, number: usize) -> u32 {
+        self.first_table() + u32::try_from(number).unwrap_or_default()
+    }
+
+    fn tables(self) -> RangeInclusive<u32> {
+        self.table(0)..=self.table(GROUPS_MAX - 1)
+    }
+
+    fn priority(self, number: usize) -> u32 {
+        self.first_priority() + u32::try_from(number).unwrap_or_default()
+    }
+}
+
+fn family(version: IpVersion) -> u8 {
+    match version {
+        IpVersion::V4 => 2,
+        IpVersion::V6 => 10,
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}

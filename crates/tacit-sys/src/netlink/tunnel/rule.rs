@@ -1,0 +1,179 @@
+//! Adds, finds and removes the routing rules of a run's tunnels.
+
+use super::{FlowGroup, GROUPS_MAX, Place, family};
+use crate::ip_version::IpVersion;
+use crate::netlink::error::Error;
+use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
+use crate::netlink::nft::SocketMarks;
+use crate::netlink::socket::{Netlink, ReplyCount};
+
+/// The priorities of the rules that are in use for groups.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Present {
+    priorities: Vec<u32>,
+}
+
+impl Present {
+    pub(super) fn is_empty(&self) -> bool {
+        self.priorities.is_empty()
+    }
+
+    /// The place without rules. If a change was interrupted, both have rules, and the rules of the
+    /// first place decide.
+    pub(super) fn free_place(&self) -> Place {
+        let of_first = Place::First.priority(0)..=Place::First.priority(GROUPS_MAX - 1);
+        let has_first = self.priorities.iter().any(|priority| of_first.contains(priority));
+        if has_first { Place::Second } else { Place::First }
+    }
+}
+
+/// Finds the rules of groups.
+pub(super) fn of_groups(route: &mut Netlink, version: IpVersion) -> Result<Present, Error> {
+    let mut present = Present::default();
+    let groups = Place::First.priority(0)..=Place::Second.priority(GROUPS_MAX - 1);
+    let question = NetlinkRequest::new("listing the routing rules", GETRULE, NLM_F_DUMP);
+    route.ask(question.fixed(&header(version, 0)), ReplyCount::Many, |answer| {
+        let all = answer.get(HEADER_BYTES..).unwrap_or_default();
+        let priority = attributes(all).find(|(kind, _)| *kind == FRA_PRIORITY);
+        let priority = priority.and_then(|(_, value)| read_u32(value, 0)).unwrap_or(0);
+        if groups.contains(&priority) {
+            present.priorities.push(priority);
+        }
+        Ok(())
+    })?;
+    Ok(present)
+}
+
+/// Gives the table `local` a place behind the rules of groups, except for own addresses and the
+/// agent's packets. Repeated calls change nothing.
+pub(super) fn prepare(route: &mut Netlink, version: IpVersion) -> Result<(), Error> {
+    let mut own = local(version, OWN_PRIORITY, NEW);
+    // The routes for all addresses have the shortest prefixes of the table.
+    let bits: u32 = match version {
+        IpVersion::V4 => 0,
+        IpVersion::V6 => 7,
+    };
+    own.attribute(FRA_SUPPRESS_PREFIXLEN, &bits.to_ne_bytes());
+    let SocketMarks { agent, release } = SocketMarks::OF_RUNS;
+    let of_mark = |mark: u32, priority: u32| {
+        let mut rule = local(version, priority, NEW);
+        rule.attribute(FRA_FWMARK, &mark.to_ne_bytes());
+        rule
+    };
+    let rules = [
+        own,
+        of_mark(agent, AGENT_PRIORITY),
+        of_mark(release, RELEASE_PRIORITY),
+        local(version, LAST_PRIORITY, NEW),
+    ];
+    for rule in rules {
+        ignore(route.run(vec![rule]), libc::EEXIST)?;
+    }
+    ignore(route.run(vec![local(version, 0, DELETE)]), libc::ENOENT)
+}
+
+/// Leads the flows of a group to a table.
+pub(super) fn of_group(group: &FlowGroup, place: Place, number: usize) -> NetlinkRequest {
+    let FlowGroup { version, protocol, local_ports, remote_ports, .. } = group;
+    let mut message = rule(*version, place.priority(number), place.table(number), NEW);
+    message.attribute(FRA_IP_PROTO, &[*protocol]);
+    for (kind, ports) in [(FRA_SPORT_RANGE, local_ports), (FRA_DPORT_RANGE, remote_ports)] {
+        if let Some(ports) = ports {
+            let [a, b] = ports.start().to_ne_bytes();
+            let [c, d] = ports.end().to_ne_bytes();
+            message.attribute(kind, &[a, b, c, d]);
+        }
+    }
+    message
+}
+
+/// Removes the rules of all groups at a place.
+pub(super) fn remove(route: &mut Netlink, version: IpVersion, place: Place) -> Result<(), Error> {
+    let at = place.priority(0)..=place.priority(GROUPS_MAX - 1);
+    let present = of_groups(route, version)?;
+    for priority in present.priorities.into_iter().filter(|priority| at.contains(priority)) {
+        let table = place.first_table() + (priority - place.first_priority());
+        ignore(route.run(vec![rule(version, priority, table, DELETE)]), libc::ENOENT)?;
+    }
+    Ok(())
+}
+
+fn ignore(result: Result<(), Error>, errno: i32) -> Result<(), Error> {
+    match result {
+        Err(error) if error.errno() == Some(errno) => Ok(()),
+        other => other,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Change {
+    step: &'static str,
+    kind: u16,
+    flags: u16,
+}
+
+const NEW: Change = Change {
+    step: "adding a routing rule for tunnels",
+    kind: 32,
+    flags: NLM_F_ACK | 0x400 | 0x200,
+};
+const DELETE: Change =
+    Change { step: "removing a routing rule for tunnels", kind: 33, flags: NLM_F_ACK };
+
+fn local(version: IpVersion, priority: u32, change: Change) -> NetlinkRequest {
+    rule(version, priority, RT_TABLE_LOCAL, change)
+}
+
+fn rule(version: IpVersion, priority: u32, table: u32, change: Change) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(change.step, change.kind, change.flags);
+    message = message.fixed(&header(version, ACTION_TABLE));
+    message.attribute(FRA_PRIORITY, &priority.to_ne_bytes());
+    message.attribute(FRA_TABLE, &table.to_ne_bytes());
+    message
+}
+
+/// `fib_rule_hdr`: family, lengths of destination and source, tos, table, two reserved, action,
+/// flags.
+fn header(version: IpVersion, action: u8) -> [u8; HEADER_BYTES] {
+    [family(version), 0, 0, 0, 0, 0, 0, action, 0, 0, 0, 0]
+}
+
+const OWN_PRIORITY: u32 = 3;
+const AGENT_PRIORITY: u32 = 5;
+const RELEASE_PRIORITY: u32 = 6;
+const LAST_PRIORITY: u32 = 200;
+const RT_TABLE_LOCAL: u32 = 255;
+const HEADER_BYTES: usize = 12;
+const GETRULE: u16 = 34;
+const NLM_F_DUMP: u16 = 0x300;
+const ACTION_TABLE: u8 = 1;
+const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
+const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+const FRA_TABLE: u16 = 15;
+const FRA_IP_PROTO: u16 = 22;
+const FRA_SPORT_RANGE: u16 = 23;
+const FRA_DPORT_RANGE: u16 = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::testing::{bytes, sealed};
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_rule_of_a_group_byte_by_byte() {
+        let group = FlowGroup {
+            version: IpVersion::V4,
+            protocol: 6,
+            local_ports: Some(9070..=9079),
+            remote_ports: Some(443..=443),
+            routes: Vec::new(),
+        };
+        let wanted = "4400 0000 2000 0506 00000000 00000000 02 00 00 00 00 00 00 01 00000000 \
+                      0800 0600 51000000 0800 0f00 717b0000 0500 1600 06 000000 \
+                      0800 1700 6e237723 0800 1800 bb01bb01";
+        let wanted = bytes(wanted);
+        assert_eq!(sealed(&of_group(&group, Place::Second, 1)), wanted);
+    }
+}
