@@ -27,6 +27,8 @@ pub struct IkeConfig {
     pub child: ChildConfig,
     /// Who assigns inner addresses.
     pub inner: InnerConfig,
+    /// What the initiator says about earlier IKE SAs.
+    pub initial_contact: InitialContact,
     /// How long the keys of the IKE SA are used.
     pub lifetime: Duration,
     /// After this time without a packet from the peer, this side asks whether it is alive.
@@ -57,6 +59,16 @@ pub enum InnerConfig {
     Request,
     /// This side assigns these to a peer that requests them.
     Assign(InnerAddresses),
+}
+
+/// Whether an initiator asserts that its IKE SA is the only one between both identities (RFC 7296
+/// section 2.4). The peer then deletes all others, which a crash may have left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitialContact {
+    /// It is the only one.
+    Assert,
+    /// There are or may be others, which continue.
+    Omit,
 }
 
 /// Inner addresses of a peer.

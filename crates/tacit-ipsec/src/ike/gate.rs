@@ -19,6 +19,7 @@ use aws_lc_rs::hmac;
 
 use super::codec::{
     ExchangeType, IkeHeader, IkeMessage, IkePayload, NotifyPayload, encode_message, notify,
+    refuse_version,
 };
 use super::crypto::{RandomFailed, RandomSource, random_array};
 
@@ -67,7 +68,9 @@ impl IkeGate {
         bytes: &[u8],
         random: &mut dyn RandomSource,
     ) -> Result<GateDecision, RandomFailed> {
-        let Some(first) = FirstRequest::read(bytes) else { return Ok(GateDecision::Drop) };
+        let Some(first) = FirstRequest::read(bytes) else {
+            return Ok(refuse_version(bytes).map_or(GateDecision::Drop, GateDecision::Respond));
+        };
         if self.total >= HALF_OPEN_MAX {
             return Ok(GateDecision::Drop);
         }

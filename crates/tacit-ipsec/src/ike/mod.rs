@@ -12,8 +12,9 @@
 //!
 //! Built: `IKE_SA_INIT` with cookies and a second group, `IKE_AUTH` with shared keys or signatures
 //! and with inner addresses, `CREATE_CHILD_SA` for replacements of both kinds by either side and by
-//! both at once, `INFORMATIONAL` with deletion and liveness, NAT detection. One child SA at a time.
-//! Not built: fragments of messages (RFC 7383), groups of integers, further child SAs.
+//! both at once, `INFORMATIONAL` with deletion and liveness, NAT detection, fragments of messages
+//! (RFC 7383). One child SA at a time. Not built: groups of integers, further child SAs, EAP; a
+//! peer that requests them gets a refusal with its reason.
 
 mod auth;
 mod codec;
@@ -31,7 +32,8 @@ mod signature;
 
 pub use codec::CodecError;
 pub use config::{
-    ChildConfig, IkeConfig, InnerAddresses, InnerConfig, LocalAuth, PROPOSALS_MAX, RemoteAuth,
+    ChildConfig, IkeConfig, InitialContact, InnerAddresses, InnerConfig, LocalAuth, PROPOSALS_MAX,
+    RemoteAuth,
 };
 pub use connection::{IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeTransmit};
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};

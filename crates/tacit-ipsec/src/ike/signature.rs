@@ -44,6 +44,13 @@ pub trait AuthSigner: fmt::Debug + Send + Sync {
 
 /// Checks what the peer has signed.
 pub trait AuthVerifier: fmt::Debug + Send + Sync {
+    /// Returns the SHA-1 hashes of the `SubjectPublicKeyInfo` of the CAs that are trusted, by which
+    /// the peer chooses its certificate (RFC 7296 section 3.7). Without any, the peer sends the
+    /// certificate that it prefers. At most 32 are sent.
+    fn authorities(&self) -> Vec<[u8; 20]> {
+        Vec::new()
+    }
+
     /// Checks the chain of certificates, that the first is one of the identity, and the signature.
     ///
     /// # Errors

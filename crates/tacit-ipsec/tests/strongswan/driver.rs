@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
-use std::net::UdpSocket;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use tacit_ipsec::ike::{
     ChildConfig, EspProposal, IkeConfig, IkeConnection, IkeEvent, IkeIdentity, IkePath,
-    IkeProposal, IkeTransmit, InnerConfig, KeGroup, LocalAuth, Prf, RandomFailed, RandomSource,
-    RemoteAuth,
+    IkeProposal, IkeTransmit, InitialContact, InnerConfig, KeGroup, LocalAuth, Prf, RandomFailed,
+    RandomSource, RemoteAuth,
 };
 use tacit_ipsec::{ChildSa, Cipher, EspSpi, IntegrityHash, SecretBytes, TrafficSelector};
 
+use super::keys::{OwnKey, TrustedPeer};
 use super::ping;
 
 #[derive(Debug)]
@@ -27,8 +28,12 @@ impl RandomSource for SystemRandom {
 
 /// Runs until the connection has ended.
 pub(crate) fn run(role: &str) {
-    let socket = UdpSocket::bind("10.99.0.1:4500").unwrap();
-    let remote = "10.99.0.2:4500".parse().unwrap();
+    let address = |name| {
+        let address: IpAddr = std::env::var(name).unwrap().parse().unwrap();
+        SocketAddr::from((address, 4500))
+    };
+    let socket = UdpSocket::bind(address("IKE_OWN")).unwrap();
+    let remote = address("IKE_PEER");
     let path = IkePath { local: socket.local_addr().unwrap(), remote };
     let config = Arc::new(config(&std::env::var("IKE_PROPOSAL").unwrap()));
     let commands = commands();
@@ -128,6 +133,7 @@ fn print(event: &IkeEvent) {
         IkeEvent::AddressesAssigned(inner) => {
             println!("assigned {:?} {:?}", inner.addresses, inner.resolvers);
         }
+        IkeEvent::InitialContact => println!("initial-contact"),
         IkeEvent::Rekeyed => println!("rekeyed"),
         IkeEvent::ChildInstalled(child) => println!(
             "installed {:08x} {:08x} {:?}",
@@ -157,28 +163,39 @@ fn config(proposal: &str) -> IkeConfig {
         }
     };
     let key = SecretBytes::new(b"a shared key".to_vec());
-    let selector = |first: [u8; 4], last: [u8; 4]| {
-        vec![TrafficSelector::of_addresses(first.into(), last.into()).unwrap()]
+    let has_certificates = std::path::Path::new("branch.der").exists();
+    let (local_auth, remote_auth) = match has_certificates {
+        true => (
+            LocalAuth::Signature(Arc::new(OwnKey::read())),
+            RemoteAuth::Signature(Arc::new(TrustedPeer)),
+        ),
+        false => (LocalAuth::SharedKey(key.clone()), RemoteAuth::SharedKey(key)),
     };
-    // The peer narrows the end of this side to the address that it assigns.
+    let selector = |first: &str, last: &str| {
+        TrafficSelector::of_addresses(first.parse().unwrap(), last.parse().unwrap()).unwrap()
+    };
+    // The peer narrows the end of this side to the addresses that it assigns.
+    let every = || selector("0.0.0.0", "255.255.255.255");
+    let every6 = || selector("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
     let (inner, local) = match std::env::var("IKE_INNER").unwrap().as_str() {
-        "request" => (InnerConfig::Request, selector([0, 0, 0, 0], [255, 255, 255, 255])),
-        _ => (InnerConfig::Static, selector([10, 1, 0, 1], [10, 1, 0, 1])),
+        "request" => (InnerConfig::Request, vec![every(), every6()]),
+        _ => (InnerConfig::Static, vec![selector("10.1.0.1", "10.1.0.1")]),
     };
     IkeConfig {
         local: IkeIdentity::Fqdn("branch.example".to_owned()),
         remote: IkeIdentity::Fqdn("gw.example".to_owned()),
-        local_auth: LocalAuth::SharedKey(key.clone()),
-        remote_auth: RemoteAuth::SharedKey(key),
+        local_auth,
+        remote_auth,
         proposals: vec![IkeProposal { cipher: ike, prf, group }],
         child: ChildConfig {
             proposals: vec![EspProposal { cipher: esp, pfs: Some(group) }],
             local,
-            // The peer narrows it to 10.2.0.0/24.
-            remote: selector([10, 2, 0, 0], [10, 2, 255, 255]),
+            // The peer narrows it to 10.2.0.0/24 and fd02::/64.
+            remote: vec![selector("10.2.0.0", "10.2.255.255"), every6()],
             lifetime: Duration::from_secs(3600),
         },
         inner,
+        initial_contact: InitialContact::Assert,
         lifetime: Duration::from_secs(4 * 3600),
         liveness: Duration::from_secs(30),
     }

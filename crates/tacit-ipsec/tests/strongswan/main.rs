@@ -14,6 +14,7 @@
 )]
 
 mod driver;
+mod keys;
 mod ping;
 
 use std::path::PathBuf;
@@ -29,45 +30,117 @@ fn driver() {
 
 #[test]
 fn tacit_opens_and_both_sides_replace_keys_with_gcm() {
-    run("gcm", "initiator", &with_ping(REPLACE));
+    Setup::new("gcm").run(&with_ping(REPLACE));
 }
 
 #[test]
 fn tacit_opens_and_both_sides_replace_keys_with_chacha20() {
-    run("chacha", "initiator", &with_ping(REPLACE));
+    Setup::new("chacha").run(&with_ping(REPLACE));
 }
 
 #[test]
 fn tacit_opens_and_both_sides_replace_keys_with_cbc() {
-    run("cbc", "initiator", REPLACE);
+    Setup::new("cbc").run(REPLACE);
 }
 
 #[test]
-fn strongswan_assigns_an_inner_address_and_a_resolver() {
-    let wanted = "expect 'assigned .10.1.0.1. .10.2.0.53.' 1";
-    run("assigned", "initiator", &format!("{wanted}\n{}", with_ping(REPLACE)));
+fn strongswan_assigns_inner_addresses_and_resolvers_of_both_families() {
+    let setup = Setup {
+        inner: "request",
+        pools: "inner,inner6",
+        remote_ts: "dynamic",
+        ..Setup::new("gcm")
+    };
+    let wanted = "expect 'assigned .10.1.0.1, fd01::1. .10.2.0.53, fd02::53.' 1";
+    setup.run(&format!("{wanted}\n{}", with_ping(REPLACE)));
 }
 
 #[test]
 fn strongswan_opens_and_both_sides_replace_keys() {
-    run("gcm", "responder", &with_ping(REPLACE));
+    Setup { role: "responder", ..Setup::new("gcm") }.run(&with_ping(REPLACE));
 }
 
 #[test]
 fn both_sides_replace_keys_at_once() {
-    run("gcm", "initiator", &with_ping(AT_ONCE));
+    Setup::new("gcm").run(&with_ping(AT_ONCE));
+}
+
+#[test]
+fn ipv6_outside_works_in_both_roles() {
+    for role in ROLES {
+        let setup = Setup { role, own: "fd99::1", peer: "fd99::2", ..Setup::new("gcm") };
+        setup.run(&with_ping(REPLACE));
+    }
 }
 
 #[test]
 fn either_side_deletes_the_ike_sa() {
-    run("gcm", "initiator", "echo close >&3; expect closed 1; empty");
-    run("gcm", "initiator", "swan --terminate --ike tacit >terminate 2>&1; expect closed 1; empty");
+    Setup::new("gcm").run("echo close >&3; expect closed 1; empty");
+    Setup::new("gcm").run("swan --terminate --ike tacit >terminate 2>&1; expect closed 1; empty");
 }
 
 #[test]
 fn a_wrong_key_is_named() {
-    let script = script("gcm", "initiator", "expect 'failed peer-refused' 1");
+    let script = Setup::new("gcm").script("expect 'failed peer-refused' 1");
     let script = script.replace("secret = \"a shared key\"", "secret = \"another\"");
+    execute(&script.replace("expect active 1 #first", ""));
+}
+
+#[test]
+fn certificates_with_ecdsa_prove_both_sides() {
+    certificates("-algorithm EC -pkeyopt ec_paramgen_curve:P-256", "EcdsaP256");
+}
+
+#[test]
+fn certificates_with_ed25519_prove_both_sides() {
+    certificates("-algorithm ED25519", "Ed25519");
+}
+
+#[test]
+fn certificates_with_rsa_pss_prove_both_sides_in_fragments() {
+    certificates("-algorithm RSA -pkeyopt rsa_keygen_bits:4096", "RsaPss");
+}
+
+/// Both sides have a key of this kind; each side opens once.
+fn certificates(key: &str, scheme: &str) {
+    for role in ROLES {
+        let setup = Setup {
+            role,
+            key,
+            auth: "pubkey",
+            connection: "fragmentation = force",
+            charon: "rsa_pss = yes\n    fragment_size = 500",
+            ..Setup::new("gcm")
+        };
+        let checks = format!(
+            "expect 'signed {scheme}' 1
+            grep -q 'received cert request for .CN=ca' charon.log || fail 'no cert request'
+            grep -q 'received fragment #1 of ' charon.log || [ {scheme} != RsaPss ] || fail whole
+            grep -q 'splitting IKE message' charon.log || fail 'charon sent no fragments'"
+        );
+        setup.run(&format!("{checks}\n{}", with_ping(REPLACE)));
+    }
+}
+
+#[test]
+fn long_messages_reach_a_peer_that_joins_no_fragments() {
+    let setup = Setup {
+        key: "-algorithm RSA -pkeyopt rsa_keygen_bits:4096",
+        auth: "pubkey",
+        connection: "fragmentation = no",
+        charon: "rsa_pss = yes",
+        ..Setup::new("gcm")
+    };
+    setup.run(&with_ping(REPLACE));
+}
+
+#[test]
+fn a_peer_that_wants_eap_is_refused_at_once() {
+    let setup =
+        Setup { role: "responder", auth: "eap-md5", driver_auth: "psk", ..Setup::new("gcm") };
+    let script =
+        setup.script("expect 'failed wrong-auth-method' 1; grep -q AUTH_FAILED charon.log");
+    let script = script.replace("|| fail \"$(cat initiate)\"", "&& fail established");
     execute(&script.replace("expect active 1 #first", ""));
 }
 
@@ -93,33 +166,86 @@ for round in 1 2 3 4 5 6 7 8; do
 done
 echo close >&3; expect closed 1; empty";
 
+const ROLES: [&str; 2] = ["initiator", "responder"];
+
 /// After each change, an echo request shows that both sides have the same keys.
 fn with_ping(steps: &str) -> String {
     format!("ping\n{}", steps.replace("; one", "; one; ping"))
 }
 
-fn run(proposal: &str, role: &str, steps: &str) {
-    execute(&script(proposal, role, steps));
+/// How both sides are configured.
+struct Setup<'a> {
+    /// The role of the driver.
+    role: &'a str,
+    proposal: &'a str,
+    inner: &'a str,
+    pools: &'a str,
+    remote_ts: &'a str,
+    /// The addresses of the driver and of charon.
+    own: &'a str,
+    peer: &'a str,
+    /// How charon proves its identity, and the driver, if not in the same way.
+    auth: &'a str,
+    driver_auth: &'a str,
+    /// Options of `openssl genpkey`.
+    key: &'a str,
+    /// Further lines of the configuration of charon.
+    connection: &'a str,
+    charon: &'a str,
 }
 
-fn script(proposal: &str, role: &str, steps: &str) -> String {
-    let is_assigned = proposal == "assigned";
-    let proposal = if is_assigned { "gcm" } else { proposal };
-    let (ike, esp) = match proposal {
-        "gcm" => ("aes256gcm16-prfsha384-ecp256", "aes256gcm16-ecp256"),
-        "chacha" => ("chacha20poly1305-prfsha256-x25519", "chacha20poly1305-x25519"),
-        _ => ("aes256-sha512-prfsha512-ecp384", "aes128-sha256-ecp384"),
-    };
-    let begin = include_str!("begin.sh")
-        .replace("@IKE@", ike)
-        .replace("@ESP@", esp)
-        .replace("@PROPOSAL@", proposal)
-        .replace("@ROLE@", role)
-        .replace("@INNER@", if is_assigned { "request" } else { "static" })
-        .replace("@POOLS@", if is_assigned { "inner" } else { "" })
-        .replace("@REMOTE@", if is_assigned { "dynamic" } else { "10.1.0.1/32" })
-        .replace("@DRIVER@", &std::env::current_exe().unwrap().to_string_lossy());
-    format!("{begin}\n{steps}\n")
+impl<'a> Setup<'a> {
+    fn new(proposal: &'a str) -> Self {
+        Self {
+            role: "initiator",
+            proposal,
+            inner: "static",
+            pools: "",
+            remote_ts: "10.1.0.1/32",
+            own: "10.99.0.1",
+            peer: "10.99.0.2",
+            auth: "psk",
+            driver_auth: "",
+            key: "",
+            connection: "",
+            charon: "",
+        }
+    }
+
+    fn run(&self, steps: &str) {
+        execute(&self.script(steps));
+    }
+
+    fn script(&self, steps: &str) -> String {
+        let (ike, esp) = match self.proposal {
+            "gcm" => ("aes256gcm16-prfsha384-ecp256", "aes256gcm16-ecp256"),
+            "chacha" => ("chacha20poly1305-prfsha256-x25519", "chacha20poly1305-x25519"),
+            _ => ("aes256-sha512-prfsha512-ecp384", "aes128-sha256-ecp384"),
+        };
+        let driver = std::env::current_exe().unwrap();
+        let of_driver = if self.driver_auth.is_empty() { self.auth } else { self.driver_auth };
+        let mut begin = include_str!("begin.sh").to_owned();
+        for (name, value) in [
+            ("@IKE@", ike),
+            ("@ESP@", esp),
+            ("@PROPOSAL@", self.proposal),
+            ("@ROLE@", self.role),
+            ("@INNER@", self.inner),
+            ("@POOLS@", self.pools),
+            ("@REMOTE@", self.remote_ts),
+            ("@OWN@", self.own),
+            ("@PEER@", self.peer),
+            ("@AUTH@", self.auth),
+            ("@AUTH_OF_DRIVER@", of_driver),
+            ("@KEY@", self.key),
+            ("@CONNECTION@", self.connection),
+            ("@CHARON@", self.charon),
+            ("@DRIVER@", &driver.to_string_lossy()),
+        ] {
+            begin = begin.replace(name, value);
+        }
+        format!("{begin}\n{steps}\n")
+    }
 }
 
 fn execute(script: &str) {

@@ -44,6 +44,11 @@ impl CertPayload {
 }
 
 impl CertRequestPayload {
+    /// Asks for a certificate of one of these CAs; of any, if there are none.
+    pub(crate) fn x509(authorities: &[[u8; 20]]) -> Self {
+        Self { encoding: ENCODING_X509, authorities: authorities.concat() }
+    }
+
     pub(super) fn parse(body: &[u8]) -> Result<Self, CodecError> {
         let mut reader = Reader::new("certificate request", body);
         Ok(Self { encoding: reader.u8()?, authorities: reader.rest().to_vec() })

@@ -78,5 +78,8 @@ pub(super) const ENCRYPTED: u8 = 46;
 pub(super) const ENCRYPTED_FRAGMENT: u8 = 53;
 /// The bytes of number and total of a fragment.
 const FRAGMENT_BYTES: usize = 4;
+/// What precedes the IV of a fragment: the headers of the message and of the payload, number and
+/// total.
+pub(crate) const FRAGMENT_PREFIX_BYTES: usize = HEADER_BYTES + 4 + FRAGMENT_BYTES;
 /// The most fragments of a message.
 const FRAGMENTS_MAX: u16 = 64;

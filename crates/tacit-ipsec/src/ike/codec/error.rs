@@ -16,8 +16,6 @@ pub enum CodecError {
     TooMany(&'static str),
     /// The major version of the protocol is not 2.
     Version(u8),
-    /// The exchange type is not known.
-    Exchange(u8),
     /// A payload with the critical bit has an unknown type (RFC 7296 section 2.5).
     UnsupportedCritical(u8),
 }
@@ -33,7 +31,6 @@ impl fmt::Display for CodecError {
                 f.write_str("the message is IKEv1, which tacit does not support: use IKEv2")
             }
             Self::Version(major) => write!(f, "the message has IKE version {major}, not 2"),
-            Self::Exchange(kind) => write!(f, "exchange type {kind} is unknown"),
             Self::UnsupportedCritical(kind) => {
                 write!(f, "payload type {kind} is unknown, but marked as critical")
             }

@@ -23,6 +23,8 @@ pub(crate) enum ExchangeType {
     Auth,
     CreateChildSa,
     Informational,
+    /// An exchange that tacit does not have, as `IKE_INTERMEDIATE`.
+    Other(u8),
 }
 
 impl ExchangeType {
@@ -32,17 +34,18 @@ impl ExchangeType {
             Self::Auth => 35,
             Self::CreateChildSa => 36,
             Self::Informational => 37,
+            Self::Other(number) => number,
         }
     }
 
-    fn from_number(number: u8) -> Result<Self, CodecError> {
-        Ok(match number {
+    pub(super) fn from_number(number: u8) -> Self {
+        match number {
             34 => Self::SaInit,
             35 => Self::Auth,
             36 => Self::CreateChildSa,
             37 => Self::Informational,
-            other => return Err(CodecError::Exchange(other)),
-        })
+            other => Self::Other(other),
+        }
     }
 }
 
@@ -71,7 +74,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<ReadHeader, CodecError> {
     let header = IkeHeader {
         initiator_spi,
         responder_spi,
-        exchange: ExchangeType::from_number(exchange)?,
+        exchange: ExchangeType::from_number(exchange),
         from_initiator: flags & FLAG_INITIATOR != 0,
         is_response: flags & FLAG_RESPONSE != 0,
         message_id,
@@ -96,6 +99,6 @@ impl IkeHeader {
 /// The length of the header in bytes.
 pub(crate) const HEADER_BYTES: usize = 28;
 
-const MAJOR_VERSION: u8 = 2;
-const FLAG_INITIATOR: u8 = 0x08;
-const FLAG_RESPONSE: u8 = 0x20;
+pub(super) const MAJOR_VERSION: u8 = 2;
+pub(super) const FLAG_INITIATOR: u8 = 0x08;
+pub(super) const FLAG_RESPONSE: u8 = 0x20;

@@ -26,20 +26,22 @@ pub(crate) mod notify;
 mod reader;
 mod security_association;
 mod traffic_selectors;
+mod version;
 
 pub(crate) use auth::{AuthMethod, AuthPayload};
-pub(crate) use cert::CertPayload;
+pub(crate) use cert::{CertPayload, CertRequestPayload};
 pub(crate) use chain::{IkePayload, encode_payloads, parse_payloads};
 pub(crate) use config::{ConfigAttribute, ConfigKind, ConfigPayload};
 pub(crate) use delete::DeletePayload;
-pub(crate) use encrypted::{Fragment, encode_prefix};
+pub(crate) use encrypted::{FRAGMENT_PREFIX_BYTES, Fragment, encode_prefix};
 pub use error::CodecError;
 pub(crate) use header::{ExchangeType, IkeHeader};
 pub(crate) use identification::IdPayload;
 pub(crate) use key_exchange::KePayload;
-pub(crate) use message::{IkeMessage, encode_message};
+pub(crate) use message::{IkeMessage, MESSAGE_BYTES_MAX, encode_message};
 pub(crate) use notify::NotifyPayload;
 pub(crate) use security_association::{Proposal, ProtocolId, Transform, TransformKind};
 pub(crate) use traffic_selectors::TsPayload;
+pub(crate) use version::refuse_version;
 #[cfg(test)]
 mod tests;

@@ -75,6 +75,8 @@ pub(crate) const NAT_DETECTION_SOURCE_IP: u16 = 16388;
 pub(crate) const NAT_DETECTION_DESTINATION_IP: u16 = 16389;
 pub(crate) const COOKIE: u16 = 16390;
 pub(crate) const REKEY_SA: u16 = 16393;
+/// RFC 7383.
+pub(crate) const IKEV2_FRAGMENTATION_SUPPORTED: u16 = 16430;
 /// RFC 7427.
 pub(crate) const SIGNATURE_HASH_ALGORITHMS: u16 = 16431;
 

@@ -3,7 +3,6 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::cert::CertRequestPayload;
 use super::*;
 use crate::selector::TrafficSelector;
 
@@ -105,13 +104,10 @@ fn a_message_that_ends_early_is_refused_at_every_length() {
 fn rejected_messages_name_the_part_at_fault() {
     let mut ikev1 = encode_message(&header(), &[]);
     ikev1[17] = 0x10;
-    let mut exchange = encode_message(&header(), &[]);
-    exchange[18] = 99;
     let two_inside = [with_payload(46, 0, &[0; 40]), vec![0; 4]].concat();
     let selector = [1, 0, 0, 0, 7, 0, 0, 16, 0, 9, 0, 8, 10, 0, 0, 1, 10, 0, 0, 1];
     for (bytes, expected) in [
         (ikev1, CodecError::Version(1)),
-        (exchange, CodecError::Exchange(99)),
         (two_inside, CodecError::Length("message")),
         (with_payload(200, 0x80, &[]), CodecError::UnsupportedCritical(200)),
         (with_payload(40, 0, &[0; 15]), CodecError::Length("nonce")),
@@ -134,6 +130,27 @@ fn rejected_messages_name_the_part_at_fault() {
     ] {
         assert_eq!(IkeMessage::parse(&bytes), Err(expected));
     }
+}
+
+#[test]
+fn a_higher_version_is_refused_by_a_response_that_is_not_longer() {
+    let vendor = [IkePayload::VendorId(b"version 3".to_vec())];
+    let mut request = encode_message(&header(), &vendor);
+    assert_eq!(refuse_version(&request), None, "version 2");
+    request[17] = 0x10;
+    assert_eq!(refuse_version(&request), None, "IKEv1, whose peers do not know the notification");
+    request[17] = 0x30;
+    assert_eq!(IkeMessage::parse(&request), Err(CodecError::Version(3)));
+    let response = refuse_version(&request).unwrap();
+    assert!(response.len() <= request.len());
+    let response = IkeMessage::parse(&response).unwrap();
+    let expected = IkeHeader { is_response: true, from_initiator: false, ..header() };
+    assert_eq!(response.header, expected);
+    let kind = notify::INVALID_MAJOR_VERSION;
+    assert_eq!(response.payloads, [IkePayload::Notify(NotifyPayload::new(kind, []))]);
+    assert_eq!(refuse_version(&request[..35]), None, "shorter than the response");
+    request[19] |= 0x20;
+    assert_eq!(refuse_version(&request), None, "a response");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::address;
 use super::child::{ChildAnswer, ChildRequest};
-use super::payloads::notifications;
+use super::payloads::{certificate_request, notifications};
 use super::sa::{IkeRole, IkeSa, Opened, SaState};
 use super::task::Task;
 use super::{IkeConnection, IkeEvent};
@@ -14,7 +14,7 @@ use crate::ike::codec::{
     AuthMethod, AuthPayload, CertPayload, DeletePayload, ExchangeType, IdPayload, IkePayload,
     NotifyPayload, notify,
 };
-use crate::ike::config::{LocalAuth, RemoteAuth};
+use crate::ike::config::{InitialContact, LocalAuth, RemoteAuth};
 use crate::ike::crypto::Nonces;
 use crate::ike::failure::{FailureSide, IkeFailure};
 use crate::ike::identity::IkeIdentity;
@@ -53,9 +53,12 @@ impl IkeConnection {
         let offer = offer_esp(&child.proposals, ChildExchange::Auth, child_spi);
         let mut payloads = vec![IkePayload::IdInitiator(id)];
         payloads.extend(self.certificates());
+        payloads.extend(certificate_request(&self.config));
         payloads.push(IkePayload::IdResponder(self.config.remote.to_payload()));
         payloads.push(auth);
-        payloads.push(IkePayload::Notify(NotifyPayload::new(notify::INITIAL_CONTACT, [])));
+        if self.config.initial_contact == InitialContact::Assert {
+            payloads.push(IkePayload::Notify(NotifyPayload::new(notify::INITIAL_CONTACT, [])));
+        }
         payloads.extend(address::request(&self.config.inner));
         payloads.push(IkePayload::SecurityAssociation(offer));
         payloads.extend(self.selector_payloads());
@@ -107,8 +110,11 @@ impl IkeConnection {
             IkePayload::Auth(auth) => Some(auth),
             _ => None,
         });
-        let (Some(id), Some(auth)) = (id, auth) else {
-            return Err(IkeFailure::protocol("the peer's identity or AUTH payload is missing"));
+        let (id, auth) = match (id, auth) {
+            (Some(id), Some(auth)) => (id, auth),
+            // RFC 7296 section 2.16.
+            (Some(_), None) if !sa.is_initiator => return Err(eap_wanted()),
+            _ => return Err(IkeFailure::protocol("its identity or AUTH payload is missing")),
         };
         let identity = IkeIdentity::from_payload(id);
         if identity.as_ref() != Some(&self.config.remote) {
@@ -222,6 +228,10 @@ impl IkeConnection {
         };
         let nonces = self.auth.take().map(|context| context.nonces);
         self.establish(now, spi);
+        // RFC 7296 section 2.4.
+        if notifications(&opened.payloads).any(|one| one.kind == notify::INITIAL_CONTACT) {
+            self.event(IkeEvent::InitialContact);
+        }
         let Some(nonces) = nonces else { return };
         let mut payloads = vec![IkePayload::IdResponder(id)];
         payloads.extend(self.certificates());
@@ -281,6 +291,12 @@ fn unknown_scheme() -> IkeFailure {
     let message = "the peer signs with an algorithm that tacit refuses: use ECDSA with P-256 or \
                    P-384, Ed25519 or RSA-PSS on the peer, and not SHA-1 or PKCS #1 v1.5";
     IkeFailure::new("refused-signature", FailureSide::Peer, message)
+}
+
+fn eap_wanted() -> IkeFailure {
+    let message = "the peer wants to authenticate with EAP, which tacit does not support: \
+                   configure a shared key or a certificate on the peer";
+    IkeFailure::new("wrong-auth-method", FailureSide::Peer, message)
 }
 
 fn wrong_method(method: AuthMethod, wanted: &str) -> IkeFailure {

@@ -16,6 +16,10 @@ pub enum IkeEvent {
         /// The algorithms of the IKE SA.
         proposal: IkeProposal,
     },
+    /// The initiator has no other IKE SA between both identities: the user abandons the older ones
+    /// with [`IkeConnection::abandon`](super::IkeConnection::abandon) (RFC 7296 section 2.4). The
+    /// event follows [`Established`](Self::Established).
+    InitialContact,
     /// The peer has assigned these addresses. The event precedes that of the child SA.
     AddressesAssigned(InnerAddresses),
     /// The IKE SA has new keys.

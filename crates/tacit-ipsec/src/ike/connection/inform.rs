@@ -92,7 +92,7 @@ impl IkeConnection {
     }
 
     /// Continues without an IKE SA: with another one, if there is one, or not at all.
-    fn end_without(&mut self, now: Instant, spi: u64, failure: Option<IkeFailure>) {
+    pub(super) fn end_without(&mut self, now: Instant, spi: u64, failure: Option<IkeFailure>) {
         if spi != self.current {
             return;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::auth::AuthContext;
-use super::payloads::{key_exchange, notifications};
+use super::payloads::{certificate_request, key_exchange, notifications};
 use super::sa::{IkeRole, IkeSa, Retransmission};
 use super::{IkeConnection, IkePath};
 use crate::ike::codec::{
@@ -98,9 +98,10 @@ impl IkeConnection {
         let spis = IkeSpis { initiator: opening.spi, responder: 0 };
         payloads.extend(nat::payloads(spis, self.path.remote, self.random.as_mut())?);
         payloads.push(signature_hashes());
+        payloads.push(fragmentation_supported());
         opening.request = encode_message(&header, &payloads);
         opening.retransmission = Retransmission::start(now);
-        self.transmit(now, opening.request.clone());
+        self.transmit(now, [opening.request.clone()]);
         Ok(())
     }
 
@@ -112,7 +113,7 @@ impl IkeConnection {
         }
         if opening.retransmission.repeat(now) {
             let request = opening.request.clone();
-            self.transmit(now, request);
+            self.transmit(now, [request]);
         } else {
             self.fail(IkeFailure::no_answer("the first request (IKE_SA_INIT)"));
         }
@@ -140,7 +141,7 @@ impl IkeConnection {
             return;
         };
         let response = context.init_response.clone();
-        self.transmit(now, response);
+        self.transmit(now, [response]);
     }
 
     fn handle_init_response(
@@ -221,7 +222,9 @@ impl IkeConnection {
         let keys = IkeKeys::derive((proposal.cipher, proposal.prf), &seed, &nonces, spis)?;
         self.is_behind_nat = nat::is_translated(&message.payloads, spis, self.path.local);
         let rekey_at = self.rekey_at(now);
-        let sa = IkeSa::new(spis, IkeRole::Initiator, proposal, keys, rekey_at).after_init(None);
+        let sa = IkeSa::new(spis, IkeRole::Initiator, proposal, keys, rekey_at);
+        let mut sa = sa.after_init(None);
+        sa.has_fragments = joins_fragments(&message.payloads);
         let context = AuthContext {
             init_request: opening.request,
             init_response: bytes.to_vec(),
@@ -264,7 +267,9 @@ impl IkeConnection {
         if read.key_exchange.group != proposal.group.number() {
             return Err(other_group_wanted(&header, proposal.group));
         }
-        let answer = answer(&header, path, proposal, offer.number, &read, random.as_mut());
+        let options = options(&config, &message.payloads);
+        let chosen = (proposal, offer.number);
+        let answer = answer(&header, path, chosen, &read, options, random.as_mut());
         let (secret, response, nonces, spis) = answer.map_err(silent)?;
         let keys = secret.agree(&read.key_exchange.public_value).and_then(|shared| {
             let seed = seed(proposal.prf, &nonces, &shared);
@@ -275,7 +280,8 @@ impl IkeConnection {
         let mut connection = Self::empty(config, path, random, now);
         connection.is_behind_nat = is_behind_nat;
         let sa = IkeSa::new(spis, IkeRole::Responder, proposal, keys, now + HALF_OPEN);
-        let sa = sa.after_init(Some(response.clone()));
+        let mut sa = sa.after_init(Some(response.clone()));
+        sa.has_fragments = joins_fragments(&message.payloads);
         connection.current = sa.own_spi();
         connection.sas.push(sa);
         let init_request = bytes.to_vec();
@@ -285,7 +291,7 @@ impl IkeConnection {
             nonces,
             hashes_of_peer: hashes(&message.payloads),
         });
-        connection.transmit(now, response);
+        connection.transmit(now, [response]);
         Ok(connection)
     }
 }
@@ -296,9 +302,9 @@ type InitAnswer = (KeySecret, Vec<u8>, Nonces, IkeSpis);
 fn answer(
     header: &IkeHeader,
     path: IkePath,
-    proposal: IkeProposal,
-    number: u8,
+    (proposal, number): (IkeProposal, u8),
     read: &InitPayloads<'_>,
+    options: Vec<IkePayload>,
     random: &mut dyn RandomSource,
 ) -> Result<InitAnswer, IkeFailure> {
     let secret = KeySecret::generate(proposal.group, random)?;
@@ -311,7 +317,7 @@ fn answer(
         IkePayload::Nonce(nonce.clone()),
     ];
     payloads.extend(nat::payloads(spis, path.remote, random)?);
-    payloads.push(signature_hashes());
+    payloads.extend(options);
     let response =
         encode_message(&init_header(spis.initiator, responder, IkeRole::Responder), &payloads);
     let nonces = Nonces { initiator: read.nonce.to_vec(), responder: nonce };
@@ -338,6 +344,25 @@ impl<'a> InitPayloads<'a> {
         };
         Ok(Self { proposals, key_exchange, nonce })
     }
+}
+
+/// The payloads of a response that depend on the policy and the request: hashes of signatures, the
+/// request for certificates (RFC 7296 section 1.2), and fragmentation, which a responder announces
+/// to those who announce it (RFC 7383 section 2.3).
+fn options(config: &IkeConfig, request: &[IkePayload]) -> Vec<IkePayload> {
+    let mut payloads = vec![signature_hashes()];
+    payloads.extend(certificate_request(config));
+    payloads.extend(joins_fragments(request).then(fragmentation_supported));
+    payloads
+}
+
+fn fragmentation_supported() -> IkePayload {
+    IkePayload::Notify(NotifyPayload::new(notify::IKEV2_FRAGMENTATION_SUPPORTED, []))
+}
+
+/// Whether the sender of a message of `IKE_SA_INIT` joins fragments.
+fn joins_fragments(payloads: &[IkePayload]) -> bool {
+    notifications(payloads).any(|one| one.kind == notify::IKEV2_FRAGMENTATION_SUPPORTED)
 }
 
 /// The hashes with which this side verifies signatures (RFC 7427 section 4).

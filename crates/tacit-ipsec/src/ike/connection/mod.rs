@@ -19,6 +19,7 @@ mod address;
 mod auth;
 mod child;
 mod event;
+mod fragments;
 mod inform;
 mod init;
 mod payloads;
@@ -33,7 +34,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::codec::{ExchangeType, IkeMessage, IkePayload, NotifyPayload};
+use super::codec::{ExchangeType, IkeMessage, IkePayload, NotifyPayload, notify};
 use super::config::IkeConfig;
 use super::crypto::{KeGroup, RandomSource};
 use super::failure::IkeFailure;
@@ -41,6 +42,7 @@ use crate::child::EspSpi;
 pub use event::{IkeEvent, IkeTransmit};
 pub use init::IkeRefusal;
 use init::Opening;
+use payloads::notifications;
 use sa::{IkeSa, Opened, Received, SaState};
 use task::{Task, Wanted};
 use tunnel::Tunnel;
@@ -173,16 +175,11 @@ impl IkeConnection {
             Received::Repeated(response) => self.transmit(now, response),
             Received::Request(opened) => self.handle_request(now, spi, &opened),
             Received::Response(task, opened) => self.handle_response(now, spi, task, &opened),
-            Received::Malformed { is_response, failure, notify } => {
-                if let Some((kind, data)) = notify {
-                    let payload = IkePayload::Notify(NotifyPayload::new(kind, data));
-                    self.respond(now, spi, message.header.exchange, &[payload]);
-                }
-                // A response that cannot be read leaves both sides in different states.
-                if is_response {
-                    self.end_sa(now, spi, Some(failure));
-                }
+            Received::Malformed { notify: Some(notify), failure } => {
+                self.refuse_malformed(now, spi, message.header.exchange, notify, failure);
             }
+            // A response that cannot be read leaves both sides in different states.
+            Received::Malformed { notify: None, failure } => self.end_sa(now, spi, Some(failure)),
         }
         self.heard_at = now;
     }
@@ -193,12 +190,46 @@ impl IkeConnection {
             (true, ExchangeType::Auth) => self.handle_auth_request(now, spi, opened),
             (false, ExchangeType::CreateChildSa) => self.handle_create(now, spi, opened),
             (false, ExchangeType::Informational) => self.handle_inform(now, spi, opened),
-            // An exchange that does not fit the state; the peer gives up after its repetitions.
-            _ => {}
+            // It has overtaken the response to AUTH; the peer repeats it.
+            (true, _) if self.sa(spi).is_some_and(|sa| sa.is_initiator) => {}
+            _ => {
+                let exchange = opened.exchange;
+                let what = format_args!("it requests the exchange {exchange:?} at the wrong time");
+                let notify = NotifyPayload::new(notify::INVALID_SYNTAX, []);
+                self.refuse_malformed(now, spi, exchange, notify, IkeFailure::protocol(what));
+            }
+        }
+    }
+
+    /// Refuses an authentic request that breaks the protocol. INVALID_SYNTAX ends the IKE SA on
+    /// both sides without a deletion (RFC 7296 section 2.21.3), and every error does so before AUTH
+    /// is complete (section 2.21.2). An unknown critical payload otherwise ends nothing (section
+    /// 2.5).
+    fn refuse_malformed(
+        &mut self,
+        now: Instant,
+        spi: u64,
+        exchange: ExchangeType,
+        notify: NotifyPayload,
+        failure: IkeFailure,
+    ) {
+        let is_opening = self.sa(spi).is_some_and(|sa| sa.state == SaState::Opening);
+        let is_fatal = is_opening || notify.kind == notify::INVALID_SYNTAX;
+        self.respond(now, spi, exchange, &[IkePayload::Notify(notify)]);
+        if is_fatal {
+            self.retire(now, spi);
+            self.end_without(now, spi, Some(failure));
         }
     }
 
     fn handle_response(&mut self, now: Instant, spi: u64, task: Task, opened: &Opened) {
+        let is_fatal =
+            notifications(&opened.payloads).any(|one| one.kind == notify::INVALID_SYNTAX);
+        if is_fatal && !matches!(task, Task::Auth { .. }) {
+            let failure = IkeFailure::refused(notify::INVALID_SYNTAX, "a request");
+            self.end_sa(now, spi, Some(failure));
+            return;
+        }
         match task {
             Task::Auth { child_spi } => self.handle_auth_response(now, spi, child_spi, opened),
             Task::Child(task) => self.handle_child_response(now, spi, task, opened),
@@ -278,6 +309,13 @@ impl IkeConnection {
         self.send_wanted(now);
     }
 
+    /// Ends the connection without a message to the peer, which has lost its state: it has begun
+    /// another connection with [`IkeEvent::InitialContact`].
+    pub fn abandon(&mut self) {
+        self.sas.clear();
+        self.end(IkeEvent::Closed);
+    }
+
     /// Notes that an authentic packet of the peer arrived by a child SA: the peer is alive.
     pub fn note_packet(&mut self, now: Instant) {
         self.heard_at = now;
@@ -298,19 +336,22 @@ impl IkeConnection {
         }
     }
 
-    fn transmit(&mut self, now: Instant, bytes: Vec<u8>) {
+    /// Sends the datagrams of a message.
+    fn transmit(&mut self, now: Instant, datagrams: impl IntoIterator<Item = Vec<u8>>) {
         self.sent_at = now;
-        // A user that does not poll loses the oldest datagrams; they are repeated.
-        if self.transmits.len() == TRANSMITS_MAX {
-            self.transmits.pop_front();
+        for bytes in datagrams {
+            // A user that does not poll loses the oldest datagrams; they are repeated.
+            if self.transmits.len() == TRANSMITS_MAX {
+                self.transmits.pop_front();
+            }
+            self.transmits.push_back(IkeTransmit::Message(bytes));
         }
-        self.transmits.push_back(IkeTransmit::Message(bytes));
     }
 
     fn respond(&mut self, now: Instant, spi: u64, exchange: ExchangeType, payloads: &[IkePayload]) {
         let Some(sa) = self.sas.iter_mut().find(|sa| sa.own_spi() == spi) else { return };
         match sa.respond(exchange, payloads, self.random.as_mut()) {
-            Ok(bytes) => self.transmit(now, bytes),
+            Ok(datagrams) => self.transmit(now, datagrams),
             Err(failed) => self.fail(failed.into()),
         }
     }
@@ -331,7 +372,7 @@ impl IkeConnection {
     ) {
         let Some(sa) = self.sas.iter_mut().find(|sa| sa.own_spi() == spi) else { return };
         match sa.request(now, exchange, payloads, task, self.random.as_mut()) {
-            Ok(bytes) => self.transmit(now, bytes),
+            Ok(datagrams) => self.transmit(now, datagrams),
             Err(failed) => self.fail(failed.into()),
         }
     }
@@ -401,7 +442,8 @@ impl IkeConnection {
 const SAS_MAX: usize = 6;
 /// The most child SAs of a connection.
 const CHILDREN_MAX: usize = 8;
-const TRANSMITS_MAX: usize = 64;
+/// The most datagrams that wait for the user: more than the fragments of one message.
+const TRANSMITS_MAX: usize = 128;
 const EVENTS_MAX: usize = 64;
 /// How long a deleted IKE SA repeats its last response.
 const GONE: Duration = Duration::from_secs(60);

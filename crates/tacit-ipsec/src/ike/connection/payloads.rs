@@ -1,6 +1,7 @@
 //! Payloads that several exchanges use.
 
-use crate::ike::codec::{IkePayload, KePayload, NotifyPayload};
+use crate::ike::codec::{CertRequestPayload, IkePayload, KePayload, NotifyPayload};
+use crate::ike::config::{IkeConfig, RemoteAuth};
 use crate::ike::crypto::KeySecret;
 
 /// The notifications of a message.
@@ -16,3 +17,15 @@ pub(super) fn key_exchange(secret: &KeySecret) -> IkePayload {
     let public_value = secret.public_value().to_vec();
     IkePayload::KeyExchange(KePayload { group: secret.group().number(), public_value })
 }
+
+/// Asks a peer that must prove its identity with a signature for its certificate (RFC 7296 section
+/// 3.7).
+pub(super) fn certificate_request(config: &IkeConfig) -> Option<IkePayload> {
+    let RemoteAuth::Signature(verifier) = &config.remote_auth else { return None };
+    let mut authorities = verifier.authorities();
+    authorities.truncate(AUTHORITIES_MAX);
+    Some(IkePayload::CertRequest(CertRequestPayload::x509(&authorities)))
+}
+
+/// The most CAs that are named in a request for certificates.
+const AUTHORITIES_MAX: usize = 32;

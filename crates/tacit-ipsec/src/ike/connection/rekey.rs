@@ -75,10 +75,7 @@ impl IkeConnection {
             return;
         }
         match self.accept_rekey(now, spi, &opened.payloads) {
-            Err(refusal) => {
-                self.respond(now, spi, exchange, &[IkePayload::Notify(refusal.notify)]);
-                self.event(IkeEvent::ExchangeFailed(refusal.failure));
-            }
+            Err(refusal) => self.refuse_create(now, spi, refusal),
             Ok((payloads, new_spi, nonces)) => {
                 self.respond(now, spi, exchange, &payloads);
                 let outstanding = self.sa_mut(spi).and_then(|sa| sa.outstanding.as_mut());
@@ -89,6 +86,17 @@ impl IkeConnection {
                     self.replace_sa(now, spi, new_spi);
                 }
             }
+        }
+    }
+
+    /// Refuses a request for an IKE SA or a child SA.
+    pub(super) fn refuse_create(&mut self, now: Instant, spi: u64, refusal: ChildRefusal) {
+        let ChildRefusal { notify, failure } = refusal;
+        if notify.kind == notify::INVALID_SYNTAX {
+            self.refuse_malformed(now, spi, ExchangeType::CreateChildSa, notify, failure);
+        } else {
+            self.respond(now, spi, ExchangeType::CreateChildSa, &[IkePayload::Notify(notify)]);
+            self.event(IkeEvent::ExchangeFailed(failure));
         }
     }
 
@@ -145,11 +153,13 @@ impl IkeConnection {
         let rekey_at = self.rekey_at(now);
         let expires_at = now + self.config.lifetime;
         let Some(old) = self.sa(old) else { return Ok(()) };
+        let has_fragments = old.has_fragments;
         let seed = rekeyed_seed(old.keys.prf, &old.keys.derive, new.nonces, new.shared);
         let algorithms = (new.proposal.cipher, new.proposal.prf);
         let keys = IkeKeys::derive(algorithms, &seed, new.nonces, new.spis)?;
         let mut sa = IkeSa::new(new.spis, new.role, new.proposal, keys, rekey_at);
         sa.expires_at = expires_at;
+        sa.has_fragments = has_fragments;
         self.sas.push(sa);
         Ok(())
     }

@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::fragments::{Payloads, Reassembly};
 use super::task::{Task, Wanted};
 use crate::ike::codec::{
-    CodecError, ExchangeType, IkeHeader, IkeMessage, IkePayload, encode_payloads, notify,
-    parse_payloads,
+    CodecError, ExchangeType, Fragment, IkeHeader, IkeMessage, IkePayload, NotifyPayload,
+    encode_payloads, notify, parse_payloads,
 };
 use crate::ike::crypto::{CryptoFailed, IkeKeys, IkeSpis, RandomSource};
 use crate::ike::failure::IkeFailure;
@@ -32,8 +33,15 @@ pub(super) struct IkeSa {
     pub(super) outstanding: Option<Outstanding>,
     /// The message ID of the next request of the peer.
     expected_request: u32,
-    /// The response to the last request of the peer, for when the peer repeats it.
-    last_response: Option<Vec<u8>>,
+    /// The response to the last request of the peer, for when the peer repeats it; empty if there
+    /// is none.
+    last_response: Vec<Vec<u8>>,
+    /// Whether both sides have announced that they join fragments (RFC 7383 section 2.3).
+    pub(super) has_fragments: bool,
+    /// The request of the peer that is incomplete.
+    partial_request: Reassembly,
+    /// The response of the peer that is incomplete.
+    partial_response: Reassembly,
     /// What this side wants to request next. At most [`WANTED_MAX`].
     wanted: VecDeque<Wanted>,
 }
@@ -78,7 +86,8 @@ pub(super) enum SaState {
 pub(super) struct Outstanding {
     message_id: u32,
     exchange: ExchangeType,
-    bytes: Vec<u8>,
+    /// One datagram, or one for each fragment.
+    datagrams: Vec<Vec<u8>>,
     pub(super) task: Task,
     retransmission: Retransmission,
 }
@@ -118,13 +127,14 @@ pub(super) enum Received {
     /// A request that this side has not seen.
     Request(Opened),
     /// A request that was answered; the response is sent again.
-    Repeated(Vec<u8>),
+    Repeated(Vec<Vec<u8>>),
     /// The response to the outstanding request.
     Response(Task, Opened),
     /// A message that does not fit, or that is not authentic.
     Ignored,
     /// An authentic message that breaks the protocol (RFC 7296 section 2.21).
-    Malformed { is_response: bool, failure: IkeFailure, notify: Option<(u16, Vec<u8>)> },
+    /// A request is answered with the notification; a response has none.
+    Malformed { notify: Option<NotifyPayload>, failure: IkeFailure },
 }
 
 impl IkeSa {
@@ -146,7 +156,10 @@ impl IkeSa {
             next_request: 0,
             outstanding: None,
             expected_request: 0,
-            last_response: None,
+            last_response: Vec::new(),
+            has_fragments: false,
+            partial_request: Reassembly::default(),
+            partial_response: Reassembly::default(),
             wanted: VecDeque::new(),
         }
     }
@@ -159,7 +172,7 @@ impl IkeSa {
         } else {
             self.expected_request = 1;
         }
-        self.last_response = response;
+        self.last_response = response.into_iter().collect();
         self
     }
 
@@ -198,13 +211,14 @@ impl IkeSa {
         payloads: &[IkePayload],
         task: Task,
         random: &mut dyn RandomSource,
-    ) -> Result<Vec<u8>, CryptoFailed> {
+    ) -> Result<Vec<Vec<u8>>, CryptoFailed> {
         let message_id = self.next_request;
-        let bytes = self.seal(exchange, Id::Request(message_id), payloads, random)?;
+        let datagrams = self.seal(exchange, Id::Request(message_id), payloads, random)?;
         self.next_request = message_id.checked_add(1).ok_or(CryptoFailed::Library)?;
         let retransmission = Retransmission::start(now);
-        let sent = bytes.clone();
-        self.outstanding = Some(Outstanding { message_id, exchange, bytes, task, retransmission });
+        let sent = datagrams.clone();
+        self.outstanding =
+            Some(Outstanding { message_id, exchange, datagrams, task, retransmission });
         Ok(sent)
     }
 
@@ -214,21 +228,23 @@ impl IkeSa {
         exchange: ExchangeType,
         payloads: &[IkePayload],
         random: &mut dyn RandomSource,
-    ) -> Result<Vec<u8>, CryptoFailed> {
+    ) -> Result<Vec<Vec<u8>>, CryptoFailed> {
         let message_id = self.expected_request;
-        let bytes = self.seal(exchange, Id::Response(message_id), payloads, random)?;
+        let datagrams = self.seal(exchange, Id::Response(message_id), payloads, random)?;
         self.expected_request = message_id.checked_add(1).ok_or(CryptoFailed::Library)?;
-        self.last_response = Some(bytes.clone());
-        Ok(bytes)
+        self.last_response.clone_from(&datagrams);
+        Ok(datagrams)
     }
 
+    /// Writes a message: one datagram, or fragments if it is long and the peer joins them (RFC 7383
+    /// section 2.5).
     fn seal(
         &mut self,
         exchange: ExchangeType,
         id: Id,
         payloads: &[IkePayload],
         random: &mut dyn RandomSource,
-    ) -> Result<Vec<u8>, CryptoFailed> {
+    ) -> Result<Vec<Vec<u8>>, CryptoFailed> {
         let (Id::Request(message_id) | Id::Response(message_id)) = id;
         let header = IkeHeader {
             initiator_spi: self.spis.initiator,
@@ -241,18 +257,30 @@ impl IkeSa {
         let (first, body) = encode_payloads(payloads);
         let key =
             if self.is_initiator { &mut self.keys.initiator } else { &mut self.keys.responder };
-        key.seal(&header, first, None, &body, random)
+        let room = key.fragment_room(DATAGRAM_BYTES_MAX);
+        if !self.has_fragments || body.len() <= room {
+            return Ok(vec![key.seal(&header, first, None, &body, random)?]);
+        }
+        let total = u16::try_from(body.len().div_ceil(room)).map_err(|_| CryptoFailed::Library)?;
+        let fragments = (1..).zip(body.chunks(room)).map(|(number, part)| {
+            let first = if number == 1 { first } else { 0 };
+            key.seal(&header, first, Some(Fragment { number, total }), part, random)
+        });
+        fragments.collect()
     }
 
     /// Receives an encrypted message of this IKE SA.
     pub(super) fn receive(&mut self, message: &IkeMessage, bytes: &[u8]) -> Received {
         let header = &message.header;
-        let Some(part) = message.encrypted.filter(|part| part.fragment.is_none()) else {
+        let is_allowed = |fragment: Option<Fragment>| fragment.is_none() || self.has_fragments;
+        let Some(part) = message.encrypted.filter(|part| is_allowed(part.fragment)) else {
             return Received::Ignored;
         };
         let is_next = !header.is_response && header.message_id == self.expected_request;
-        let is_repeated =
-            !header.is_response && Some(header.message_id) == self.expected_request.checked_sub(1);
+        // Only the first fragment repeats the response (RFC 7383 section 2.6.1).
+        let is_repeated = !header.is_response
+            && Some(header.message_id) == self.expected_request.checked_sub(1)
+            && part.fragment.is_none_or(|fragment| fragment.number == 1);
         let is_awaited = header.is_response
             && self.outstanding.as_ref().is_some_and(|one| {
                 one.message_id == header.message_id && one.exchange == header.exchange
@@ -260,15 +288,29 @@ impl IkeSa {
         if !(is_next || is_repeated || is_awaited) {
             return Received::Ignored;
         }
+        let reassembly =
+            if is_awaited { &mut self.partial_response } else { &mut self.partial_request };
+        let is_needed = |fragment| reassembly.needs(header.message_id, fragment);
+        if !is_repeated && !part.fragment.is_none_or(is_needed) {
+            return Received::Ignored;
+        }
         let key = if self.is_initiator { &self.keys.responder } else { &self.keys.initiator };
         let Ok(inner) = key.open(bytes, part.offset) else { return Received::Ignored };
         if is_repeated {
-            return self.last_response.clone().map_or(Received::Ignored, Received::Repeated);
+            return Received::Repeated(self.last_response.clone());
         }
         if matches!(self.state, SaState::Gone { .. }) {
             return Received::Ignored;
         }
-        let payloads = match parse_payloads(part.first_payload, &inner) {
+        let mut whole = Payloads { first: part.first_payload, bytes: inner };
+        if let Some(fragment) = part.fragment {
+            match reassembly.add(header.message_id, fragment, whole) {
+                Some(joined) => whole = joined,
+                None => return Received::Ignored,
+            }
+        }
+        reassembly.clear();
+        let payloads = match parse_payloads(whole.first, &whole.bytes) {
             Ok(payloads) => payloads,
             Err(error) => return malformed(header, error),
         };
@@ -286,9 +328,9 @@ impl IkeSa {
     }
 
     /// Repeats the outstanding request. Returns `None` if there were enough repetitions.
-    pub(super) fn retransmit(&mut self, now: Instant) -> Option<Vec<u8>> {
+    pub(super) fn retransmit(&mut self, now: Instant) -> Option<Vec<Vec<u8>>> {
         let outstanding = self.outstanding.as_mut()?;
-        outstanding.retransmission.repeat(now).then(|| outstanding.bytes.clone())
+        outstanding.retransmission.repeat(now).then(|| outstanding.datagrams.clone())
     }
 }
 
@@ -302,12 +344,12 @@ enum Id {
 /// An authentic message that cannot be read: UNSUPPORTED_CRITICAL_PAYLOAD with the type of the
 /// payload, or INVALID_SYNTAX (RFC 7296 sections 2.5 and 2.21.2).
 fn malformed(header: &IkeHeader, error: CodecError) -> Received {
-    let notify = match error {
+    let (kind, data) = match error {
         CodecError::UnsupportedCritical(kind) => (notify::UNSUPPORTED_CRITICAL_PAYLOAD, vec![kind]),
         _ => (notify::INVALID_SYNTAX, Vec::new()),
     };
-    let notify = (!header.is_response).then_some(notify);
-    Received::Malformed { is_response: header.is_response, failure: error.into(), notify }
+    let notify = (!header.is_response).then(|| NotifyPayload::new(kind, data));
+    Received::Malformed { notify, failure: error.into() }
 }
 
 /// The delay before the first repetition of a request.
@@ -316,5 +358,8 @@ const RETRANSMIT_FIRST: Duration = Duration::from_secs(1);
 const RETRANSMIT_DELAY_MAX: Duration = Duration::from_secs(16);
 /// How often a request is repeated: about two minutes altogether.
 const RETRANSMITS_MAX: u32 = 9;
+/// The longest message in one datagram: with the non-ESP marker and the headers of UDP and IPv6 it
+/// is a packet of 1,280 bytes, which every path for IPv6 accepts (RFC 7383 section 2.5.1).
+const DATAGRAM_BYTES_MAX: usize = 1280 - 40 - 8 - 4;
 /// The most requests that wait for their turn.
 const WANTED_MAX: usize = 16;

@@ -52,9 +52,9 @@ impl IkeConnection {
         for sa in self.sas.iter_mut().filter(due) {
             repeated.push((sa.own_spi(), sa.retransmit(now)));
         }
-        for (spi, bytes) in repeated {
-            match bytes {
-                Some(bytes) => self.transmit(now, bytes),
+        for (spi, datagrams) in repeated {
+            match datagrams {
+                Some(datagrams) => self.transmit(now, datagrams),
                 None => {
                     let failure = IkeFailure::no_answer("requests on the IKE SA");
                     self.end_sa(now, spi, Some(failure));

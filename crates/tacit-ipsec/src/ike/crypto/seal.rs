@@ -9,7 +9,7 @@ use super::failed::CryptoFailed;
 use super::random::{RandomSource, random_array};
 use crate::cipher::Cipher;
 use crate::cipher_key::{CBC_IV_BYTES, CipherKey, IntegrityError};
-use crate::ike::codec::{Fragment, IkeHeader, encode_prefix};
+use crate::ike::codec::{FRAGMENT_PREFIX_BYTES, Fragment, IkeHeader, encode_prefix};
 
 /// The keys of one direction of an IKE SA.
 #[derive(Debug)]
@@ -29,6 +29,14 @@ impl SealKey {
     ) -> Result<Self, CryptoFailed> {
         let key = CipherKey::new(cipher, encryption, integrity);
         Ok(Self { cipher, key: key.map_err(|_| CryptoFailed::Library)?, counter: 0 })
+    }
+
+    /// Returns how many bytes of payloads fit into a fragment in a message of `message_bytes`.
+    pub(crate) fn fragment_room(&self, message_bytes: usize) -> usize {
+        let around = FRAGMENT_PREFIX_BYTES + self.cipher.iv_bytes() + self.cipher.icv_bytes();
+        let text = message_bytes.saturating_sub(around);
+        // The last byte of whole blocks is the length of the padding.
+        (text - text % self.cipher.block_bytes()).saturating_sub(1).max(1)
     }
 
     /// Writes a message with encrypted payloads.
@@ -174,6 +182,24 @@ mod tests {
             for length in 0..sealed.len() {
                 let opened = key.open(&sealed[..length], offset);
                 assert_eq!(opened, Err(CryptoFailed::Integrity), "{cipher:?} {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_fragment_fills_its_datagram_and_no_more() {
+        for cipher in CIPHERS {
+            for message_bytes in 500..540 {
+                let mut key = key(cipher);
+                let fragment = Some(Fragment { number: 2, total: 2 });
+                let mut seal = |payloads: usize| {
+                    let payloads = vec![0; payloads];
+                    let sealed = key.seal(&header(), 0, fragment, &payloads, &mut TestRandom(1));
+                    sealed.unwrap().len()
+                };
+                let room = self::key(cipher).fragment_room(message_bytes);
+                assert!(seal(room) <= message_bytes, "{cipher:?}");
+                assert!(seal(room + 1) > message_bytes, "{cipher:?}");
             }
         }
     }

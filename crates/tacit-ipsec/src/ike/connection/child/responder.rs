@@ -11,7 +11,7 @@ use crate::ike::connection::payloads::{key_exchange, notifications};
 use crate::ike::connection::sa::{Opened, SaState};
 use crate::ike::connection::task::{ChildCollision, Task};
 use crate::ike::connection::tunnel::{Tunnel, TunnelState};
-use crate::ike::connection::{CHILDREN_MAX, DELETE_OVERDUE, IkeConnection, IkeEvent};
+use crate::ike::connection::{CHILDREN_MAX, DELETE_OVERDUE, IkeConnection};
 use crate::ike::crypto::{KeGroup, KeySecret, Nonces, random_nonce};
 use crate::ike::failure::{FailureSide, IkeFailure};
 use crate::ike::proposal::{ChildExchange, answer_esp, choose_esp, describe};
@@ -54,10 +54,7 @@ impl IkeConnection {
                 }
                 self.ensure_active();
             }
-            Err(refusal) => {
-                self.respond(now, spi, exchange, &[IkePayload::Notify(refusal.notify)]);
-                self.event(IkeEvent::ExchangeFailed(refusal.failure));
-            }
+            Err(refusal) => self.refuse_create(now, spi, refusal),
         }
     }
 

@@ -1,8 +1,10 @@
 //! Two connections with a virtual clock.
 
 mod collisions;
+mod fragments;
 mod opening;
 mod pair;
+mod refusals;
 mod schedules;
 mod signatures;
 

@@ -39,6 +39,9 @@ pub(super) struct Pair {
     pub(super) network: Network,
     pub(super) now: Instant,
     pub(super) random: TestRandom,
+    /// The longest datagram that was sent, and how many there were.
+    pub(super) longest: usize,
+    pub(super) datagrams: usize,
     /// Datagrams in flight, by the time when they arrive and a number that keeps the order.
     flight: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     sent: u64,
@@ -66,6 +69,7 @@ pub(in crate::ike) fn config(local: &str, remote: &str, ends: [u8; 2]) -> IkeCon
             lifetime: Duration::from_secs(3600),
         },
         inner: InnerConfig::Static,
+        initial_contact: InitialContact::Assert,
         lifetime: Duration::from_secs(4 * 3600),
         liveness: Duration::from_secs(60),
     }
@@ -149,6 +153,8 @@ impl Pair {
             network,
             now: Instant::now(),
             random: TestRandom(seed),
+            longest: 0,
+            datagrams: 0,
             flight: BTreeMap::new(),
             sent: 0,
         };
@@ -192,6 +198,8 @@ impl Pair {
     }
 
     fn send(&mut self, to: usize, bytes: Vec<u8>) {
+        self.longest = self.longest.max(bytes.len());
+        self.datagrams += 1;
         if self.dice() < self.network.repeated {
             self.post(to, bytes.clone());
         }

@@ -12,22 +12,22 @@ use super::pair::{Pair, config};
 use crate::ike::*;
 
 #[derive(Debug)]
-enum Key {
+pub(super) enum Key {
     Ed25519(Ed25519KeyPair),
     EcdsaP384(EcdsaKeyPair),
 }
 
 impl Key {
-    fn ed25519() -> Self {
+    pub(super) fn ed25519() -> Self {
         Self::Ed25519(Ed25519KeyPair::generate().unwrap())
     }
 
-    fn p384() -> Self {
+    pub(super) fn p384() -> Self {
         let algorithm = &signature::ECDSA_P384_SHA384_ASN1_SIGNING;
         Self::EcdsaP384(EcdsaKeyPair::generate(algorithm).unwrap())
     }
 
-    fn public(&self) -> Vec<u8> {
+    pub(super) fn public(&self) -> Vec<u8> {
         match self {
             Self::Ed25519(key) => key.public_key().as_ref().to_vec(),
             Self::EcdsaP384(key) => key.public_key().as_ref().to_vec(),
@@ -59,7 +59,7 @@ impl AuthSigner for Key {
 
 /// Trusts one key.
 #[derive(Debug)]
-struct Trusted(Vec<u8>);
+pub(super) struct Trusted(pub(super) Vec<u8>);
 
 impl AuthVerifier for Trusted {
     fn verify(&self, signed: &SignedByPeer<'_>) -> Result<(), IkeFailure> {
@@ -69,7 +69,7 @@ impl AuthVerifier for Trusted {
             other => panic!("{other:?}"),
         };
         let key = UnparsedPublicKey::new(algorithm, &self.0);
-        let is_right = signed.certificates == [&self.0[..]]
+        let is_right = signed.certificates.first() == Some(&&self.0[..])
             && key.verify(signed.message, signed.signature).is_ok();
         let failure = IkeFailure::new("wrong-signature", FailureSide::Peer, "wrong signature");
         is_right.then_some(()).ok_or(failure)
@@ -77,7 +77,7 @@ impl AuthVerifier for Trusted {
 }
 
 /// Two sides, of which each trusts the key of the other.
-fn configs(first: Key, second: Key) -> (IkeConfig, IkeConfig) {
+pub(super) fn configs(first: Key, second: Key) -> (IkeConfig, IkeConfig) {
     let mut a = config("a.example", "b.example", [1, 2]);
     let mut b = config("b.example", "a.example", [2, 1]);
     a.remote_auth = RemoteAuth::Signature(Arc::new(Trusted(second.public())));
