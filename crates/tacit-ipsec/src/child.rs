@@ -1,4 +1,4 @@
-//! Defines [`ChildSa`]: what IKE hands to the data path when a tunnel is ready.
+//! Defines [`ChildSa`]: the keys and settings of a tunnel that IKE passes to the data path.
 
 use crate::cipher::Cipher;
 use crate::secret::SecretBytes;

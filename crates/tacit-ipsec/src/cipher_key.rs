@@ -1,5 +1,5 @@
-//! Holds the keys of a [`Cipher`] for one direction, and encrypts and authenticates with them: the
-//! part that ESP packets and IKE messages have in common.
+//! Encrypts and authenticates bytes with the keys of a [`Cipher`] for one direction. ESP packets
+//! and IKE messages both use this module.
 
 use std::fmt;
 

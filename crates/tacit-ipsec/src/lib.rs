@@ -1,9 +1,9 @@
-//! The protocols of IPsec, without I/O: IKEv2 (RFC 7296), which agrees on keys, and ESP (RFC 4303),
-//! which protects packets with them.
+//! Implements the protocols of IPsec, without I/O. IKEv2 (RFC 7296) negotiates keys; ESP (RFC 4303)
+//! protects packets with these keys.
 //!
-//! Everything here is a function of its inputs: no socket, no file, no clock. Time and randomness
-//! are arguments, so tests run two peers with a virtual clock, and fuzzing needs no network. The
-//! ciphers are those of aws-lc-rs.
+//! The code depends only on its inputs, and uses no socket, file or clock. Time and randomness are
+//! arguments, so tests run two peers with a virtual clock, and fuzzing needs no network. aws-lc-rs
+//! provides the ciphers.
 //!
 //! ```text
 //!   UDP datagrams      clock, random bytes

@@ -1,8 +1,8 @@
-//! Distinguishes what arrives at a UDP port for ESP (RFC 3948): ESP, IKE messages behind a marker
-//! of four zero bytes, and keepalives.
+//! Distinguishes the datagrams at a UDP port for ESP (RFC 3948): ESP packets, IKE messages after a
+//! marker of four zero bytes, and keepalives.
 //!
-//! A receive call of the kernel may return several datagrams of one sender in one buffer. Each of
-//! them is examined on its own.
+//! A receive call of the kernel may return several datagrams of one sender in one buffer. Each
+//! datagram is examined separately.
 
 use crate::child::EspSpi;
 

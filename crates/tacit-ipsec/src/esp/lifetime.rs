@@ -1,7 +1,7 @@
 //! Limits how much data one key protects: the lifetime of an SA in bytes and packets.
 //!
-//! At the soft limit IKE negotiates a new SA; at the hard limit the SA processes nothing more (RFC
-//! 4301 section 4.4.2.1). Lifetimes in time belong to IKE, which has the clock.
+//! At the soft limit IKE negotiates a new SA; at the hard limit the SA processes no more packets
+//! (RFC 4301 section 4.4.2.1). IKE limits the time, because only IKE has a clock.
 
 use super::counters::SaCounters;
 

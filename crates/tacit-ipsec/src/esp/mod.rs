@@ -1,4 +1,4 @@
-//! ESP in tunnel mode (RFC 4303) inside UDP (RFC 3948).
+//! Implements ESP in tunnel mode (RFC 4303) inside UDP (RFC 3948).
 //!
 //! In reading order:
 //! * [`OutboundSa`] seals packets, [`InboundSa`] opens them, both in place;

@@ -5,11 +5,11 @@
 //!          └────── header_bytes() ─┘              └──────────── seal writes ───────────────┘
 //! ```
 //!
-//! The caller writes the inner packet behind [`OutboundSa::header_bytes`] of room. Everything else
-//! is written in place, so a packet is never copied again.
+//! The caller leaves [`OutboundSa::header_bytes`] free and writes the inner packet after them.
+//! `seal` writes all other fields in place, so no packet is copied.
 //!
-//! A sequence number is used once: it is also the IV. An SA without numbers refuses packets, and
-//! its user replaces it (RFC 4303 section 3.3.3).
+//! A sequence number is also the IV, so each number is used only once. When an SA has used all
+//! numbers, it refuses packets, and the caller replaces the SA (RFC 4303 section 3.3.3).
 
 use std::sync::Arc;
 

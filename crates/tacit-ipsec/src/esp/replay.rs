@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The bitmap is a ring of words (RFC 6479): to move the window, the words between the old and the
-//! new top are cleared, and nothing is shifted. It has more words than the window needs, so that a
-//! clear word never belongs to the window.
+//! new top are cleared, and nothing is shifted. The ring has more words than the window needs, so
+//! that a word that is being cleared is never in the window.
 //!
 //! The receiver of an extended number gets only its lower half, and derives the upper half from the
 //! position of the window (RFC 4303 appendix A2.2).

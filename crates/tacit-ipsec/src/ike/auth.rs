@@ -1,4 +1,5 @@
-//! The AUTH payload: how a side proves that it sent the first messages (RFC 7296 section 2.15).
+//! Computes the AUTH payload, by which a side proves that it sent the first messages (RFC 7296
+//! section 2.15).
 
 use super::codec::IdPayload;
 use super::crypto::Prf;

@@ -1,4 +1,4 @@
-//! What the policy says about one peer.
+//! Defines [`IkeConfig`]: the settings of the policy for one peer.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Defines [`IkeFailure`]: what kind of failure it is, which side has to act, and what to do.
+//! Defines [`IkeFailure`], the description of a failure: its kind, the side that has to act, and
+//! what to do.
 
 use std::fmt;
 
@@ -46,15 +47,15 @@ impl IkeFailure {
 
     /// An authenticated peer, or in `IKE_SA_INIT` the sender of an answer, broke the protocol.
     pub(crate) fn protocol(what: impl fmt::Display) -> Self {
-        let message = format!("the peer broke the protocol: {what}; read the peer's log");
+        let message = format!("the peer violated the IKE protocol: {what}; read the peer's log");
         Self::new("peer-protocol-error", FailureSide::Peer, message)
     }
 
     /// The peer answers no request.
     pub(crate) fn no_answer(what: &str) -> Self {
         let message = format!(
-            "the peer does not answer {what}: check that it runs, that its address and port are \
-             right, and that no firewall drops UDP port 4500"
+            "the peer does not answer {what}: check that the peer runs, that its address and port \
+             are right, and that no firewall drops UDP port 4500"
         );
         Self::new("peer-does-not-answer", FailureSide::Network, message)
     }
@@ -65,8 +66,8 @@ impl IkeFailure {
         let (side, step) = match kind {
             notify::NO_PROPOSAL_CHOSEN => (
                 FailureSide::Both,
-                "both sides need a proposal in common; compare their algorithms, key lengths and \
-                 groups",
+                "the two sides have no proposal in common; compare the algorithms, key lengths and \
+                 groups of both",
             ),
             notify::AUTHENTICATION_FAILED => (
                 FailureSide::Both,
@@ -74,20 +75,21 @@ impl IkeFailure {
             ),
             notify::TS_UNACCEPTABLE => (
                 FailureSide::Both,
-                "the addresses, protocols and ports of the rule have nothing in common with those \
-                 of the peer's tunnel, or the peer cannot install the tunnel; read the peer's log",
+                "the rule and the peer's tunnel have no addresses, protocols and ports in common, \
+                 or the peer cannot install the tunnel; read the peer's log",
             ),
             notify::INVALID_MAJOR_VERSION => {
                 (FailureSide::Peer, "enable IKEv2 on the peer; tacit does not support IKEv1")
             }
             notify::INTERNAL_ADDRESS_FAILURE | notify::FAILED_CP_REQUIRED => (
                 FailureSide::Both,
-                "the peer assigned no inner address; check its pool of addresses, and whether the \
-                 policy requests one",
+                "the peer assigned no inner address; check the peer's address pool, and whether \
+                 the policy requests an inner address",
             ),
-            notify::NO_ADDITIONAL_SAS => {
-                (FailureSide::Peer, "the peer allows no further child SA; enable rekeying on it")
-            }
+            notify::NO_ADDITIONAL_SAS => (
+                FailureSide::Peer,
+                "the peer allows no further child SA; enable rekeying on the peer",
+            ),
             _ => (FailureSide::Peer, "read the peer's log"),
         };
         let message = format!("the peer refused {what} with {name}: {step}");
@@ -98,16 +100,18 @@ impl IkeFailure {
     pub(crate) fn crypto(failed: CryptoFailed) -> Self {
         match failed {
             CryptoFailed::Random => {
-                Self::new("no-randomness", FailureSide::Host, "the system supplies no random bytes")
+                Self::new("no-randomness", FailureSide::Host, "the kernel returned no random bytes")
             }
             CryptoFailed::PublicValue => {
                 Self::protocol("the peer's public value is not in the group")
             }
-            CryptoFailed::Integrity => Self::protocol("a message has a wrong integrity check"),
+            CryptoFailed::Integrity => {
+                Self::protocol("the integrity check value of a message is wrong")
+            }
             CryptoFailed::Library => Self::new(
                 "crypto-library",
                 FailureSide::Host,
-                "the cryptographic library refuses a key",
+                "the cryptographic library rejected a key",
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Entry points of the fuzzer to parsers of IKE.
+//! Provides entry points that fuzz the parsers of IKE messages.
 
 use super::codec::{IkeMessage, IkePayload, Proposal, encode_message};
 

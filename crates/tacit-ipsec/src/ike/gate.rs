@@ -1,4 +1,4 @@
-//! Decides about first requests before there is any state for them (RFC 7296 section 2.6).
+//! Decides which first requests of unknown senders get an IKE SA (RFC 7296 section 2.6).
 //!
 //! ```text
 //!   first request ──> few half-open IKE SAs ──> accept
@@ -7,9 +7,10 @@
 //!                └──> too many ──> drop
 //! ```
 //!
-//! The cookie is a MAC of the sender's address, SPI and nonce, so an attacker with a forged address
-//! never sees it, and tacit keeps nothing until it returns. Limits: [`HALF_OPEN_MAX`] half-open IKE
-//! SAs, [`HALF_OPEN_OF_ADDRESS_MAX`] of one address once cookies are demanded.
+//! The cookie is a MAC of the sender's address, SPI and nonce. An attacker with a forged address
+//! does not receive the cookie. tacit stores no state before a request contains the cookie. Limits:
+//! [`HALF_OPEN_MAX`] half-open IKE SAs, [`HALF_OPEN_OF_ADDRESS_MAX`] of one address once cookies
+//! are demanded.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

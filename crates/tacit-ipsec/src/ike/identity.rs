@@ -1,4 +1,5 @@
-//! Defines [`IkeIdentity`]: who a side claims to be, and proves with AUTH (RFC 7296 section 3.5).
+//! Defines [`IkeIdentity`]: the name that a side claims, and proves by its AUTH payload (RFC 7296
+//! section 3.5).
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,8 +1,9 @@
-//! IKEv2 (RFC 7296): two peers prove who they are, and agree on the keys of a tunnel.
+//! Implements IKEv2 (RFC 7296), by which two peers authenticate each other and negotiate the keys
+//! of a tunnel.
 //!
 //! In reading order:
 //! * [`IkeConfig`]: what the policy says about a peer;
-//! * [`IkeConnection`]: the exchanges with it, as a state machine;
+//! * [`IkeConnection`]: the exchanges with a peer, as a state machine;
 //! * [`IkeGate`]: which first requests of strangers become connections;
 //! * [`IkeEvent`]: what the connection reports, with the keys of tunnels;
 //! * [`IkeFailure`]: why something failed, and which side has to change what.

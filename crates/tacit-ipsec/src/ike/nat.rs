@@ -1,8 +1,8 @@
-//! NAT detection (RFC 7296 section 2.23).
+//! Detects a NAT between the peers (RFC 7296 section 2.23).
 //!
-//! tacit carries ESP in UDP always. A peer does so if it assumes a NAT, so this side sends a source
-//! hash that fits no address. Whether a NAT is in front of this side follows from the destination
-//! hash of the peer.
+//! tacit always sends ESP inside UDP. A peer sends ESP inside UDP only if it assumes a NAT. So this
+//! side sends a source hash that matches no address. The destination hash from the peer shows
+//! whether a NAT is in front of this side.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,7 +1,8 @@
-//! Signatures in AUTH that name their algorithm (RFC 7427), and who makes and checks them.
+//! Encodes the signatures in AUTH payloads with their algorithm (RFC 7427), and defines the traits
+//! that sign and verify.
 //!
-//! Private keys and certificates belong to the user of this crate: it implements [`AuthSigner`] and
-//! [`AuthVerifier`].
+//! The caller of this crate holds the private keys and certificates, and implements [`AuthSigner`]
+//! and [`AuthVerifier`].
 
 use std::fmt;
 

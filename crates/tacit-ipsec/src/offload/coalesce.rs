@@ -1,10 +1,10 @@
 //! Joins consecutive TCP packets of one connection to one large packet, so that the kernel
 //! processes its headers once.
 //!
-//! Joining loses nothing: dividing the large packet again gives the same packets. So packets are
-//! joined only if their headers are equal in all fields that a large packet has only once: traffic
-//! class, TTL, acknowledgement, window, and every byte of the options. A packet with PSH or with a
-//! shorter payload is the last of a large packet; packets with other flags are never joined.
+//! If a large packet is divided again, the result must be the same packets. So packets are joined
+//! only if these fields of their headers are equal: traffic class, TTL, acknowledgement, window,
+//! and every byte of the options. A packet with PSH or with a shorter payload is always the last
+//! part of a large packet. Packets with other flags are never joined.
 //!
 //! The checksums of each packet are verified before it is joined, because the kernel does not
 //! verify those of a large packet. A packet with a wrong checksum is delivered alone, and the

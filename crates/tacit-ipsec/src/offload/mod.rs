@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A TUN device with `IFF_VNET_HDR` puts a header of [`VNET_HEADER_BYTES`] before each packet. The
-//! header says which work the kernel left: computing a checksum, dividing the packet. [`Offload`]
-//! is the content of this header.
+//! header says what the kernel has left to do: to compute a checksum, or to divide the packet.
+//! [`Offload`] is the content of this header.
 
 mod coalesce;
 mod segment;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The bytes are untrusted: a program inside or a peer chooses them. A packet that is shorter than
-//! its headers say is an error; bytes behind the packet are ignored (RFC 4303 section 2.7 allows
+//! its headers say is an error; bytes after the packet are ignored (RFC 4303 section 2.7 allows
 //! them as padding).
 //!
 //! Limits: [`EXTENSION_HEADERS_MAX`]. Jumbograms (RFC 2675) are refused.

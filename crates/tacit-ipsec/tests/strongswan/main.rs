@@ -4,9 +4,9 @@
 //!   driver 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 charon
 //! ```
 //!
-//! The driver is this program again: it moves datagrams between a socket on port 4500 and a
-//! connection, prints events, and reads commands. Without strongSwan the tests fail; the script
-//! `scripts/install-deps.sh` installs it.
+//! The driver is a second process of this test program: it moves datagrams between a socket on port
+//! 4500 and a connection, prints events, and reads commands. Without strongSwan the tests fail; the
+//! script `scripts/install-deps.sh` installs it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! An echo request through a tunnel, which shows that both sides have the same keys. It needs a
-//! cipher of the AEAD kind.
+//! Sends an echo request through a tunnel, to show that both sides have the same keys. The tunnel
+//! must have an AEAD cipher.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use tacit_ipsec::{ChildSa, Cipher, SaKeys};

@@ -1,4 +1,4 @@
-//! The authentication payload (RFC 7296 section 3.8).
+//! Parses and writes the authentication payload (RFC 7296 section 3.8).
 
 use super::error::CodecError;
 use super::reader::Reader;

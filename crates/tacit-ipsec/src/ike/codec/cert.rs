@@ -1,4 +1,5 @@
-//! The certificate payload (RFC 7296 section 3.6) and the certificate request (section 3.7).
+//! Parses and writes the certificate payload (RFC 7296 section 3.6) and the certificate request
+//! payload (section 3.7).
 
 use super::error::CodecError;
 use super::reader::Reader;

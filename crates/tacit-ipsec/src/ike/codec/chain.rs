@@ -1,4 +1,4 @@
-//! The chain of payloads (RFC 7296 section 3.2).
+//! Parses and writes the payloads of a message, one after the other (RFC 7296 section 3.2).
 
 use super::auth::AuthPayload;
 use super::cert::{CertPayload, CertRequestPayload};
@@ -37,7 +37,7 @@ pub(crate) enum IkePayload {
 pub(crate) fn parse_payloads(first: u8, bytes: &[u8]) -> Result<Vec<IkePayload>, CodecError> {
     match read(first, bytes, 0)? {
         (payloads, None) => Ok(payloads),
-        (_, Some(_)) => Err(CodecError::Value("encrypted payload inside another")),
+        (_, Some(_)) => Err(CodecError::Value("payload inside an encrypted payload")),
     }
 }
 

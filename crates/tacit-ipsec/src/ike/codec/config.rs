@@ -1,4 +1,4 @@
-//! The configuration payload (RFC 7296 section 3.15).
+//! Parses and writes the configuration payload (RFC 7296 section 3.15).
 
 use super::error::CodecError;
 use super::reader::Reader;

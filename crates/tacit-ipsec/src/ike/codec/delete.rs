@@ -1,4 +1,4 @@
-//! The delete payload (RFC 7296 section 3.11).
+//! Parses and writes the delete payload (RFC 7296 section 3.11).
 
 use super::error::CodecError;
 use super::reader::Reader;

@@ -1,4 +1,5 @@
-//! The encrypted payload (RFC 7296 section 3.14) and the encrypted fragment (RFC 7383 section 2.5).
+//! Parses the headers of the encrypted payload (RFC 7296 section 3.14) and of the encrypted
+//! fragment payload (RFC 7383 section 2.5), and writes those of the former.
 
 use super::error::CodecError;
 use super::header::{HEADER_BYTES, IkeHeader};

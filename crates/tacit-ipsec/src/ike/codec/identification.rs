@@ -1,4 +1,4 @@
-//! The identification payload (RFC 7296 section 3.5).
+//! Parses and writes the identification payload (RFC 7296 section 3.5).
 
 use super::error::CodecError;
 use super::reader::Reader;

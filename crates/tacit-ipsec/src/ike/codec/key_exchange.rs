@@ -1,4 +1,4 @@
-//! The key exchange payload (RFC 7296 section 3.4).
+//! Parses and writes the key exchange payload (RFC 7296 section 3.4).
 
 use super::error::CodecError;
 use super::reader::Reader;

@@ -1,4 +1,4 @@
-//! A whole message: the header and the payloads that are in clear.
+//! Parses and writes a whole message: the header and the payloads in clear.
 
 use super::chain::{self, IkePayload};
 use super::encrypted::EncryptedPart;

@@ -6,10 +6,11 @@
 //!   the last may be SK or SKF, which contains further payloads, encrypted
 //! ```
 //!
-//! One file has one payload. Lengths are strict: a field that ends early or late is an error that
-//! names the field. What is not known is kept or skipped as section 2.5 requires: an unknown
-//! payload is skipped unless its critical bit is set, and an unknown transform stays in its
-//! proposal, so that the proposal cannot be chosen by mistake. Lists and lengths have limits.
+//! Each payload has a file. Lengths are checked strictly: a field that is too short or too long is
+//! an error that names the field. Section 2.5 defines what happens to unknown parts. The parser
+//! skips an unknown payload, or reports an error if its critical bit is set. It keeps an unknown
+//! transform in its proposal, so that this proposal cannot be chosen by mistake. Lists and lengths
+//! have limits.
 
 mod auth;
 mod cert;

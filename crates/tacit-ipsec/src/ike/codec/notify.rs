@@ -1,4 +1,5 @@
-//! The notify payload, and the numbers of notifications (RFC 7296 section 3.10).
+//! Parses and writes the notify payload, and defines the numbers of notifications (RFC 7296 section
+//! 3.10).
 
 use super::error::CodecError;
 use super::reader::Reader;

@@ -1,4 +1,4 @@
-//! A cursor over the bytes of a message that never reads past their end.
+//! Defines a cursor that reads the bytes of a message, and never reads past their end.
 
 use super::error::CodecError;
 

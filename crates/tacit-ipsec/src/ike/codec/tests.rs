@@ -1,4 +1,4 @@
-//! Rejected messages by name, round trips, and arbitrary bytes.
+//! Tests the parser of messages with invalid messages, round trips and arbitrary bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

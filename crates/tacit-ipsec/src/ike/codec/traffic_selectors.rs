@@ -1,4 +1,4 @@
-//! The traffic selector payload (RFC 7296 section 3.13).
+//! Parses and writes the traffic selector payload (RFC 7296 section 3.13).
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Configuration payloads: inner addresses from the peer (RFC 7296 sections 2.19 and 3.15).
+//! Requests and assigns inner addresses by configuration payloads (RFC 7296 sections 2.19 and
+//! 3.15).
 
 use std::net::IpAddr;
 

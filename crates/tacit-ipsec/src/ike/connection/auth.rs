@@ -1,5 +1,5 @@
-//! `IKE_AUTH`: both sides prove who they are, and make the first child SA (RFC 7296 sections 1.2
-//! and 2.15).
+//! Runs the exchange `IKE_AUTH`: both sides authenticate each other and create the first child SA
+//! (RFC 7296 sections 1.2 and 2.15).
 
 use std::time::Instant;
 
@@ -266,8 +266,8 @@ impl IkeConnection {
 fn wrong_identity(claimed: Option<&IkeIdentity>, expected: &IkeIdentity) -> IkeFailure {
     let claimed = claimed.map_or_else(|| "of an unknown type".to_owned(), ToString::to_string);
     let message = format!(
-        "the peer's identity is {claimed}, the policy expects {expected}: correct the remote \
-         identity in the policy, or the peer's own identity"
+        "the peer's identity is {claimed}, but the policy expects {expected}: correct the remote \
+         identity in the policy, or the identity in the peer's configuration"
     );
     IkeFailure::new("wrong-identity", FailureSide::Both, message)
 }
@@ -275,15 +275,15 @@ fn wrong_identity(claimed: Option<&IkeIdentity>, expected: &IkeIdentity) -> IkeF
 fn not_this_side(wanted: Option<&IkeIdentity>, own: &IkeIdentity) -> IkeFailure {
     let wanted = wanted.map_or_else(|| "of an unknown type".to_owned(), ToString::to_string);
     let message = format!(
-        "the peer asks for the identity {wanted}, this side is {own}: correct the local identity \
-         in the policy, or the remote identity on the peer"
+        "the peer expects the identity {wanted}, but this side has the identity {own}: correct the \
+         local identity in the policy, or the remote identity on the peer"
     );
     IkeFailure::new("wrong-identity", FailureSide::Both, message)
 }
 
 fn no_common_hash() -> IkeFailure {
-    let message = "the peer verifies no signature that the key of this side can make: enable \
-                   RFC 7427 and the hash of the key on the peer, or use another key";
+    let message = "the peer supports no signature algorithm of this side's key: enable RFC 7427 \
+                   and the hash algorithm of the key on the peer, or use another key";
     IkeFailure::new("no-common-signature", FailureSide::Both, message)
 }
 
@@ -301,15 +301,15 @@ fn eap_wanted() -> IkeFailure {
 
 fn wrong_method(method: AuthMethod, wanted: &str) -> IkeFailure {
     let message = format!(
-        "the peer authenticates with {method:?}, the policy requires {wanted}: configure the same \
-         kind of authentication on both sides"
+        "the peer authenticates with {method:?}, but the policy requires {wanted}: configure the \
+         same kind of authentication on both sides"
     );
     IkeFailure::new("wrong-auth-method", FailureSide::Both, message)
 }
 
 fn wrong_key(peer: &IkeIdentity) -> IkeFailure {
     let message = format!(
-        "the shared key of {peer} is not the one of the policy: configure the same key on both \
+        "the peer {peer} has another shared key than the policy: configure the same key on both \
          sides"
     );
     IkeFailure::new("wrong-shared-key", FailureSide::Both, message)

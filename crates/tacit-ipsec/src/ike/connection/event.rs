@@ -1,4 +1,4 @@
-//! What a connection reports and sends.
+//! Defines the events that a connection reports and the datagrams that it sends.
 
 use crate::child::{ChildSa, EspSpi};
 use crate::ike::config::InnerAddresses;

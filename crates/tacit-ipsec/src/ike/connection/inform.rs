@@ -1,4 +1,5 @@
-//! `INFORMATIONAL`: deletion and liveness (RFC 7296 section 1.4).
+//! Runs the exchange `INFORMATIONAL`: deletes SAs, and checks that the peer is alive (RFC 7296
+//! section 1.4).
 
 use std::time::Instant;
 

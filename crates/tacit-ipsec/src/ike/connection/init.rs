@@ -1,4 +1,4 @@
-//! `IKE_SA_INIT`: the key exchange of both roles (RFC 7296 section 1.2).
+//! Runs the exchange `IKE_SA_INIT`, the key exchange, in both roles (RFC 7296 section 1.2).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ struct InitPayloads<'a> {
 impl IkeConnection {
     pub(super) fn start_init(&mut self, now: Instant) -> Result<(), IkeFailure> {
         let Some(first) = self.config.proposals.first() else {
-            let message = "the policy has no proposal for the IKE SA: add one";
+            let message = "the policy has no proposal for the IKE SA: add a proposal";
             return Err(IkeFailure::new("no-proposal", FailureSide::Policy, message));
         };
         let group = first.group;
@@ -165,7 +165,7 @@ impl IkeConnection {
             }
             let Some(left) = opening.changes_left.checked_sub(1) else {
                 return Err(IkeFailure::protocol(
-                    "the peer demands one cookie or group after another",
+                    "the peer requests a cookie or another group again and again",
                 ));
             };
             opening.changes_left = left;
@@ -187,7 +187,8 @@ impl IkeConnection {
             let number = number.unwrap_or_default();
             let message = format!(
                 "the peer requires key exchange group {number}, which no proposal of the policy \
-                 has: add a proposal with a group of the peer, or change the peer's"
+                 has: add a proposal with this group to the policy, or change the groups of the \
+                 peer"
             );
             IkeFailure::new("no-common-group", FailureSide::Both, message)
         })
@@ -209,7 +210,7 @@ impl IkeConnection {
             || proposal.group != opening.secret.group()
         {
             return Err(IkeFailure::protocol(
-                "the peer chose another group than the group of the key exchange",
+                "the peer chose another group than that of the key exchange",
             ));
         }
         let shared = opening.secret.agree(&read.key_exchange.public_value)?;
@@ -390,8 +391,10 @@ fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
 
 /// INVALID_KE_PAYLOAD with the group that this side wants (RFC 7296 section 1.2).
 fn other_group_wanted(header: &IkeHeader, group: KeGroup) -> IkeRefusal {
-    let message =
-        format!("the peer begins with another group: tacit asks the peer for group {group:?}");
+    let message = format!(
+        "the first request of the peer has another key exchange group than the policy: tacit \
+         requests group {group:?}"
+    );
     let failure = IkeFailure::new("other-group", FailureSide::Both, message);
     refuse(header, notify::INVALID_KE_PAYLOAD, group.number().to_be_bytes().to_vec(), failure)
 }

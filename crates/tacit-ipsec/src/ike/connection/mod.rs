@@ -1,4 +1,4 @@
-//! One peer: the exchanges of IKEv2 as a state machine without I/O.
+//! Runs the exchanges of IKEv2 with one peer, as a state machine without I/O.
 //!
 //! ```text
 //!   handle_datagram ─┐                          ┌─> poll_transmit
@@ -7,10 +7,10 @@
 //!                        child SAs
 //! ```
 //!
-//! After each call of a `handle_` function or a command, the user calls the `poll_` functions until
-//! they return `None`. A connection has one current IKE SA. While it is replaced there are two, or
-//! three if both sides replace it at once; each has a message window of its own. Child SAs belong
-//! to the connection, so replacing the IKE SA does not move them (RFC 7296 section 2.8).
+//! After each call of a `handle_` function or a command, the caller calls the `poll_` functions
+//! until they return `None`. A connection has one current IKE SA. While this SA is being replaced
+//! there are two, or three if both sides replace it at the same time. Each SA has a message window
+//! of its own. Child SAs belong to the connection and not to an IKE SA (RFC 7296 section 2.8).
 //!
 //! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated nine times in two
 //! minutes. Messages that are not authentic change nothing.

@@ -1,4 +1,4 @@
-//! Payloads that several exchanges use.
+//! Creates and finds the payloads that several exchanges use.
 
 use crate::ike::codec::{CertRequestPayload, IkePayload, KePayload, NotifyPayload};
 use crate::ike::config::{IkeConfig, RemoteAuth};

@@ -1,4 +1,5 @@
-//! `CREATE_CHILD_SA` for IKE SAs: new keys for the connection (RFC 7296 sections 1.3.2 and 2.18).
+//! Runs the exchange `CREATE_CHILD_SA` for IKE SAs: replaces the keys of the IKE SA (RFC 7296
+//! sections 1.3.2 and 2.18).
 
 use std::time::Instant;
 
@@ -211,7 +212,7 @@ impl IkeConnection {
         };
         if read.key_exchange.group != proposal.group.number() {
             return Err(IkeFailure::protocol(
-                "the peer chose another group than the group of the key exchange",
+                "the peer chose another group than that of the key exchange",
             ));
         }
         let shared = task.secret.agree(&read.key_exchange.public_value)?;
@@ -301,8 +302,8 @@ fn spi_of(proposal: &Proposal) -> Result<u64, IkeFailure> {
 
 fn no_proposal(offered: &[Proposal]) -> ChildRefusal {
     let message = format!(
-        "to replace the IKE SA, the peer offers only algorithms that the policy does not accept: \
-         {}; configure one of the policy's algorithms on the peer",
+        "the policy accepts none of the algorithms that the peer offers for new keys of the IKE \
+         SA: {}; configure one of the policy's algorithms on the peer",
         describe(offered)
     );
     ChildRefusal {

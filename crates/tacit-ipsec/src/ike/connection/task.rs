@@ -1,4 +1,4 @@
-//! What the outstanding request of an IKE SA is for.
+//! Defines the purpose of an IKE SA's outstanding request.
 
 use crate::ike::crypto::{KeySecret, Nonces};
 

@@ -1,4 +1,5 @@
-//! What happens as time passes.
+//! Handles the timers of a connection: repeated requests, expired SAs, liveness checks and
+//! keepalives.
 
 use std::time::{Duration, Instant};
 

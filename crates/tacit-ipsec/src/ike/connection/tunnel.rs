@@ -1,4 +1,4 @@
-//! A child SA as IKE keeps it.
+//! Defines the state that IKE keeps for a child SA.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Defines [`CryptoFailed`].
+//! Defines [`CryptoFailed`]: the reasons why a cryptographic operation fails.
 
 use super::random::RandomFailed;
 

@@ -1,4 +1,4 @@
-//! The keys of IKE SAs and their children (RFC 7296 sections 2.14, 2.17 and 2.18).
+//! Derives the keys of IKE SAs and of child SAs (RFC 7296 sections 2.14, 2.17 and 2.18).
 
 use super::failed::CryptoFailed;
 use super::prf::Prf;

@@ -1,5 +1,5 @@
-//! The cryptography of IKE: key exchange, pseudorandom functions, key derivation, and the
-//! encryption of messages. The algorithms are those of aws-lc-rs.
+//! Implements the cryptography of IKE with aws-lc-rs: key exchange, pseudorandom functions, key
+//! derivation, and the encryption of messages.
 
 mod failed;
 mod group;

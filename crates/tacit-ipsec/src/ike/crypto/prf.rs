@@ -1,4 +1,4 @@
-//! Pseudorandom functions (RFC 7296 section 2.13, RFC 4868).
+//! Computes pseudorandom functions (RFC 7296 section 2.13, RFC 4868).
 
 use aws_lc_rs::hmac;
 

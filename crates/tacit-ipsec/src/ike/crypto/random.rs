@@ -18,7 +18,7 @@ pub struct RandomFailed;
 
 impl fmt::Display for RandomFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the system supplies no random bytes")
+        f.write_str("the kernel returned no random bytes")
     }
 }
 

@@ -1,8 +1,9 @@
-//! Proposals: which algorithms a side accepts, and the choice among those that the other offers.
+//! Defines proposals (the algorithms that a side accepts), and chooses one of the proposals that
+//! the peer offers.
 //!
-//! A proposal of the policy has one algorithm of each kind. Each is offered as a proposal of its
-//! own, so the choice of the responder is one of them, and never a mixture. A peer may offer
-//! several algorithms of a kind in one proposal (RFC 7296 section 3.3).
+//! A proposal of the policy has one algorithm of each kind. tacit offers each of them separately,
+//! so the responder chooses one of them and never a mixture. A peer may offer several algorithms of
+//! a kind in one proposal (RFC 7296 section 3.3).
 
 mod names;
 mod wire;

@@ -1,4 +1,4 @@
-//! The names of algorithms in offers of peers, for messages to operators.
+//! Names the algorithms that a peer offers, for messages to operators.
 
 use crate::ike::codec::{Proposal, Transform, TransformKind};
 

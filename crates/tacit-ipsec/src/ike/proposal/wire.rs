@@ -1,4 +1,4 @@
-//! The transforms of a proposal.
+//! Converts a proposal to the transforms that IKE messages contain.
 
 use super::{EspProposal, IkeProposal};
 use crate::cipher::{Cipher, IntegrityHash};

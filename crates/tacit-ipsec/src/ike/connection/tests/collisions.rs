@@ -1,4 +1,5 @@
-//! Both sides change the same thing at once (RFC 7296 sections 2.8.1, 2.8.2 and 2.25).
+//! Tests exchanges in which both sides change the same SA at the same time (RFC 7296 sections
+//! 2.8.1, 2.8.2 and 2.25).
 
 use std::time::{Duration, Instant};
 

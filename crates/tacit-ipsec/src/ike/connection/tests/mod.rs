@@ -1,4 +1,4 @@
-//! Two connections with a virtual clock.
+//! Tests two connections with each other, with a virtual clock.
 
 mod collisions;
 mod fragments;

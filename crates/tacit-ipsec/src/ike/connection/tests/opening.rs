@@ -1,4 +1,4 @@
-//! From the first request to the first child SA, and the end.
+//! Tests a connection from the first request to the first child SA, and its end.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Two connections, a network between them, and a virtual clock.
+//! Provides two connections, a network between them and a virtual clock, for tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Thousands of schedules with loss, duplicates and late datagrams, each from a seed.
+//! Tests thousands of random schedules in which datagrams are lost, duplicated and late.
 
 use std::time::Duration;
 

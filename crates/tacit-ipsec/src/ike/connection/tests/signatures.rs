@@ -1,4 +1,4 @@
-//! AUTH with signatures. In place of a certificate there is a public key.
+//! Tests AUTH payloads with signatures. A public key takes the place of a certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
