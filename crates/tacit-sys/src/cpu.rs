@@ -2,8 +2,8 @@
 //!
 //! The clocks count nanoseconds of CPU time, system and user time together, and include threads
 //! that have ended. A clock does not advance while its process or thread does not run. While a
-//! process sends, the kernel also does network work, and counts it in the clock of this process. On
-//! loopback this is all of the network work.
+//! process sends, the kernel also does network work, and counts this work in the clock of the
+//! process. On loopback, the clock of the sender includes all network work.
 //!
 //! The kernel reports the CPU time of the whole machine only in steps of 10 ms ([`machine_ns`]).
 //!

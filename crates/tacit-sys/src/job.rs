@@ -1,5 +1,5 @@
-//! Makes a process behave like its only child towards the shell. The process forwards signals to
-//! the child, stops when the child stops, and ends with the child's exit status.
+//! Makes a process look to the shell like its only child. The process forwards signals to the
+//! child, stops when the child stops, and ends with the child's exit status.
 //!
 //! The process must have only one thread when it calls this module, because later threads inherit
 //! the signal mask that is set here.

@@ -1,5 +1,5 @@
-//! The interface to the Linux kernel: sockets, descriptors that processes pass to each other,
-//! network namespaces, and settings of the process itself.
+//! Provides the interface to the Linux kernel: sockets, descriptors that processes pass to each
+//! other, network namespaces, and settings of the process itself.
 //!
 //! This crate contains every `unsafe` line of the project, each with the reason why it is sound. It
 //! does not know rules or policies. Most of it is a thin, safe layer over `rustix`; `libc` is used

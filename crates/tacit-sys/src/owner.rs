@@ -1,8 +1,8 @@
 //! Finds the process that holds a socket, by the inode number of the socket.
 //!
-//! Only the descendants of one process are searched, and the newest descriptors of each process
-//! first, because the socket was opened a moment ago. A process that is not dumpable (such as
-//! `ssh-agent`) hides its descriptors, so it is not found.
+//! The search covers only the descendants of one process. It examines the newest descriptors of
+//! each process first, because the socket was opened a moment ago. A process that is not dumpable
+//! (such as `ssh-agent`) hides its descriptors, so it is not found.
 //!
 //! A search costs about two microseconds for each descriptor. So the agent searches only if a rule
 //! selects connections by program.

@@ -1,4 +1,4 @@
-//! Reads the state of this machine's CPUs: which are online, how long each was busy, how long
+//! Reads the state of this machine's CPUs: which CPUs are online, how long each was busy, how long
 //! threads waited for each, and which instructions they have.
 //!
 //! Limits: `THREADS_MAX` threads whose waiting times are read.

@@ -1,8 +1,9 @@
 //! Creates, connects, accepts, measures and closes stream sockets.
 //!
-//! All sockets are non-blocking and close-on-exec. Socket options are set on the listener, from
-//! which accepted sockets inherit them, or before `connect`. They are not set later: if the
-//! congestion control is changed after accept, the socket keeps the pacing of the old algorithm.
+//! All sockets are non-blocking and close-on-exec. This module sets socket options before
+//! `connect`, or on the listener, from which accepted sockets inherit them. It does not set them
+//! later: if the congestion control is changed after accept, the socket keeps the pacing of the old
+//! algorithm.
 
 use std::io;
 use std::net::SocketAddr;

@@ -7,8 +7,9 @@
 //!   .has_ended()                     the file is another one or is gone; the process has ended
 //! ```
 //!
-//! A network namespace belongs to a user namespace. A process without rights over it enters that
-//! one first: the kernel lets only the user who made it, and grants every capability there.
+//! A network namespace belongs to a user namespace. A process without rights over the network
+//! namespace enters that user namespace first. The kernel allows this only to the user who made the
+//! user namespace, and grants every capability in it.
 
 use std::fmt;
 use std::fs::File;

@@ -119,8 +119,10 @@ pub fn create(
     let copies =
         install_rules(&mut netfilter, wanted).map_err(NamespaceStep::PacketRules.refused())?;
     if wanted.is_none() && copies == Copies::OfInterface {
-        missing
-            .push("packet logging by nfnetlink_log, so connections cost more CPU time".to_owned());
+        missing.push(
+            "packet logging by nfnetlink_log, without which connections cost more CPU time"
+                .to_owned(),
+        );
     }
     let diagnosis =
         Netlink::open(Subsystem::SocketDiagnosis).map_err(NamespaceStep::Sockets.failed())?;

@@ -11,12 +11,12 @@
 //! the payloads.
 //!
 //! An error names the step that failed and, if the kernel reports the attribute at fault, the part
-//! of the message with this attribute. For example, "no such file" for a packet rule is
-//! understandable only with the part that the kernel lacks, such as the `socket` expression.
+//! of the message with this attribute. For example, the error "no such file" for a packet rule does
+//! not say which part the kernel lacks, such as the `socket` expression.
 //!
-//! A netlink socket stays in the network namespace that created it, also when a process outside
-//! uses it. Only one caller uses it at a time (`&mut`), because the answers to two callers would be
-//! mixed up.
+//! A netlink socket stays in the network namespace in which it was created, even when a process
+//! outside uses it. Only one caller uses it at a time (`&mut`), because the answers to two callers
+//! would be mixed up.
 //!
 //! Limits: [`BATCH_BYTES_MAX`] for the bytes of one send, [`REPLY_WAIT`] for the time until an
 //! answer.

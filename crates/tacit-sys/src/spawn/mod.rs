@@ -1,7 +1,7 @@
 //! Starts a program in the namespaces that the run's helper process has created.
 //!
 //! ```text
-//! fork -> join namespaces -> hide files -> filter -> rights, limits, signals -> exec
+//! fork -> join namespaces -> hide files -> install filter -> set rights, limits, signals -> exec
 //! ```
 //!
 //! The child does all steps between `fork` and `exec`, where only system calls are allowed.

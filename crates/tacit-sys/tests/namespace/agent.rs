@@ -1,5 +1,5 @@
-//! Plays the part of the agent in the namespace tests. It treats every captured destination and
-//! every DNS server as reachable: it releases the held SYNs to them, and refuses all other SYNs.
+//! Acts as the agent in the namespace tests. This agent treats every captured destination and every
+//! DNS server as reachable: it releases the held SYNs to them, and refuses all other SYNs.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

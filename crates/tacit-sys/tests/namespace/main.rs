@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! test --starts, as each user--> launcher --> helper: creates the namespace and its sockets
-//!                                    |-----> program inside: executes its orders
+//!                                    |-----> program inside: executes its commands
 //! ```
 //!
-//! All these processes execute this test binary; the variable `ROLE` selects the role before `main`
-//! runs, because only a process with one thread can create a user namespace. As root, every
-//! scenario runs twice: as root and as an ordinary user. If a kernel or a container refuses
+//! All these processes execute this test binary. The variable `ROLE` selects the role of a process
+//! before `main` runs, because only a process with one thread can create a user namespace. As root,
+//! every scenario runs twice: as root and as an ordinary user. If a kernel or a container refuses
 //! namespaces, the tests fail with the reason that the library gives.
 
 #![allow(

@@ -21,7 +21,7 @@
 //!
 //! A held SYN is copied to the agent, and the packet itself goes to a socket that drops it. The
 //! agent decides: it releases the SYN when the destination has answered, or refuses it. As long as
-//! the SYN is not answered, the kernel of the program sends it again.
+//! there is no answer, the program's kernel sends the SYN again.
 //!
 //! Traffic to a server inside the run never leaves the run. If no program of the run listens at a
 //! loopback address, a connection to it may be meant for the loopback of the host. Such an address
@@ -31,12 +31,12 @@
 //! Packets from a TUN device come out of a tunnel, where the agent has checked them.
 //!
 //! If no socket of the agent receives a packet, the next rule refuses the packet. Without that
-//! rule, a program that listens at this port could be connected to itself, or a SYN could be held
-//! that no agent answers.
+//! rule, a program that listens at this port could connect to itself, or the kernel could hold a
+//! SYN that no agent answers.
 //!
 //! The rules that send UDP to the agent name the port of its receiving socket. A rule for any
-//! transparent socket would also match the sockets from which the agent answers, and these do not
-//! read datagrams.
+//! transparent socket would also match the sockets from which the agent answers. Those sockets read
+//! no datagrams.
 
 use std::net::{IpAddr, Ipv6Addr};
 

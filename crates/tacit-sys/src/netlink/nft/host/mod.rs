@@ -18,12 +18,12 @@
 //!
 //! [`install`] replaces the whole table in one transaction. For a moment the kernel does not find
 //! the elements of the new maps. Therefore a second table with the same contents, `inet tacit-new`,
-//! exists during this time. So each packet is checked by the old table, the new one, or both. The
-//! table remains when its installer ends, and then refuses the flows that it captures.
+//! exists during this time. So the old table, the new table or both check each packet. The table
+//! remains when the process that installed it ends, and then refuses the flows that it captures.
 //!
 //! The senders of a rule are the users or control groups that it selects. Consecutive rules with
-//! the same senders form a section. The output chain checks the senders of one section after the
-//! other. `N` is the number of the section, from 0.
+//! the same senders form a section. The output chain checks the sections in order. `N` is the
+//! number of the section, from 0.
 //!
 //! Rules with units of systemd need another table (see `units.rs`).
 //!

@@ -1,5 +1,5 @@
-//! Builds the sets of addresses that have a name which some rule matches. The kernel captures flows
-//! to these addresses before it evaluates the maps of destinations.
+//! Builds the sets of addresses whose names match a rule. The kernel captures flows to these
+//! addresses before it evaluates the maps of destinations.
 //!
 //! ```text
 //! map  nameports         protocol . port range -> part      ports with the same rules by name

@@ -240,7 +240,11 @@ impl Rules {
                 &refused,
             );
         }
-        self.push(Chain::Prohibit, "adding the rule that prohibits denied packets", &[Prohibited]);
+        self.push(
+            Chain::Prohibit,
+            "adding the rule that rejects denied packets as prohibited",
+            &[Prohibited],
+        );
     }
 
     fn push_output(&mut self, table: &HostTable<'_>) {
@@ -249,15 +253,19 @@ impl Rules {
         // Most packets match no rule. Each check costs time for all of them, so that unusual
         // packets have chains of their own.
         let marked = [Host(MarkIsNot(none)), Host(Jump(Chain::Marked.name()))];
-        self.push(output, "adding the rule for packets with a mark", &marked);
+        self.push(output, "adding the rule that checks packets with a mark", &marked);
         self.push_marked();
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
-            self.push(output, "adding the rule that accepts the agent's user", &of_agent);
+            self.push(
+                output,
+                "adding the rule that accepts packets of the agent's user",
+                &of_agent,
+            );
         }
         if table.lifetime == Lifetime::Unlimited {
             let unusual = [Host(HasMoreThanPlainV4), Host(Jump(Chain::Headers.name()))];
-            self.push(output, "adding the rule for headers with options", &unusual);
+            self.push(output, "adding the rule that checks packets with header options", &unusual);
             self.push_source_routes(Chain::Headers);
         }
         // What goes to an address of this host in another way is accepted where it is captured.
@@ -282,7 +290,7 @@ impl Rules {
             &in_name_of_others,
         );
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
-        self.push(output, "adding the rule for connections with a mark", &noted);
+        self.push(output, "adding the rule that checks connections with a mark", &noted);
         self.push_noted_connections();
         if !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited {
             for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
@@ -341,7 +349,7 @@ impl Rules {
             [(V4, SourceRoute::Loose), (V4, SourceRoute::Strict), (V6, SourceRoute::Header)];
         for (family_is, route) in routes {
             let routed = [family_is, Host(SourceRouted(route)), Drop];
-            self.push(chain, "adding the rule that drops source routes", &routed);
+            self.push(chain, "adding the rule that drops packets with a source route", &routed);
         }
     }
 
@@ -359,13 +367,17 @@ impl Rules {
         for name in table.forwarded {
             let received = Host(ReceivedOn(InterfaceName::new(name)));
             let decided = [received, Host(Goto(Chain::Forwarding.name()))];
-            self.push(Chain::Forwarded, "adding the rule for flows of containers", &decided);
+            self.push(
+                Chain::Forwarded,
+                "adding the rule that checks flows of containers",
+                &decided,
+            );
         }
         let chain = Chain::Forwarding;
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(chain, "adding the rule that accepts packets to this host", &local);
         let answer = [Host(IsReply), Host(IsRewritten(true)), Accept];
-        self.push(chain, "adding the rule that accepts answers of published ports", &answer);
+        self.push(chain, "adding the rule that accepts answers from published ports", &answer);
         self.push_kept(chain);
         if table.lifetime == Lifetime::Unlimited {
             self.push_source_routes(chain);
@@ -382,7 +394,7 @@ impl Rules {
             let decided = [received, Host(IsRewritten(true)), Host(IsOriginal), forwarding];
             self.push(
                 Chain::Routed,
-                "adding the rule for flows of containers that NAT redirects",
+                "adding the rule that checks flows of containers that NAT redirects",
                 &decided,
             );
         }
@@ -477,12 +489,16 @@ impl Rules {
         self.push_own_packets(chain);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
-            self.push(chain, "adding the rule that accepts the agent's user", &of_agent);
+            self.push(chain, "adding the rule that accepts packets of the agent's user", &of_agent);
         }
         let captured = [Host(MarkIs(self.bits.captured)), Accept];
         self.push(chain, "adding the rule that accepts captured packets", &captured);
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(chain, "adding the rule that accepts NAT to this host", &local);
+        self.push(
+            chain,
+            "adding the rule that accepts packets that NAT redirects to this host",
+            &local,
+        );
         self.push_destinations(chain, table);
     }
 
@@ -531,7 +547,7 @@ impl Rules {
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
         let Bits { agent, captured, release, none, .. } = self.bits;
-        let step = "adding the rule for packets with a mark";
+        let step = "adding the rule that checks packets with a mark";
         let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
         // What comes from containers is marked on its own interface.
         let is_only_on_lo = table.forwarded.is_empty();
@@ -569,17 +585,17 @@ impl Rules {
                 Host(IsLocal(PacketEnd::Destination)),
                 Host(Goto(Chain::Clients.name())),
             ];
-            let step = "adding the rule for what clients send to captured ports";
+            let step = "adding the rule that checks packets of clients to captured ports";
             self.push(Chain::Prerouting, step, &to_port);
         }
         let chain = Chain::Clients;
         let known = [PastSyn, Host(Transparent(true)), Accept];
-        self.push(chain, "adding the rule that accepts the agent's clients", &known);
+        self.push(chain, "adding the rule that accepts packets of the agent's clients", &known);
         let past_agent = match lifetime {
             Lifetime::Unlimited => [PastSyn, Reset],
             Lifetime::OfInstaller => [PastSyn, Accept],
         };
-        self.push(chain, "adding the rule that refuses other clients", &past_agent);
+        self.push(chain, "adding the rule that refuses packets of other clients", &past_agent);
         let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
         let step = "adding the rule that sends clients to the agent";
         self.push_or_refused(chain, step, &[Transport(TCP)], &led, Reset);
@@ -597,7 +613,11 @@ impl Rules {
         if let (Some(first), Some(last)) = (ports.iter().min(), ports.iter().max()) {
             let near = Host(ToPorts { first: *first, last: *last });
             let closed = [near, Host(Goto(Chain::Closed.name()))];
-            self.push(Chain::Prerouting, "adding the rule for the agent's ports", &closed);
+            self.push(
+                Chain::Prerouting,
+                "adding the rule that checks packets to the agent's ports",
+                &closed,
+            );
         }
         for (protocol, port, refusal) in closed {
             let to_port =

@@ -1,5 +1,5 @@
-//! Stores the names of addresses in the kernel, so that they remain when the agent ends. They are
-//! in a second nftables table, which has no rules.
+//! Stores the names of addresses in the kernel, so that the names remain when the agent ends. A
+//! second nftables table, which has no rules, contains them.
 //!
 //! ```text
 //! table inet tacit-names       flags owner, persist if the kernel supports them
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! When an agent starts, it reads the names from this table, and so knows which rules apply to the
-//! addresses. So does `tacit agent --host --guard`. The elements have the same timeouts as the
-//! captured addresses, and are written together with them in one transaction. When the host's main
-//! table is replaced, this table remains.
+//! addresses. `tacit agent --host --guard` reads them too. The elements have the same timeouts as
+//! the captured addresses, and are written together with them in one transaction. When the host's
+//! main table is replaced, this table remains.
 //!
 //! A hash has 64 bits. If two names of one address have the same hash, only one is stored.
 

@@ -1,4 +1,5 @@
-//! Notes on packets that no unit sends them, in a table that systemd may change too.
+//! Installs an nftables table that marks the packets of programs outside of the systemd units that
+//! rules name. systemd may change this table too.
 //!
 //! ```text
 //! table inet tacit_units              without an owner
@@ -10,9 +11,9 @@
 //! ```
 //!
 //! systemd writes the control group of a unit with `NFTSet=` into the set before it starts a
-//! process of the unit. It cannot write into the main table, which has an owner. The main table
-//! captures packets to these destinations unless they have the mark. So without this table, flows
-//! of all programs are captured, and the agent finds their units.
+//! process of the unit. systemd cannot write into the main table, which has an owner. The main
+//! table captures packets to these destinations unless they have the mark. So without this table
+//! the flows of all programs are captured, and the agent finds the unit of each flow.
 //!
 //! Limit: [`HOST_RANGES_MAX`](super::HOST_RANGES_MAX) destinations.
 
@@ -53,7 +54,9 @@ pub fn install_units(
 ) -> Result<(), Error> {
     check(destinations)?;
     if destinations.len() > HOST_RANGES_MAX {
-        return Err(Error::Invalid("more destinations of rules with units than a host may have"));
+        return Err(Error::Invalid(
+            "the rules with units have more destinations than a host may have",
+        ));
     }
     let mut messages = vec![declare(0), units()];
     messages.extend(Set::ALL.map(Set::declaration));
@@ -176,9 +179,9 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
     };
     for level in LEVELS {
         let of_unit = [Host(OfUnits(level)), Host(SetMark(unmarked)), Accept];
-        push(SENDERS, "adding the rule for packets of units", &of_unit);
+        push(SENDERS, "adding the rule that accepts packets of units", &of_unit);
     }
-    push(SENDERS, "adding the rule for packets of others", &[Host(SetMark(marked))]);
+    push(SENDERS, "adding the rule that marks packets of other senders", &[Host(SetMark(marked))]);
     let sets = [
         ("tcp4", TCP, NftFamily::V4),
         ("tcp6", TCP, NftFamily::V6),
@@ -189,7 +192,11 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
         for (set, protocol, family) in sets {
             let to_destination =
                 [OfFamily(family), Transport(protocol), Captured(set, family), Host(Goto(SENDERS))];
-            push(chain, "adding the rule for destinations of units", &to_destination);
+            push(
+                chain,
+                "adding the rule that checks the destinations of rules with units",
+                &to_destination,
+            );
         }
     }
     let leaving = [Host(MarkIs(marked)), Host(SetMark(unmarked))];
