@@ -1,8 +1,8 @@
-//! Counts the flows of a captured host by what protects them, for `tacit show coverage`.
+//! Counts the flows of a captured host by kind of protection, for `tacit show coverage`.
 //!
-//! The caller lists the open sockets from time to time. Sockets with the same sender, destination
-//! and protection are one entry. A socket counts once, however often it is listed; if its
-//! protection changes, it counts for the new one.
+//! The caller lists the open sockets at intervals. Sockets with the same sender, destination and
+//! protection form one entry. A socket counts once, however often it is listed. If the protection
+//! of a socket changes, the socket counts in the entry of its new protection.
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
 //! a new entry replaces the entry whose flows were open least recently. The totals still include

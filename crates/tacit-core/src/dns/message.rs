@@ -44,7 +44,7 @@ pub enum DnsError {
 impl fmt::Display for DnsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "the program sent data to port 53 that is not a DNS message",
+            Self::Malformed => "the program sent data that is not a DNS message to port 53",
             Self::NotAQuestion => {
                 "the program sent a DNS message that does not have exactly one question"
             }

@@ -1,5 +1,5 @@
-//! Defines the settings for clients without TLS that a server rule accepts while the clients are
-//! changed to TLS.
+//! Defines the settings by which a server rule accepts clients without TLS, until all clients use
+//! TLS.
 //!
 //! ```text
 //! accept = "both"                         the first byte of a client decides: TLS or clear

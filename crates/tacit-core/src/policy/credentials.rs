@@ -1,5 +1,5 @@
-//! Defines the settings of identities and trusts. An identity is a certificate with its key; a
-//! trust is a set of certificates that peers' certificates must lead to.
+//! Defines the settings of identities and trusts. An identity is a certificate with its key. A
+//! trust is the set of certificates with which the certificates of peers are verified.
 
 use std::path::{Path, PathBuf};
 

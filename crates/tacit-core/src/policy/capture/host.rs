@@ -15,9 +15,9 @@
 //! later rules of its section. The kernel applies `permit` and `deny` itself. It sends a flow to
 //! the agent if the flow must be relayed or logged, or if the rule selects flows by program.
 //!
-//! The kernel knows the units of a rule only all together: whether a flow is of any unit that rules
-//! name. It sends the flows of these units to the agent if a rule with a unit has their
-//! destination. The agent finds the unit.
+//! The kernel has one set of all units that rules name, and cannot distinguish these units. If a
+//! rule with a unit matches the destination of a flow from one of them, the kernel sends the flow
+//! to the agent. The agent then finds the unit.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
 //! combinations of senders in a section.

@@ -208,7 +208,7 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!(
             "rule `{}` selects by `{key}`, but tacit also captures flows of other programs to \
-             these destinations, and no later rule matches them",
+             these destinations, and no later rule matches these flows",
             rule.name
         );
         let fix = format!(
@@ -237,8 +237,8 @@ fn check_groups(rules: &[Read<'_, '_>]) {
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "the kernel passes flows to the agent for rule `{}` before the kernel compares \
-                 groups",
+                "the kernel passes flows to the agent for rule `{}` before it compares the group \
+                 of the socket",
                 other.name
             )
         } else {

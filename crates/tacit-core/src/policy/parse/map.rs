@@ -84,8 +84,8 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
-        let fix = "remove the key: `warn` needs `deny = true`, and then only logs clients that the \
-                   entry would reject";
+        let fix = "remove the key: `warn` belongs in an entry with `deny = true`, which then logs \
+                   the clients that it would reject";
         table.report.error(
             MessageId("conflicting-keys"),
             &warn.name_at,

@@ -133,8 +133,9 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
     match (&first.form, &rule.form) {
         (RuleForm::Forward(one), RuleForm::Forward(other)) => {
             let key = disagreement(address, one, other)?;
-            let problem = format!("both rules listen at {address}, but with different `{key}`");
-            Some(Conflict { key, problem, fix: format!("set the same `{key}` in both") })
+            let problem =
+                format!("both rules listen at {address}, but have different values of `{key}`");
+            Some(Conflict { key, problem, fix: format!("set the same `{key}` in both rules") })
         }
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",

@@ -164,7 +164,7 @@ impl<'t> Diagnostics<'t> {
         let line = error.message().lines().next().unwrap_or("unreadable");
         let message = line.trim_end_matches(", expected nothing");
         let fix = match message {
-            "duplicate key" => "keep one of the two",
+            "duplicate key" => "keep one of the two entries",
             header if header.contains("table") => "write headers as [limits] or [[rule]]",
             _ => "write `key = value`, text in double quotes, lists as [ \"a\", \"b\" ]",
         };

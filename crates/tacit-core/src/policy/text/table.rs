@@ -3,9 +3,9 @@
 //! When a table is opened, every unknown key is reported. The caller then reads the keys that it
 //! knows. An error in a value is reported at its position, and the caller gets `None`.
 //!
-//! An unknown key causes no further errors. If it resembles a known key that is missing, its value
-//! is read as that of the known key. If it does not resemble a known key, no key of the table is
-//! reported as missing or misplaced.
+//! An unknown key causes no further errors. If it resembles a known key that is missing, this
+//! module reads its value as that of the known key. Otherwise this module reports no key of the
+//! table as missing or misplaced.
 
 use toml::de::{DeTable, DeValue};
 

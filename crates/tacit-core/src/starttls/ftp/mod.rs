@@ -14,8 +14,8 @@
 //! control connection.
 //!
 //! Commands are forwarded one at a time. A command waits until the previous command has its final
-//! reply, so that tacit's own replies stay in order. Only commands that may interrupt a transfer do
-//! not wait.
+//! reply, so that tacit's own replies stay in order. Commands that may interrupt a transfer are the
+//! exception: they do not wait.
 //!
 //! Unexpected input never leads to clear text. If the server sends a data address that was not
 //! requested, tacit does not forward the address. Data connections use only the addresses of the

@@ -32,8 +32,8 @@
 //!
 //! Commands are handled one at a time: tacit reads the next command when it has forwarded the reply
 //! to the previous one. Until the relay begins, tacit parses each line and writes it again, so that
-//! both ends see the same lines. What tacit learned from replies in clear is discarded under TLS
-//! (RFC 3207 section 4.2).
+//! both ends see the same lines. When TLS begins, tacit discards what it has learned from replies
+//! in clear (RFC 3207 section 4.2).
 
 mod client;
 mod server;
