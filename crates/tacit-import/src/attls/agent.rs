@@ -93,8 +93,8 @@ impl Reader<'_> {
         if depth > DEPTH_MAX {
             self.findings.error(
                 at,
-                "files name each other in a circle, or in a chain of more than 4 files",
-                "remove the statement that names this file, or import the policy file itself",
+                "the files include each other in a circle, or in a chain of more than 4 files",
+                "remove the statement that includes this file, or import the policy file itself",
             );
             return;
         }
@@ -166,7 +166,8 @@ impl Reader<'_> {
             if *what == What::Image {
                 return self.findings.info(
                     &node.at,
-                    "the statement names no image file, so nothing is read for this stack",
+                    "the statement names no image file, so the import reads no policy for this \
+                     stack",
                 );
             }
             return self.findings.error(
@@ -368,7 +369,7 @@ mod tests {
             ("TTLSConfig", "`TTLSConfig` names no file"),
             (
                 "TTLSConfig main",
-                "files name each other in a circle, or in a chain of more than 4 files",
+                "the files include each other in a circle, or in a chain of more than 4 files",
             ),
             ("TcpImage A a\nTcpImage B b", "the file names several TCP/IP stacks, and"),
             ("PolicyServer\nTTLSConfig x", "`PolicyServer`: the import does not read policies"),

@@ -266,7 +266,8 @@ fn collect_parts<'o>(
             findings.changed(
                 &last.at,
                 message,
-                "keep one of the two; an attribute that is missing in it has its default",
+                "keep one of the two blocks; an attribute that is missing in the remaining block \
+                 has its default",
             );
         }
         let part = fields.last().and_then(|field| match &field.block {

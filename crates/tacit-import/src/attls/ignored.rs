@@ -71,7 +71,8 @@ pub(super) fn is_reported(word: &str) -> bool {
 }
 
 const RENEGOTIATION: Notice = Notice::Info("tacit never renegotiates");
-const LIBRARY: Notice = Notice::Info("the TLS library decides this, and has no setting for it");
+const LIBRARY: Notice =
+    Notice::Info("the TLS library decides this itself, and has no such setting");
 
 /// What to report about an attribute that is not at its default; `None` if it takes effect.
 fn notice_of(word: &str, value: &str) -> Option<Notice> {
@@ -176,7 +177,7 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
         "ClientHandshakeSNI" if value == "Off" => return None,
         "ClientHandshakeSNI" => Notice::Info("tacit always sends the server name"),
         "ClientHandshakeSNIMatch" => {
-            Notice::Info("the peer, which is the server, decides how it uses the name")
+            Notice::Info("the peer is the server, and decides how to use the name")
         }
         _ => return None,
     })

@@ -215,8 +215,8 @@ impl Map {
             for key in rule.keys.keys() {
                 let what = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&what) {
-                    let fix = "remove the key: the rule has another direction or another role, or \
-                               sets the value itself";
+                    let fix = "remove the key: it has no effect with the direction or role of this \
+                               rule, or the rule sets the value itself";
                     findings.error(&at(rule.line), format!("{what} has no effect"), fix);
                 }
             }
@@ -322,7 +322,7 @@ fn rule(name: &str, value: &TomlValue<'_>) -> Option<RuleKeys> {
         }
     }
     if keys.contains_key("starttls") && keys.contains_key("start") {
-        value.error("the rule has both `starttls` and `start`", "keep one of the two");
+        value.error("the rule has both `starttls` and `start`", "keep one of the two keys");
         return None;
     }
     let starts = [("immediate", ()), ("controlled", ())];

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! All files of an import share one namespace. The rules of the policy have the order in which z/OS
-//! evaluates them: by descending priority, then by name. Unsafe defaults are replaced by safe ones,
-//! and each replacement is reported.
+//! evaluates them: by descending priority, then by name. The import replaces unsafe defaults by
+//! safe defaults, and reports each replacement.
 //!
 //! The import also follows main and image files of the Policy Agent (`agent`), and combines IP
 //! filter rules with the TLS rules (`filters`). It rejects IPsec and IKE policies.

@@ -1,5 +1,6 @@
-//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. There is one of
-//! each for a key ring, or for each label of a certificate in the key ring.
+//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. This module
+//! creates one identity and one trust for a key ring, or for each certificate label in the key
+//! ring.
 
 use std::collections::BTreeMap;
 

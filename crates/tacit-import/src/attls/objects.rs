@@ -245,7 +245,7 @@ fn kind(node: &Node, findings: &mut Findings) -> Option<Kind> {
         .map(|k| k.word())
         .collect();
     if !homes.is_empty() {
-        let message = format!("`{keyword}` is an attribute, and is outside of all blocks");
+        let message = format!("the attribute `{keyword}` is outside of all blocks");
         findings.error(&node.at, message, format!("move the attribute to {}", word_list(&homes)));
         return None;
     }

@@ -181,8 +181,8 @@ impl Context<'_> {
         }
         let at = job.map_or(&rule.rule.at, |field| &field.at);
         if is_protected(rule) {
-            let message = "the rule applies to every program of a run that listens on the port, \
-                           because tacit cannot see which program accepts a connection";
+            let message = "tacit cannot see which program accepts a connection, so the rule \
+                           applies to every program of a run that listens on the port";
             self.findings.changed(
                 at,
                 message,
@@ -190,8 +190,8 @@ impl Context<'_> {
             );
             return true;
         }
-        let message = "connections to every program that listens on the port would be in clear, \
-                       because tacit cannot see which program accepts a connection";
+        let message = "tacit cannot see which program accepts a connection, so connections to \
+                       every program that listens on the port would be in clear";
         let fix = "remove the job name if you mean all these programs; otherwise remove the rule";
         self.findings.error(at, message, fix);
         false

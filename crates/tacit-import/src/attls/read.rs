@@ -74,13 +74,12 @@ pub(super) fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Ef
         let name = &first.rule.name;
         let priority = first.priority();
         let both = format!(
-            "rule `{name}` is tried before this rule: both have the priority {priority}, so the \
+            "tacit tries rule `{name}` before this rule: both have the priority {priority}, so the \
              order of their names decides"
         );
         if text::ibm_1047_order(name) > text::ibm_1047_order(&second.rule.name) {
             let message = format!(
-                "{both}; on z/OS this rule is tried first, because EBCDIC sorts digits after \
-                 letters"
+                "{both}; z/OS tries this rule first, because EBCDIC sorts digits after letters"
             );
             findings.changed(&second.rule.at, message, "give the two rules different priorities");
         } else {

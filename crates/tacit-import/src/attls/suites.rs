@@ -161,7 +161,7 @@ fn report_dropped(suite: &str, why: &str, field: &Field, findings: &mut Findings
     findings.changed(
         &field.at,
         message,
-        "make sure that the peers support one of the remaining suites",
+        "check that each peer supports one of the remaining suites",
     );
 }
 
@@ -270,7 +270,7 @@ fn groups_of(field: &Field, findings: &mut Findings) -> Vec<Group> {
             findings.changed(
                 &field.at,
                 message,
-                "make sure that the peers support one of the remaining groups",
+                "check that each peer supports one of the remaining groups",
             );
             None
         }

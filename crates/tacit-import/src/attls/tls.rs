@@ -90,8 +90,8 @@ impl Context<'_> {
             Side::Client => ("client", "set `Direction Outbound`"),
         };
         let message = format!(
-            "`Direction {}` does not fit the role of TLS {role} in the protocol of `starttls`: \
-             there the TLS client opens the connection",
+            "`Direction {}` contradicts the TLS role {role}: in the protocol of `starttls`, the \
+             TLS client opens the connection",
             direction.value
         );
         let fix = format!("{fix}, and write another rule for the other direction");
@@ -238,7 +238,7 @@ impl Context<'_> {
             self.findings.changed(
                 &sni.at,
                 message,
-                "if the other name is the right one, set `server-name` in the map",
+                "if the certificate contains the other name, set `server-name` in the map",
             );
         }
         if !rule.is_on("HostRefWildcardValidation") {

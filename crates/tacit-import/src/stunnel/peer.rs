@@ -2,7 +2,7 @@
 //!
 //! By default stunnel does not verify its peer. With `verifyChain` alone it accepts any certificate
 //! of the given CAs. A tacit rule verifies the chain and the name. The import reports each such
-//! difference as changed, and names the key that keeps stunnel's behaviour.
+//! difference as changed, and names the option that keeps stunnel's behaviour.
 //!
 //! With `verifyPeer` stunnel accepts the certificates in its files, and any certificate with the
 //! name and key of one of them. A trust of tacit accepts only the pinned certificates themselves.
@@ -290,7 +290,8 @@ pub(super) fn client(
             if entry.name.eq_ignore_ascii_case("verify") {
                 findings.info(
                     &entry.at,
-                    "tacit requests no client certificate; stunnel requested one and ignored it",
+                    "tacit requests no client certificate; stunnel requested a client certificate \
+                     and ignored it",
                 );
             }
             return Some(none);
@@ -308,7 +309,7 @@ pub(super) fn client(
     let Some(first) = checks.first() else {
         return Some(vec![("client-cert", level.into()), ("trust", trust.into())]);
     };
-    let message = "`[[map]]` of the policy has the names of the clients that are accepted";
+    let message = "`[[map]]` in the policy lists the names of the accepted clients";
     findings.info(&first.at, message);
     let map = tables.map(&service.section.name, &checks);
     let level = match required.require {

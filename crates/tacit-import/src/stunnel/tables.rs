@@ -124,7 +124,7 @@ impl<'f> Tables<'f> {
         {
             findings.info(
                 &entry.at,
-                "these are the CAs of the distribution, which are trust `system` in the policy",
+                "these are the CAs of the distribution; the policy names them `system`",
             );
             return Some(Some("system".to_owned()));
         }

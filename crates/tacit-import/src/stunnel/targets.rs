@@ -2,7 +2,8 @@
 //!
 //! For each connection stunnel starts with the first target. With `failover = rr`, it starts with
 //! the target after the last one used. It tries each target for `TIMEOUTconnect` until one answers.
-//! A tacit rule does the same. In addition, it skips a target that did not answer for some seconds.
+//! A tacit rule does the same. In addition, a target that did not answer is skipped for some
+//! seconds.
 
 use tacit_core::failover::TARGET_SKIPPED;
 use tacit_core::policy::{TARGETS_MAX, TargetOrder};
@@ -46,7 +47,7 @@ impl Targets {
                 findings.changed(
                     &entry.at,
                     message,
-                    "remove one of the two lines; the target is tried once",
+                    "remove one of the two lines; tacit tries the target once",
                 );
                 continue;
             }

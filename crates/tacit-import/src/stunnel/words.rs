@@ -152,8 +152,8 @@ const OCSP_FIX: &str = "configure CRLs (CRLfile), or issue short-lived certifica
 /// An import drops a revocation check only if the caller requests it.
 const REFUSED_OCSP: Outcome = Outcome::Refused(
     NO_OCSP,
-    "configure CRLs (CRLfile) or issue short-lived certificates, and import with --without-ocsp; \
-     or remove the option",
+    "remove the option; or configure CRLs (CRLfile) or issue short-lived certificates, and import \
+     with --without-ocsp",
 );
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";

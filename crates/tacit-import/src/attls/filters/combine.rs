@@ -78,7 +78,7 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
     let name = format!("{}.{}", rule.text("name").unwrap_or_default(), filter.name);
     set(&mut item, "name", name.into());
     item.comments.push(format!(
-        "this rule matches only flows that filter {} permits, from {}",
+        "this rule matches only flows that filter {} permits, defined at {}",
         filter.name, filter.at
     ));
     if filter.log {
@@ -278,7 +278,7 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
                 findings.error(
                     &filter.at,
                     message,
-                    "in the filter, name the addresses on which programs listen",
+                    "in the filter, write the addresses on which programs listen",
                 );
             }
         }
@@ -307,7 +307,7 @@ fn inbound(
                     "rules listen on {socket}, and filter `{}` covers only some of its addresses",
                     filter.name
                 );
-                let fix = "in the filters for this port, name each address on which programs \
+                let fix = "in the filters for this port, write each address on which programs \
                            listen";
                 findings.error(&filter.at, message, fix);
             }

@@ -11,8 +11,8 @@
 //! combines filters and TLS rules.
 //!
 //! Not supported: statements for IPsec and IKE are errors. A tacit policy cannot express rules for
-//! forwarded packets, security classes, and protocols other than TCP and UDP; each of them is
-//! reported.
+//! forwarded packets, for security classes, or for protocols other than TCP and UDP; the import
+//! reports each of them.
 
 pub(super) mod combine;
 mod filter;

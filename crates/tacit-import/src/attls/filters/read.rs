@@ -229,7 +229,7 @@ impl<'r> Reader<'r> {
             self.findings.changed(
                 &action.at,
                 message,
-                "set DiscardAction ICMP, which is the closest to the behaviour of tacit",
+                "set DiscardAction ICMP, which is most like tacit",
             );
         }
         let logging = action.field("IpFilterLogging").map_or("No", |field| field.value.as_str());

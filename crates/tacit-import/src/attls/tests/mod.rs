@@ -1,5 +1,4 @@
-//! Tests the import of AT-TLS policies, including the peculiarities of policies that real sites
-//! use.
+//! Tests the import of AT-TLS policies, including unusual forms that occur in real policies.
 
 mod effective;
 mod findings;

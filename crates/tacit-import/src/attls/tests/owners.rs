@@ -293,7 +293,7 @@ fn the_map_needs_no_job_for_what_is_accepted() {
     let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
     let (text, found) = imported(&policy, MAP, AttlsOptions::default());
     assert!(text.is_some(), "{found:#?}");
-    let wanted = "4 changed: the rule applies to every program of a run";
+    let wanted = "4 changed: tacit cannot see which program";
     assert!(found.iter().any(|one| one.starts_with(wanted)), "{found:#?}");
     // In clear it would be open to every program.
     let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);

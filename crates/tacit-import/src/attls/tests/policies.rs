@@ -108,14 +108,14 @@ fn that_programs_that_accept_are_not_told_apart_is_told() {
     // Nothing that arrives at the port goes in clear.
     assert!(!text.contains("program") && !text.contains("unmatched-8443"), "{text}");
     assert!(
-        found.iter().any(|one| one.starts_with("4 changed: the rule applies to")),
+        found.iter().any(|one| one.starts_with("4 changed: tacit cannot see which program")),
         "{found:#?}"
     );
     let policy = policy.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
     let (text, found) = imported(&policy, &map, AttlsOptions::default());
     assert_eq!(text, None);
     assert!(
-        found.iter().any(|one| one.starts_with("4 error: connections to every program")),
+        found.iter().any(|one| one.starts_with("4 error: tacit cannot see which program")),
         "{found:#?}"
     );
 }
@@ -484,12 +484,8 @@ fn starttls_in_the_wrong_direction_names_the_direction() {
         1,
     );
     for (policy, message, fix) in [
-        (outbound, "`Direction Outbound` does not fit the role of TLS", "set `Direction Inbound`"),
-        (
-            both_as_client,
-            "`Direction Both` does not fit the role of TLS",
-            "set `Direction Outbound`",
-        ),
+        (outbound, "`Direction Outbound` contradicts the TLS role", "set `Direction Inbound`"),
+        (both_as_client, "`Direction Both` contradicts the TLS role", "set `Direction Outbound`"),
     ] {
         let (text, found) = imported(&policy, &map, AttlsOptions::default());
         assert_eq!(text, None);
