@@ -1,5 +1,5 @@
-//! Defines the result of a certificate check. Also defines how the chain of a peer is stored for
-//! later checks.
+//! Defines the result of a certificate check, and the stored form of a peer's chain for later
+//! checks.
 
 use std::sync::Arc;
 

@@ -164,8 +164,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
         ),
         PathFault::Library(error) => match error {
             Why::PathLenConstraintViolated => format!(
-                "{of} has more CAs above it than one of these CAs allows (pathLenConstraint): \
-                 issue it from a CA closer to the root"
+                "{of} has more CAs above it than a CA in the chain allows (pathLenConstraint): \
+                 issue the certificate from a CA closer to the root"
             ),
             Why::NameConstraintViolation
             | Why::MalformedNameConstraint

@@ -1,8 +1,8 @@
 //! Implements TLS for tacit: handshakes, the certificate checks that a rule requires, and the
 //! encryption and decryption of records.
 //!
-//! Only this crate uses rustls, so a new version of it affects only this crate.
-//! The crate opens no socket and looks up no rule: the caller passes bytes, a clock and the rule.
+//! Only this crate uses rustls, so a new version of rustls affects only this crate. The crate opens
+//! no socket and looks up no rule: the caller passes bytes, a clock and the rule.
 //!
 //! ```text
 //!   certificate and key files          rule (tacit-core::policy)

@@ -1,7 +1,7 @@
 //! Runs the TLS library's handshake one record at a time, without I/O.
 //!
-//! The library never gets records that follow the handshake, because its replies to them could not
-//! be extracted.
+//! This module never passes records that follow the handshake to the library, because the library's
+//! replies to them could not be extracted.
 
 use std::ops::Range;
 

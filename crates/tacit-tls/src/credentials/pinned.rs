@@ -7,9 +7,9 @@
 //!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
 //! ```
 //!
-//! Only the same bytes count. A certificate that a pinned certificate issued is not pinned, nor is
-//! one with the same name or key. The handshake itself checks that the type and size of the key are
-//! accepted.
+//! Two certificates are equal only if all bytes are equal. A certificate with the name or the key
+//! of a pinned certificate is not pinned. A certificate that a pinned certificate issued is not
+//! pinned either. The handshake itself checks that the type and size of the key are accepted.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -270,7 +270,10 @@ fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, Credenti
         return Err(fail(CredentialFault::NoCertificate));
     }
     let warnings = (ignored > 0).then(|| {
-        format!("{owner}: {}: ignored {ignored} certificates that cannot be read", path.display())
+        format!(
+            "{owner}: {}: tacit ignored {ignored} certificates that cannot be read",
+            path.display()
+        )
     });
     Ok(LoadedTrust {
         anchor_facts: anchor_facts.into(),

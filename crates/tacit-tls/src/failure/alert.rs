@@ -52,7 +52,7 @@ fn meaning(alert: Alert) -> Meaning {
             kind: "peer-refused-certificate",
             party: Party::Us,
             reason: "the {peer} rejected tacit's certificate",
-            step: "check its names and key usages, and read the {peer}'s log",
+            step: "check the names and key usages in the certificate, and read the {peer}'s log",
         },
         Alert::CertificateRequired | Alert::NoCertificate => Meaning {
             kind: "peer-requires-certificate",

@@ -52,7 +52,7 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             "bad-record",
             Party::Network,
             format!(
-                "a record of the {peer} was damaged or modified in transit ({error}): check the \
+                "a record from the {peer} was damaged or modified in transit ({error}): check the \
                  middleboxes on the path, and the {peer}'s TLS library"
             ),
         ),

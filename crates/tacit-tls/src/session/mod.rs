@@ -468,7 +468,7 @@ impl Session {
             return Ok(());
         }
         Err(SessionError::PeerMisbehaved(
-            "the peer sent another record in the middle of a handshake message",
+            "the peer sent another kind of record between the parts of a handshake message",
             AlertDescription::UNEXPECTED_MESSAGE,
         ))
     }

@@ -1,8 +1,8 @@
 //! Determines the identity of a client from its certificate and the map of the rule.
 //!
-//! This is done when a full or resumed handshake is complete, because only then has the client
-//! proved that it holds the key. The address of the client is also needed, and only the connection
-//! knows it. A certificate that is not trusted gives no identity, and no map is evaluated.
+//! The agent does this after a full or resumed handshake: only then has the client proved that it
+//! holds the key. The map may also need the address of the client, which only the connection knows.
+//! A certificate that is not trusted gives no identity, and no map is evaluated.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -228,7 +228,8 @@ fn a_key_update_in_fragments_is_one_message() {
 
 #[test]
 fn nothing_comes_between_the_records_of_one_message() {
-    const INSIDE: &str = "the peer sent another record in the middle of a handshake message";
+    const INSIDE: &str = "the peer sent another kind of record between the parts of a handshake \
+                          message";
     let between = |content, message: &'static [u8]| {
         move |session: &mut Session| {
             let mut wire = handshake(session, &KEY_UPDATE_REQUESTED[..3]);

@@ -1,4 +1,4 @@
-//! Tests which chains the cache accepts without verification, and which it does not.
+//! Tests which chains the cache accepts without another verification, and which it rejects.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -184,7 +184,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     let middle = root.ca("middle CA", none_below);
     let below = middle.ca("below CA", |_| {});
     let chain = chain_of(below.leaf(LeafKind::Valid), &[&below, &middle]);
-    let said = "has more CAs above it than one of these CAs allows (pathLenConstraint)";
+    let said = "has more CAs above it than a CA in the chain allows (pathLenConstraint)";
     expect(&answers(&trusting(&root), &chain, NOW), said, Alert::BadCertificate);
 
     let limited = Ca::made("mail CA", |params| {
