@@ -120,8 +120,8 @@ impl CheckReport {
         if !self.exposed_when_replaced.is_empty() {
             text += &format!(
                 "warning: if you replace one of these files, programs under `tacit run` can read \
-                 the new one for some milliseconds: {}\n    fix: put the policy's files in a \
-                 separate directory with mode 0700: tacit hides the whole directory\n",
+                 the new file for some milliseconds: {}\n    fix: put the policy's files in a \
+                 separate directory with mode 0700; tacit then hides the whole directory\n",
                 self.exposed_when_replaced.join(", ")
             );
         }

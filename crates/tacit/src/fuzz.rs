@@ -1,5 +1,5 @@
-//! Provides the entry points for fuzzing the parsers of messages: those of operators, monitoring
-//! systems, launchers, helpers and other agents.
+//! Provides entry points that fuzz the parsers of messages from operators, monitoring systems,
+//! launchers, helpers and other agents.
 //!
 //! Each function takes any bytes and must not panic. It serialises the parsed message and parses it
 //! again: both messages must be equal. This matters because an agent, its successor and a helper

@@ -64,9 +64,9 @@ impl Agent {
             Request::TakeOver { .. } => self.hand_over(),
             Request::ClearAccess => Reply::written(&self.clear_access()),
             // The task of the control connection serves it.
-            Request::Trace(_) => {
-                Reply::error("a trace request needs a control connection of its own")
-            }
+            Request::Trace(_) => Reply::error(
+                "a client must send a trace request over its own connection to the control socket",
+            ),
             Request::Release => match self.release().await {
                 Ok(reply) => reply,
                 Err(error) => Reply::error(error),
@@ -282,7 +282,10 @@ impl Agent {
         if let Err(error) = supervisor.watch(&self.shared.log) {
             let event = Event::new("supervisor-not-watched").field("error", &error);
             self.shared.log.warn(
-                event.field("next", "the agent continues, but cannot log when its supervisor ends"),
+                event.field(
+                    "next",
+                    "the agent continues, but does not log the end of its supervisor",
+                ),
             );
         }
         // If the supervisor has ended, the watch reports that.
@@ -292,8 +295,8 @@ impl Agent {
     /// Requests a successor from the supervisor.
     fn restart(&mut self) -> Result<(), String> {
         if self.confirmation.is_waiting() {
-            return Err("the installed policy waits for a confirmation\n    \
-                        fix: run `tacit confirm` first"
+            return Err("the agent cannot restart while the installed policy waits for a \
+                        confirmation\n    fix: run `tacit confirm` first"
                 .to_owned());
         }
         let Some(supervisor) = &mut self.supervisor else {

@@ -9,8 +9,9 @@
 //!                                     returning ── installed ──> none
 //! ```
 //!
-//! While a policy waits for its confirmation, another policy with `--confirm` may replace it. The
-//! previous policy stays the same then. The caller passes the time.
+//! While a policy waits for its confirmation, another policy with `--confirm` may replace it.
+//! Without a confirmation, the agent still returns to the policy before the first of them. The
+//! caller provides the current time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Lists the sockets of a captured host from time to time, and counts what protects their flows.
+//! Lists the sockets of a captured host at intervals, and counts their flows by kind of protection.
 //!
 //! ```text
 //!   helper: sockets and their owners ─┐

@@ -55,7 +55,8 @@ impl Deadline {
             "identity" => "renew the certificate and replace its file",
             "pinned" => "get the peer's new certificate, and add it to the pinned certificates",
             "trust" => {
-                "get the new certificate of the CA, and the certificates that the new CA issued"
+                "add the new certificate of the CA to the trust, and let peers get certificates \
+                 that the new CA certificate verifies"
             }
             _ => "get the current CRL from the CA, and replace the file",
         };

@@ -59,12 +59,12 @@ impl Agent {
             LimitDisplay::new("verified-chains", chains.map_or(0, |_| CHAINS_MAX))
                 .used(chains.map_or(0, |chains| chains.len()))
                 .beyond(
-                    "the agent removes the least recently used chain, and verifies this chain \
-                     again when it is needed",
+                    "the agent removes the certificate chain that was used least recently, and \
+                     verifies it again for the next connection",
                 ),
             LimitDisplay::new("batch-records", relay::BATCH_RECORDS_MAX),
             LimitDisplay::new("held-bytes-per-worker", relay::HELD_BYTES_MAX)
-                .beyond("each batch is reduced to one TLS record"),
+                .beyond("each read is reduced to the length of one TLS record"),
             LimitDisplay::new("listen-backlog", u32::try_from(socket::LISTEN_BACKLOG).ok())
                 .beyond("the kernel drops the SYN; the client sends the SYN again"),
         ]
@@ -123,7 +123,7 @@ impl Agent {
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
                 .beyond("the agent does not count further sockets"),
             LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
-                .beyond("the owners of flows in new control groups are unknown"),
+                .beyond("the agent cannot find the owners of flows in new control groups"),
         ]
     }
 
@@ -131,7 +131,7 @@ impl Agent {
         vec![
             LimitDisplay::new("log-queue-lines", crate::log::QUEUE_LINES_MAX)
                 .used(self.shared.log.lost())
-                .beyond("the agent drops lines; the column USED shows how many"),
+                .beyond("the agent drops lines; the column USED shows the number of dropped lines"),
             LimitDisplay::new("workers", self.workers.count_max())
                 .used(self.workers.count())
                 .beyond("the existing workers serve all connections"),

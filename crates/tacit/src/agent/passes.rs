@@ -1,5 +1,6 @@
 //! Decides when the agent checks all open connections again. The check finds peers that are no
-//! longer trusted, and connections that are too old or idle; `session/recheck.rs` makes it.
+//! longer trusted, and connections that are too old or idle. `session/recheck.rs` implements the
+//! check.
 
 use std::sync::Arc;
 use std::time::Duration;

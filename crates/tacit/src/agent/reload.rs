@@ -8,9 +8,8 @@
 //! ```
 //!
 //! The control thread continues its other work during a preparation. Only one change is prepared at
-//! a time, so that it always applies to the installed policy. Requests that arrive during a
-//! preparation are answered together, by one more reload. That reload begins after the last of them
-//! has arrived.
+//! a time, so each change applies to the policy that is installed. Requests that arrive during a
+//! preparation wait for its end. Then one further reload answers all of them.
 //!
 //! Limit: at most [`WAITING_MAX`] requests wait. New listeners are opened by the control thread
 //! itself.

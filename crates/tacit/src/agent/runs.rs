@@ -415,7 +415,7 @@ impl Runs {
         unlisten(&mut enrolled, workers).await;
         if enrolled.run.is_host() {
             let event = Event::new("host-helper-ended").value("pid", enrolled.run.pid);
-            let next = "flows that the policy captures are refused until a successor of this agent \
+            let next = "the packet rules refuse all captured flows until a successor of this agent \
                         captures the host";
             self.shared.log.error(event.field("next", next));
             self.has_lost_host = true;

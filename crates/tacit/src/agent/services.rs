@@ -1,5 +1,5 @@
-//! Starts what the agent does for one run: it accepts connections, relays datagrams, answers DNS
-//! queries and serves the query socket.
+//! Starts the services of the agent for one run. They accept connections, relay datagrams, answer
+//! DNS queries and serve the query socket.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,9 +1,9 @@
 //! Writes certificates and keys atomically, and private keys with mode 0600 from the start.
 //!
 //! A file is created with its final mode under a hidden temporary name in the same directory, and
-//! synced to disk. Then it gets its final name. A new file gets it by a hard link, because the
-//! kernel refuses to create a link if the name exists. A file that replaces another one gets it by
-//! a rename.
+//! synced to disk. Then it gets its final name. For a new file, this module makes a hard link: the
+//! kernel refuses to make a link if the name exists. For a file that replaces another one, this
+//! module renames the temporary file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

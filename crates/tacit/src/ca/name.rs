@@ -1,8 +1,8 @@
 //! Parses and checks the names of certificates on the command line of `tacit ca`.
 //!
 //! The name of a certificate is also its common name, a subject alternative name and a file name.
-//! With some characters replaced, it is a table name in the policy. It must be valid as all of
-//! them.
+//! With some characters replaced, it is a table name in the policy. The name must be valid for all
+//! four uses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -124,7 +124,9 @@ impl fmt::Display for LeafName {
 /// Parses a common name that all programs accept.
 pub(super) fn parse_common_name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() || text.chars().any(char::is_control) {
-        return Err("the name must be one line and not be empty".into());
+        return Err(
+            "the name is empty, or contains a control character such as a line break".into()
+        );
     }
     if text.chars().count() > COMMON_NAME_CHARS_MAX {
         return Err(format!("the name is longer than {COMMON_NAME_CHARS_MAX} characters"));

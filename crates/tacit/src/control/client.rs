@@ -73,7 +73,7 @@ impl fmt::Display for ClientError {
                 write!(
                     f,
                     "no agent answers at {}, and more than one run has an agent of its own\n    \
-                     fix: name the control socket of one with --control: {}",
+                     fix: name the control socket of one of these agents with --control: {}",
                     path.display(),
                     private.collect::<Vec<_>>().join(" ")
                 )

@@ -58,7 +58,7 @@ impl fmt::Display for RunningAgent {
         write!(f, "process {}", self.pid)?;
         match &self.policy {
             Some(policy) => write!(f, ", policy {}", policy.display())?,
-            None => f.write_str(", which does not answer requests of the control socket")?,
+            None => f.write_str(", which does not answer on its control socket")?,
         }
         if self.draining {
             write!(f, ", draining with {} open connections", self.open)?;

@@ -153,8 +153,8 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
     }
 }
 
-const NO_SUCCESSOR: &str = "only a successor that the agent's supervisor started may take over \
-                            its sockets: to replace the agent, run `tacit restart`";
+const NO_SUCCESSOR: &str = "only a successor that the supervisor started may take over the sockets \
+                            of the agent: to replace the agent, run `tacit restart`";
 
 /// Parses a request, or returns what is wrong with it.
 pub(crate) fn parse(line: &str) -> Result<Request, String> {

@@ -104,7 +104,9 @@ impl Tracer {
             ));
         }
         if request.files() == 0 {
-            return Err("a trace needs a file for packets or a file for keys".to_owned());
+            return Err(
+                "a trace needs a file for packets (--pcap) or for keys (--keylog)".to_owned()
+            );
         }
         if self.table.traces().len() >= TRACES_MAX {
             return Err(TraceRefused::TooMany.to_string());

@@ -1,5 +1,5 @@
 //! Determines which instructions for AES and SHA a CPU has, and which of them the TLS library uses.
-//! AWS-LC chooses its code at its start by the features of the CPU. This module repeats the
+//! At its start, AWS-LC chooses its code by the features of the CPU. This module repeats the
 //! conditions from the sources of AWS-LC, in the version that `Cargo.lock` names.
 
 use super::display::InstructionDisplay;

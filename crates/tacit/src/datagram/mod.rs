@@ -9,9 +9,8 @@
 //!
 //! The receiver reads captured datagrams with their destinations. A flow begins with its first
 //! datagram, if a rule permits it. From then on the kernel delivers the program's datagrams to the
-//! flow's own socket inside. The flow first sends the datagrams that the receiver has read until
-//! then. Both sides see real addresses: the destination sees this host, the program sees the
-//! destination.
+//! flow's own socket inside. The flow first sends the datagrams that the receiver has already read.
+//! Both sides see real addresses: the destination sees this host, the program sees the destination.
 //!
 //! An ICMP error from outside is sent to the program inside. If the policy rejects a datagram, the
 //! program gets "port unreachable". Broadcast and multicast datagrams are dropped. Datagrams to

@@ -383,8 +383,8 @@ impl Lane {
         self.log_count(
             Event::new("datagrams-dropped"),
             self.dropped.take(),
-            "the datagrams were broadcast or multicast, buffers were full, or the connection limit \
-             was reached; if the limit was reached, raise `connections` in [limits], or \
+            "the datagrams were broadcast or multicast, a buffer was full, or the agent reached \
+             its limit of connections; in the last case, raise `connections` in [limits], or \
              LimitNOFILE",
         );
         self.log_count(

@@ -2,8 +2,8 @@
 //! the names and addresses in the answers.
 //!
 //! Each query is sent to the resolver that the program selected. Programs get the true addresses of
-//! a name. If rules match a name, the program gets the answer only when the kernel captures its
-//! addresses.
+//! a name. If rules match a name, the program gets the answer only when the kernel captures the
+//! addresses in the answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -53,7 +53,8 @@ fn bridges() -> Finding {
     let is_on = |name: &&str| read(&format!("/proc/sys/net/bridge/{name}")).as_deref() == Some("1");
     let on: Vec<_> = names.into_iter().filter(is_on).collect();
     let note = if on.is_empty() {
-        "br_netfilter is off: `[host] forwarded` captures containers behind bridges".to_owned()
+        "br_netfilter is off, so `[host] forwarded` can capture the containers behind bridges"
+            .to_owned()
     } else {
         format!(
             "br_netfilter is on: with `[host] forwarded`, containers cannot use UDP, and \
@@ -137,7 +138,7 @@ fn name_services() -> Finding {
         "no local name service runs that programs could use to bypass tacit".to_owned()
     } else {
         format!(
-            "{}: programs could bypass tacit through these sockets, so runs hide them",
+            "{}: programs could bypass tacit through these sockets, so tacit hides them in runs",
             found.join(", ")
         )
     };

@@ -302,7 +302,10 @@ fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
         finding(
             "congestion control",
             "tcp_congestion_control",
-            format!("program and agent use {congestion_control}, independent of the host"),
+            format!(
+                "program and agent use the congestion control {congestion_control}, whichever the \
+                 host uses"
+            ),
             "program and agent use the congestion control of the host, which may delay packets",
         ),
     ]

@@ -1,5 +1,5 @@
-//! Manages the worker threads that are bound to a CPU. Each relays the connections of programs that
-//! run on its CPU.
+//! Manages the worker threads that are bound to a CPU. Each worker relays the connections of
+//! programs that run on its CPU.
 //!
 //! ```text
 //!   worker ── relay: its program runs on CPU 3 ──> is_on(3)?  yes: hand over

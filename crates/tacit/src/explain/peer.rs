@@ -235,7 +235,7 @@ impl fmt::Display for Answer {
         match identity {
             Some(identity) => write!(f, "{verdict} as {identity}{why}"),
             None if *verdict == "served" => {
-                write!(f, "the client is served without an identity{why}")
+                write!(f, "the agent serves the client without an identity{why}")
             }
             None => write!(f, "{verdict}{why}"),
         }

@@ -1,7 +1,8 @@
 //! Runs the helper of a network namespace that another program has made, such as that of a
-//! container. It does there what the helper of a captured host does on the host.
+//! container. The helper does the same work in this namespace as the helper of a captured host does
+//! on the host.
 //!
-//! The packet rules stay when the helper ends: what they capture is refused then.
+//! The packet rules stay when the helper ends. They then refuse the flows that they capture.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -25,10 +25,12 @@ impl fmt::Display for SystemdLack {
             Self::Absent => f.write_str("systemd does not manage this host"),
             Self::Old(version) => write!(
                 f,
-                "systemd {version} does not write control groups into packet rules (NFTSet=, from \
-                 systemd {SYSTEMD_MIN} on)"
+                "systemd {version} does not write control groups into packet rules (NFTSet= needs \
+                 systemd {SYSTEMD_MIN} or later)"
             ),
-            Self::UnknownVersion => f.write_str("`systemctl --version` does not tell its version"),
+            Self::UnknownVersion => {
+                f.write_str("`systemctl --version` does not print the version of systemd")
+            }
         }
     }
 }
@@ -73,8 +75,8 @@ impl UnitFault {
                 format!("see `systemctl status {unit}`, and correct the name or the unit")
             }
             Self::Deep(..) => {
-                "give the unit a `Slice=` with fewer hyphens, or select by `user` or \
-                               `cgroup`"
+                "give the unit a `Slice=` with fewer hyphens (each one is a level), or select by \
+                 `user` or `cgroup`"
                     .to_owned()
             }
         }
@@ -86,15 +88,18 @@ impl fmt::Display for UnitFault {
         match self {
             Self::Unknown(unit) => write!(f, "`systemctl show {unit}` does not describe `{unit}`"),
             Self::Alias(unit, id) => {
-                write!(f, "`{unit}` is another name of `{id}`, which names the control group")
+                write!(
+                    f,
+                    "`{unit}` is an alias of `{id}`, and the control group has the name `{id}`"
+                )
             }
             Self::State(unit, state) => {
                 write!(f, "systemd has not loaded `{unit}` (LoadState={state})")
             }
             Self::Deep(unit, level) => write!(
                 f,
-                "the control group of `{unit}` is at level {level}, and the kernel looks for units \
-                 down to level {UNIT_LEVEL_MAX}"
+                "the control group of `{unit}` is at level {level} of the hierarchy, and the \
+                 packet rules can match units down to level {UNIT_LEVEL_MAX}"
             ),
         }
     }

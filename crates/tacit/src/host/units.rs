@@ -2,8 +2,8 @@
 //!
 //! A drop-in makes systemd write the control group of a unit into a set of the kernel before the
 //! unit's first process starts. The helper adds the units that run already. If a unit has no
-//! drop-in, the kernel sends the flows of all programs to the destinations of rules with units to
-//! the agent, which finds the unit itself.
+//! drop-in, the kernel does not know the unit. It then sends the agent the flows of all programs to
+//! the destinations of rules with units. The agent finds the unit of each flow itself.
 
 use std::fmt;
 use std::fs;
@@ -44,9 +44,9 @@ impl DropIns {
     pub(super) fn report(self) {
         if self == Self::Missing {
             complain(format_args!(
-                "tacit: units that rules name have no drop-in that systemd reads, or a control \
-                 group that is too deep, so flows of all programs to the destinations of these \
-                 rules go to the agent; `tacit check` shows what to do"
+                "tacit: a unit of a rule has no drop-in that systemd reads, or its control group \
+                 is too deep. So the kernel sends the flows of all programs to the destinations of \
+                 this rule to the agent. `tacit check` prints the fix"
             ));
         }
     }
@@ -192,8 +192,8 @@ fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
     let of_unit = |(unit, shown): &(&str, ShownUnit)| {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
-            "rule `{}` has `unit`, and `{unit}` has KillMode={mode}: later rules decide about \
-             processes that remain when the unit stops, until the helper looks again",
+            "rule `{}` has `unit`, and `{unit}` has KillMode={mode}, so processes may remain when \
+             the unit stops: for up to a second, the rule does not match these processes",
             rule.name
         );
         let fix = "set `KillMode=control-group` or `mixed` in the unit";
@@ -220,7 +220,7 @@ fn unit_problem(unit: &str, shown: &ShownUnit) -> Option<(String, String)> {
     if shown.has_loaded(&file) {
         return None;
     }
-    let problem = format!("systemd has not loaded {} as it is now", file.display());
+    let problem = format!("{} has changed since systemd loaded it", file.display());
     Some((problem, "run `systemctl daemon-reload`".to_owned()))
 }
 

@@ -112,9 +112,9 @@ impl Helper {
             warn(
                 MessageId("hidden-late"),
                 format_args!(
-                    "new files of the policy stay visible to the program for up to a second: \
-                     cannot watch for changes: {error}\n    \
-                     fix: raise fs.inotify.max_user_instances"
+                    "cannot watch the policy's files for changes: {error}: the program can read a \
+                     new file of the policy for up to a second\n    fix: raise \
+                     fs.inotify.max_user_instances"
                 ),
             );
         }

@@ -70,7 +70,7 @@ impl fmt::Display for InheritError {
             Self::WorkingDirectory(error) => write!(
                 f,
                 "cannot determine the working directory: {error}: the directory was removed, or is \
-                 in another mount namespace, where the policy and its keys cannot be hidden from \
+                 in another mount namespace, where tacit cannot hide the policy and its keys from \
                  the program\n    fix: change to another directory"
             ),
             Self::Socket { number, kind } => {

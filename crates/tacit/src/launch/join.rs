@@ -9,7 +9,7 @@
 //!
 //! Without CMD, the launcher waits until the namespace has ended. If a running agent ends
 //! meanwhile, the launcher enrols the namespace with the next agent at the same socket. Until then,
-//! what is captured is refused.
+//! the packet rules refuse the captured flows.
 
 use std::cell::Cell;
 use std::fs::File;

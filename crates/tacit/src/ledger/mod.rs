@@ -7,8 +7,8 @@
 //!
 //! The code that serves a connection states the component for which it works ([`meter::switch`])
 //! and the rule ([`meter::turn`]). Each microsecond is charged to exactly one rule and component.
-//! Displays show the rest of the CPU time as uncaptured. It is the time of threads of the C library
-//! that look up names, and of intervals (windows) that have not ended.
+//! Displays show the rest of the CPU time as uncaptured. Two kinds of time are uncaptured: that of
+//! the C library's threads that look up names, and that of intervals (windows) that have not ended.
 //!
 //! Limits: there is one account for each rule that is installed or has open connections. The times
 //! of all removed rules are added up in one account.

@@ -73,7 +73,7 @@ fn with_included(
     }
     if let Some((_, position)) = files.get(INCLUDED_FILES_MAX) {
         let message = format!("the policy includes {} files", files.len());
-        let fix = format!("the limit is {INCLUDED_FILES_MAX}: merge some");
+        let fix = format!("the limit is {INCLUDED_FILES_MAX}: merge some of the files");
         errors.push(Diagnostic::error(MessageId("too-many"), *position, message).with_fix(fix));
         files.clear();
     }
@@ -127,7 +127,8 @@ fn matching(pattern: &IncludePattern, path: &Path) -> Result<Vec<PathBuf>, Diagn
     for (count, entry) in directory.read_dir().map_err(error_of)?.enumerate() {
         if count >= ENTRIES_MAX {
             let message = format!("the directory {} has too many entries", directory.display());
-            let fix = format!("the limit is {ENTRIES_MAX}: use a directory for the policy alone");
+            let fix =
+                format!("the limit is {ENTRIES_MAX}: use a separate directory for the policy");
             let id = MessageId("too-many");
             return Err(Diagnostic::error(id, pattern.position, message).with_fix(fix));
         }

@@ -1,4 +1,4 @@
-//! Checks that the users, groups and control groups exist that rules of a captured host select.
+//! Checks that the users, groups and control groups in the rules of a captured host exist.
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, Rule, RuleForm};

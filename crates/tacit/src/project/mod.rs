@@ -62,8 +62,8 @@ impl fmt::Display for ProjectError {
             Self::Interval(error) => write!(f, "{error}"),
             Self::Engines { asked, cpus } => write!(
                 f,
-                "{asked} engines would leave no general CPU of the {cpus} CPUs\n    \
-                 fix: use at most {} engines",
+                "{asked} engines leave none of the {cpus} CPUs for other work\n    fix: use at \
+                 most {} engines",
                 cpus.saturating_sub(1)
             ),
             Self::Refused(error) => write!(f, "{error}"),

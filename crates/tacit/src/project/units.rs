@@ -73,8 +73,8 @@ impl<'a> Units<'a> {
             let now = known.unwrap_or(Suite::DEFAULT[0]);
             if known.is_none() {
                 assumptions.push(format!(
-                    "rule {name} used {}: tacit assumes this cipher suite, because no connection \
-                     was open whose suite could be read",
+                    "rule {name}: tacit assumes the cipher suite {}, because the rule has no open \
+                     connection that shows its suite",
                     now.name()
                 ));
             }
@@ -96,8 +96,9 @@ impl<'a> Units<'a> {
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
         assumptions.push(format!(
-            "rule {}: measured now on this machine, 1 MB in messages of {message_bytes} bytes \
-             takes {} to encrypt and {} to decrypt with {}, and {} and {} with {}",
+            "rule {}: measured now on this machine with 1 MB in messages of {message_bytes} bytes: \
+             encryption takes {} and decryption {} with {}; encryption takes {} and decryption {} \
+             with {}",
             rule.name,
             us(before.seal_us_per_mb),
             us(before.open_us_per_mb),

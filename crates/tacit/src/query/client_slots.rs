@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   idle ── a query ──> working ── the answer ──> sending ── it is sent ──> idle
-//!     └──── told to disconnect ────> leaving <─── told to disconnect ┘
+//!     └──── asked to leave     ────> leaving <─── asked to leave     ┘
 //! ```
 //!
 //! The client that has been idle for the longest is closed. If no client is idle, the client that

@@ -30,8 +30,8 @@ impl fmt::Display for LearnError {
             Self::NotLearnt(error) => error.fmt(f),
             Self::Full => write!(
                 f,
-                "the names of rules have {NAMED_ADDRESSES_MAX} combinations of addresses and \
-                 ports, which is the limit: use fewer wildcards (`*.`) in `remote`, or the same \
+                "the names in rules stand for {NAMED_ADDRESSES_MAX} combinations of address and \
+                 ports, the maximum: use fewer wildcards (`*.`) in `remote`, or the same \
                  `remote-ports` in rules that select by name"
             ),
             Self::Kernel(error) => error.fmt(f),

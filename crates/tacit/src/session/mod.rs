@@ -1,5 +1,5 @@
-//! Keeps the records of open connections and datagram flows, which displays read. Writes the log,
-//! the audit log and the counters when connections and flows open, fail and end.
+//! Stores the records of open connections and datagram flows for displays. Writes the log, the
+//! audit log and the counters when connections and flows open, fail and end.
 //!
 //! ```text
 //!   Opening ──> Connection ── counts ──> ConnectionRecord <── displays, query socket, operator

@@ -208,8 +208,8 @@ impl Pass {
         let trust = self.credentials.trusts.get(name).map(Arc::as_ref);
         PeerRechecker::of(parsed, trust).map_err(|_| PeerCheck::Invalid {
             reason: format!(
-                "the policy no longer has [trust.{name}], by which the peer was verified: close \
-                 the connection, or add the trust again"
+                "the policy no longer has [trust.{name}], with which the agent verified the peer: \
+                 close the connection, or add the trust again"
             ),
         })
     }

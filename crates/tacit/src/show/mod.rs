@@ -141,8 +141,8 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     }
     if args.by == Some(By::Connection) && args.interval.is_some() {
         return Err(
-            "--interval cannot be used with the costs of connections, which count from when \
-                    each connection was opened",
+            "--interval cannot be used with `--by connection`: the costs of a connection count \
+             from its start",
         );
     }
     Ok(())

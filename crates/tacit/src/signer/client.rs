@@ -187,8 +187,8 @@ impl Client {
                 Err(PairError { fault, .. }) => fault.to_string(),
             };
             let event = Event::new("key-lost").field("reason", &reason);
-            let next = "handshakes with this key fail: correct its certificate and key files; the \
-                        agent loads them when they change";
+            let next = "handshakes with this key fail: correct the certificate file and the key \
+                        file; the agent loads them when they change";
             self.log.error(event.field("next", next));
         }
         Ok(started)
@@ -296,7 +296,7 @@ impl SignerClient for Client {
     fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let unreachable = |error: io::Error| PairError {
             at: PairFile::Key,
-            fault: format!("the agent cannot reach the signer, which loads this key: {error}")
+            fault: format!("the agent cannot send the signer a request to load this key: {error}")
                 .into(),
         };
         let load = || -> io::Result<Loaded> {

@@ -1,5 +1,5 @@
 //! Finds the rule of a connection, and adds the connection to the table of connections. This is
-//! stage 2, admit, of five.
+//! stage 2 of 5: admit.
 //!
 //! This stage uses no socket, because the connection may not be accepted yet. A connection of a run
 //! is admitted while the agent still holds its SYN packet.

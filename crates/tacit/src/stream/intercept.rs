@@ -1,5 +1,5 @@
 //! Accepts a connection and determines its flow: the addresses and names that rules match. This is
-//! stage 1, accept, of five.
+//! stage 1 of 5: accept.
 //!
 //! If the rule has `accept-proxy`, the PROXY header is read first, because rules are selected by
 //! the client that the header names.

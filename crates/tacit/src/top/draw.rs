@@ -37,7 +37,7 @@ const HELP: &[&str] = &[
     "",
     "US/CONN   CPU time of a rule per opened connection, in microseconds",
     "US/MSG    microseconds to receive, decrypt, encrypt and send a message",
-    "US/MB     the same per MB of data (10^6 bytes)",
+    "US/MB     microseconds for these steps per MB of data (10^6 bytes)",
     "",
     "q  quit                 s  sort rules by the next column",
     "up, down     select a rule; up from the first rule selects all rules",

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Queries read figures that the data workers have published, so they do not delay the agent. If an
-//! agent has many connections, `tacit top` asks for them less often (`sample`). The terminal is
-//! restored however the program ends. Only after SIGKILL the user has to run `reset`.
+//! agent has many connections, `tacit top` asks for them less often (`sample`). The program
+//! restores the terminal when it ends. After SIGKILL, the user must run `reset`.
 //!
 //! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between frames. A key is handled within
 //! `KEYS_TIME`, unless the program waits for an agent that does not answer. There is no history;

@@ -145,7 +145,7 @@ fn report(args: &StartStopArgs, total: usize, results: &Results, clocks: &Clocks
     let ways: Vec<_> = WAYS.iter().take(results.latency.len()).copied().collect();
     let StartStopArgs { connections, at_once, .. } = args;
     let summary = format!(
-        "{connections} connections {}, {at_once} at a time, all open, then all stopped",
+        "{connections} connections {}: all are started, then all are stopped, {at_once} at a time",
         ways.join(" and as many ")
     );
     let mut report = Report::new("start-stop", summary);

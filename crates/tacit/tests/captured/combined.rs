@@ -1,5 +1,5 @@
-//! Settings of a captured host that other tests have apart, together: rules by name, for senders
-//! and with time windows, containers, and audit mode.
+//! Tests a captured host with a combination of settings that other tests use separately: rules by
+//! name, rules for senders, rules with time windows, containers, and audit mode.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, TLS};

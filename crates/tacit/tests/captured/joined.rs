@@ -1,4 +1,5 @@
-//! Network namespaces that exist: programs in them are protected without a start by tacit.
+//! Tests that tacit protects programs in an existing network namespace, although tacit has not
+//! started these programs.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, TLS};

@@ -1,6 +1,7 @@
-//! A whole host under one policy: programs that are started as without tacit, some long before it.
+//! Tests a captured host: one policy applies to all of its programs, even to those that started
+//! long before tacit.
 //!
-//! Apart from the lab, because each test has networks of its own.
+//! This is a test binary of its own, because each test has network namespaces of its own.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! Tests rules by name on a captured host: if a rule matches a name, the addresses that programs
-//! get for it are captured.
+//! Tests rules by name on a captured host: if a rule matches a name, the kernel captures the
+//! addresses that programs get for this name.
 
 use crate::machines::Machines;
 

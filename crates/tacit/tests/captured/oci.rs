@@ -1,5 +1,5 @@
-//! The hook of OCI runtimes, with the runtimes crun and runc: containers of them are protected
-//! before their program starts, or do not start.
+//! Tests the hook of OCI runtimes with crun and runc: tacit protects a container before its program
+//! starts, or the container does not start.
 
 use crate::machines::{Machines, TLS};
 

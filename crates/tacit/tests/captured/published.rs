@@ -1,4 +1,4 @@
-//! Ports of containers that the host publishes: its NAT leads clients of a port of the host to a
+//! Tests published ports: the host's NAT redirects the clients of a port of the host to a
 //! container.
 
 use crate::containers::BOX;

@@ -5,8 +5,8 @@
 //!                 one worker each                    worker is counted call by call
 //! ```
 //!
-//! Each direction and batch needs one read and one write, and no allocation. Besides these, there
-//! are only waits and reads of the CPU clock for the ledger.
+//! For each direction, a batch needs one read, one write and no allocation. The other system calls
+//! only wait, or read the CPU clock for the ledger.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

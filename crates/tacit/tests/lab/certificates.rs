@@ -1,5 +1,5 @@
 //! Creates valid and invalid certificates for the tests. The unit tests of certificate verification
-//! use the same ones.
+//! use the same certificates.
 
 use serde_json::{Value, json};
 

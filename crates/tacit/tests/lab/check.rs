@@ -1,5 +1,4 @@
-//! Tests `tacit check` and `tacit explain`: each error has a position and says what to write
-//! instead.
+//! Tests `tacit check` and `tacit explain`: each error has a position and a fix.
 
 use serde_json::Value;
 

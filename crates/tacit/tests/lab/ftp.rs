@@ -1,6 +1,6 @@
-//! Tests FTP with its data connections: TLS clients with a vsftpd in clear, and clients in clear
-//! with a vsftpd that requires TLS. This vsftpd also requires resumed sessions
-//! (`require_ssl_reuse`, its default).
+//! Tests FTP and its data connections between programs of which only one uses TLS: clients with TLS
+//! and a vsftpd in clear, and clients in clear and a vsftpd that requires TLS. This vsftpd also
+//! requires resumed sessions (`require_ssl_reuse`, its default).
 
 use std::process::{Child, Stdio};
 

@@ -240,7 +240,7 @@ fn pins_outside_the_sandbox_need_a_restart() {
     agent.write_policy(&of(&ALONE.replace("pins.pem", &there)));
     let refused = text_of(&agent.verb(&["reload"]));
     assert!(
-        refused.contains("access to ") && refused.contains("pins.pem: it was set up"),
+        refused.contains("this agent cannot read ") && refused.contains("pins.pem: its sandbox"),
         "{refused}"
     );
 }

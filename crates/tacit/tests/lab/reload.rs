@@ -1,5 +1,5 @@
-//! Tests reloads of a running agent. A policy is installed whole or not at all; a file that cannot
-//! be loaded leaves the old content in use.
+//! Tests reloads of a running agent. A policy is installed completely or not at all. If a file
+//! cannot be loaded, the agent continues to use its old content.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;

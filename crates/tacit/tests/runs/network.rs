@@ -8,8 +8,8 @@
 //!
 //! The network is a namespace. Servers listen at 10.9.8.7, which is `clear.example`. For each
 //! server, an agent in the server role listens at 10.9.8.8, which is `tls.example`. A route
-//! delivers both addresses locally. No interface has them, so that programs do not consider them
-//! their own. The default route drops everything else.
+//! delivers both addresses locally. No interface has these addresses, so that programs do not treat
+//! them as their own. The default route drops all other packets.
 //!
 //! The names `dual.clear.example` and `dual.tls.example` also have an IPv6 address, with a route
 //! only if the test requests it. `two.clear.example` and `two.tls.example` also have 10.9.8.6,

@@ -154,7 +154,9 @@ impl Sandbox {
             Files::Within(reachable) => reachable.text.clone(),
             Files::AllKernel => "not limited: this kernel has no Landlock".to_owned(),
             Files::AllForPrograms => {
-                "not limited: a rule with `listen` has the selector `program`".to_owned()
+                "not limited: the agent must find the program of each client, because a rule with \
+                 `listen` selects by `program`"
+                    .to_owned()
             }
         };
         let calls = if self.has_filters {

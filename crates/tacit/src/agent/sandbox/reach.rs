@@ -108,8 +108,8 @@ pub(super) fn check_file(
 
 fn out_of_reach(position: SourcePosition, path: &Path, directory: &Path, verb: &str) -> Diagnostic {
     let message = format!(
-        "the sandbox of this agent does not allow access to {}: it was set up for a policy that \
-         did not name the directory {}, so the agent cannot {verb} there",
+        "this agent cannot {verb} {}: its sandbox was set up for a policy that did not use the \
+         directory {}",
         path.display(),
         directory.display()
     );

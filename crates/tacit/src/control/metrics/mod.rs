@@ -184,7 +184,7 @@ fn covered(page: &mut Page, display: &CoverageDisplay) {
     let mut now = page.family(
         "tacit_host_flows",
         Kind::Gauge,
-        "Open sockets from the captured host to other hosts, by what protects them.",
+        "Open sockets from the captured host to other hosts, by kind of protection.",
     );
     for total in &display.totals {
         now.sample(&[("protection", total.protection.word())], total.counts.now as f64);
@@ -192,8 +192,8 @@ fn covered(page: &mut Page, display: &CoverageDisplay) {
     let mut seen = page.family(
         "tacit_host_flows_total",
         Kind::Counter,
-        "Sockets from the captured host to other hosts that the agent has seen, by what protects \
-         them.",
+        "Sockets from the captured host to other hosts that the agent has seen, by kind of \
+         protection.",
     );
     for total in &display.totals {
         seen.sample(&[("protection", total.protection.word())], total.counts.seen as f64);
@@ -311,7 +311,7 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     page.family(
         "tacit_cpu_uncaptured_seconds",
         Kind::Gauge,
-        "CPU time of the agent that is not assigned to a rule and a component, or not yet.",
+        "CPU time of the agent that the ledger has not assigned to a rule and a component.",
     )
     .sample(&[], seconds(costs.uncaptured_cpu_us));
     page.family(

@@ -131,7 +131,7 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
         (None, Some(claim)) => format!("none; the certificate claims {claim:?} ({check})"),
         (None, None) if peer.warned.is_some() => {
             format!(
-                "none; an entry with `warn` in the identity map matches the certificate ({check})"
+                "none; the certificate matches an entry with `warn` of the identity map ({check})"
             )
         }
         (None, None) => check.to_owned(),

@@ -98,7 +98,7 @@ impl Table for RulesDisplay {
         let generation = self.generation;
         let rules = table(&self.rules, &COLUMNS);
         let exception = match self.unmatched.as_deref() {
-            Some("permit") => ", except connections of the captured host, which pass",
+            Some("permit") => ", except those of the captured host, which pass unchanged",
             _ => "",
         };
         format!(

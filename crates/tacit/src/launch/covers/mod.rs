@@ -149,7 +149,7 @@ impl Covers {
                 Err(reason.clone())
             }
             (Mounts::Joined, None, Some(path)) => Err(format!(
-                "{} and {} others: a run hides at most {PATHS_MAX} files",
+                "cannot hide {} and {} other files: a run hides at most {PATHS_MAX} files",
                 path.display(),
                 beyond.len() - 1
             )),

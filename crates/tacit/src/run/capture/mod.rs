@@ -1,5 +1,5 @@
-//! Maintains the address ranges of a run that the kernel redirects to the agent. They change when
-//! the policy changes, and when a program of the run has looked up a name.
+//! Maintains the address ranges of a run that the kernel redirects to the agent. These ranges
+//! change when the policy changes, and when a program of the run has looked up a name.
 
 mod names;
 
@@ -296,9 +296,9 @@ impl Capture {
         drop(self.run.take_fresh());
         let wanted: BTreeSet<CaptureRange> = self.wanted().into_iter().collect();
         if wanted.len() >= CAPTURE_RANGES_MAX {
-            let reason = "the kernel cannot capture all address ranges of names and rules, so \
-                          tacit refuses connections to the other addresses: use networks in \
-                          `remote` instead of many names or addresses";
+            let reason = "the names and rules have more address ranges than the kernel can \
+                          capture, so the run refuses connections to the addresses that are not \
+                          captured: use networks in `remote` instead of many names or addresses";
             self.log.warn(
                 Event::new("capture-full").field("run", &self.run.name).field("next", reason),
             );

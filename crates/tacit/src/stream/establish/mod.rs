@@ -1,5 +1,5 @@
 //! Connects to the upstream, and does the TLS handshake on one of the two sockets of a connection.
-//! This is stage 3, establish, of five.
+//! This is stage 3 of 5: establish.
 //!
 //! ```text
 //!   TLS downstream       [STARTTLS] ── handshake ── dial

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! All other bytes of client and server are dropped. The server closes its connection when it has
-//! handled the message. Then tacit closes the client's connection: by this the client knows that
-//! the message was handled. Limit: tacit waits at most [`END_WAIT_MAX`] for the server.
+//! handled the message. Then tacit closes the client's connection. The close tells the client that
+//! the server has handled the message. Limit: tacit waits at most [`END_WAIT_MAX`] for the server.
 
 use std::io;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Moves the bytes of a connection between its two sockets until both directions have ended. This
-//! is stage 4, relay, of five.
+//! is stage 4 of 5: relay.
 //!
 //! ```text
 //!            read many     seal in place     write once
