@@ -11,14 +11,15 @@
 //! bench sockets      measures locks around the agent's connection table, without a network
 //! ```
 //! Load client and load server are processes of `tacit workload` (`load`). All processes run from
-//! the beginning to the end; one peer at a time is loaded. A sample is the CPU time of the four
-//! processes, the rate and the latency; `docs/benchmarks.md` explains them. Peers are proxies,
-//! programs with a TLS library (`bench/inprocess`), and programs under two `tacit run`s (`peers`).
-//! Afterwards, programs under `tacit run` are compared with other ways to give a program a network
-//! (`runs`).
+//! the beginning to the end, but only one peer at a time has load. A sample consists of the CPU
+//! time of the four processes, the rate and the latency; `docs/benchmarks.md` explains these
+//! values. Peers are proxies, programs with a TLS library (`bench/inprocess`), and programs under
+//! two `tacit run`s (`peers`). Afterwards, the benchmark compares programs under `tacit run` with
+//! other ways to give a program a network (`runs`).
 //!
-//! A peer that loses bytes makes the benchmark fail; a slow one does not. A peer that cannot be
-//! started is left out, and the report says so. Traffic between hosts is not measured.
+//! A peer that loses bytes makes the benchmark fail; a slow peer does not. The benchmark omits a
+//! peer that cannot be started, and the report names the omitted peers. Traffic between hosts is
+//! not measured.
 
 mod certs;
 mod compare;

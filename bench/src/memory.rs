@@ -5,8 +5,8 @@
 //! open many more; read the memory again; divide the difference by their number
 //! ```
 //! The result is the resident memory of the processes. The report also contains the kernel's memory
-//! for the sockets. It is larger, but it is the same for all proxies that use two sockets for a
-//! connection.
+//! for the sockets. The kernel's memory is larger than that of the processes, but it is the same
+//! for all proxies that use two sockets for a connection.
 //!
 //! Pages that processes share are counted, but connections do not add to them. Programs with a TLS
 //! library are not measured.
@@ -119,7 +119,8 @@ fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String>
             Ok(PerSide { client: client.resident_bytes()?, server: server.resident_bytes()? })
         }
         (None, _) => {
-            Err("cannot measure the memory of proxies: this peer has no proxies".to_owned())
+            Err("the benchmark measures the memory of proxies, and this peer has no proxy"
+                .to_owned())
         }
     }
 }

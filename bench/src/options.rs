@@ -1,5 +1,5 @@
-//! The command line of the benchmark that compares tacit with other proxies and TLS libraries (the
-//! peers).
+//! Parses the command line of the benchmark that compares tacit with other proxies and TLS
+//! libraries (the peers).
 
 use std::path::PathBuf;
 

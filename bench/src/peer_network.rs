@@ -1,6 +1,6 @@
-//! Creates a network namespace in which the loopback interface has large segments, and one CPU is
-//! used for each side. Programs under `tacit run` have the same conditions, so the compared proxies
-//! (the peers) are measured there too.
+//! Creates a network namespace in which the loopback interface has large segments, and each side of
+//! a connection uses one CPU. Programs under `tacit run` have the same conditions, so the compared
+//! proxies (the peers) are measured there too.
 //!
 //! ```text
 //! driver ── a child process keeps a network namespace: loopback with segments of 256 KiB and the

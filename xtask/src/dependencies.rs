@@ -1,8 +1,8 @@
 //! `cargo xtask dependencies`: checks the dependencies with cargo-deny and `deny.toml`: licences,
 //! banned crates, sources, and security advisories.
 //!
-//! The check of advisories needs a database, which is downloaded if there is a network. Without a
-//! network, an earlier copy is used. Without a copy, the command skips this check and reports that.
+//! The check of advisories needs a database. The command downloads the database, or uses an earlier
+//! copy if there is no network. Without a copy, the command skips this check and reports that.
 //!
 //! The command uses the cargo-deny that `scripts/install-deps.sh` has installed in the target
 //! directory, or the one in `PATH`. Without cargo-deny all checks are skipped.

@@ -1,4 +1,4 @@
-//! `cargo xtask COMMAND`: the developers' commands. Each has a file or a directory.
+//! `cargo xtask COMMAND`: runs the commands for developers. Each command has a file or a directory.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! A TLS client and a TLS server with the distribution's OpenSSL, with its default settings.
+//! Implements a TLS client and a TLS server with the distribution's OpenSSL and its default
+//! settings.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

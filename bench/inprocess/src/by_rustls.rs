@@ -1,4 +1,4 @@
-//! A TLS client and a TLS server with rustls and aws-lc-rs, with their default settings.
+//! Implements a TLS client and a TLS server with rustls and aws-lc-rs, with their default settings.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

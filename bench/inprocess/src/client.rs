@@ -1,9 +1,9 @@
-//! The load client: sends the same requests as `tacit workload client`, and does TLS itself with a
-//! TLS library.
+//! Implements the load client. It sends the same requests as `tacit workload client`, and does TLS
+//! itself with a TLS library.
 //!
-//! Each connection has a thread with a blocking socket. The benchmark controls it through standard
-//! input and output, as it controls `tacit workload client --steered`. Its report has the same
-//! figures.
+//! Each connection has a thread with a blocking socket. The benchmark controls the load client
+//! through standard input and output, in the same way as `tacit workload client --steered`. The
+//! report has the same figures.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Parses the command line of the load client. Its options are a part of those of `tacit workload
-//! client`.
+//! Parses the command line of the load client. `tacit workload client` has the same options and
+//! more.
 
 use std::net::SocketAddr;
 use std::time::Duration;

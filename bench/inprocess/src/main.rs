@@ -1,13 +1,14 @@
-//! The load client and load server of the benchmark with a TLS library.
+//! Runs the load client or the load server of the benchmark, which do TLS with a TLS library.
 //!
 //! ```text
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR interactive server --json --listen ADDRESS
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client --connect ADDRESS ...
 //! inprocess version LIBRARY
 //! ```
-//! They use the protocol of `tacit workload` (`tacit_core::workload`) and some of its options. They
-//! call the library on their own threads with blocking sockets, as its documentation shows, and
-//! tune nothing: this is the cost of TLS in a program.
+//! Both use the protocol of `tacit workload` (`tacit_core::workload`) and some of its options. They
+//! call the library on their own threads with blocking sockets, as the library's documentation
+//! shows, and keep its default settings. So the benchmark measures the cost of TLS in an ordinary
+//! program.
 
 mod by_openssl;
 mod by_rustls;

@@ -1,5 +1,5 @@
-//! The load server: answers requests as `tacit workload server` does, but does TLS itself with a
-//! TLS library. It runs until it is killed.
+//! Implements the load server. It answers requests in the same way as `tacit workload server`, but
+//! does TLS itself with a TLS library. It runs until another process kills it.
 //!
 //! A fixed number of threads wait in `accept`, and each serves one connection at a time. So the
 //! server starts no thread for a connection. It cannot send streams to the client.

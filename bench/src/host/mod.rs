@@ -6,8 +6,8 @@
 //! ```
 //! The report has these tables:
 //! * *Unmatched*: the CPU time of client, server and the host's agent per operation, if no rule
-//!   matches the traffic. It is measured before policies are installed, with them, and after their
-//!   removal.
+//!   matches the traffic. The benchmark measures this without policies, with policies, and after
+//!   their removal.
 //! * *Conntrack*: the same without tacit, but with a packet rule that enables connection tracking.
 //!   Rules for clients of the host cost at least this.
 //! * *Protected*: the CPU time of client and agent if a rule captures the traffic, compared with a
@@ -18,7 +18,7 @@
 //! packets that the process sends: the kernel moves them through both namespaces during the system
 //! call.
 //!
-//! Each table has one of its rows twice. The difference between the two shows how much equal
+//! Each table contains one row twice. The difference between these two rows shows how much equal
 //! measurements differ on this machine. The benchmark creates namespaces of its own, and installs
 //! nothing on the real host.
 //!

@@ -1,9 +1,10 @@
 //! Checks a pair of proxies before the benchmark measures it.
 //!
-//! A pair has an unfair advantage if it sends clear text, accepts any client or resumes sessions.
-//! To detect this, the check puts a relay between the two proxies and makes two connections through
-//! it. The relay parses the TLS messages with which the server begins. The check also connects to
-//! the server's proxy with `openssl s_client`, without a certificate.
+//! A pair of proxies that sends clear text, accepts any client or resumes sessions would have an
+//! unfair advantage. To detect such a pair, the check puts a relay between the two proxies and
+//! makes two connections through the relay. The relay parses the TLS messages with which the server
+//! begins. The check also connects to the server's proxy with `openssl s_client`, without a
+//! certificate.
 //!
 //! The check does not test whether the client's proxy verifies the server. The configuration of
 //! each proxy requires this.

@@ -21,11 +21,11 @@
 //! ```
 //! The call `aor` (activate on receive) waits for input on a socket. A display is a command that
 //! prints the table; it reads the whole table under the lock. In the mode `writers` the lock is
-//! exclusive, but displays and the calls 3, 4 and 5 do not take it. z/TPF was first improved in
-//! this way. A thread that waits for the lock spins, as on z/TPF. It sometimes yields the CPU,
-//! because the thread that holds the lock may be waiting for a CPU. One transaction in a thousand
-//! replaces its connection. Each thread sends its messages to itself over UNIX sockets. So no
-//! network is involved, and threads wait only for the lock.
+//! exclusive, but displays and the calls 3, 4 and 5 do not take it. The first improvement of z/TPF
+//! was this mode. A thread that waits for the lock spins, as on z/TPF. The waiting thread sometimes
+//! yields the CPU, because the thread that holds the lock may need a CPU. One transaction in a
+//! thousand replaces its connection. Each thread sends its messages to itself over UNIX sockets. So
+//! no network is involved, and threads wait only for the lock.
 //!
 //! ```text
 //! arguments.rs   the command line

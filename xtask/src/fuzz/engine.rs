@@ -99,7 +99,7 @@ impl Engine<'_> {
         match status.success() {
             true => Ok(()),
             false => Err(format!(
-                "fuzz {}: the input {} fails: see the messages above",
+                "fuzz {}: the target fails with the input {}: see the messages above",
                 self.name,
                 file.display()
             )),

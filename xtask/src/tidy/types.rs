@@ -18,7 +18,8 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
             let line = source.line_of(offset);
             if let Some(place) = first.get(name) {
                 let message = format!(
-                    "another `pub` type is also named `{name}`, at {place}: rename one of them"
+                    "another `pub` type has the name `{name}`, at {place}: rename one of the two \
+                     types"
                 );
                 findings.push(Finding::new(source, line, message));
             } else {
