@@ -125,6 +125,12 @@ impl BatchSocket {
         Ok(SocketAddr::try_from(rustix::net::getsockname(&self.socket)?)?)
     }
 
+    /// Reports whether the socket has the IP version of an address.
+    #[must_use]
+    pub fn is_for(&self, address: IpAddr) -> bool {
+        IpVersion::of(address) == self.version
+    }
+
     /// Sends a batch. Waits for a short time if the socket's buffer is full.
     ///
     /// # Errors

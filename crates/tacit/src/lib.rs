@@ -4,7 +4,8 @@
 //! In reading order: [`cli`] parses the command line and calls a command. [`agent`] starts the
 //! listeners and [`worker`]s (some of them [`engine`]s) for the [`live`] policy. [`stream`] serves
 //! connections, stage by stage. For programs of runs, [`datagram`] relays datagrams, [`dns`]
-//! answers DNS queries, and [`query`] answers queries about connections. The crate [`tacit_tls`]
+//! answers DNS queries, and [`query`] answers queries about connections. [`packet`] moves the
+//! packets of IPsec tunnels. The crate [`tacit_tls`]
 //! implements TLS. [`ledger`] accounts for CPU time. [`control`] and [`log`] are the interface to
 //! the operator. [`workload`] is a load generator: a client and a server.
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod engine;
 pub mod ledger;
 pub mod live;
 pub mod net;
+pub mod packet;
 pub mod placement;
 pub mod run;
 pub mod session;

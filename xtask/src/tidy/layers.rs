@@ -61,6 +61,7 @@ const LAYERS: [Layers; 3] = [
             "ledger",
             "log",
             "net",
+            "packet",
             "live",
             "signer",
             "run",

@@ -29,19 +29,26 @@ pub enum DropReason {
     Selectors,
     /// Received: the outer header reports congestion to an inner packet without ECN (RFC 6040).
     Congestion,
+    /// Sent or received: the policy does not permit the flow of the inner packet, although the
+    /// traffic selectors comprise it.
+    Flow,
     /// Sent: no SA has a traffic selector for the packet.
     NoSa,
     /// Sent or received: the SA has reached its hard lifetime, or has no sequence number left.
     Expired,
     /// Sent: the packet cannot be divided into segments.
     Segmentation,
+    /// Sent: the packet exceeds the MTU of the path, and must not be fragmented.
+    TooBig,
+    /// Received: the queue for IKE messages is full.
+    Queue,
     /// Sent or received: the kernel refused the packet.
     Kernel,
 }
 
 impl DropReason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::Malformed,
         Self::UnknownSpi,
         Self::Replayed,
@@ -52,9 +59,12 @@ impl DropReason {
         Self::InnerPacket,
         Self::Selectors,
         Self::Congestion,
+        Self::Flow,
         Self::NoSa,
         Self::Expired,
         Self::Segmentation,
+        Self::TooBig,
+        Self::Queue,
         Self::Kernel,
     ];
 
@@ -72,9 +82,12 @@ impl DropReason {
             Self::InnerPacket => "inner-packet",
             Self::Selectors => "selectors",
             Self::Congestion => "congestion",
+            Self::Flow => "flow",
             Self::NoSa => "no-sa",
             Self::Expired => "expired",
             Self::Segmentation => "segmentation",
+            Self::TooBig => "too-big",
+            Self::Queue => "queue",
             Self::Kernel => "kernel",
         }
     }

@@ -14,7 +14,7 @@ const CE: u8 = 0b11;
 
 /// Returns the traffic class of a packet: the DSCP in the upper six bits, ECN in the lower two.
 #[must_use]
-pub(crate) fn traffic_class(packet: &[u8]) -> u8 {
+pub fn traffic_class(packet: &[u8]) -> u8 {
     let [first, second] = packet.first_chunk::<2>().copied().unwrap_or_default();
     if first >> 4 == 6 { first << 4 | second >> 4 } else { second }
 }

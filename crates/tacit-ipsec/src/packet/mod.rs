@@ -17,6 +17,8 @@ pub(crate) mod tcp;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use ecn::traffic_class;
+
 /// The largest number of IPv6 extension headers before the upper protocol.
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 

@@ -1,0 +1,224 @@
+//! Moves packets from peers to TUN devices.
+//!
+//! ```text
+//! receive (several batches) ─> each datagram: IKE, keepalive or ESP ─> opened in place
+//!        ─> permitted ─> TCP packets of one connection joined ─> TUN write
+//! ```
+//!
+//! The kernel joins datagrams of one peer, also of different kinds, so each is examined. After a
+//! full batch more are received before any is written: the longer the list of packets, the more can
+//! be joined.
+//!
+//! Limits: [`RECEIVES_MAX`] batches in one buffer, [`ROUNDS_PER_TURN`] buffers in one turn.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use tacit_ipsec::EspSpi;
+use tacit_ipsec::esp::{DropReason, Opened, UdpContent};
+use tacit_ipsec::offload::{OpenedPacket, coalesce};
+use tacit_sys::datagram_batch::{BatchSocket, ReceivedBatch};
+
+use super::context::Context;
+use super::device::Device;
+use super::table::TunnelTable;
+use super::tunnel::{Direction, TunId};
+use super::{IkeDatagram, PacketEvent};
+
+/// How many batches are received before their packets are written.
+const RECEIVES_MAX: usize = 3;
+/// How often the buffer is filled before other sockets get their turn.
+const ROUNDS_PER_TURN: usize = 4;
+/// The room for one batch.
+const BATCH_ROOM_BYTES: usize = 65_535;
+/// A batch of this length was probably limited by its room, so another is waiting.
+const FULL_BATCH_BYTES: usize = 30_000;
+
+/// The buffers of the inbound direction.
+pub(super) struct Inbound {
+    buffer: Box<[u8]>,
+    opened: Vec<OpenedPacket>,
+    /// The device of the opened packets.
+    tun: Option<TunId>,
+}
+
+/// Where a datagram came from.
+#[derive(Clone, Copy)]
+struct Origin {
+    source: SocketAddr,
+    traffic_class: u8,
+}
+
+impl Inbound {
+    pub(super) fn new() -> Self {
+        let buffer = vec![0; RECEIVES_MAX * BATCH_ROOM_BYTES].into();
+        Self { buffer, opened: Vec::new(), tun: None }
+    }
+
+    /// Receives datagrams until there are none, and delivers their packets.
+    pub(super) fn forward(
+        &mut self,
+        socket: usize,
+        devices: &HashMap<TunId, Device>,
+        table: &mut TunnelTable,
+        context: &mut Context,
+    ) {
+        for _ in 0..ROUNDS_PER_TURN {
+            let is_empty = self.fill(socket, devices, table, context);
+            self.deliver(devices, context);
+            if is_empty {
+                break;
+            }
+        }
+    }
+
+    /// Receives batches into the buffer and opens their packets. Returns whether the socket is
+    /// empty.
+    fn fill(
+        &mut self,
+        socket: usize,
+        devices: &HashMap<TunId, Device>,
+        table: &mut TunnelTable,
+        context: &mut Context,
+    ) -> bool {
+        let mut at = 0;
+        for _ in 0..RECEIVES_MAX {
+            let room = self.buffer.get_mut(at..at + BATCH_ROOM_BYTES).unwrap_or_default();
+            let received = match receive(context, socket, room) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(_) => {
+                    context.counters.drops.add(DropReason::Kernel);
+                    return true;
+                }
+            };
+            self.open_batch(at, &received, devices, table, context);
+            at += received.bytes;
+            if received.bytes < FULL_BATCH_BYTES {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Examines each datagram of a batch.
+    fn open_batch(
+        &mut self,
+        start: usize,
+        received: &ReceivedBatch,
+        devices: &HashMap<TunId, Device>,
+        table: &mut TunnelTable,
+        context: &mut Context,
+    ) {
+        let ReceivedBatch { bytes, datagram_bytes, is_cut, source, traffic_class } = *received;
+        let end = start + bytes;
+        let mut at = start;
+        while at < end {
+            let next = (at + datagram_bytes.max(1)).min(end);
+            let result = if is_cut && next == end {
+                // The rest of the datagram is lost.
+                Err(DropReason::Malformed)
+            } else {
+                let origin = Origin { source, traffic_class };
+                self.open_datagram(at..next, origin, devices, table, context)
+            };
+            if let Err(reason) = result {
+                context.counters.drops.add(reason);
+            }
+            at = next;
+        }
+        if bytes == 0 {
+            context.counters.drops.add(DropReason::Malformed);
+        }
+    }
+
+    fn open_datagram(
+        &mut self,
+        place: Range<usize>,
+        origin: Origin,
+        devices: &HashMap<TunId, Device>,
+        table: &mut TunnelTable,
+        context: &mut Context,
+    ) -> Result<(), DropReason> {
+        let datagram = self.buffer.get_mut(place.clone()).unwrap_or_default();
+        match UdpContent::of(datagram) {
+            UdpContent::Esp(spi) => self.open_esp(spi, place, origin, devices, table, context),
+            UdpContent::Ike(message) => {
+                context.counters.ike_messages.add(1);
+                let message = message.to_vec();
+                let event = PacketEvent::Ike(IkeDatagram { from: origin.source, message });
+                if context.report(event) { Ok(()) } else { Err(DropReason::Queue) }
+            }
+            UdpContent::Keepalive => {
+                context.counters.keepalives.add(1);
+                Ok(())
+            }
+            UdpContent::Invalid => Err(DropReason::Malformed),
+        }
+    }
+
+    fn open_esp(
+        &mut self,
+        spi: EspSpi,
+        place: Range<usize>,
+        origin: Origin,
+        devices: &HashMap<TunId, Device>,
+        table: &mut TunnelTable,
+        context: &mut Context,
+    ) -> Result<(), DropReason> {
+        let slot = table.slot_of(spi).ok_or(DropReason::UnknownSpi)?;
+        let tunnel = table.tunnel_mut(slot).ok_or(DropReason::UnknownSpi)?;
+        let frame = self.buffer.get_mut(place.clone()).ok_or(DropReason::Malformed)?;
+        let before = tunnel.inbound.sequence();
+        let opened = tunnel.inbound.open(frame, origin.traffic_class)?;
+        let is_newest = tunnel.inbound.sequence() > before;
+        if is_newest && let Some(to) = tunnel.moved(origin.source) {
+            context.report(PacketEvent::PeerMoved { spi, to });
+        }
+        // Dummy packets end here (RFC 4303 section 2.6).
+        let Opened::Packet(parsed, inner) = opened else { return Ok(()) };
+        let bytes = frame.get(inner.clone()).ok_or(DropReason::InnerPacket)?;
+        if !tunnel.permits(Direction::Inbound, &parsed, bytes) {
+            return Err(DropReason::Flow);
+        }
+        let tun = tunnel.tun;
+        if self.tun != Some(tun) {
+            self.deliver(devices, context);
+            self.tun = Some(tun);
+        }
+        let place = place.start + inner.start..place.start + inner.end;
+        self.opened.push(OpenedPacket { parsed, place });
+        Ok(())
+    }
+
+    /// Writes the opened packets to their device.
+    fn deliver(&mut self, devices: &HashMap<TunId, Device>, context: &Context) {
+        let device = self.tun.and_then(|tun| devices.get(&tun));
+        let mut rest = self.opened.as_slice();
+        while !rest.is_empty() {
+            let joined = coalesce(&mut self.buffer, rest);
+            let (packets, later) = rest.split_at(joined.packets.clamp(1, rest.len()));
+            rest = later;
+            let mut parts = Vec::with_capacity(1 + packets.len());
+            parts.push(IoSlice::new(&joined.vnet_header));
+            for (number, packet) in packets.iter().enumerate() {
+                let skipped = if number == 0 { 0 } else { joined.payload_at };
+                let bytes = self.buffer.get(packet.place.clone()).unwrap_or_default();
+                parts.push(IoSlice::new(bytes.get(skipped..).unwrap_or_default()));
+            }
+            if device.is_none_or(|device| device.tun.write(&parts).is_err()) {
+                packets.iter().for_each(|_| context.counters.drops.add(DropReason::Kernel));
+            }
+        }
+        self.opened.clear();
+    }
+}
+
+fn receive(context: &Context, socket: usize, room: &mut [u8]) -> io::Result<ReceivedBatch> {
+    let socket: &BatchSocket =
+        context.underlay.sockets().get(socket).ok_or(io::ErrorKind::NotConnected)?;
+    socket.receive(room)
+}

@@ -1,0 +1,230 @@
+//! Moves the packets of tunnels between TUN devices and peers: the data path of IPsec.
+//!
+//! ```text
+//!  programs ── TUN device of a run ─┐                         ┌─ ESP in UDP ── peer
+//!  programs ── TUN device of a run ─┴─ thread `tacit-packet` ─┴─ ESP in UDP ── peer
+//!                                          │         ^
+//!                  IKE messages, demand,   v         │  devices, tunnels, IKE messages to send
+//!                  expiring keys         the driver of IKE
+//! ```
+//!
+//! [`PacketWorker`] is the handle of the thread, which owns all devices and tunnels of one
+//! [`UdpUnderlay`]. The thread knows no policy: a [`Tunnel`] states which flows it permits, and a
+//! packet without tunnel is dropped, never sent in clear.
+//!
+//! The driver of IKE decides when a NAT needs a keepalive; the worker only sends it. Keepalives and
+//! dummy packets that arrive are counted and dropped. The peer's address changes only after a
+//! packet that passes the integrity check and has a higher sequence number than all before, and
+//! only for a tunnel with [`PeerAddress::Roaming`].
+//!
+//! In reading order: `tunnel`, `table`, `outbound`, `inbound`, `thread`.
+
+mod context;
+mod device;
+mod inbound;
+mod outbound;
+mod statistics;
+mod table;
+mod thread;
+mod tunnel;
+mod underlay;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+use tacit_ipsec::EspSpi;
+use tacit_ipsec::esp::KeyLengthError;
+use tacit_ipsec::packet::IpPacket;
+use tacit_sys::tun::Tun;
+
+pub use statistics::{PacketStatistics, SaVolume, TunnelStatistics};
+pub use tunnel::{FlowOpener, PeerAddress, TunId, Tunnel, TunnelFlow};
+pub use underlay::UdpUnderlay;
+
+use context::Context;
+use statistics::Counters;
+use table::InstalledTunnel;
+use thread::{COMMANDS_MAX, Command, PacketThread};
+
+/// The handle of the thread. The thread ends when the handle is dropped.
+#[derive(Debug)]
+pub struct PacketWorker {
+    underlay: Arc<UdpUnderlay>,
+    counters: Arc<Counters>,
+    commands: SyncSender<Command>,
+    wake: Arc<OwnedFd>,
+    next_tun: AtomicU64,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread reports. A full queue loses events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PacketEvent {
+    /// An IKE message has arrived.
+    Ike(IkeDatagram),
+    /// No tunnel takes a packet of this device. Reported once a second for each destination.
+    Demand {
+        /// The device.
+        tun: TunId,
+        /// The headers of the packet.
+        packet: IpPacket,
+    },
+    /// The keys of the tunnel with this inbound SPI need a successor, because they have protected
+    /// much data. Repeated each second.
+    RekeyDue(EspSpi),
+    /// The peer of the tunnel with this inbound SPI has another address, to which packets are sent
+    /// from now on.
+    PeerMoved {
+        /// The SPI.
+        spi: EspSpi,
+        /// The new address.
+        to: SocketAddr,
+    },
+}
+
+/// An IKE message of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IkeDatagram {
+    /// The sender.
+    pub from: SocketAddr,
+    /// The message, without the non-ESP marker.
+    pub message: Vec<u8>,
+}
+
+/// Why an order has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketWorkerError {
+    /// The keys do not have the lengths that their cipher requires.
+    KeyLength(KeyLengthError),
+    /// The thread has ended, because of a fault in tacit.
+    Ended,
+}
+
+impl PacketWorker {
+    /// Starts the thread. Events are sent to a bounded queue of the caller, as its own type.
+    ///
+    /// # Errors
+    /// The thread or its descriptors cannot be created.
+    pub fn start<E: From<PacketEvent> + Send + 'static>(
+        underlay: UdpUnderlay,
+        events: SyncSender<E>,
+    ) -> io::Result<Self> {
+        let underlay = Arc::new(underlay);
+        let counters = Arc::<Counters>::default();
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (commands, orders) = sync_channel(COMMANDS_MAX);
+        let report = Box::new(move |event| events.try_send(E::from(event)).is_ok());
+        let context = Context::new(Arc::clone(&underlay), Arc::clone(&counters), report);
+        let thread = PacketThread::new(Arc::clone(&wake), orders, context)?;
+        let thread = std::thread::Builder::new()
+            .name("tacit-packet".to_owned())
+            .spawn(move || thread.run())?;
+        let next_tun = AtomicU64::new(1);
+        Ok(Self { underlay, counters, commands, wake, next_tun, thread: Some(thread) })
+    }
+
+    /// Reads and writes this device from now on.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn add_tun(&self, tun: Tun) -> Result<TunId, PacketWorkerError> {
+        let id = TunId(self.next_tun.fetch_add(1, Ordering::Relaxed));
+        self.order(Command::AddTun(id, tun))?;
+        Ok(id)
+    }
+
+    /// Closes a device and removes its tunnels.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn remove_tun(&self, tun: TunId) -> Result<(), PacketWorkerError> {
+        self.counters.remove_tun(tun);
+        self.order(Command::RemoveTun(tun))
+    }
+
+    /// Adds a tunnel. Its inbound packets are accepted from now on; packets are sent through it
+    /// after [`Self::activate`].
+    ///
+    /// # Errors
+    /// The keys have wrong lengths, or the thread has ended.
+    pub fn install(&self, tunnel: Tunnel) -> Result<(), PacketWorkerError> {
+        let installed = InstalledTunnel::new(tunnel).map_err(PacketWorkerError::KeyLength)?;
+        self.counters.add(installed.inbound.spi(), installed.counters());
+        self.order(Command::Install(Box::new(installed)))
+    }
+
+    /// Sends packets through the tunnel with this inbound SPI, in preference to those before it.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn activate(&self, inbound_spi: EspSpi) -> Result<(), PacketWorkerError> {
+        self.order(Command::Activate(inbound_spi))
+    }
+
+    /// Removes the tunnel with this inbound SPI, in both directions.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn remove(&self, inbound_spi: EspSpi) -> Result<(), PacketWorkerError> {
+        self.counters.remove(inbound_spi);
+        self.order(Command::Remove(inbound_spi))
+    }
+
+    /// Sends an IKE message, behind the non-ESP marker.
+    ///
+    /// # Errors
+    /// The error of `sendmsg`, for example that there is no route.
+    pub fn send_ike(&self, message: &[u8], to: SocketAddr) -> io::Result<()> {
+        self.underlay.send_ike(message, to)
+    }
+
+    /// Sends a keepalive, which renews the mapping of a NAT.
+    ///
+    /// # Errors
+    /// The error of `sendmsg`.
+    pub fn send_keepalive(&self, to: SocketAddr) -> io::Result<()> {
+        self.underlay.send_keepalive(to)
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn statistics(&self) -> PacketStatistics {
+        self.counters.snapshot()
+    }
+
+    /// Gives an order to the thread. Waits if too many orders wait.
+    fn order(&self, command: Command) -> Result<(), PacketWorkerError> {
+        self.commands.send(command).map_err(|_| PacketWorkerError::Ended)?;
+        rustix::io::write(&self.wake, &1_u64.to_ne_bytes())
+            .map_err(|_| PacketWorkerError::Ended)?;
+        Ok(())
+    }
+}
+
+impl Drop for PacketWorker {
+    fn drop(&mut self) {
+        // If the thread has ended already, it needs no order.
+        let _ = self.order(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Display for PacketWorkerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeyLength(error) => write!(f, "the keys do not fit their cipher: {error:?}"),
+            Self::Ended => write!(f, "the thread tacit-packet has ended: this is a fault in tacit"),
+        }
+    }
+}
+
+impl std::error::Error for PacketWorkerError {}

@@ -1,0 +1,334 @@
+//! Moves packets from TUN devices to peers.
+//!
+//! ```text
+//! TUN read ─> checksum or segments ─> tunnel ─> sealed in place ─> batch ─> one call for many
+//! ```
+//!
+//! Frames of one length for one peer are collected and sent in one call. A batch ends with a
+//! shorter frame, and when the device has no further packet: nothing waits for company.
+//!
+//! A packet that exceeds the path is answered with an ICMP error, from which the sender learns the
+//! MTU (RFC 1191, RFC 8201). If it may be fragmented, its ESP packet is.
+//!
+//! Limits: [`PACKETS_PER_TURN`], the length and number of datagrams in a batch.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+
+use tacit_core::icmp::{IcmpError, error_about};
+use tacit_ipsec::esp::DropReason;
+use tacit_ipsec::offload::{Offload, Segments, VNET_HEADER_BYTES, fill_checksum};
+use tacit_ipsec::packet::{IpPacket, traffic_class};
+use tacit_sys::datagram_batch::{
+    BATCH_BYTES_MAX, BATCH_DATAGRAMS_MAX, BatchSocket, DatagramBatch, is_too_big,
+};
+
+use super::PacketEvent;
+use super::context::Context;
+use super::device::{Device, is_multicast};
+use super::table::{InstalledTunnel, TunnelTable};
+use super::tunnel::TunId;
+
+/// How many packets are read from one device before others get their turn.
+const PACKETS_PER_TURN: usize = 64;
+/// The longest packet that a TUN device passes.
+const PACKET_BYTES_MAX: usize = 65_535;
+
+/// The buffers of the outbound direction.
+pub(super) struct Outbound {
+    header: [u8; VNET_HEADER_BYTES],
+    input: Box<[u8]>,
+    batch: Batch,
+}
+
+impl Outbound {
+    pub(super) fn new() -> Self {
+        Self {
+            header: [0; VNET_HEADER_BYTES],
+            input: vec![0; PACKET_BYTES_MAX].into(),
+            batch: Batch::new(),
+        }
+    }
+
+    /// Reads packets until there are none, and sends them. An error means that the device cannot be
+    /// read.
+    pub(super) fn forward(
+        &mut self,
+        tun: TunId,
+        device: &mut Device,
+        table: &mut TunnelTable,
+        context: &mut Context,
+    ) -> io::Result<()> {
+        let mut result = Ok(());
+        for _ in 0..PACKETS_PER_TURN {
+            match device.tun.read(&mut self.header, &mut self.input) {
+                Ok(bytes) => self.forward_packet(bytes, tun, device, table, context),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        self.finish(table, context);
+        result
+    }
+
+    /// Sends the packets that have waited for a tunnel.
+    pub(super) fn forward_held(
+        &mut self,
+        tun: TunId,
+        device: &mut Device,
+        table: &mut TunnelTable,
+        context: &mut Context,
+    ) {
+        for packet in device.take_held() {
+            self.header = packet.header;
+            self.input[..packet.bytes.len()].copy_from_slice(&packet.bytes);
+            self.forward_packet(packet.bytes.len(), tun, device, table, context);
+        }
+        self.finish(table, context);
+    }
+
+    /// Sends what is left of the batch, and learns the MTU of a path that was exceeded.
+    fn finish(&mut self, table: &mut TunnelTable, context: &Context) {
+        self.batch.flush(context);
+        if let Some(peer) = self.batch.exceeded.take() {
+            table.learn_paths(Some(peer.ip()));
+        }
+    }
+
+    fn forward_packet(
+        &mut self,
+        bytes: usize,
+        tun: TunId,
+        device: &mut Device,
+        table: &mut TunnelTable,
+        context: &mut Context,
+    ) {
+        let Some(bytes) = self.input.get_mut(..bytes) else { return };
+        let result = seal(self.header, bytes, device, table, &mut self.batch, context);
+        let Err((reason, packet)) = result else { return };
+        if let (DropReason::NoSa, Some(packet)) = (reason, packet) {
+            if device.is_new_demand(&packet) {
+                context.report(PacketEvent::Demand { tun, packet });
+            }
+            if !is_multicast(&packet) && device.hold(self.header, bytes) {
+                return;
+            }
+        }
+        context.counters.drops.add(reason);
+    }
+}
+
+/// Seals one packet of a device into the batch. On failure returns the reason, and the packet if it
+/// has valid headers.
+fn seal(
+    header: [u8; VNET_HEADER_BYTES],
+    bytes: &mut [u8],
+    device: &Device,
+    table: &mut TunnelTable,
+    batch: &mut Batch,
+    context: &Context,
+) -> Result<(), (DropReason, Option<IpPacket>)> {
+    let packet = IpPacket::parse(bytes).map_err(|_| (DropReason::InnerPacket, None))?;
+    let bytes = bytes.get_mut(..packet.bytes).unwrap_or_default();
+    let failed = |reason| (reason, Some(packet));
+    let offload = Offload::parse(header).map_err(|_| failed(DropReason::Segmentation))?;
+    let slot = table.outbound(&device.active, &packet, bytes).map_err(failed)?;
+    let tunnel = table.tunnel_mut(slot).ok_or_else(|| failed(DropReason::NoSa))?;
+    let sealed = match offload {
+        Offload::TcpSegments { segment_bytes } => {
+            seal_segments(&packet, bytes, segment_bytes, tunnel, batch, context)
+        }
+        _ if !fill_checksum(bytes, offload) => Err(DropReason::Segmentation),
+        _ if packet.bytes > tunnel.inner_bytes_max => {
+            seal_oversized(&packet, bytes, device, tunnel, batch, context)
+        }
+        _ => batch.seal(tunnel, bytes, context),
+    };
+    sealed.map_err(failed)
+}
+
+/// Divides a large TCP packet and seals each part.
+fn seal_segments(
+    packet: &IpPacket,
+    bytes: &[u8],
+    segment_bytes: usize,
+    tunnel: &mut InstalledTunnel,
+    batch: &mut Batch,
+    context: &Context,
+) -> Result<(), DropReason> {
+    let divide =
+        |segment_bytes| Segments::of(packet, bytes, segment_bytes).ok_or(DropReason::Segmentation);
+    let mut segments = divide(segment_bytes)?;
+    let longest = segments.next_bytes().unwrap_or(0);
+    if longest > tunnel.inner_bytes_max {
+        // TCP learns the MTU from an error about a later packet, which is not divided here.
+        let excess = longest - tunnel.inner_bytes_max;
+        segments = divide(segment_bytes.checked_sub(excess).ok_or(DropReason::TooBig)?)?;
+    }
+    let class = traffic_class(bytes);
+    while let Some(part_bytes) = segments.next_bytes() {
+        let frame = batch.frame(tunnel, part_bytes, class, context)?;
+        let at = tunnel.outbound.header_bytes();
+        segments.write_next(frame.get_mut(at..at + part_bytes).ok_or(DropReason::TooBig)?);
+        let sealed = tunnel.outbound.seal(frame, part_bytes)?;
+        batch.append(sealed);
+    }
+    Ok(())
+}
+
+/// Fragments the ESP packet of an oversized packet, or answers with the MTU.
+fn seal_oversized(
+    packet: &IpPacket,
+    bytes: &[u8],
+    device: &Device,
+    tunnel: &mut InstalledTunnel,
+    batch: &mut Batch,
+    context: &Context,
+) -> Result<(), DropReason> {
+    let mtu_bytes = tunnel.inner_bytes_max;
+    let may_be_fragmented = match packet.is_v4() {
+        true => bytes.get(6).is_some_and(|flags| flags & DONT_FRAGMENT == 0),
+        // RFC 2473 section 7.1: IPv6 senders do not go below the minimum.
+        false => packet.bytes <= V6_MTU_BYTES_MIN,
+    };
+    if may_be_fragmented {
+        batch.flush(context);
+        batch.seal(tunnel, bytes, context)?;
+        batch.flush_fragmented(context);
+        return Ok(());
+    }
+    let mtu_bytes = if packet.is_v4() { mtu_bytes } else { mtu_bytes.max(V6_MTU_BYTES_MIN) };
+    let cause = IcmpError::TooBig { mtu_bytes: u32::try_from(mtu_bytes).unwrap_or(u32::MAX) };
+    if let Some(answer) = error_about(cause, bytes, packet.destination, packet.source) {
+        let parts = [&[0; VNET_HEADER_BYTES][..], &answer].map(IoSlice::new);
+        // If the device refuses it, the packet is counted as dropped all the same.
+        let _ = device.tun.write(&parts);
+    }
+    Err(DropReason::TooBig)
+}
+
+/// ESP packets for one peer, all of one length but the last.
+struct Batch {
+    buffer: Box<[u8]>,
+    bytes: usize,
+    frames: usize,
+    /// The length of the first frame.
+    frame_bytes: usize,
+    /// Whether a shorter frame was added, after which no other may follow.
+    is_complete: bool,
+    peer: SocketAddr,
+    traffic_class: u8,
+    /// A peer whose path has a smaller MTU than was known.
+    exceeded: Option<SocketAddr>,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self {
+            buffer: vec![0; BATCH_BYTES_MAX].into(),
+            bytes: 0,
+            frames: 0,
+            frame_bytes: 0,
+            is_complete: false,
+            peer: SocketAddr::new(IpAddr::from([0; 4]), 0),
+            traffic_class: 0,
+            exceeded: None,
+        }
+    }
+
+    /// Copies a whole packet into the batch and seals it there.
+    fn seal(
+        &mut self,
+        tunnel: &mut InstalledTunnel,
+        packet: &[u8],
+        context: &Context,
+    ) -> Result<(), DropReason> {
+        let frame = self.frame(tunnel, packet.len(), traffic_class(packet), context)?;
+        let at = tunnel.outbound.header_bytes();
+        let place = frame.get_mut(at..at + packet.len()).ok_or(DropReason::TooBig)?;
+        place.copy_from_slice(packet);
+        let sealed = tunnel.outbound.seal(frame, packet.len())?;
+        self.append(sealed);
+        Ok(())
+    }
+
+    /// Returns the room for the frame of a packet, after sending a batch that it does not fit.
+    fn frame(
+        &mut self,
+        tunnel: &InstalledTunnel,
+        packet_bytes: usize,
+        traffic_class: u8,
+        context: &Context,
+    ) -> Result<&mut [u8], DropReason> {
+        let frame_bytes = tunnel.outbound.frame_bytes(packet_bytes);
+        let continues = self.peer == tunnel.peer
+            && self.traffic_class == traffic_class
+            && frame_bytes <= self.frame_bytes
+            && !self.is_complete
+            && self.frames < BATCH_DATAGRAMS_MAX
+            && self.bytes + frame_bytes <= BATCH_BYTES_MAX;
+        if !continues {
+            self.flush(context);
+            self.peer = tunnel.peer;
+            self.traffic_class = traffic_class;
+            self.frame_bytes = frame_bytes;
+        }
+        self.buffer.get_mut(self.bytes..self.bytes + frame_bytes).ok_or(DropReason::TooBig)
+    }
+
+    /// Adds the frame that was sealed at the end.
+    fn append(&mut self, frame_bytes: usize) {
+        self.bytes += frame_bytes;
+        self.frames += 1;
+        self.is_complete = frame_bytes < self.frame_bytes;
+    }
+
+    /// Sends the batch.
+    fn flush(&mut self, context: &Context) {
+        self.send(context, |socket, batch| socket.send(batch));
+    }
+
+    /// Sends the batch, whose frames exceed the MTU of the path.
+    fn flush_fragmented(&mut self, context: &Context) {
+        self.send(context, |socket, batch| socket.send_fragmented(batch));
+    }
+
+    fn send(
+        &mut self,
+        context: &Context,
+        send: impl Fn(&BatchSocket, &DatagramBatch<'_>) -> io::Result<()>,
+    ) {
+        if self.frames == 0 {
+            return;
+        }
+        let batch = DatagramBatch {
+            payloads: self.buffer.get(..self.bytes).unwrap_or_default(),
+            datagram_bytes: self.frame_bytes,
+            to: self.peer,
+            traffic_class: self.traffic_class,
+        };
+        let result = context.underlay.socket_for(self.peer);
+        if let Err(error) = result.and_then(|socket| send(socket, &batch)) {
+            let reason = if is_too_big(&error) {
+                self.exceeded = Some(self.peer);
+                DropReason::TooBig
+            } else {
+                DropReason::Kernel
+            };
+            (0..self.frames).for_each(|_| context.counters.drops.add(reason));
+        }
+        self.bytes = 0;
+        self.frames = 0;
+        self.is_complete = false;
+        self.frame_bytes = 0;
+    }
+}
+
+/// In the first byte of flags and fragment offset.
+const DONT_FRAGMENT: u8 = 0x40;
+/// RFC 8200 section 5.
+const V6_MTU_BYTES_MIN: usize = 1_280;

@@ -1,0 +1,158 @@
+//! Defines [`Tunnel`]: a pair of SAs for the packets of one TUN device, and the flows that the
+//! policy permits in it.
+//!
+//! The selectors of an SA often comprise more than the policy permits, for example all ports of a
+//! network. So each packet must also belong to a [`TunnelFlow`], in both directions.
+
+use std::net::SocketAddr;
+
+use tacit_ipsec::esp::DataLifetime;
+use tacit_ipsec::packet::IpPacket;
+use tacit_ipsec::{ChildSa, TrafficSelector};
+
+/// The number of a TUN device of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TunId(pub(super) u64);
+
+/// A tunnel as IKE has negotiated it.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    /// Where its inner packets are read and written.
+    pub tun: TunId,
+    /// Keys and selectors.
+    pub child: ChildSa,
+    /// The peer's end of the underlay.
+    pub peer: SocketAddr,
+    /// Whether the peer may change its address.
+    pub peer_address: PeerAddress,
+    /// How much data the keys protect.
+    pub lifetime: DataLifetime,
+    /// The flows that are permitted; an empty list permits nothing.
+    pub flows: Vec<TunnelFlow>,
+}
+
+/// Whether packets are sent to another address after the peer has used it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerAddress {
+    /// No: this end is behind a NAT, or the address is configured.
+    Fixed,
+    /// Yes: the peer is behind a NAT, which may give it another port (RFC 7296 section 2.23).
+    Roaming,
+}
+
+/// A set of flows by both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelFlow {
+    /// The end inside the TUN device.
+    pub local: TrafficSelector,
+    /// The end behind the peer.
+    pub remote: TrafficSelector,
+    /// Which end opens TCP connections.
+    pub opened_by: FlowOpener,
+}
+
+/// The end that opens the TCP connections of a flow. Other protocols have no such end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowOpener {
+    /// The end inside the TUN device.
+    Local,
+    /// The end behind the peer.
+    Remote,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From the TUN device to the peer.
+    Outbound,
+    /// From the peer to the TUN device.
+    Inbound,
+}
+
+/// Reports whether a packet belongs to a permitted flow. An ICMP error belongs to the flow of the
+/// packet that caused it.
+pub(super) fn permits(
+    flows: &[TunnelFlow],
+    direction: Direction,
+    packet: &IpPacket,
+    bytes: &[u8],
+) -> bool {
+    let opens = opens_connection(packet, bytes);
+    let opener = match direction {
+        Direction::Outbound => FlowOpener::Local,
+        Direction::Inbound => FlowOpener::Remote,
+    };
+    let may_open = |flow: &TunnelFlow| !opens || flow.opened_by == opener;
+    if flows.iter().any(|flow| flow.contains(direction, packet) && may_open(flow)) {
+        return true;
+    }
+    // RFC 4301 section 6.2: the packet in the error went in the other direction.
+    let Some(cause) = packet_in_error(packet, bytes) else { return false };
+    let (reversed, is_for_sender) = match direction {
+        Direction::Inbound => (Direction::Outbound, cause.source == packet.destination),
+        Direction::Outbound => (Direction::Inbound, cause.destination == packet.source),
+    };
+    is_for_sender && flows.iter().any(|flow| flow.contains(reversed, &cause))
+}
+
+impl TunnelFlow {
+    fn contains(&self, direction: Direction, packet: &IpPacket) -> bool {
+        let (from, to) = match direction {
+            Direction::Outbound => (&self.local, &self.remote),
+            Direction::Inbound => (&self.remote, &self.local),
+        };
+        let [source, destination] = ends(packet, from, to);
+        from.contains(packet.protocol, source, packet.source)
+            && to.contains(packet.protocol, destination, packet.destination)
+    }
+}
+
+/// Returns the ports to compare. A fragment without ports has those of the flow: the first
+/// fragment decides, and without it the others are of no use.
+fn ends(packet: &IpPacket, from: &TrafficSelector, to: &TrafficSelector) -> [Option<u16>; 2] {
+    match packet.ports {
+        None if packet.is_fragment => [from, to].map(|selector| Some(selector.ports().0)),
+        ports => [ports.map(|(source, _)| source), ports.map(|(_, destination)| destination)],
+    }
+}
+
+/// Reports whether a packet is the first of a TCP connection: SYN without ACK.
+fn opens_connection(packet: &IpPacket, bytes: &[u8]) -> bool {
+    let flags = bytes.get(packet.transport_at + TCP_FLAGS_AT).copied().unwrap_or(0);
+    packet.protocol == TCP && packet.ports.is_some() && flags & (SYN | ACK) == SYN
+}
+
+/// Parses the packet that an ICMP error contains, or its beginning.
+fn packet_in_error(packet: &IpPacket, bytes: &[u8]) -> Option<IpPacket> {
+    let message = bytes.get(packet.transport_at..packet.bytes)?;
+    let is_error = match (packet.protocol, message.first()?) {
+        // RFC 792: unreachable, source quench, redirect, time exceeded, parameter problem.
+        (ICMP, kind) => matches!(kind, 3 | 4 | 5 | 11 | 12),
+        // RFC 4443 section 2.1.
+        (ICMPV6, kind) => *kind < 128,
+        _ => false,
+    };
+    let quoted = message.get(ICMP_HEADER_BYTES..).filter(|_| is_error)?;
+    // Its length field is that of the whole packet.
+    let mut beginning = [0; QUOTED_BYTES];
+    let available = quoted.len().min(QUOTED_BYTES);
+    beginning[..available].copy_from_slice(&quoted[..available]);
+    let (at, length) = match beginning[0] >> 4 {
+        4 => (2, available),
+        _ => (4, available.checked_sub(V6_HEADER_BYTES)?),
+    };
+    let length = u16::try_from(length).ok()?.to_be_bytes();
+    beginning[at..at + 2].copy_from_slice(&length);
+    IpPacket::parse(&beginning[..available]).ok()
+}
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const ICMPV6: u8 = 58;
+const TCP_FLAGS_AT: usize = 13;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+const ICMP_HEADER_BYTES: usize = 8;
+const V6_HEADER_BYTES: usize = 40;
+/// How much of a packet in an error is examined: its headers.
+const QUOTED_BYTES: usize = 128;

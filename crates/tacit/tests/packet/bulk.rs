@@ -1,0 +1,93 @@
+//! Two workers transfer the data of unmodified programs, and a tap sees only ESP.
+//!
+//! ```text
+//!   program ─ tacit0 ─ worker 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 worker ─ tacit0 ─ program
+//!   10.1.0.1                          tap ─┘                                     10.2.0.1
+//! ```
+
+use std::process::Command;
+
+use super::driver;
+
+/// The process that the scripts start; nothing in an ordinary run of the tests.
+#[test]
+fn driver() {
+    if let Ok(end) = std::env::var("PACKET_DRIVER") {
+        driver::run(&end);
+    }
+}
+
+#[test]
+fn streams_datagrams_and_pings_cross_with_gcm_over_ipv4() {
+    run("gcm", V4, &format!("{DIVIDE}{TRANSFER}\n{DECRYPT}"));
+}
+
+#[test]
+fn streams_datagrams_and_pings_cross_with_chacha20_over_ipv6() {
+    run("chacha", V6, TRANSFER);
+}
+
+#[test]
+fn streams_datagrams_and_pings_cross_with_cbc_over_ipv4() {
+    run("cbc", V4, TRANSFER);
+}
+
+#[test]
+fn a_stream_survives_loss_repetition_and_reordering() {
+    run("gcm", ["10.99.0.1:4600", "10.99.0.1:4601"], LOSSY);
+}
+
+const V4: [&str; 2] = ["10.99.0.2:4500", "10.99.0.1:4500"];
+const V6: [&str; 2] = ["[fd99::2]:4500", "[fd99::1]:4500"];
+
+/// Both inner families; then the capture: of IP packets, apart from those of neighbour discovery,
+/// only UDP between the two ports.
+const TRANSFER: &str = "
+for address in 10.2.0.1 fd02::1; do
+    python3 talk.py check $address 8 >client.out 2>&1 || fail $address
+    ping -c 3 -i 0.2 -W 2 $address >client.out 2>&1 || fail ping $address
+done
+kill $tap; wait $tap
+tshark -r wire.pcap -T fields -e udp.srcport -e udp.dstport -Y \
+    '(ip or ipv6) and not (icmpv6.type >= 130 and icmpv6.type <= 143)' 2>/dev/null |
+    sort | uniq -c >ports
+[ \"$(awk '{ print $2, $3 }' ports)\" = '4500 4500' ] || fail \"on the wire: $(cat ports)\"
+for end in near far; do
+    statistics $end >$end.numbers
+    ! grep -q 'Integrity\\|Malformed\\|Replayed\\|Kernel\\|Segmentation' $end.numbers ||
+        fail \"$(cat $end.numbers)\"
+done";
+
+/// The interfaces divide batches of datagrams, so that the capture shows each.
+const DIVIDE: &str = "ip link set w0 gso_max_segs 1; far ip link set w1 gso_max_segs 1";
+
+/// With the keys, every packet of the capture is decrypted; with another key none is.
+const DECRYPT: &str = include_str!("decrypt.sh");
+
+const LOSSY: &str = "
+python3 proxy.py 4600 4601 10.99.0.2 10 5 10 >proxy.out 2>&1 &
+processes+=($!)
+until_true grep -q ready proxy.out
+python3 talk.py stream 10.2.0.1 10 >client.out 2>&1 || fail stream
+for end in near far; do
+    statistics $end >$end.numbers
+    grep -q 'Replayed' $end.numbers || fail \"no repetition: $(cat $end.numbers)\"
+    ! grep -q 'Integrity\\|Malformed\\|TooOld' $end.numbers || fail \"$(cat $end.numbers)\"
+done";
+
+fn run(cipher: &str, peers: [&str; 2], steps: &str) {
+    let script = include_str!("begin.sh")
+        .replace("@TAP@", include_str!("tap.py"))
+        .replace("@TALK@", include_str!("talk.py"))
+        .replace("@PROXY@", include_str!("proxy.py"))
+        .replace("@CIPHER@", cipher)
+        .replace("@FAR@", peers[0])
+        .replace("@NEAR@", peers[1])
+        .replace("@DRIVER@", &std::env::current_exe().unwrap().to_string_lossy());
+    let mut command = Command::new("timeout");
+    let script = format!("{script}\n{steps}\n");
+    command.args(["--kill-after=5", "150", "unshare", "-rnm", "bash", "-c", &script]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,64 @@
+//! A process with one worker, which the scripts of `bulk` start: one end of a tunnel.
+
+use std::io::BufRead;
+use std::sync::mpsc::sync_channel;
+
+use tacit::packet::{
+    FlowOpener, PacketEvent, PacketWorker, PeerAddress, Tunnel, TunnelFlow, UdpUnderlay,
+};
+use tacit_ipsec::esp::DataLifetime;
+use tacit_ipsec::{Cipher, IntegrityHash};
+use tacit_sys::tun::Tun;
+
+use super::{ip, keys};
+
+/// Runs until the standard input ends; prints the statistics for each line.
+pub(crate) fn run(end: &str) {
+    let variable = |name: &str| std::env::var(name).unwrap();
+    let cipher = match variable("PACKET_CIPHER").as_str() {
+        "gcm" => Cipher::Aes256Gcm,
+        "chacha" => Cipher::ChaCha20Poly1305,
+        _ => Cipher::Aes128Cbc(IntegrityHash::Sha256),
+    };
+    let (mut child, inner) = match end {
+        "near" => (keys::near(cipher, 1), 1),
+        _ => (keys::far(cipher, 1), 2),
+    };
+    // tshark 4.0 does not know extended sequence numbers.
+    child.has_extended_sequence = cipher != Cipher::Aes256Gcm;
+    let tun = Tun::open("tacit0").unwrap();
+    ip("link set tacit0 up mtu 1400");
+    ip(&format!("address add 10.{inner}.0.1/24 dev tacit0"));
+    ip(&format!("address add fd0{inner}::1/64 dev tacit0 nodad"));
+    ip(&format!("route add 10.{}.0.0/24 dev tacit0", 3 - inner));
+    ip(&format!("route add fd0{}::/64 dev tacit0", 3 - inner));
+    let addresses: Vec<_> =
+        variable("PACKET_LOCAL").split(' ').map(|address| address.parse().unwrap()).collect();
+    let (sender, events) = sync_channel::<PacketEvent>(16);
+    let worker = PacketWorker::start(UdpUnderlay::bind(&addresses).unwrap(), sender).unwrap();
+    let tun = worker.add_tun(tun).unwrap();
+    let spi = child.inbound.spi;
+    let flows = child.local.iter().zip(&child.remote).flat_map(|(local, remote)| {
+        [FlowOpener::Local, FlowOpener::Remote].map(|opened_by| TunnelFlow {
+            local: *local,
+            remote: *remote,
+            opened_by,
+        })
+    });
+    let tunnel = Tunnel {
+        tun,
+        flows: flows.collect(),
+        child,
+        peer: variable("PACKET_PEER").parse().unwrap(),
+        peer_address: PeerAddress::Fixed,
+        lifetime: DataLifetime::UNLIMITED,
+    };
+    worker.install(tunnel).unwrap();
+    worker.activate(spi).unwrap();
+    println!("\nready");
+    for line in std::io::stdin().lock().lines() {
+        line.unwrap();
+        println!("{:?}", worker.statistics());
+    }
+    drop(events);
+}

@@ -1,0 +1,48 @@
+//! Makes child SAs by hand, in place of IKE.
+
+use std::net::IpAddr;
+
+use tacit_ipsec::{ChildSa, Cipher, EspSpi, SaKeys, SecretBytes, TrafficSelector};
+
+/// The ends of the tests: the inner networks of both families.
+pub(crate) const NEAR: [(&str, &str); 2] = [("10.1.0.0", "10.1.0.255"), ("fd01::", "fd01::ffff")];
+pub(crate) const FAR: [(&str, &str); 2] = [("10.2.0.0", "10.2.0.255"), ("fd02::", "fd02::ffff")];
+
+/// The tunnel as the near end sees it. `number` distinguishes SPIs and keys.
+pub(crate) fn near(cipher: Cipher, number: u8) -> ChildSa {
+    ChildSa {
+        cipher,
+        has_extended_sequence: true,
+        inbound: keys(cipher, number, 1),
+        outbound: keys(cipher, number, 2),
+        local: NEAR.map(selector).to_vec(),
+        remote: FAR.map(selector).to_vec(),
+    }
+}
+
+/// The same tunnel as the far end sees it.
+pub(crate) fn far(cipher: Cipher, number: u8) -> ChildSa {
+    let near = near(cipher, number);
+    ChildSa {
+        inbound: near.outbound,
+        outbound: near.inbound,
+        local: near.remote,
+        remote: near.local,
+        ..near
+    }
+}
+
+pub(crate) fn selector((first, last): (&str, &str)) -> TrafficSelector {
+    let [first, last] = [first, last].map(|text| text.parse::<IpAddr>().unwrap());
+    TrafficSelector::of_addresses(first, last).unwrap()
+}
+
+fn keys(cipher: Cipher, number: u8, direction: u8) -> SaKeys {
+    let byte = number * 2 + direction;
+    let key_bytes = cipher.key_bytes() + cipher.salt_bytes();
+    SaKeys {
+        spi: EspSpi::new(0x1000 + u32::from(byte)).unwrap(),
+        encryption: SecretBytes::new(vec![byte; key_bytes]),
+        integrity: SecretBytes::new(vec![byte; cipher.integrity_key_bytes()]),
+    }
+}

@@ -1,0 +1,40 @@
+//! Tests the data path of IPsec with TUN devices, in network namespaces of the tests.
+//!
+//! `faults` is a peer that makes mistakes, in one process with the worker. `bulk` joins two
+//! workers, each in a namespace of its own, and transfers data of unmodified programs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test stops at what it did not expect"
+)]
+
+mod bulk;
+mod driver;
+mod faults;
+mod keys;
+mod lifecycle;
+mod peer;
+
+use std::process::Command;
+
+const CHILD: &str = "PACKET_TEST_CHILD";
+
+/// Runs a test of this binary again, with rights over new namespaces. Returns whether this is that
+/// second process.
+fn in_namespace(name: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "60", "unshare", "-rn"]).arg(std::env::current_exe().unwrap());
+    let output = command.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+    false
+}
+
+fn ip(command: &str) {
+    let status = Command::new("ip").args(command.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {command}");
+}
