@@ -26,6 +26,8 @@ pub enum Protocol {
     Tcp,
     /// Datagrams.
     Udp,
+    /// ICMP for IPv4, ICMPv6 for IPv6. It has no ports; only tunnels transfer it.
+    Icmp,
 }
 
 impl Protocol {
@@ -35,6 +37,7 @@ impl Protocol {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Icmp => "icmp",
         }
     }
 }

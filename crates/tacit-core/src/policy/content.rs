@@ -10,6 +10,7 @@ use super::credentials::{Identity, Trust};
 use super::diagnostic::SourcePosition;
 use super::engine::EngineSettings;
 use super::host::HostSettings;
+use super::ike::IkePeer;
 use super::map::IdentityMap;
 use super::rule::Rule;
 
@@ -20,6 +21,8 @@ pub struct Policy {
     pub identities: BTreeMap<String, Identity>,
     /// `[trust.NAME]`: trust anchors. Includes `system` if a rule names it.
     pub trusts: BTreeMap<String, Trust>,
+    /// `[ike.NAME]`: peers of IPsec tunnels.
+    pub ikes: BTreeMap<String, IkePeer>,
     /// `[[map.NAME]]`: identity maps, from certificates to names.
     pub maps: BTreeMap<String, IdentityMap>,
     /// `[[rule]]`, in order. Each rule is stored once and shared with the [`Index`](super::Index)

@@ -149,7 +149,7 @@ impl HostPolicy<'_> {
         };
         let rule = &*self.policy.rules[at];
         match rule.action {
-            Action::Deny(_) => Some(Effect::Denies(rule)),
+            Action::Deny(_) | Action::Ipsec(_) => Some(Effect::Denies(rule)),
             Action::Tls(_) => Some(Effect::Protects(rule)),
             Action::Permit => {
                 let is_relayed = rule.log || rule.idle.is_some() || rule.audited.is_some();

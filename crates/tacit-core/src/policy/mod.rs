@@ -19,6 +19,7 @@ pub mod engine;
 mod explain;
 mod host;
 mod host_warnings;
+mod ike;
 mod lookup;
 pub mod map;
 mod parse;
@@ -30,6 +31,7 @@ mod suite;
 mod target;
 pub mod text;
 mod tls;
+mod tunnel;
 pub mod when;
 
 pub use agent::{AgentSettings, Limits};
@@ -53,13 +55,17 @@ pub use host::{FORWARDED_MAX, HostMode, HostSettings, Unmatched};
 pub use host_warnings::{
     ForeignMark, HostFacts, KNOWN_MARKS, KnownMark, SshSession, host_warnings,
 };
+pub use ike::{
+    EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeGroup, IkeName, IkePeer, IkeSuite,
+    InnerAddressSource, KeyLifetime, Sha2, TunnelCipher,
+};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use parse::{
     ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files, parse_size,
 };
 pub use rule::{
-    Action, Answers, Deny, ForwardRule, InboundRule, Rule, RuleForm, SendProxy, UnixSocket,
+    Action, Answers, Deny, ForwardRule, InboundRule, Ipsec, Rule, RuleForm, SendProxy, UnixSocket,
 };
 pub use selector::{Mismatch, NamePattern, SLICE, Selectors, UnknownOwner, unescaped, unit_of};
 pub use source::{INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText};
@@ -71,5 +77,9 @@ pub use suite::{Group, Suite, TlsVersion, suite_refusal};
 pub use target::{Connect, TARGETS_MAX, Target, TargetOrder};
 pub use tls::{
     ClientTls, ConnectAfter, OwnTls, RecheckAction, Rekey, ServerTls, Tls, TlsCommon, Verify,
+};
+pub use tunnel::{
+    PacketPart, TUNNEL_GROUPS_MAX, TUNNEL_PREFIXES_MAX, TUNNEL_RANGES_MAX, TunnelGroup,
+    TunnelLimit, TunnelPacket, TunnelPrefix, TunnelRoutes,
 };
 pub use when::When;

@@ -77,7 +77,7 @@ impl Rule {
         match self.form {
             RuleForm::Outbound => self.selectors.run.is_empty(),
             RuleForm::HostInbound => true,
-            RuleForm::Inbound(_) | RuleForm::Forward(_) => false,
+            RuleForm::Inbound(_) | RuleForm::TunnelInbound | RuleForm::Forward(_) => false,
         }
     }
 
@@ -92,7 +92,10 @@ impl Rule {
     pub fn forward(&self) -> Option<&ForwardRule> {
         match &self.form {
             RuleForm::Forward(forward) => Some(forward),
-            RuleForm::Inbound(_) | RuleForm::HostInbound | RuleForm::Outbound => None,
+            RuleForm::Inbound(_)
+            | RuleForm::HostInbound
+            | RuleForm::TunnelInbound
+            | RuleForm::Outbound => None,
         }
     }
 
@@ -109,7 +112,10 @@ impl Rule {
     pub fn inbound(&self) -> Option<&InboundRule> {
         match &self.form {
             RuleForm::Inbound(inbound) => Some(inbound),
-            RuleForm::Forward(_) | RuleForm::HostInbound | RuleForm::Outbound => None,
+            RuleForm::Forward(_)
+            | RuleForm::HostInbound
+            | RuleForm::TunnelInbound
+            | RuleForm::Outbound => None,
         }
     }
 
@@ -120,7 +126,7 @@ impl Rule {
         match &self.form {
             RuleForm::Forward(forward) => &forward.listen,
             RuleForm::Inbound(inbound) => &inbound.listen,
-            RuleForm::HostInbound | RuleForm::Outbound => &[],
+            RuleForm::HostInbound | RuleForm::TunnelInbound | RuleForm::Outbound => &[],
         }
     }
 
@@ -135,7 +141,16 @@ impl Rule {
         match &self.form {
             RuleForm::Forward(_) => matches!(tls, Tls::Server(_)),
             RuleForm::Inbound(_) | RuleForm::HostInbound => true,
-            RuleForm::Outbound => false,
+            RuleForm::Outbound | RuleForm::TunnelInbound => false,
+        }
+    }
+
+    /// Returns the tunnel of a rule with `ipsec`.
+    #[must_use]
+    pub fn ipsec(&self) -> Option<&Ipsec> {
+        match &self.action {
+            Action::Ipsec(ipsec) => Some(ipsec),
+            Action::Permit | Action::Deny(_) | Action::Tls(_) => None,
         }
     }
 
@@ -155,7 +170,7 @@ impl Rule {
         }
         let unknown_owner = match self.enforced() {
             Action::Deny(_) => UnknownOwner::Matches,
-            Action::Permit | Action::Tls(_) => UnknownOwner::Differs,
+            Action::Permit | Action::Tls(_) | Action::Ipsec(_) => UnknownOwner::Differs,
         };
         self.selectors.matches(flow, unknown_owner)
     }
@@ -170,6 +185,15 @@ pub enum Action {
     Deny(Deny),
     /// TLS on the network side of the program.
     Tls(Tls),
+    /// The packets pass through an IPsec tunnel.
+    Ipsec(Ipsec),
+}
+
+/// `ipsec = { ike = "NAME" }`: the tunnel of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipsec {
+    /// The name of the peer, which is in [`Policy::ikes`](super::Policy::ikes).
+    pub ike: String,
 }
 
 /// Where answers to datagrams may come from.
@@ -206,6 +230,7 @@ impl Action {
             Self::Permit => "permit",
             Self::Deny(_) => "deny",
             Self::Tls(_) => "tls",
+            Self::Ipsec(_) => "ipsec",
         }
     }
 }
@@ -221,6 +246,8 @@ pub enum RuleForm {
     /// An inbound rule for the host. The agent accepts connections of clients to the ports of the
     /// host's programs, and connects to the programs with the clients' addresses.
     HostInbound,
+    /// An inbound rule for runs whose flows arrive through a tunnel.
+    TunnelInbound,
     /// An outbound rule for runs and the host: the agent accepts the connections that programs
     /// open.
     Outbound,

@@ -409,7 +409,7 @@ impl Family {
 }
 
 /// The addresses of one family from the first to the last, as numbers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) family: Family,
     pub(super) first: u128,

@@ -20,7 +20,7 @@ pub const POLICY_BYTES_MAX: usize = 16 << 20;
 pub const INCLUDED_FILES_MAX: usize = 256;
 
 /// The tables that an included file may have.
-const INCLUDABLE: [&str; 4] = ["identity", "trust", "map", "rule"];
+const INCLUDABLE: [&str; 5] = ["identity", "trust", "map", "ike", "rule"];
 
 /// The text of a policy with the files that it includes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -195,8 +195,8 @@ fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
             report.error(MessageId("misplaced-key"), &at, message, fix);
         } else if !header.ends_with('[') {
             let message = format!("`{}` is not written as a table", key.get_ref());
-            let fix = "begin with a header: [[rule]], [identity.NAME], [trust.NAME] or \
-                       [[map.NAME]]";
+            let fix = "begin with a header: [[rule]], [identity.NAME], [trust.NAME], \
+                       [[map.NAME]] or [ike.NAME]";
             report.error(MessageId("not-a-table"), &at, message, fix);
         }
     }

@@ -307,6 +307,8 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
     let rule = match protocol {
         Protocol::Tcp => next_for_connection(host, port),
         Protocol::Udp => next_for_datagram(host, port.unwrap_or_default()),
+        // A program cannot listen for ICMP messages.
+        Protocol::Icmp => "write an address outside of the run".to_owned(),
     };
     format!(
         "start a program in the run that listens on this address; or, if you mean a server outside \

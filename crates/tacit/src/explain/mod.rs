@@ -117,6 +117,7 @@ enum DirectionArg {
 enum ProtocolArg {
     Tcp,
     Udp,
+    Icmp,
 }
 
 /// A flow that cannot exist.
@@ -232,6 +233,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         protocol: match args.protocol {
             ProtocolArg::Tcp => Protocol::Tcp,
             ProtocolArg::Udp => Protocol::Udp,
+            ProtocolArg::Icmp => Protocol::Icmp,
         },
         listen: args.listen.clone(),
         local: args.local.clone(),

@@ -216,7 +216,9 @@ fn is_held(socket: &DiagSocket, ends: SocketEnds) -> bool {
     let is_flows = match ends.protocol {
         flow::Protocol::Tcp => is_own && is_connected,
         // A socket that is not connected sends to every peer.
-        flow::Protocol::Udp => is_own && (is_connected || socket.peer.port() == 0),
+        flow::Protocol::Udp | flow::Protocol::Icmp => {
+            is_own && (is_connected || socket.peer.port() == 0)
+        }
     };
     socket.inode != 0 && is_flows
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
-use tacit_core::policy::{Action, Policy, Rule, Tls};
+use tacit_core::policy::{Action, Deny, Policy, Rule, Tls};
 use tacit_tls::verify::ChainCache;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 
@@ -257,6 +257,8 @@ fn build_action(
     let parsed = match &rule.action {
         Action::Permit => return Ok(LiveAction::Permit),
         Action::Deny(deny) => return Ok(LiveAction::Deny(*deny)),
+        // Packets of a tunnel do not reach the agent. What does must not leave in clear.
+        Action::Ipsec(_) => return Ok(LiveAction::Deny(Deny::Refused)),
         Action::Tls(parsed) => parsed,
     };
     let BuildContext { credentials, chains } = context;

@@ -182,7 +182,7 @@ pub(super) fn unsuitable_credentials<'p>(
         let role = match &rule.action {
             Action::Tls(Tls::Server(_)) => HandshakeRole::Server,
             Action::Tls(Tls::Client(_)) => HandshakeRole::Client,
-            Action::Permit | Action::Deny(_) => continue,
+            Action::Permit | Action::Deny(_) | Action::Ipsec(_) => continue,
         };
         let CredentialNames { identities, trust } = CredentialNames::of(rule);
         let identities = identities.into_iter().filter_map(|name| {
@@ -238,7 +238,7 @@ impl<'a> CredentialNames<'a> {
                 identities: tls.identity.iter().map(String::as_str).collect(),
                 trust: tls.verify.trust(),
             },
-            Action::Permit | Action::Deny(_) => Self::default(),
+            Action::Permit | Action::Deny(_) | Action::Ipsec(_) => Self::default(),
         }
     }
 }

@@ -38,8 +38,9 @@ impl SocketPool {
         match (protocol, version) {
             (Protocol::Tcp, IpVersion::V4) => &self.tcp4,
             (Protocol::Tcp, IpVersion::V6) => &self.tcp6,
-            (Protocol::Udp, IpVersion::V4) => &self.udp4,
-            (Protocol::Udp, IpVersion::V6) => &self.udp6,
+            // The sockets for ICMP are datagram sockets; the agent relays no ICMP.
+            (Protocol::Udp | Protocol::Icmp, IpVersion::V4) => &self.udp4,
+            (Protocol::Udp | Protocol::Icmp, IpVersion::V6) => &self.udp6,
         }
     }
 }

@@ -17,7 +17,8 @@ use crate::net::pool::SOCKETS_AT_ONCE_MAX;
 pub fn ip_protocol(protocol: Protocol) -> IpProtocol {
     match protocol {
         Protocol::Tcp => IpProtocol::Tcp,
-        Protocol::Udp => IpProtocol::Udp,
+        // The sockets for ICMP are datagram sockets; the agent relays no ICMP.
+        Protocol::Udp | Protocol::Icmp => IpProtocol::Udp,
     }
 }
 

@@ -206,7 +206,7 @@ pub fn audited(log: &Log, record: &ConnectionRecord, program: Option<PathBuf>) {
     match action {
         Action::Permit => log.info(event),
         // If the rule is enforced, this program will be affected.
-        Action::Deny(_) | Action::Tls(_) => log.warn(event),
+        Action::Deny(_) | Action::Tls(_) | Action::Ipsec(_) => log.warn(event),
     }
 }
 

@@ -60,7 +60,7 @@ impl RefusedFlow {
         let kind = match (flow.direction, flow.protocol) {
             (Direction::Inbound, _) => RefusalKind::Client,
             (Direction::Outbound, Protocol::Tcp) => RefusalKind::Connection,
-            (Direction::Outbound, Protocol::Udp) => RefusalKind::Datagram,
+            (Direction::Outbound, Protocol::Udp | Protocol::Icmp) => RefusalKind::Datagram,
         };
         let host = flow.remote_names.first().cloned().unwrap_or_else(|| flow.remote.host());
         let port = flow.remote.port();

@@ -144,6 +144,8 @@ fn fits(form: &RuleForm, scope: Option<&Scope>) -> bool {
         RuleForm::Inbound(_) => matches!(scope, Some(Scope::Run(_))),
         RuleForm::HostInbound => matches!(scope, Some(Scope::Host(_) | Scope::Joined(_))),
         RuleForm::Outbound => scope.is_some(),
+        // Its flows arrive as packets.
+        RuleForm::TunnelInbound => false,
     }
 }
 

@@ -25,6 +25,12 @@ fn check(lab: &Lab, text: &str, more: &[&str]) -> Checked {
 const RULE: &str = "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:8443\"\n\
                     connect = \"127.0.0.1:8080\"\n";
 
+const PEER: &str = "[ike.branch]\npeer = \"192.0.2.1\"\npsk-file = \"branch.psk\"\nlocal-id = \
+                    \"client.example\"\ninner = \"gateway\"\n";
+
+const TUNNEL: &str = "[[rule]]\nname = \"t\"\ndirection = \"outbound\"\nremote = \
+                      \"10.2.0.0/16\"\nipsec = { ike = \"branch\" }\n";
+
 #[test]
 fn every_error_has_a_position_and_a_fix() {
     let lab = Lab::new();
@@ -40,7 +46,7 @@ fn every_error_has_a_position_and_a_fix() {
         (format!("{permit}remote = \"10.0.0.1/8\"\n"), "p.toml:7:10", "10.0.0.0/8"),
         (permit.replace("version = 1", "version = 2"), "p.toml:1:11", "version 2"),
         (permit.replace("permit = true", "permit = yes"), "p.toml:6:10", ""),
-        (permit.replace("permit = true", "ipsec = {}"), "p.toml:6:1", "not supported yet"),
+        (format!("version = 1\n{PEER}{TUNNEL}"), "p.toml:7:1", "rule `t` has `ipsec`"),
         (
             permit.replace("permit = true", out).replace("127.0.0.1:8443", "0.0.0.0:8443"),
             "p.toml:4:10",

@@ -25,6 +25,8 @@ fn schema_of<'s>(schema: &'s Value, title: &str) -> &'s Value {
         "the top of the file" => schema,
         "[identity.NAME]" => named("identity"),
         "[trust.NAME]" => named("trust"),
+        "[ike.NAME]" => named("ike"),
+        "`ipsec`" => &rule["ipsec"],
         "[[map.NAME]]" => &named("map")["items"],
         "[agent]" | "[engine]" | "[host]" | "[limits]" => {
             &schema["properties"][title.trim_matches(['[', ']'])]

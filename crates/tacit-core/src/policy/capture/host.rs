@@ -259,7 +259,7 @@ pub(super) fn limited(mut sections: Vec<HostSection>, unmatched: Unmatched) -> V
 pub(super) fn outbound(rules: &[&Rule], verdict: impl Fn(&Rule) -> HostVerdict) -> Vec<HostRange> {
     let mut decided: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     let mut verdicts: BTreeMap<(Plane, HostVerdict), Vec<Area>> = BTreeMap::new();
-    for rule in rules {
+    for rule in rules.iter().filter(|rule| rule.selectors.protocol != Protocol::Icmp) {
         let udp = rule.selectors.protocol == Protocol::Udp;
         let ports = ports(rule);
         for span in spans(rule, &Learnt::default(), &[]) {
@@ -318,7 +318,8 @@ pub(super) fn verdict(rule: &Rule) -> HostVerdict {
         _ if rule.log || rule.idle.is_some() || rule.audited.is_some() => HostVerdict::Capture,
         Action::Tls(_) => HostVerdict::Capture,
         Action::Permit => HostVerdict::Pass,
-        Action::Deny(Deny::Refused) => HostVerdict::Refuse,
+        // Only runs with a network of their own have tunnels; elsewhere nothing may leave in clear.
+        Action::Deny(Deny::Refused) | Action::Ipsec(_) => HostVerdict::Refuse,
         Action::Deny(Deny::Prohibited) => HostVerdict::Prohibit,
     }
 }

@@ -1,8 +1,8 @@
 //! Computes the destinations that the kernel captures in a run.
 //!
 //! A destination is captured if a rule with another action than `deny` can match it. The exception
-//! is a destination that an earlier rule denies by address and port alone. The kernel rejects all
-//! other traffic at once, with an ICMP error.
+//! is a destination that an earlier rule denies, or leads into a tunnel, by address and port alone.
+//! The kernel rejects all other traffic at once, with an ICMP error.
 //!
 //! The kernel's sets need disjoint ranges of addresses and ports; [`captured`] splits overlapping
 //! ranges and merges adjacent ones (`sweep`). The cost grows with the number of rules, names and
@@ -211,10 +211,11 @@ fn can_pass(rule: &Rule) -> bool {
     rule.selectors.direction == Direction::Outbound && !rule.action.is_deny()
 }
 
-/// Whether a rule denies all flows to its addresses and ports.
-fn is_certain_deny(rule: &Rule) -> bool {
+/// Whether the agent gets no flow to the addresses and ports of a rule: the rule denies all of
+/// them, or routes lead all of them into a tunnel.
+fn is_never_captured(rule: &Rule) -> bool {
     let selectors = &rule.selectors;
-    rule.action.is_deny()
+    (rule.action.is_deny() || rule.ipsec().is_some())
         && selectors.direction == Direction::Outbound
         && selectors.local.is_empty()
         && selectors.local_ports.is_empty()
@@ -259,26 +260,31 @@ fn ranges<'r>(
     own: &[Span],
 ) -> Vec<CaptureRange> {
     let mut planes: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
-    let mut denied: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
+    let mut not_captured: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
     for rule in rules {
-        let udp = rule.selectors.protocol == Protocol::Udp;
+        let udp = match rule.selectors.protocol {
+            Protocol::Tcp => false,
+            Protocol::Udp => true,
+            // Only tunnels transfer it.
+            Protocol::Icmp => continue,
+        };
         let ports = ports(rule);
         let areas = |span: Span| {
             let Span { first, last, .. } = span;
             ports.iter().map(move |ports| Area { first, last, ports: ports.clone() })
         };
-        if can_pass(rule) {
+        if can_pass(rule) && rule.ipsec().is_none() {
             for span in spans(rule, learnt, own) {
                 let plane = Plane { udp, family: span.family };
-                let holes = denied.get(&plane).map_or(&[][..], Vec::as_slice);
+                let holes = not_captured.get(&plane).map_or(&[][..], Vec::as_slice);
                 let left = areas(span).flat_map(|area| left_of(area, holes));
                 planes.entry(plane).or_default().extend(left);
             }
-        } else if is_certain_deny(rule) {
+        } else if is_never_captured(rule) {
             // The address of a name may have other names, and may belong to another rule.
             for span in spans(rule, &Learnt::default(), own) {
                 let plane = Plane { udp, family: span.family };
-                denied.entry(plane).or_default().extend(areas(span));
+                not_captured.entry(plane).or_default().extend(areas(span));
             }
         }
     }
@@ -299,6 +305,12 @@ fn ports(rule: &Rule) -> Vec<RangeInclusive<u16>> {
         [] => vec![1..=u16::MAX],
         ranges => ranges.to_vec(),
     }
+}
+
+/// The addresses that a rule selects, without those that it must name explicitly and does not.
+/// `own` are the addresses of this host.
+pub(super) fn addresses(rule: &Rule, own: &[IpAddr]) -> Vec<Span> {
+    spans(rule, &Learnt::default(), &own.iter().copied().map(single).collect::<Vec<_>>())
 }
 
 fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
@@ -421,7 +433,7 @@ fn without(span: Span, hole: Span) -> [Option<Span>; 2] {
     [before, after]
 }
 
-fn address(bits: u128, family: Family) -> IpAddr {
+pub(super) fn address(bits: u128, family: Family) -> IpAddr {
     match family {
         // Spans of this family were created from IPv4 addresses, so the number fits.
         Family::V4 => Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX)).into(),

@@ -261,6 +261,6 @@ fn clear_socket(rule: &Rule, forward: &ForwardRule) -> Option<ClearSocket> {
                 format!("rule `{name}` would accept data in clear from other hosts at {listen}");
             Some(ClearSocket { key: "listen", place, message })
         }
-        Action::Permit | Action::Deny(_) => None,
+        Action::Permit | Action::Deny(_) | Action::Ipsec(_) => None,
     }
 }

@@ -163,7 +163,13 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
                 (unsupported(rule), Some("add `run`, if the rule applies only to runs"))
             }
             RuleForm::HostInbound => (unsupported_inbound(rule), None),
-            RuleForm::Outbound | RuleForm::Inbound(_) | RuleForm::Forward(_) => continue,
+            RuleForm::TunnelInbound if rule.selectors.run.is_empty() => {
+                (Some(TUNNEL), Some("add `run`, if the rule applies only to runs"))
+            }
+            RuleForm::Outbound
+            | RuleForm::TunnelInbound
+            | RuleForm::Inbound(_)
+            | RuleForm::Forward(_) => continue,
         };
         let Some(Unsupported { key, problem, fix }) = found else { continue };
         let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
@@ -343,7 +349,13 @@ struct Unsupported {
     fix: &'static str,
 }
 
+const TUNNEL: Unsupported =
+    Unsupported { key: "ipsec", problem: "only runs have tunnels", fix: "use `tls` or `deny`" };
+
 fn unsupported(rule: &Rule) -> Option<Unsupported> {
+    if rule.ipsec().is_some() {
+        return Some(TUNNEL);
+    }
     let selectors = &rule.selectors;
     let select = "select flows by address in `remote`, and by `remote-ports`";
     let found = |key, problem| Some(Unsupported { key, problem, fix: select });

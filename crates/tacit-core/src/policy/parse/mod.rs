@@ -37,6 +37,8 @@ mod client_cert;
 mod engine;
 mod forward;
 mod host;
+mod ike;
+mod ipsec;
 mod map;
 mod metrics;
 mod names;
@@ -47,6 +49,7 @@ mod run;
 mod selectors;
 mod starttls;
 mod tls;
+mod tunnels;
 mod value;
 mod when;
 mod words;
@@ -106,6 +109,8 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let version = version(top);
     let include = include(top);
     let names = Names::read(top);
+    let ikes = ike::read_all(top, &names);
+    let names = names.with_ikes(ikes);
     let agent = agent(top);
     let engine = engine::read(top);
     let limits = limits(top);
@@ -136,11 +141,12 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     if !engine.as_ref().is_none_or(apart) {
         return None;
     }
-    let Tables { identities, trusts, maps } = tables?;
+    let Tables { identities, trusts, maps, ikes } = tables?;
     Some(Policy {
         identities,
         trusts,
         maps,
+        ikes,
         rules: rules?,
         agent,
         engine,
@@ -307,6 +313,7 @@ fn rules(
     let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
     let sound: Vec<_> = sound.collect();
     review::rules(top.report, &sound);
+    tunnels::check(top.report, &sound);
     if let Some(agent) = agent {
         aliases::check_rules(agent.aliases, &sound);
     }

@@ -12,6 +12,7 @@ use crate::policy::credentials::{
     ExpiredAnchors, FilePositions, Identity, Revocation, Trust, TrustSource,
 };
 use crate::policy::diagnostic::SourcePosition;
+use crate::policy::ike::IkePeer;
 use crate::policy::map::IdentityMap;
 use crate::policy::text::{ByteSpan, Diagnostics, TomlTable, TomlValue, nearest_word};
 
@@ -26,9 +27,11 @@ pub(super) struct Names<'a> {
     identities: BTreeMap<&'a str, Option<Identity>>,
     trusts: BTreeMap<&'a str, Option<Trust>>,
     maps: BTreeMap<&'a str, Option<IdentityMap>>,
+    ikes: BTreeMap<&'a str, Option<IkePeer>>,
     used_identities: RefCell<BTreeSet<String>>,
     used_trusts: RefCell<BTreeSet<String>>,
     used_maps: RefCell<BTreeSet<String>>,
+    used_ikes: RefCell<BTreeSet<String>>,
     system_first_named: RefCell<Option<SourcePosition>>,
     /// Whether there is an `[engine]`, valid or not.
     pub(super) has_engine: bool,
@@ -39,6 +42,7 @@ pub(super) struct Tables {
     pub(super) identities: BTreeMap<String, Identity>,
     pub(super) trusts: BTreeMap<String, Trust>,
     pub(super) maps: BTreeMap<String, IdentityMap>,
+    pub(super) ikes: BTreeMap<String, IkePeer>,
 }
 
 impl<'a> Names<'a> {
@@ -49,12 +53,19 @@ impl<'a> Names<'a> {
             identities: tables(top, "identity", Scope::Identities, identity),
             trusts: tables(top, "trust", Scope::Trusts, trust),
             maps: tables(top, "map", Scope::Maps, map::read),
+            ikes: BTreeMap::new(),
             used_identities: RefCell::default(),
             used_trusts: RefCell::default(),
             used_maps: RefCell::default(),
+            used_ikes: RefCell::default(),
             system_first_named: RefCell::default(),
             has_engine: top.holds("engine"),
         }
+    }
+
+    /// Adds the peers of tunnels, which name identities and trusts.
+    pub(super) fn with_ikes(self, ikes: BTreeMap<&'a str, Option<IkePeer>>) -> Self {
+        Self { ikes, ..self }
     }
 
     /// Resolves the value as the name of an identity.
@@ -92,16 +103,21 @@ impl<'a> Names<'a> {
         check_known(value, name, &known, "map", "entries")
     }
 
+    /// Resolves the value as the name of a peer of tunnels.
+    pub(super) fn ike(&self, value: &TomlValue<'_>) -> Option<String> {
+        let name = value.string()?;
+        self.used_ikes.borrow_mut().insert(name.to_owned());
+        let known: Vec<&str> = self.ikes.keys().copied().collect();
+        check_known(value, name, &known, "ike", "peer, psk-file, local-id and inner")
+    }
+
     /// Warns about tables that no rule uses.
     pub(super) fn warn_of_unused(&self) {
         let warn = |kind: &str, name: &str, position: SourcePosition| {
             let message = format!("[{kind}.{name}] is not used by any rule");
-            self.report.warning(
-                MessageId("unused"),
-                position,
-                message,
-                "remove the table, or name it in a rule's `tls`",
-            );
+            let action = if kind == "ike" { "ipsec" } else { "tls" };
+            let fix = format!("remove the table, or name it in a rule's `{action}`");
+            self.report.warning(MessageId("unused"), position, message, fix);
         };
         for (name, identity) in &self.identities {
             if let Some(identity) = identity
@@ -124,6 +140,13 @@ impl<'a> Names<'a> {
                 warn("map", name, first.position);
             }
         }
+        for (name, peer) in &self.ikes {
+            if let Some(peer) = peer
+                && !self.used_ikes.borrow().contains(*name)
+            {
+                warn("ike", name, peer.position);
+            }
+        }
     }
 
     /// Returns the tables that were read.
@@ -142,7 +165,8 @@ impl<'a> Names<'a> {
             };
             trusts.insert(SYSTEM.to_owned(), system);
         }
-        Some(Tables { identities, trusts, maps: owned(self.maps)? })
+        let ikes = owned(self.ikes)?;
+        Some(Tables { identities, trusts, maps: owned(self.maps)?, ikes })
     }
 }
 
@@ -150,7 +174,8 @@ fn owned<T>(read: BTreeMap<&str, Option<T>>) -> Option<BTreeMap<String, T>> {
     read.into_iter().map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn tables<'a, T>(
+/// Reads the tables with names below a key.
+pub(super) fn tables<'a, T>(
     top: &TomlTable<'a>,
     key: &'static str,
     scope: Scope,

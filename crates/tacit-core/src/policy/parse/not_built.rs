@@ -5,14 +5,6 @@
 
 use crate::policy::text::PlannedKey;
 
-/// Planned keys at the top of the file.
-pub(super) const POLICY: &[PlannedKey] = &[PlannedKey {
-    key: "ike",
-    instead: "remove the key, and use `tls` or `deny`: IPsec is planned",
-}];
-
 /// Planned keys of a rule.
-pub(super) const RULE: &[PlannedKey] = &[
-    PlannedKey { key: "ipsec", instead: "use `tls` or `deny`" },
-    PlannedKey { key: "path", instead: "remove the key: tacit relays every connection" },
-];
+pub(super) const RULE: &[PlannedKey] =
+    &[PlannedKey { key: "path", instead: "remove the key: tacit relays every connection" }];

@@ -89,7 +89,7 @@ fn is_unchecked(rule: &Rule) -> bool {
     match &rule.action {
         Action::Permit => true,
         Action::Tls(Tls::Client(client)) => matches!(client.verify, Verify::None { .. }),
-        Action::Tls(Tls::Server(_)) | Action::Deny(_) => false,
+        Action::Tls(Tls::Server(_)) | Action::Deny(_) | Action::Ipsec(_) => false,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::forward;
+use super::ipsec;
 use super::names::Names;
 use super::run;
 use super::selectors::{addresses, ports, programs, users};
@@ -31,14 +32,18 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
         .required("name", "set a name: name = \"front\"")
         .and_then(|value| value::name(&value));
     let word = action_word(&table);
-    let Body { selectors, form, setting } =
-        if is_forwarding(&table) { forwarding_body(&table, word) } else { run_body(&table) };
+    let Body { selectors, form, setting } = match word {
+        Some(Word::Ipsec) => tunnel_body(&table),
+        _ if is_forwarding(&table) => forwarding_body(&table, word),
+        _ => run_body(&table),
+    };
     let allowed = allowed_names(&table, word, selectors.as_ref());
     let tls = table.value("tls").map(|value| tls::read(&value, &setting, names));
     let action = word.and_then(|word| match word {
         Word::Permit => Some(Action::Permit),
         Word::Deny => table.value("deny").and_then(|value| deny(&value)).map(Action::Deny),
         Word::Tls => tls.flatten().map(Action::Tls),
+        Word::Ipsec => table.value("ipsec").and_then(|value| ipsec::action(&value, names)),
     });
     let mode = mode(&table);
     let log = table.boolean("log", false);
@@ -134,7 +139,14 @@ fn forwarding_body(table: &TomlTable<'_>, word: Option<Word>) -> Body {
 }
 
 fn run_body(table: &TomlTable<'_>) -> Body {
-    let rule = run::read(table);
+    body_of(run::read(table))
+}
+
+fn tunnel_body(table: &TomlTable<'_>) -> Body {
+    body_of(ipsec::read(table))
+}
+
+fn body_of(rule: Option<run::RunRule>) -> Body {
     let setting = run::setting(rule.as_ref());
     match rule {
         Some(rule) => Body { selectors: Some(rule.selectors), form: Some(rule.form), setting },
@@ -148,10 +160,16 @@ enum Word {
     Permit,
     Deny,
     Tls,
+    Ipsec,
 }
 
 fn action_word(table: &TomlTable<'_>) -> Option<Word> {
-    let actions = [("permit", Word::Permit), ("deny", Word::Deny), ("tls", Word::Tls)];
+    let actions = [
+        ("permit", Word::Permit),
+        ("deny", Word::Deny),
+        ("tls", Word::Tls),
+        ("ipsec", Word::Ipsec),
+    ];
     let mut given: Vec<(TomlValue<'_>, Word)> = actions
         .into_iter()
         .filter_map(|(key, word)| table.value(key).map(|value| (value, word)))
@@ -159,12 +177,9 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
     given.sort_by_key(|(value, _)| value.name_at.start);
     match given.as_slice() {
         [] => {
-            // `ipsec` counts as an action, although it is not supported yet.
-            if !table.holds("ipsec") {
-                let fix = "add one of `permit = true`, `deny = true`, `tls = { … }`";
-                let message = format!("{} has no action", table.title);
-                table.incomplete(message, fix);
-            }
+            let fix = "add one of `permit = true`, `deny = true`, `tls = { … }`";
+            let message = format!("{} has no action", table.title);
+            table.incomplete(message, fix);
             None
         }
         [(value, word)] => said(value, *word).then_some(*word),
@@ -189,7 +204,7 @@ fn deny(value: &TomlValue<'_>) -> Option<Deny> {
 
 /// Returns whether `permit` or `deny` is true; other values are errors.
 fn said(value: &TomlValue<'_>, word: Word) -> bool {
-    if word == Word::Tls || (word == Word::Deny && value.value.is_str()) {
+    if matches!(word, Word::Tls | Word::Ipsec) || (word == Word::Deny && value.value.is_str()) {
         return true;
     }
     match value.boolean() {

@@ -142,7 +142,13 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
 
 fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
-    table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&protocols))
+    let Some(value) = table.value("protocol") else { return Some(Protocol::Tcp) };
+    if value.value.as_str() == Some(Protocol::Icmp.word()) {
+        let fix = "write \"tcp\" or \"udp\", or use `ipsec`: ICMP needs a tunnel";
+        value.error("`protocol` of this rule cannot be `icmp`", fix);
+        return None;
+    }
+    value.choice(&protocols)
 }
 
 /// Parses a selector that must not be a name.

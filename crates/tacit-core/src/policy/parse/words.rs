@@ -13,12 +13,15 @@ pub(super) enum Scope {
     Trust,
     Maps,
     MapEntry,
+    Ikes,
+    Ike,
     Agent,
     Engine,
     Host,
     Limits,
     Rule,
     Tls,
+    Ipsec,
     Starttls,
     /// The values of `starttls`.
     StarttlsProtocol,
@@ -32,10 +35,11 @@ pub(super) enum Scope {
 
 impl Scope {
     /// The scopes with keys, outer tables first.
-    pub(super) const TABLES: [Self; 14] = [
+    pub(super) const TABLES: [Self; 16] = [
         Self::ClientCertTable,
         Self::Policy,
         Self::MapEntry,
+        Self::Ike,
         Self::Identity,
         Self::Trust,
         Self::Agent,
@@ -43,6 +47,7 @@ impl Scope {
         Self::Host,
         Self::Limits,
         Self::Rule,
+        Self::Ipsec,
         Self::Tls,
         Self::Starttls,
         Self::Rekey,
@@ -53,7 +58,9 @@ impl Scope {
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Policy => POLICY,
-            Self::Identities | Self::Trusts | Self::Maps => &[],
+            Self::Identities | Self::Trusts | Self::Maps | Self::Ikes => &[],
+            Self::Ike => IKE,
+            Self::Ipsec => &["ike"],
             Self::Identity => &["cert", "key"],
             Self::Trust => &["ca", "pinned", "crl", "revocation", "expired-anchors"],
             Self::MapEntry => MAP_ENTRY,
@@ -96,6 +103,8 @@ impl Scope {
             Self::Identities | Self::Identity => "[identity.NAME]",
             Self::Trusts | Self::Trust => "[trust.NAME]",
             Self::Maps | Self::MapEntry => "[[map.NAME]]",
+            Self::Ikes | Self::Ike => "[ike.NAME]",
+            Self::Ipsec => "`ipsec`",
             Self::Agent => "[agent]",
             Self::Engine => "[engine]",
             Self::Host => "[host]",
@@ -118,11 +127,10 @@ pub fn language() -> impl Iterator<Item = (&'static str, &'static [&'static str]
 impl From<Scope> for TableSchema {
     fn from(scope: Scope) -> Self {
         let keys = match scope {
-            Scope::Identities | Scope::Trusts | Scope::Maps => TableKeys::Names,
+            Scope::Identities | Scope::Trusts | Scope::Maps | Scope::Ikes => TableKeys::Names,
             _ => TableKeys::Fixed(scope.words()),
         };
         let planned = match scope {
-            Scope::Policy => not_built::POLICY,
             Scope::Rule => not_built::RULE,
             _ => &[],
         };
@@ -131,7 +139,28 @@ impl From<Scope> for TableSchema {
 }
 
 const POLICY: &[&str] = &[
-    "version", "include", "identity", "trust", "map", "agent", "engine", "host", "limits", "rule",
+    "version", "include", "identity", "trust", "map", "ike", "agent", "engine", "host", "limits",
+    "rule",
+];
+
+const IKE: &[&str] = &[
+    "peer",
+    "port",
+    "version",
+    "psk-file",
+    "identity",
+    "trust",
+    "local-id",
+    "remote-id",
+    "proposals",
+    "esp-proposals",
+    "pfs",
+    "ike-lifetime",
+    "lifetime",
+    "lifetime-bytes",
+    "lifetime-packets",
+    "dpd",
+    "inner",
 ];
 
 const MAP_ENTRY: &[&str] =
@@ -176,6 +205,7 @@ const RULE: &[&str] = &[
     "permit",
     "deny",
     "tls",
+    "ipsec",
     "mode",
     "log",
     "idle",

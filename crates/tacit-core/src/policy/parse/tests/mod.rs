@@ -11,6 +11,7 @@ use proptest::test_runner::RngSeed;
 
 mod starttls;
 mod targets;
+mod tunnels;
 
 use super::words::Scope;
 use super::{POLICY_BYTES_MAX, ParsedPolicy, parse};

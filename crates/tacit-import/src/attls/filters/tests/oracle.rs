@@ -222,7 +222,7 @@ fn looked_up(policy: &Policy, index: &Index, tried: Tried) -> Result<usize, bool
     };
     match rule.action {
         Action::Permit => Err(true),
-        Action::Deny(_) => Err(false),
+        Action::Deny(_) | Action::Ipsec(_) => Err(false),
         Action::Tls(_) => {
             let name = rule.name.strip_prefix('t').unwrap();
             let digits = name.find(|c: char| !c.is_ascii_digit()).unwrap_or(name.len());

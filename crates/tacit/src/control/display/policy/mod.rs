@@ -27,6 +27,8 @@ use crate::live::Live;
 
 use super::VERSION;
 
+mod ike;
+
 /// The installed policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -110,15 +112,15 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
 }
 
 fn tables(policy: &Policy) -> Vec<PolicyTable> {
-    let Policy { identities, trusts, maps, agent: own, engine: set_aside, host, limits, .. } =
-        policy;
+    let Policy { identities, trusts, maps, ikes, agent: own, engine, host, limits, .. } = policy;
     let mut tables = vec![agent(own)];
-    tables.extend(set_aside.as_ref().map(engine));
+    tables.extend(engine.as_ref().map(reserved));
     tables.extend(host.as_ref().map(captured_host));
     tables.push(limit(limits));
     tables.extend(identities.iter().map(|(name, one)| identity(policy, name, one)));
     tables.extend(trusts.iter().map(|(name, one)| trust(policy, name, one)));
     tables.extend(maps.iter().flat_map(|(name, one)| map(policy, name, one)));
+    tables.extend(ikes.iter().map(|(name, one)| ike::table(policy, name, one)));
     tables
 }
 
@@ -177,7 +179,7 @@ fn agent(agent: &AgentSettings) -> PolicyTable {
     settings.table("[agent]", None)
 }
 
-fn engine(engine: &EngineSettings) -> PolicyTable {
+fn reserved(engine: &EngineSettings) -> PolicyTable {
     let EngineSettings { cpus, spill, queue, class, nice, position } = engine;
     let class_word = match class {
         EngineClass::Normal => "normal",
@@ -284,7 +286,7 @@ fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> Polic
             settings.add("listen", texts(listen), false);
             settings.add("local-ports", ports(local_ports), false);
         }
-        RuleForm::HostInbound => {
+        RuleForm::HostInbound | RuleForm::TunnelInbound => {
             settings.add("local-ports", ports(&rule.selectors.local_ports), false)
         }
         RuleForm::Outbound => {}
@@ -301,6 +303,7 @@ fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> Polic
         Action::Tls(tls) => {
             tls_settings(&mut settings, tls, &rule.form, own_tls_default(policy, rule));
         }
+        Action::Ipsec(ipsec) => settings.add("ipsec.ike", ipsec.ike.clone(), false),
     }
     if !matches!(rule.form, RuleForm::Forward(_)) {
         let mode = if rule.audited.is_some() { "audit" } else { "enforce" };
@@ -359,7 +362,9 @@ fn selectors(settings: &mut Settings, rule: &Rule) {
     }
     settings.add("remote", texts(remote), remote.is_empty());
     settings.add("remote-ports", ports(remote_ports), remote_ports.is_empty());
-    if !matches!(rule.form, RuleForm::Inbound(_) | RuleForm::HostInbound) {
+    let is_inbound =
+        matches!(rule.form, RuleForm::Inbound(_) | RuleForm::HostInbound | RuleForm::TunnelInbound);
+    if !is_inbound {
         let programs: Vec<_> = program.iter().map(|path| path.display().to_string()).collect();
         settings.add("program", programs, program.is_empty());
     }
@@ -416,7 +421,7 @@ fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm, usual: OwnT
     let usual_role = match form {
         RuleForm::Forward(_) => None,
         RuleForm::Inbound(_) | RuleForm::HostInbound => Some("server"),
-        RuleForm::Outbound => Some("client"),
+        RuleForm::Outbound | RuleForm::TunnelInbound => Some("client"),
     };
     settings.add("tls.role", tls.role(), usual_role == Some(tls.role()));
     match tls {

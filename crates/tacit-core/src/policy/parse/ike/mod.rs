@@ -1,0 +1,267 @@
+//! Parses `[ike.NAME]`: a peer of IPsec tunnels.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::names::{Names, tables};
+use super::value;
+use super::words::Scope;
+use crate::message_id::MessageId;
+use crate::policy::ike::{
+    EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeName, IkePeer, IkeSuite, InnerAddressSource,
+    KeyLifetime, esp_offers,
+};
+use crate::policy::map::distinguished::DnPattern;
+use crate::policy::text::{TomlTable, TomlValue};
+
+mod suite;
+
+/// Reads all peers; those with errors by their name only.
+pub(super) fn read_all<'a>(
+    top: &TomlTable<'a>,
+    names: &Names<'a>,
+) -> BTreeMap<&'a str, Option<IkePeer>> {
+    tables(top, "ike", Scope::Ikes, |name, value| read(name, value, names))
+}
+
+/// Reads one table; `None` after an error was reported.
+fn read(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<IkePeer> {
+    let table = value.table(Scope::Ike, format!("[ike.{name}]"))?;
+    let is_ikev2 = check_version(&table);
+    let fix = "set the address of the gateway: peer = \"192.0.2.1\"";
+    let address = table.required("peer", fix).and_then(|value| peer(&value));
+    let port = match table.value("port") {
+        Some(value) => {
+            let number = value.integer(1, u64::from(u16::MAX));
+            number.and_then(|port| u16::try_from(port).ok())
+        }
+        None => Some(IkePeer::PORT_DEFAULT),
+    };
+    let credentials = credentials(&table, names);
+    let fix = "set who tacit claims to be, as the peer expects it: local-id = \"client.example\"";
+    let local_id = table.required("local-id", fix).and_then(|value| ike_name(&value));
+    let remote_id = match table.value("remote-id") {
+        Some(value) => ike_name(&value),
+        None => address.map(IkeName::Address),
+    };
+    let pfs = table.boolean("pfs", true);
+    let proposals = proposals(&table);
+    let esp_proposals = esp_proposals(&table, pfs);
+    let ike_lifetime = time(&table, "ike-lifetime", IkePeer::IKE_LIFETIME_DEFAULT);
+    let lifetime = lifetime(&table);
+    let dpd = table
+        .value("dpd")
+        .map_or(Some(IkePeer::DPD_DEFAULT), |value| value::duration(&value, DPD_MIN, DPD_MAX));
+    let fix = "set the address of runs inside the tunnel: inner = \"10.1.0.1\"; or, if the peer \
+               assigns it: inner = \"gateway\"";
+    let inner = table.required("inner", fix).and_then(|value| inner(&value));
+    let proposals = proposals?;
+    let esp_proposals = esp_proposals?;
+    let pfs = pfs?;
+    check_offers(&table, &proposals, &esp_proposals, pfs)?;
+    is_ikev2?;
+    Some(IkePeer {
+        address: SocketAddr::new(address?, port?),
+        credentials: credentials?,
+        local_id: local_id?,
+        remote_id: remote_id?,
+        proposals,
+        esp_proposals,
+        pfs,
+        ike_lifetime: ike_lifetime?,
+        lifetime: lifetime?,
+        dpd: dpd?,
+        inner: inner?,
+        position: table.report.position(table.at.start),
+    })
+}
+
+/// `version` exists so that IKEv1 is refused by name.
+fn check_version(table: &TomlTable<'_>) -> Option<()> {
+    let Some(value) = table.value("version") else { return Some(()) };
+    if value.integer(1, 2)? == 1 {
+        let message = "IKEv1 is refused: RFC 9395 deprecates it, and its algorithms are weak";
+        let fix = "remove the key, and enable IKEv2 on the peer";
+        value.error_of(MessageId("weak-algorithm"), message, fix);
+        return None;
+    }
+    Some(())
+}
+
+fn peer(value: &TomlValue<'_>) -> Option<IpAddr> {
+    let text = value.string()?;
+    let address = text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    let Some(address) = address else {
+        let message = format!("`peer` cannot be `{text}`: this is not an IP address");
+        value.error(message, "write the IP address of the gateway, without a port");
+        return None;
+    };
+    if address.is_unspecified() || address.is_multicast() {
+        let message = format!("`peer` cannot be {address}: this is not the address of a host");
+        value.error(message, "write the IP address of the gateway");
+        return None;
+    }
+    Some(address)
+}
+
+fn credentials(table: &TomlTable<'_>, names: &Names<'_>) -> Option<IkeCredentials> {
+    let identity = table.value("identity");
+    let trust = table.value("trust");
+    let Some(file) = table.value("psk-file") else {
+        if identity.is_none() && trust.is_none() {
+            let fix = "name the file with the key that both sides know: psk-file = \
+                       \"branch.psk\"; or, for certificates, `identity` and `trust`";
+            table.missing("psk-file", fix);
+            return None;
+        }
+        let fix = "name the identity that tacit presents: identity = \"gateway\"";
+        let identity = table.required("identity", fix).and_then(|value| names.identity(&value));
+        let fix = "name the trust for the peer's certificate: trust = \"corp\"";
+        let trust = table.required("trust", fix).and_then(|value| names.trust(&value));
+        return Some(IkeCredentials::Certificates { identity: identity?, trust: trust? });
+    };
+    if let Some(other) = identity.or(trust) {
+        let message = format!("`psk-file` and `{}` cannot be in one [ike.NAME]", other.name);
+        let fix = "remove `psk-file`, or `identity` and `trust`: a peer has one way of \
+                   authentication";
+        table.report.error(MessageId("conflicting-keys"), &other.name_at, message, fix);
+        return None;
+    }
+    let position = table.report.position(file.at.start);
+    Some(IkeCredentials::SharedKey { file: value::file(&file)?, position })
+}
+
+/// Parses who a side claims to be. The form of the text decides about its type.
+fn ike_name(value: &TomlValue<'_>) -> Option<IkeName> {
+    let text = value.string()?;
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(IkeName::Address(address.to_canonical()));
+    }
+    let is_plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
+    if text.contains('=') {
+        if DnPattern::parse(text).is_err() || text.contains('*') {
+            let message = format!("`{}` cannot be `{text}`: this is not a name", value.name);
+            let fix = "write a distinguished name as in `C=DE, O=Branch, CN=gateway`";
+            value.error(message, fix);
+            return None;
+        }
+        return Some(IkeName::DistinguishedName(text.to_owned()));
+    }
+    let is_name = text.len() <= NAME_BYTES_MAX && is_plain(text);
+    match text.split_once('@') {
+        Some((user, host)) if is_name && is_plain(user) && is_plain(host) => {
+            Some(IkeName::UserFqdn(text.to_owned()))
+        }
+        None if is_name => Some(IkeName::Fqdn(text.to_ascii_lowercase())),
+        _ => {
+            let message = format!("`{}` cannot be `{text}`: this is not an identity", value.name);
+            let fix = "write an IP address, a host name, \"user@host.example\", or a \
+                       distinguished name such as \"C=DE, CN=gateway\"";
+            value.error(message, fix);
+            None
+        }
+    }
+}
+
+fn proposals(table: &TomlTable<'_>) -> Option<Vec<IkeSuite>> {
+    match table.value("proposals") {
+        Some(value) => value.each_once(suite::ike),
+        None => IkePeer::PROPOSALS_DEFAULT.iter().map(|text| suite::parsed(text)).collect(),
+    }
+}
+
+fn esp_proposals(table: &TomlTable<'_>, pfs: Option<bool>) -> Option<Vec<EspSuite>> {
+    let Some(value) = table.value("esp-proposals") else {
+        return IkePeer::ESP_PROPOSALS_DEFAULT.iter().map(|text| suite::parsed_esp(text)).collect();
+    };
+    value.each_once(|item| {
+        let suite = suite::esp(item)?;
+        if pfs == Some(false) && suite.group.is_some() {
+            let message = format!("`{suite}` names a group, and `pfs` is false");
+            item.error(message, "remove the group, or set pfs = true");
+            return None;
+        }
+        Some(suite)
+    })
+}
+
+/// Both lists become proposals of one message, which has a limit.
+#[expect(clippy::fn_params_excessive_bools, reason = "the value of the boolean key `pfs`")]
+fn check_offers(
+    table: &TomlTable<'_>,
+    proposals: &[IkeSuite],
+    esp: &[EspSuite],
+    pfs: bool,
+) -> Option<()> {
+    let offers = esp_offers(esp, proposals, pfs).len();
+    for (key, count) in [("proposals", proposals.len()), ("esp-proposals", offers)] {
+        if count > IKE_PROPOSALS_MAX {
+            let with = if key == "esp-proposals" { " with their groups" } else { "" };
+            let message = format!(
+                "`{key}` has {count} proposals{with}; the limit is \
+                                   {IKE_PROPOSALS_MAX}"
+            );
+            let at = table.value(key).map_or_else(|| table.at.clone(), |value| value.at);
+            table.report.error(MessageId("too-many"), &at, message, "name fewer algorithms");
+            return None;
+        }
+    }
+    Some(())
+}
+
+fn lifetime(table: &TomlTable<'_>) -> Option<KeyLifetime> {
+    let time = time(table, "lifetime", KeyLifetime::TIME_DEFAULT);
+    let bytes = table
+        .value("lifetime-bytes")
+        .map_or(Some(None), |value| value::size(&value, LIFETIME_BYTES_MIN, u64::MAX).map(Some));
+    let packets = table.value("lifetime-packets").map_or(Some(None), |value| {
+        value.integer(LIFETIME_PACKETS_MIN, LIFETIME_PACKETS_MAX).map(Some)
+    });
+    Some(KeyLifetime { time: time?, bytes: bytes?, packets: packets? })
+}
+
+fn time(table: &TomlTable<'_>, key: &'static str, default: Duration) -> Option<Duration> {
+    table
+        .value(key)
+        .map_or(Some(default), |value| value::duration(&value, LIFETIME_MIN, LIFETIME_MAX))
+}
+
+/// Parses `inner`: "gateway", or at most one address of each family.
+fn inner(value: &TomlValue<'_>) -> Option<InnerAddressSource> {
+    if value.value.as_str() == Some("gateway") {
+        return Some(InnerAddressSource::Gateway);
+    }
+    let addresses = value.each_once(|item| {
+        let text = item.string()?;
+        let address = text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+        let usable = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback();
+        if address.is_none_or(|ip| !usable(&ip)) {
+            let message = format!("`inner` cannot be `{text}`");
+            let fix = "write the address of runs inside the tunnel, without a prefix length: \
+                       \"10.1.0.1\"; or \"gateway\", if the peer assigns it";
+            item.error(message, fix);
+            return None;
+        }
+        address
+    })?;
+    if let [first, second, ..] = addresses.as_slice()
+        && (addresses.len() > 2 || first.is_ipv4() == second.is_ipv4())
+    {
+        let message = "`inner` has two addresses of one family";
+        value.error(message, "write at most one IPv4 and one IPv6 address");
+        return None;
+    }
+    Some(InnerAddressSource::Policy(addresses))
+}
+
+const DPD_MIN: Duration = Duration::from_secs(5);
+const DPD_MAX: Duration = Duration::from_secs(3600);
+/// Shorter lifetimes would rekey all the time.
+const LIFETIME_MIN: Duration = Duration::from_secs(60);
+const LIFETIME_MAX: Duration = Duration::from_secs(7 * 86_400);
+const LIFETIME_BYTES_MIN: u64 = 1 << 20;
+const LIFETIME_PACKETS_MIN: u64 = 10_000;
+const LIFETIME_PACKETS_MAX: u64 = 1 << 60;
+/// The longest host name of an identity.
+const NAME_BYTES_MAX: usize = 255;

@@ -1,0 +1,115 @@
+//! Parses the rules with `ipsec`: which packets of runs pass through a tunnel.
+//!
+//! The kernel selects these packets by routes, so only addresses, protocols and ports can be
+//! conditions.
+
+use super::names::Names;
+use super::run::RunRule;
+use super::selectors::{addresses, ports, runs};
+use super::words::Scope;
+use super::{address, value};
+use crate::flow::{Direction, Protocol};
+use crate::policy::rule::{Action, Ipsec, RuleForm};
+use crate::policy::selector::{AddressSelector, Selectors};
+use crate::policy::text::{TomlTable, TomlValue};
+
+/// Reads `ipsec = { ike = "NAME" }`.
+pub(super) fn action(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Action> {
+    let table = value.table(Scope::Ipsec, "`ipsec`")?;
+    let fix = "name the peer: ipsec = { ike = \"branch\" }, with a table [ike.branch]";
+    let ike = table.required("ike", fix).and_then(|value| names.ike(&value))?;
+    Some(Action::Ipsec(Ipsec { ike }))
+}
+
+/// Reads all parts except the action; `None` after an error.
+pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
+    refuse(table);
+    let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
+    let fix = "set direction = \"outbound\" for connections that programs open, or \"inbound\"";
+    let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
+    let words = [Protocol::Tcp, Protocol::Udp, Protocol::Icmp].map(|one| (one.word(), one));
+    let protocol =
+        table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&words));
+    if protocol == Some(Protocol::Icmp) {
+        table.refuse(&["local-ports", "remote-ports"], "ICMP has no ports", "remove the key");
+    }
+    let remote = addresses(table, "remote", remote);
+    let remote_ports = ports(table, "remote-ports");
+    let local_ports = match (direction, protocol) {
+        (Some(Direction::Inbound), Some(Protocol::Tcp | Protocol::Udp)) => {
+            let fix = "set the ports that the program listens on: local-ports = 8080";
+            table.required("local-ports", fix).and_then(|value| value.each(value::ports))
+        }
+        _ => ports(table, "local-ports"),
+    };
+    let run = runs(table);
+    let direction = direction?;
+    let selectors = Selectors {
+        direction,
+        protocol: protocol?,
+        local: Vec::new(),
+        local_ports: local_ports?,
+        remote: remote?,
+        remote_ports: remote_ports?,
+        program: Vec::new(),
+        user: Vec::new(),
+        group: Vec::new(),
+        cgroup: Vec::new(),
+        unit: Vec::new(),
+        run: run?,
+        when: None,
+    };
+    let form = match direction {
+        Direction::Inbound => RuleForm::TunnelInbound,
+        Direction::Outbound => RuleForm::Outbound,
+    };
+    Some(RunRule { selectors, form })
+}
+
+/// Reports keys that have no meaning for packets.
+fn refuse(table: &TomlTable<'_>) {
+    let sockets = [
+        "listen",
+        "connect",
+        "order",
+        "connect-timeout",
+        "accept-proxy",
+        "send-proxy",
+        "unix-mode",
+        "unix-owner",
+        "replace-stale",
+        "clear",
+    ];
+    let why = "packets of a tunnel go directly to the programs of a run, without a socket of tacit";
+    table.refuse(&sockets, why, "remove the key; `local-ports` selects the ports of programs");
+    let owners = ["program", "user", "group", "cgroup", "slice", "unit"];
+    let why = "routes select the packets of a tunnel, and know no program";
+    table.refuse(&owners, why, "remove the key; `run` selects programs");
+    let why = "routes select the packets of a tunnel at all times";
+    table.refuse(&["when"], why, "remove the key");
+    let why = "the local address of a flow in a tunnel is `inner` of [ike.NAME]";
+    table.refuse(&["local"], why, "remove the key");
+    let why = "tacit sees packets of a tunnel, and no connections";
+    table.refuse(&["log", "idle"], why, "remove the key");
+    let why = "in audit mode the packets would leave in clear";
+    table.refuse(&["mode"], why, "remove the key");
+}
+
+/// Parses an entry of `remote`: addresses behind the peer.
+fn remote(value: &TomlValue<'_>) -> Option<AddressSelector> {
+    let selector = address::selector(value)?;
+    let (problem, fix) = match selector {
+        AddressSelector::Name { .. } => (
+            "is a name, and routes select the packets of a tunnel by address",
+            "write the address or network behind the peer; `names` lets programs resolve names",
+        ),
+        _ if selector.near().is_some() => (
+            "is an address of this host or link, which no tunnel reaches",
+            "write the address or network behind the peer",
+        ),
+        _ => return Some(selector),
+    };
+    let text = value.value.as_str().unwrap_or_default();
+    value.error(format!("`remote` of a rule with `ipsec` cannot be `{text}`: it {problem}"), fix);
+    None
+}

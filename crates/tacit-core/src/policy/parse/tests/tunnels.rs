@@ -1,0 +1,56 @@
+//! Tests `[ike.NAME]`, and rules with `ipsec` beside each other.
+
+use super::{errors, sound};
+use crate::policy::{IkeName, IkePeer, IkeSuite, InnerAddressSource};
+
+#[test]
+fn a_peer_of_tunnels_has_defaults_and_the_words_of_strongswan() {
+    let text = "version = 1\n[ike.b]\npeer = \"192.0.2.1\"\npsk-file = \"b.psk\"\nlocal-id = \
+                \"C.example\"\ninner = \"gateway\"\n";
+    let peer = sound(text).ikes.remove("b").unwrap();
+    assert_eq!(peer.address, "192.0.2.1:4500".parse().unwrap());
+    assert_eq!(peer.remote_id, IkeName::Address([192, 0, 2, 1].into()));
+    assert_eq!(peer.local_id, IkeName::Fqdn("c.example".to_owned()));
+    assert_eq!(peer.inner, InnerAddressSource::Gateway);
+    let words = |suites: &[IkeSuite]| suites.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(words(&peer.proposals), IkePeer::PROPOSALS_DEFAULT);
+    assert_eq!(peer.esp_proposals.len(), IkePeer::ESP_PROPOSALS_DEFAULT.len());
+    assert_eq!(peer.esp_offers().len(), 9, "three ciphers with three groups");
+    let more = "remote-id = \"C=DE, CN=gw\"\npfs = false\nproposals = \
+                \"AES256-SHA2_512-curve25519\"\nesp-proposals = \
+                [\"aes128-sha256\"]\nlifetime-bytes = \"1GiB\"\nport = 500\nversion = 2\n";
+    let inner = "inner = [\"10.1.0.1\", \"fd01::1\"]";
+    let peer = sound(&format!("{text}{more}").replace("inner = \"gateway\"", inner))
+        .ikes
+        .remove("b")
+        .unwrap();
+    assert_eq!(words(&peer.proposals), ["aes256-sha512-prfsha512-x25519"]);
+    let offers: Vec<_> = peer.esp_offers().iter().map(ToString::to_string).collect();
+    assert_eq!(offers, ["aes128-sha256"]);
+    assert_eq!(peer.remote_id, IkeName::DistinguishedName("C=DE, CN=gw".to_owned()));
+    assert_eq!(peer.lifetime.bytes, Some(1 << 30));
+    let InnerAddressSource::Policy(inner) = peer.inner else { panic!() };
+    assert_eq!(inner.len(), 2);
+}
+
+#[test]
+fn an_exception_before_a_tunnel_is_allowed() {
+    let ikes: String = ["a", "b"]
+        .map(|name| {
+            format!(
+                "[ike.{name}]\npeer = \"192.0.2.1\"\npsk-file = \"b.psk\"\nlocal-id = \
+                 \"c.example\"\ninner = \"gateway\"\n"
+            )
+        })
+        .concat();
+    let rule = |name: &str, more: &str| {
+        format!("[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\n{more}\n")
+    };
+    let narrow = rule("one", "remote = \"10.2.0.1\"\nipsec = { ike = \"a\" }");
+    let wide = rule("two", "remote = \"10.2.0.0/16\"\nipsec = { ike = \"b\" }");
+    assert_eq!(errors(&format!("version = 1\n{ikes}{narrow}{wide}")), [""; 0]);
+    assert_eq!(errors(&format!("version = 1\n{ikes}{wide}{narrow}")).len(), 1);
+    let runs = |text: &str, run: &str| text.replace("ipsec", &format!("run = \"{run}\"\nipsec"));
+    let apart = format!("version = 1\n{ikes}{}{}", runs(&wide, "x"), runs(&narrow, "y"));
+    assert_eq!(errors(&apart), [""; 0]);
+}

@@ -1,0 +1,144 @@
+//! Compares rules with `ipsec` with each other and with the rules before them.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::review::{Read, covers};
+use crate::message_id::MessageId;
+use crate::policy::capture;
+use crate::policy::rule::Rule;
+use crate::policy::selector::Selectors;
+use crate::policy::text::Diagnostics;
+use crate::policy::tunnel::{Claims, TunnelLimit, TunnelRoutes, condition_beyond_routes};
+
+/// Reports two tunnels that claim one flow, earlier rules that routes cannot evaluate, and limits.
+pub(super) fn check(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
+    let mut compared = 0;
+    for (place, read) in rules.iter().enumerate() {
+        let Some(ipsec) = read.rule.ipsec() else { continue };
+        let of_rule = Reached::of(read.rule);
+        for earlier in rules.iter().take(place) {
+            compared += 1;
+            if compared > COMPARED_MAX {
+                return;
+            }
+            if !of_rule.overlaps(earlier.rule) {
+                continue;
+            }
+            match earlier.rule.ipsec() {
+                Some(other) if other.ike != ipsec.ike => two_tunnels(read, earlier.rule),
+                Some(_) => {}
+                None => beyond_routes(report, read.rule, earlier),
+            }
+        }
+    }
+    limits(report, rules);
+}
+
+/// The largest number of pairs of rules that are compared. The agent decides by the first rule that
+/// matches, so a pair that is not compared sends no packet in clear.
+const COMPARED_MAX: usize = 1 << 22;
+
+/// What a rule with `ipsec` selects.
+struct Reached<'r> {
+    selectors: &'r Selectors,
+    addresses: Claims,
+}
+
+impl<'r> Reached<'r> {
+    fn of(rule: &'r Rule) -> Self {
+        let mut addresses = Claims::default();
+        for span in capture::addresses(rule, &[]) {
+            addresses.claim(span);
+        }
+        Self { selectors: &rule.selectors, addresses }
+    }
+
+    /// Whether a flow of a run can match this rule and the other. Names count as no address.
+    fn overlaps(&self, other: &Rule) -> bool {
+        let mine = self.selectors;
+        let its = &other.selectors;
+        let share = |a: &[RangeInclusive<u16>], b: &[RangeInclusive<u16>]| {
+            let touch = |a: &RangeInclusive<u16>| {
+                b.iter().any(|b| a.start() <= b.end() && b.start() <= a.end())
+            };
+            a.is_empty() || b.is_empty() || a.iter().any(touch)
+        };
+        let share_run = mine.run.is_empty()
+            || its.run.is_empty()
+            || mine.run.iter().any(|run| its.run.contains(run));
+        mine.direction == its.direction
+            && mine.protocol == its.protocol
+            && other.listens().is_empty()
+            && share_run
+            && share(&mine.local_ports, &its.local_ports)
+            && share(&mine.remote_ports, &its.remote_ports)
+            && capture::addresses(other, &[]).iter().any(|span| self.addresses.overlaps(span))
+    }
+}
+
+/// Two rules lead one flow to two peers. It is no mistake if the earlier one is an exception: the
+/// later one selects all of its flows, and more.
+fn two_tunnels(read: &Read<'_, '_>, earlier: &Rule) {
+    let rule: &Rule = read.rule;
+    if covers(rule, earlier) && !covers(earlier, rule) {
+        return;
+    }
+    let (Some(ipsec), Some(other)) = (rule.ipsec(), earlier.ipsec()) else { return };
+    let report = read.value.report;
+    let line = report.line(earlier.position, rule.position);
+    let message = format!(
+        "rule `{}` leads flows to `{}` that rule `{}` in line {line} leads to `{}`: two tunnels \
+         claim one flow",
+        rule.name, ipsec.ike, earlier.name, other.ike
+    );
+    let fix = "give both rules addresses or ports that do not overlap; or let the earlier rule \
+               select a part of the later one";
+    let at = read.value.value.get("ipsec").map_or_else(|| read.value.at.clone(), |v| v.span());
+    report.error(MessageId("two-tunnels"), &at, message, fix);
+}
+
+/// An earlier rule takes flows out of a tunnel by a condition that routes do not have.
+fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) {
+    let Some(key) = condition_beyond_routes(earlier.rule) else { return };
+    let line = report.line(rule.position, earlier.rule.position);
+    let message = format!(
+        "rule `{}` selects by `{key}` among flows of rule `{}` in line {line}, whose packets go \
+         into a tunnel by their addresses and ports alone",
+        earlier.rule.name, rule.name
+    );
+    let fix = format!(
+        "remove `{key}`, move the rule after `{}`, or give both rules addresses or ports that do \
+         not overlap",
+        rule.name
+    );
+    let at = earlier.value.value.get(key).map_or_else(|| earlier.value.at.clone(), |v| v.span());
+    report.error(MessageId("not-by-route"), &at, message, fix);
+}
+
+/// Reports more groups or prefixes than a run can have.
+fn limits(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
+    let all: Vec<Arc<Rule>> = rules.iter().map(|read| Arc::clone(read.rule)).collect();
+    let of_tunnels = || all.iter().filter(|rule| rule.ipsec().is_some());
+    if of_tunnels().next().is_none() {
+        return;
+    }
+    let runs: BTreeSet<&str> =
+        of_tunnels().flat_map(|rule| &rule.selectors.run).map(String::as_str).collect();
+    for run in [""].into_iter().chain(runs.into_iter().take(RUNS_MAX)) {
+        let Err(limit) = TunnelRoutes::of_rules(&all, run, &[]) else { continue };
+        let fix = match limit {
+            TunnelLimit::Groups => "use fewer port ranges; write rules with the same ports once",
+            TunnelLimit::Prefixes | TunnelLimit::Ranges => {
+                "write networks instead of single addresses and ranges"
+            }
+        };
+        report.error(MessageId("too-many-ranges"), &(0..0), limit.to_string(), fix);
+        return;
+    }
+}
+
+/// The most names of runs for which the limits are checked here; the agent checks each run when it
+/// starts.
+const RUNS_MAX: usize = 64;

@@ -1,0 +1,341 @@
+//! Selects the packets of a run that pass through tunnels, in the form that routes need.
+//!
+//! The kernel chooses a routing table by protocol and ports, and in the table a route by address.
+//! So the rules of a policy become groups with one combination of protocol and ports each, and the
+//! addresses of a group become prefixes:
+//!
+//! ```text
+//!   rules in order ──> cells: ranges of ports in which the same rules apply   (cells)
+//!                        │  in each cell the first rule gets an address       (claims)
+//!                        v
+//!                      groups: neighbouring cells with the same addresses of one peer
+//! ```
+//!
+//! Groups of one direction share no packet, so their order does not matter. The kernel knows no
+//! program, user or name: `parse` rejects policies in which such a condition of an earlier rule
+//! takes flows out of a tunnel. Limits: [`TUNNEL_GROUPS_MAX`], [`TUNNEL_PREFIXES_MAX`],
+//! [`TUNNEL_RANGES_MAX`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use self::cells::Grid;
+pub(super) use self::claims::Claims;
+use super::capture;
+use super::content::Policy;
+use super::rule::{Rule, RuleForm};
+use super::selector::{Span, family_and_bits};
+use crate::flow::{Direction, Protocol};
+
+mod cells;
+mod claims;
+
+/// The packets of a run that pass through tunnels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunnelRoutes {
+    groups: Vec<TunnelGroup>,
+    remotes: BTreeMap<String, Vec<(IpAddr, IpAddr)>>,
+}
+
+/// Packets with one combination of peer, direction, protocol and ports. Those that programs send
+/// have these local and remote ports, and one of the prefixes as destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelGroup {
+    /// The name of the peer: `[ike.NAME]`.
+    pub ike: String,
+    /// Who opens the flows: programs of the run (outbound), or hosts behind the peer.
+    pub direction: Direction,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The ports in the run; `None`: all ports, or a protocol without ports.
+    pub local_ports: Option<RangeInclusive<u16>>,
+    /// The ports behind the peer; `None`: all ports, or a protocol without ports.
+    pub remote_ports: Option<RangeInclusive<u16>>,
+    /// The addresses behind the peer: disjoint, and in order of family and address.
+    pub prefixes: Vec<TunnelPrefix>,
+}
+
+/// All addresses with a common prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelPrefix {
+    /// The lowest address.
+    pub network: IpAddr,
+    /// The number of common bits.
+    pub length: u8,
+}
+
+/// The ends of a packet. Ports are 0 if the protocol has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelPacket {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The end in the run.
+    pub local: SocketAddr,
+    /// The end behind the peer.
+    pub remote: SocketAddr,
+}
+
+impl TunnelRoutes {
+    /// Computes the packets of a run. `own` are the addresses of this host, which no tunnel
+    /// reaches unless a rule names them as single addresses.
+    ///
+    /// # Errors
+    /// A limit. The parser rejects policies that reach one, but `own` may divide prefixes further.
+    pub fn of(policy: &Policy, run: &str, own: &[IpAddr]) -> Result<Self, TunnelLimit> {
+        Self::of_rules(&policy.rules, run, own)
+    }
+
+    pub(super) fn of_rules(
+        rules: &[Arc<Rule>],
+        run: &str,
+        own: &[IpAddr],
+    ) -> Result<Self, TunnelLimit> {
+        let applies = |rule: &&Rule| {
+            let runs = &rule.selectors.run;
+            runs.is_empty() || runs.iter().any(|name| name == run)
+        };
+        let rules: Vec<&Rule> = rules.iter().map(Arc::as_ref).filter(applies).collect();
+        let mut groups = Vec::new();
+        for direction in [Direction::Outbound, Direction::Inbound] {
+            for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Icmp] {
+                groups.extend(groups_of(&rules, direction, protocol, own)?);
+            }
+        }
+        if groups.len() > TUNNEL_GROUPS_MAX {
+            return Err(TunnelLimit::Groups);
+        }
+        if groups.iter().map(|group| group.prefixes.len()).sum::<usize>() > TUNNEL_PREFIXES_MAX {
+            return Err(TunnelLimit::Prefixes);
+        }
+        Ok(Self { groups, remotes: remotes(&rules, own)? })
+    }
+
+    /// Returns the groups; at most [`TUNNEL_GROUPS_MAX`].
+    #[must_use]
+    pub fn groups(&self) -> &[TunnelGroup] {
+        &self.groups
+    }
+
+    /// Returns the names of the peers.
+    pub fn ikes(&self) -> impl Iterator<Item = &str> {
+        self.remotes.keys().map(String::as_str)
+    }
+
+    /// Returns the addresses behind a peer, for its traffic selectors: disjoint ranges in order.
+    /// They contain addresses that an earlier rule takes out; the routes decide about those.
+    #[must_use]
+    pub fn remotes(&self, ike: &str) -> &[(IpAddr, IpAddr)] {
+        self.remotes.get(ike).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the peer to which the routes lead a packet of the run.
+    #[must_use]
+    pub fn peer_of(&self, packet: &TunnelPacket) -> Option<&str> {
+        self.groups.iter().find(|group| group.contains(packet)).map(|group| group.ike.as_str())
+    }
+
+    /// Whether a packet that arrived from a peer belongs to a flow of its tunnel: the answer to a
+    /// flow that a program opened, or a packet of a flow to a port that the policy opens.
+    #[must_use]
+    pub fn admits(&self, ike: &str, packet: &TunnelPacket, part: PacketPart) -> bool {
+        self.groups.iter().any(|group| {
+            let is_in_turn = part == PacketPart::Any || group.direction == Direction::Inbound;
+            is_in_turn && group.ike == ike && group.contains(packet)
+        })
+    }
+}
+
+/// What a packet that arrives is for its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketPart {
+    /// A TCP segment that opens a connection: SYN without ACK.
+    Opening,
+    /// Any other packet.
+    Any,
+}
+
+impl TunnelGroup {
+    /// Whether a packet has the protocol, the ports and an address of the group.
+    #[must_use]
+    pub fn contains(&self, packet: &TunnelPacket) -> bool {
+        let holds = |range: &Option<RangeInclusive<u16>>, port: u16| {
+            range.as_ref().is_none_or(|range| range.contains(&port))
+        };
+        let TunnelPacket { protocol, local, remote } = packet;
+        self.protocol == *protocol
+            && holds(&self.local_ports, local.port())
+            && holds(&self.remote_ports, remote.port())
+            && self.has_address(remote.ip())
+    }
+
+    fn has_address(&self, ip: IpAddr) -> bool {
+        let key = family_and_bits(ip);
+        let after = self.prefixes.partition_point(|one| family_and_bits(one.network) <= key);
+        let found = after.checked_sub(1).and_then(|at| self.prefixes.get(at));
+        found.is_some_and(|prefix| prefix.contains(ip))
+    }
+}
+
+impl TunnelPrefix {
+    /// Whether the prefix contains the address.
+    #[must_use]
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        let (family, network) = family_and_bits(self.network);
+        let (of_address, bits) = family_and_bits(ip);
+        let host_bits = family.width() - u32::from(self.length).min(family.width());
+        let shifted = |bits: u128| bits.checked_shr(host_bits).unwrap_or(0);
+        family == of_address && shifted(network) == shifted(bits)
+    }
+}
+
+impl fmt::Display for TunnelPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.length)
+    }
+}
+
+/// The limit that the tunnels of a run would exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelLimit {
+    /// [`TUNNEL_GROUPS_MAX`].
+    Groups,
+    /// [`TUNNEL_PREFIXES_MAX`].
+    Prefixes,
+    /// [`TUNNEL_RANGES_MAX`].
+    Ranges,
+}
+
+impl fmt::Display for TunnelLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Groups => write!(
+                f,
+                "the rules with `ipsec`, and the rules before them, divide the packets of a run \
+                 into more than {TUNNEL_GROUPS_MAX} groups by protocol, ports and peer"
+            ),
+            Self::Prefixes => {
+                write!(f, "the rules with `ipsec` need more than {TUNNEL_PREFIXES_MAX} routes")
+            }
+            Self::Ranges => write!(
+                f,
+                "the rules with `ipsec` name more than {TUNNEL_RANGES_MAX} ranges of addresses \
+                 behind one peer"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TunnelLimit {}
+
+/// The most groups of a run. Each needs a routing rule of the kernel, which compares them one by
+/// one.
+pub const TUNNEL_GROUPS_MAX: usize = 64;
+/// The most prefixes of a run, in all groups together.
+pub const TUNNEL_PREFIXES_MAX: usize = 16_384;
+/// The most ranges of addresses behind one peer: IKE sends them in one message.
+pub const TUNNEL_RANGES_MAX: usize = 64;
+
+/// Whether routes can evaluate the conditions of a rule.
+pub(super) fn is_by_route(rule: &Rule) -> bool {
+    condition_beyond_routes(rule).is_none()
+}
+
+/// Returns the first condition of an outbound rule that routes cannot evaluate. Names are none: the
+/// address of a name that another rule selects gets an alias.
+pub(super) fn condition_beyond_routes(rule: &Rule) -> Option<&'static str> {
+    let selectors = &rule.selectors;
+    let conditions = [
+        ("local", selectors.local.is_empty()),
+        ("when", selectors.when.is_none()),
+        ("program", selectors.program.is_empty()),
+        ("user", selectors.user.is_empty()),
+        ("group", selectors.group.is_empty()),
+        ("cgroup", selectors.cgroup.is_empty()),
+        ("unit", selectors.unit.is_empty()),
+    ];
+    conditions.into_iter().find(|(_, is_empty)| !is_empty).map(|(key, _)| key)
+}
+
+/// The groups of one direction and protocol.
+fn groups_of(
+    rules: &[&Rule],
+    direction: Direction,
+    protocol: Protocol,
+    own: &[IpAddr],
+) -> Result<Vec<TunnelGroup>, TunnelLimit> {
+    let form = |rule: &Rule| match direction {
+        Direction::Outbound => rule.form == RuleForm::Outbound,
+        Direction::Inbound => rule.form == RuleForm::TunnelInbound,
+    };
+    let of_kind = |rule: &&&Rule| form(rule) && rule.selectors.protocol == protocol;
+    let rules: Vec<&Rule> = rules.iter().filter(of_kind).copied().collect();
+    let of_tunnels = rules.iter().filter(|rule| rule.ipsec().is_some());
+    let mut reached = Claims::default();
+    for span in of_tunnels.flat_map(|rule| capture::addresses(rule, own)) {
+        reached.claim(span);
+    }
+    // Most other rules are about other addresses, and must not divide ports.
+    let concerns = |rule: &&Rule| {
+        rule.ipsec().is_some()
+            || (is_by_route(rule)
+                && capture::addresses(rule, own).iter().any(|span| reached.overlaps(span)))
+    };
+    let rules: Vec<&Rule> = rules.into_iter().filter(concerns).collect();
+    if !rules.iter().any(|rule| rule.ipsec().is_some()) {
+        return Ok(Vec::new());
+    }
+    let grid = Grid::new(&rules, own).ok_or(TunnelLimit::Groups)?;
+    let ikes: BTreeSet<&str> =
+        rules.iter().filter_map(|rule| Some(rule.ipsec()?.ike.as_str())).collect();
+    let mut groups = Vec::new();
+    for ike in ikes {
+        for area in grid.areas_of(ike) {
+            let range = |ports: (u16, u16)| (ports != ALL_PORTS).then_some(ports.0..=ports.1);
+            groups.push(TunnelGroup {
+                ike: ike.to_owned(),
+                direction,
+                protocol,
+                local_ports: range(area.local),
+                remote_ports: range(area.remote),
+                prefixes: area.spans.iter().flat_map(|span| claims::prefixes(*span)).collect(),
+            });
+        }
+    }
+    Ok(groups)
+}
+
+/// Port 0 is in no packet.
+const ALL_PORTS: (u16, u16) = (1, u16::MAX);
+
+/// The addresses behind each peer.
+fn remotes(
+    rules: &[&Rule],
+    own: &[IpAddr],
+) -> Result<BTreeMap<String, Vec<(IpAddr, IpAddr)>>, TunnelLimit> {
+    let mut claims: BTreeMap<&str, Claims> = BTreeMap::new();
+    for rule in rules {
+        let Some(ipsec) = rule.ipsec() else { continue };
+        let of_peer = claims.entry(&ipsec.ike).or_default();
+        for span in capture::addresses(rule, own) {
+            of_peer.claim(span);
+        }
+    }
+    let mut remotes = BTreeMap::new();
+    for (ike, claims) in claims {
+        let range = |Span { family, first, last }: Span| {
+            (capture::address(first, family), capture::address(last, family))
+        };
+        let ranges: Vec<_> = claims.spans().map(range).collect();
+        if ranges.len() > TUNNEL_RANGES_MAX {
+            return Err(TunnelLimit::Ranges);
+        }
+        remotes.insert(ike.to_owned(), ranges);
+    }
+    Ok(remotes)
+}
+
+#[cfg(test)]
+mod tests;
