@@ -14,8 +14,8 @@
 //! Built: `IKE_SA_INIT` with cookies and a second group, `IKE_AUTH` with shared keys or signatures
 //! and with inner addresses, `CREATE_CHILD_SA` for replacements of both kinds by either side and by
 //! both at once, `INFORMATIONAL` with deletion and liveness, NAT detection, fragments of messages
-//! (RFC 7383). One child SA at a time. Not built: groups of integers, further child SAs, EAP; a
-//! peer that requests them gets a refusal with its reason.
+//! (RFC 7383). One child SA at a time. Not built: further child SAs, EAP; a peer that requests them
+//! gets a refusal with its reason.
 
 mod auth;
 mod codec;

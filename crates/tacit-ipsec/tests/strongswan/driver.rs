@@ -156,6 +156,7 @@ fn config(proposal: &str) -> IkeConfig {
             let cipher = Cipher::ChaCha20Poly1305;
             (cipher, cipher, Prf::HmacSha256, KeGroup::X25519)
         }
+        "modp" => (Cipher::Aes256Gcm, Cipher::Aes256Gcm, Prf::HmacSha256, KeGroup::Modp2048),
         _ => {
             let ike = Cipher::Aes256Cbc(IntegrityHash::Sha512);
             let esp = Cipher::Aes128Cbc(IntegrityHash::Sha256);

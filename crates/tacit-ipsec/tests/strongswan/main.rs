@@ -44,6 +44,13 @@ fn tacit_opens_and_both_sides_replace_keys_with_cbc() {
 }
 
 #[test]
+fn both_sides_replace_keys_with_modp_2048_in_both_roles() {
+    for role in ROLES {
+        Setup { role, ..Setup::new("modp") }.run(&with_ping(REPLACE));
+    }
+}
+
+#[test]
 fn strongswan_assigns_inner_addresses_and_resolvers_of_both_families() {
     let setup = Setup {
         inner: "request",
@@ -220,6 +227,7 @@ impl<'a> Setup<'a> {
         let (ike, esp) = match self.proposal {
             "gcm" => ("aes256gcm16-prfsha384-ecp256", "aes256gcm16-ecp256"),
             "chacha" => ("chacha20poly1305-prfsha256-x25519", "chacha20poly1305-x25519"),
+            "modp" => ("aes256gcm16-prfsha256-modp2048", "aes256gcm16-modp2048"),
             _ => ("aes256-sha512-prfsha512-ecp384", "aes128-sha256-ecp384"),
         };
         let driver = std::env::current_exe().unwrap();

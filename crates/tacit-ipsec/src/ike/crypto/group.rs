@@ -1,12 +1,9 @@
 //! Key exchange: the groups and their secrets.
-//!
-//! Groups of integers (MODP) need functions of the C library that aws-lc-rs does not offer. They
-//! would be further variants of [`KeGroup`] and of the private enum `Inner`, whose functions come
-//! as an argument, because this crate contains no `unsafe`.
 
 use aws_lc_rs::agreement::{self, Algorithm, PrivateKey, UnparsedPublicKey};
 
 use super::failed::CryptoFailed;
+use super::modp;
 use super::random::RandomSource;
 use crate::secret::SecretBytes;
 
@@ -20,24 +17,39 @@ pub enum KeGroup {
     P256,
     /// ECP-384, NIST P-384 (RFC 5903).
     P384,
+    /// Integers modulo a prime of 2,048 bits (RFC 3526), which every implementation has (RFC 8247
+    /// section 2.4). The curves are stronger and faster.
+    Modp2048,
 }
 
 /// The secret of one key exchange.
 #[derive(Debug)]
 pub(crate) struct KeySecret {
     group: KeGroup,
-    private: PrivateKey,
+    private: Private,
     public_value: Vec<u8>,
+}
+
+/// The private part of a secret.
+#[derive(Debug)]
+enum Private {
+    Curve {
+        key: PrivateKey,
+        algorithm: &'static Algorithm,
+    },
+    /// [`modp::PRIVATE_BYTES`] bytes.
+    Modp(SecretBytes),
 }
 
 impl KeGroup {
     /// Every group.
-    pub const ALL: [Self; 3] = [Self::X25519, Self::P256, Self::P384];
+    pub const ALL: [Self; 4] = [Self::X25519, Self::P256, Self::P384, Self::Modp2048];
 
     /// Returns the number of the group (transform type 4).
     #[must_use]
     pub fn number(self) -> u16 {
         match self {
+            Self::Modp2048 => 14,
             Self::P256 => 19,
             Self::P384 => 20,
             Self::X25519 => 31,
@@ -50,11 +62,13 @@ impl KeGroup {
         Self::ALL.into_iter().find(|group| group.number() == number)
     }
 
-    fn algorithm(self) -> &'static Algorithm {
+    /// The algorithm of aws-lc-rs for a curve.
+    fn curve(self) -> Option<&'static Algorithm> {
         match self {
-            Self::X25519 => &agreement::X25519,
-            Self::P256 => &agreement::ECDH_P256,
-            Self::P384 => &agreement::ECDH_P384,
+            Self::X25519 => Some(&agreement::X25519),
+            Self::P256 => Some(&agreement::ECDH_P256),
+            Self::P384 => Some(&agreement::ECDH_P384),
+            Self::Modp2048 => None,
         }
     }
 
@@ -62,13 +76,14 @@ impl KeGroup {
         match self {
             Self::X25519 | Self::P256 => 32,
             Self::P384 => 48,
+            Self::Modp2048 => modp::PRIVATE_BYTES,
         }
     }
 
     /// Whether a point is written as its two coordinates. aws-lc-rs writes SEC 1, with a first byte
     /// that IKE leaves out (RFC 5903 section 7).
     fn has_coordinates(self) -> bool {
-        self != Self::X25519
+        matches!(self, Self::P256 | Self::P384)
     }
 }
 
@@ -91,13 +106,19 @@ impl KeySecret {
     }
 
     fn from_private(group: KeGroup, bytes: &[u8]) -> Result<Self, CryptoFailed> {
-        let private = PrivateKey::from_private_key(group.algorithm(), bytes)
-            .map_err(|_| CryptoFailed::Library)?;
-        let public = private.compute_public_key().map_err(|_| CryptoFailed::Library)?;
+        let Some(algorithm) = group.curve() else {
+            let exponent = bytes.try_into().map_err(|_| CryptoFailed::Library)?;
+            let public_value = modp::public_value(exponent).to_vec();
+            let private = Private::Modp(SecretBytes::new(bytes.to_vec()));
+            return Ok(Self { group, private, public_value });
+        };
+        let key = PrivateKey::from_private_key(algorithm, bytes);
+        let key = key.map_err(|_| CryptoFailed::Library)?;
+        let public = key.compute_public_key().map_err(|_| CryptoFailed::Library)?;
         let public = public.as_ref();
         let skipped = usize::from(group.has_coordinates());
         let public_value = public.get(skipped..).unwrap_or_default().to_vec();
-        Ok(Self { group, private, public_value })
+        Ok(Self { group, private: Private::Curve { key, algorithm }, public_value })
     }
 
     pub(crate) fn group(&self) -> KeGroup {
@@ -109,17 +130,26 @@ impl KeySecret {
     }
 
     /// Computes the shared secret. The library checks that the peer's value is a point of the curve
-    /// and, for X25519, that the result is not zero (RFC 6989, RFC 8031 section 5).
+    /// and, for X25519, that the result is not zero (RFC 6989, RFC 8031 section 5); for an integer,
+    /// [`modp::agree`] checks its range.
     pub(crate) fn agree(&self, peer_value: &[u8]) -> Result<SecretBytes, CryptoFailed> {
         if peer_value.len() != self.public_value.len() {
             return Err(CryptoFailed::PublicValue);
         }
-        let sec1: &[u8] = if self.group.has_coordinates() { &[UNCOMPRESSED] } else { &[] };
-        let bytes = [sec1, peer_value].concat();
-        let peer = UnparsedPublicKey::new(self.group.algorithm(), bytes);
-        agreement::agree(&self.private, peer, CryptoFailed::PublicValue, |secret| {
-            Ok(SecretBytes::new(secret.to_vec()))
-        })
+        match &self.private {
+            Private::Curve { key, algorithm } => {
+                let sec1: &[u8] = if self.group.has_coordinates() { &[UNCOMPRESSED] } else { &[] };
+                let peer = UnparsedPublicKey::new(algorithm, [sec1, peer_value].concat());
+                agreement::agree(key, peer, CryptoFailed::PublicValue, |secret| {
+                    Ok(SecretBytes::new(secret.to_vec()))
+                })
+            }
+            Private::Modp(exponent) => {
+                let exponent = exponent.as_bytes().try_into();
+                let value = peer_value.try_into().map_err(|_| CryptoFailed::PublicValue)?;
+                modp::agree(exponent.map_err(|_| CryptoFailed::Library)?, value)
+            }
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Implements the cryptography of IKE with aws-lc-rs: key exchange, pseudorandom functions, key
-//! derivation, and the encryption of messages.
+//! derivation, and the encryption of messages. The arithmetic of MODP, which aws-lc-rs does not
+//! have, is that of crypto-bigint.
 
 mod failed;
 mod group;
 mod keys;
+mod modp;
 mod prf;
 mod random;
 mod seal;
