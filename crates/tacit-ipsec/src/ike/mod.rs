@@ -39,7 +39,9 @@ pub use config::{
 pub use connection::{IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeTransmit};
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};
 pub use failure::{FailureSide, IkeFailure};
-pub use gate::{GateDecision, HALF_OPEN_MAX, HALF_OPEN_OF_ADDRESS_MAX, IkeGate};
+pub use gate::{
+    FIRST_REQUEST_BYTES_MAX, GateDecision, HALF_OPEN_MAX, HALF_OPEN_OF_ADDRESS_MAX, IkeGate,
+};
 pub use identity::IkeIdentity;
 pub use proposal::{EspProposal, IkeProposal};
 pub use signature::{AuthScheme, AuthSigner, AuthVerifier, CERTIFICATES_MAX, SignedByPeer};

@@ -8,9 +8,13 @@
 //! ```
 //!
 //! The cookie is a MAC of the sender's address, SPI and nonce. An attacker with a forged address
-//! does not receive the cookie. tacit stores no state before a request contains the cookie. Limits:
-//! [`HALF_OPEN_MAX`] half-open IKE SAs, [`HALF_OPEN_OF_ADDRESS_MAX`] of one address once cookies
-//! are demanded.
+//! does not receive the cookie. tacit stores no state before a request contains the cookie. All
+//! senders need one, also those that tacit has never seen.
+//!
+//! Limits: [`HALF_OPEN_MAX`] half-open IKE SAs, [`HALF_OPEN_OF_ADDRESS_MAX`] of one address, where
+//! the addresses of an IPv6 network of 64 bits count as one; [`FIRST_REQUEST_BYTES_MAX`] of a first
+//! request. A half-open IKE SA stores its first request and at most 32 KB of fragments, so all of
+//! them use less than 40 MB. An attacker needs 64 addresses to keep other peers out.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -91,19 +95,23 @@ impl IkeGate {
             let cookie = cookie(newer, self.version, &first, remote);
             return Ok(GateDecision::Respond(first.demand(cookie)));
         }
-        let of_address = self.half_open.get(&remote.ip()).copied().unwrap_or_default();
-        let has_many = of_address >= HALF_OPEN_OF_ADDRESS_MAX;
-        Ok(if has_many { GateDecision::Drop } else { GateDecision::Accept })
+        Ok(if self.has_many(remote.ip()) { GateDecision::Drop } else { GateDecision::Accept })
+    }
+
+    fn has_many(&self, address: IpAddr) -> bool {
+        let of_address = self.half_open.get(&network(address)).copied().unwrap_or_default();
+        of_address >= HALF_OPEN_OF_ADDRESS_MAX
     }
 
     /// Counts a connection that was accepted and is not established.
     pub fn note_opened(&mut self, address: IpAddr) {
-        *self.half_open.entry(address).or_default() += 1;
+        *self.half_open.entry(network(address)).or_default() += 1;
         self.total += 1;
     }
 
     /// Counts a connection that has become established or has ended.
     pub fn note_closed(&mut self, address: IpAddr) {
+        let address = network(address);
         let Some(count) = self.half_open.get_mut(&address) else { return };
         *count -= 1;
         self.total -= 1;
@@ -132,6 +140,9 @@ struct FirstRequest {
 impl FirstRequest {
     /// Reads a first request. Returns `None` for every other message.
     fn read(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > FIRST_REQUEST_BYTES_MAX {
+            return None;
+        }
         let message = IkeMessage::parse(bytes).ok()?;
         let header = message.header;
         let is_first = header.exchange == ExchangeType::SaInit
@@ -154,6 +165,17 @@ impl FirstRequest {
     fn demand(&self, cookie: Vec<u8>) -> Vec<u8> {
         let header = IkeHeader { from_initiator: false, is_response: true, ..self.header };
         encode_message(&header, &[IkePayload::Notify(NotifyPayload::new(notify::COOKIE, cookie))])
+    }
+}
+
+/// What counts as one address: a host has a network of 64 bits of IPv6.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
     }
 }
 
@@ -180,92 +202,11 @@ const COOKIES_FROM: usize = 32;
 /// The most half-open IKE SAs.
 pub const HALF_OPEN_MAX: usize = 1024;
 /// The most half-open IKE SAs of one address while cookies are demanded.
-pub const HALF_OPEN_OF_ADDRESS_MAX: usize = 32;
+pub const HALF_OPEN_OF_ADDRESS_MAX: usize = 16;
+/// The longest first request that is read; it is never in fragments (RFC 7383 section 2).
+pub const FIRST_REQUEST_BYTES_MAX: usize = 4096;
 /// How long a secret makes cookies; they are valid for as long again.
 const SECRET_LIFETIME: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::ike::connection::tests::config;
-    use crate::ike::crypto::TestRandom;
-    use crate::ike::{IkeConnection, IkePath, IkeTransmit};
-
-    fn remote(last: u8) -> SocketAddr {
-        SocketAddr::from(([192, 0, 2, last], 4500))
-    }
-
-    fn full(now: Instant) -> IkeGate {
-        let mut gate = IkeGate::new(&mut TestRandom(1), now).unwrap();
-        (0..COOKIES_FROM).for_each(|_| gate.note_opened(remote(200).ip()));
-        gate
-    }
-
-    fn message(connection: &mut IkeConnection) -> Vec<u8> {
-        match connection.poll_transmit() {
-            Some(IkeTransmit::Message(bytes)) => bytes,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn initiator(now: Instant) -> IkeConnection {
-        let config = Arc::new(config("a.example", "b.example", [1, 2]));
-        let path = IkePath { local: remote(1), remote: remote(2) };
-        IkeConnection::initiate(config, path, Box::new(TestRandom(2)), now)
-    }
-
-    #[test]
-    fn a_peer_that_returns_its_cookie_is_accepted() {
-        let now = Instant::now();
-        let mut gate = full(now);
-        let mut peer = initiator(now);
-        let check = |gate: &mut IkeGate, bytes: &[u8], from, at| {
-            gate.check(at, from, bytes, &mut TestRandom(3)).unwrap()
-        };
-        let first = message(&mut peer);
-        let GateDecision::Respond(demand) = check(&mut gate, &first, remote(1), now) else {
-            panic!("no cookie");
-        };
-        assert!(demand.len() < first.len());
-        peer.handle_datagram(now, &demand);
-        let second = message(&mut peer);
-        assert_eq!(check(&mut gate, &second, remote(1), now), GateDecision::Accept);
-        // The cookie is of no use to another address.
-        let other = check(&mut gate, &second, remote(3), now);
-        assert!(matches!(other, GateDecision::Respond(_)));
-        // It outlives one change of the secret, and not two.
-        let later = now + SECRET_LIFETIME;
-        assert_eq!(check(&mut gate, &second, remote(1), later), GateDecision::Accept);
-        let latest = later + SECRET_LIFETIME;
-        let expired = check(&mut gate, &second, remote(1), latest);
-        assert!(matches!(expired, GateDecision::Respond(_)));
-    }
-
-    #[test]
-    fn half_open_connections_have_limits() {
-        let now = Instant::now();
-        let mut random = TestRandom(1);
-        let first = message(&mut initiator(now));
-        let mut gate = IkeGate::new(&mut random, now).unwrap();
-        let mut check =
-            |gate: &mut IkeGate| gate.check(now, remote(1), &first, &mut random).unwrap();
-        assert_eq!(check(&mut gate), GateDecision::Accept);
-        (0..HALF_OPEN_MAX).for_each(|_| gate.note_opened(remote(1).ip()));
-        assert_eq!(check(&mut gate), GateDecision::Drop);
-        (0..HALF_OPEN_MAX).for_each(|_| gate.note_closed(remote(1).ip()));
-        assert_eq!(check(&mut gate), GateDecision::Accept);
-        assert!(gate.half_open.is_empty());
-    }
-
-    #[test]
-    fn other_messages_are_dropped() {
-        let now = Instant::now();
-        let mut gate = full(now);
-        for bytes in [&[][..], &[0; 28], &[0xff; 200]] {
-            let decision = gate.check(now, remote(1), bytes, &mut TestRandom(3)).unwrap();
-            assert_eq!(decision, GateDecision::Drop);
-        }
-    }
-}
+mod tests;
