@@ -55,6 +55,12 @@ ping() {
     echo ping >&3
     expect pong $((pongs + 1))
 }
+# ping6: the same for IPv6.
+ping6() {
+    pongs=$(count pong)
+    echo ping6 >&3
+    expect pong $((pongs + 1))
+}
 empty() { until_true established 0; }
 
 unshare -nm sleep 600 &

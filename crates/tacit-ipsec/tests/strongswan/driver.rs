@@ -1,6 +1,5 @@
 //! Moves datagrams between a UDP socket and a connection.
 
-use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -12,10 +11,10 @@ use tacit_ipsec::ike::{
     IkeProposal, IkeTransmit, InitialContact, InnerConfig, KeGroup, LocalAuth, Prf, RandomFailed,
     RandomSource, RemoteAuth,
 };
-use tacit_ipsec::{ChildSa, Cipher, EspSpi, IntegrityHash, SecretBytes, TrafficSelector};
+use tacit_ipsec::{Cipher, EspSpi, IntegrityHash, SecretBytes, TrafficSelector};
 
 use super::keys::{OwnKey, TrustedPeer};
-use super::ping;
+use super::ping::DataPath;
 
 #[derive(Debug)]
 struct SystemRandom;
@@ -39,8 +38,7 @@ pub(crate) fn run(role: &str) {
     let commands = commands();
     println!("\nready");
     let mut active: Option<EspSpi> = None;
-    let mut children: BTreeMap<EspSpi, ChildSa> = BTreeMap::new();
-    let mut sequence = 0;
+    let mut data = DataPath::default();
     let mut connection = (role == "initiator").then(|| {
         IkeConnection::initiate(Arc::clone(&config), path, Box::new(SystemRandom), Instant::now())
     });
@@ -48,13 +46,13 @@ pub(crate) fn run(role: &str) {
     loop {
         if let Some(connection) = &mut connection {
             for command in commands.try_iter() {
-                if command == "ping" {
-                    sequence += 1;
-                    let packet = ping::request(&children[&active.unwrap()], sequence);
-                    socket.send_to(&packet, path.remote).unwrap();
-                    continue;
+                match command.as_str() {
+                    "ping" => drop(socket.send_to(&data.ping(), remote).unwrap()),
+                    "ping6" => drop(socket.send_to(&data.ping6(), remote).unwrap()),
+                    "stream" => data.start_stream(),
+                    "stop" => data.stop_stream(),
+                    _ => obey(connection, &command, active),
                 }
-                obey(connection, &command, active);
             }
             if connection.poll_timeout().is_some_and(|at| at <= Instant::now()) {
                 connection.handle_timeout(Instant::now());
@@ -64,23 +62,25 @@ pub(crate) fn run(role: &str) {
             }
             while let Some(event) = connection.poll_event() {
                 match &event {
-                    IkeEvent::ChildInstalled(child) => {
-                        children.insert(child.inbound.spi, (**child).clone());
+                    IkeEvent::ChildInstalled(child) => data.install(child),
+                    IkeEvent::ChildActive(spi) => {
+                        active = Some(*spi);
+                        data.activate(*spi);
                     }
-                    // The counter of a new key begins again.
-                    IkeEvent::ChildActive(spi) => (active, sequence) = (Some(*spi), 0),
+                    IkeEvent::ChildRemoved(spi) => data.remove(*spi),
                     _ => {}
                 }
                 print(&event);
             }
         }
+        for packet in data.poll_stream(Instant::now()) {
+            socket.send_to(&packet, remote).unwrap();
+        }
         socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let Ok((length, _)) = socket.recv_from(&mut buffer) else { continue };
         // ESP has no non-ESP marker.
         let Some(message) = buffer[..length].strip_prefix(&[0; 4]) else {
-            if children.values().any(|child| ping::is_reply(child, &buffer[..length])) {
-                println!("pong");
-            }
+            data.receive(&mut buffer[..length]);
             continue;
         };
         match &mut connection {

@@ -40,7 +40,7 @@ fn tacit_opens_and_both_sides_replace_keys_with_chacha20() {
 
 #[test]
 fn tacit_opens_and_both_sides_replace_keys_with_cbc() {
-    Setup::new("cbc").run(REPLACE);
+    Setup::new("cbc").run(&with_ping(REPLACE));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn strongswan_assigns_inner_addresses_and_resolvers_of_both_families() {
         ..Setup::new("gcm")
     };
     let wanted = "expect 'assigned .10.1.0.1, fd01::1. .10.2.0.53, fd02::53.' 1";
-    setup.run(&format!("{wanted}\n{}", with_ping(REPLACE)));
+    setup.run(&format!("{wanted}\nping6\n{}", with_ping(REPLACE)));
 }
 
 #[test]
@@ -70,6 +70,15 @@ fn strongswan_opens_and_both_sides_replace_keys() {
 #[test]
 fn both_sides_replace_keys_at_once() {
     Setup::new("gcm").run(&with_ping(AT_ONCE));
+}
+
+#[test]
+fn a_stream_is_complete_while_both_sides_replace_keys_at_once() {
+    for role in ROLES {
+        let stop = "echo stop >&3; expect 'streamed exact=true worst=[01] ' 1\necho close";
+        let steps = AT_ONCE.replace("echo close", stop);
+        Setup { role, ..Setup::new("gcm") }.run(&format!("echo stream >&3\n{steps}"));
+    }
 }
 
 #[test]
