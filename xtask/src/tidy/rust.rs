@@ -47,7 +47,7 @@ struct Owned {
     why: &'static str,
 }
 
-const OWNED: [Owned; 4] = [
+const OWNED: [Owned; 5] = [
     Owned {
         names: &["unsafe"],
         places: &["crates/tacit-sys/"],
@@ -66,6 +66,12 @@ const OWNED: [Owned; 4] = [
         places: &["crates/tacit-tls/", "crates/tacit-ipsec/", "bench/inprocess/"],
         free_in_tests: false,
         why: "only crates/tacit-tls and crates/tacit-ipsec may use this library",
+    },
+    Owned {
+        names: &["crypto_bigint"],
+        places: &["crates/tacit-ipsec/src/ike/crypto/modp.rs"],
+        free_in_tests: false,
+        why: "only the key exchange MODP of tacit-ipsec may use this library",
     },
     Owned {
         names: &["rcgen"],
