@@ -23,7 +23,7 @@ expect() {
     local tries=0
     until [ "$(count "$1")" -ge "$2" ]; do
         tries=$((tries + 1))
-        [ $tries -lt 200 ] || fail "no event $1 ($2)"
+        [ $tries -lt 600 ] || fail "no event $1 ($2)"
         sleep 0.05
     done
 }
@@ -32,7 +32,7 @@ until_true() {
     local tries=0
     until "$@"; do
         tries=$((tries + 1))
-        [ $tries -lt 200 ] || fail "not true: $*"
+        [ $tries -lt 600 ] || fail "not true: $*"
         sleep 0.05
     done
 }
@@ -157,7 +157,7 @@ processes+=($!)
 until_true test -S vici
 swan --load-all >load 2>&1 || fail "$(cat load)"
 mkfifo commands
-IKE_DRIVER=@ROLE@ IKE_INNER=@INNER@ IKE_PROPOSAL=@PROPOSAL@ IKE_OWN=@OWN@ IKE_PEER=@PEER@ @DRIVER@ driver --exact --nocapture <commands >events 2>&1 &
+IKE_DRIVER=@ROLE@ IKE_INNER=@INNER@ IKE_PROPOSAL=@PROPOSAL@ IKE_OWN=@OWN@ IKE_PEER=@PEER@ IKE_LOSS=@LOSS@ @DRIVER@ driver --exact --nocapture <commands >events 2>&1 &
 processes+=($!)
 exec 3>commands
 expect ready 1

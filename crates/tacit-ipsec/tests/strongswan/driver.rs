@@ -1,7 +1,7 @@
 //! Moves datagrams between a UDP socket and a connection.
 
 use std::io::BufRead;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use tacit_ipsec::ike::{
 use tacit_ipsec::{Cipher, EspSpi, IntegrityHash, SecretBytes, TrafficSelector};
 
 use super::keys::{OwnKey, TrustedPeer};
+use super::network::Network;
 use super::ping::DataPath;
 
 #[derive(Debug)]
@@ -31,9 +32,9 @@ pub(crate) fn run(role: &str) {
         let address: IpAddr = std::env::var(name).unwrap().parse().unwrap();
         SocketAddr::from((address, 4500))
     };
-    let socket = UdpSocket::bind(address("IKE_OWN")).unwrap();
-    let remote = address("IKE_PEER");
-    let path = IkePath { local: socket.local_addr().unwrap(), remote };
+    let path = IkePath { local: address("IKE_OWN"), remote: address("IKE_PEER") };
+    let percent = std::env::var("IKE_LOSS").unwrap().parse().unwrap();
+    let mut network = Network::bind(path.local, path.remote, percent);
     let config = Arc::new(config(&std::env::var("IKE_PROPOSAL").unwrap()));
     let commands = commands();
     println!("\nready");
@@ -47,8 +48,8 @@ pub(crate) fn run(role: &str) {
         if let Some(connection) = &mut connection {
             for command in commands.try_iter() {
                 match command.as_str() {
-                    "ping" => drop(socket.send_to(&data.ping(), remote).unwrap()),
-                    "ping6" => drop(socket.send_to(&data.ping6(), remote).unwrap()),
+                    "ping" => network.send(data.ping()),
+                    "ping6" => network.send(data.ping6()),
                     "stream" => data.start_stream(),
                     "stop" => data.stop_stream(),
                     _ => obey(connection, &command, active),
@@ -58,7 +59,7 @@ pub(crate) fn run(role: &str) {
                 connection.handle_timeout(Instant::now());
             }
             while let Some(transmit) = connection.poll_transmit() {
-                send(&socket, path, &transmit);
+                network.send(datagram(transmit));
             }
             while let Some(event) = connection.poll_event() {
                 match &event {
@@ -74,10 +75,9 @@ pub(crate) fn run(role: &str) {
             }
         }
         for packet in data.poll_stream(Instant::now()) {
-            socket.send_to(&packet, remote).unwrap();
+            network.send(packet);
         }
-        socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-        let Ok((length, _)) = socket.recv_from(&mut buffer) else { continue };
+        let Ok(length) = network.receive(&mut buffer) else { continue };
         // ESP has no non-ESP marker.
         let Some(message) = buffer[..length].strip_prefix(&[0; 4]) else {
             data.receive(&mut buffer[..length]);
@@ -119,12 +119,11 @@ fn obey(connection: &mut IkeConnection, command: &str, active: Option<EspSpi>) {
     }
 }
 
-fn send(socket: &UdpSocket, path: IkePath, transmit: &IkeTransmit) {
-    let bytes = match transmit {
+fn datagram(transmit: IkeTransmit) -> Vec<u8> {
+    match transmit {
         IkeTransmit::Message(bytes) => [&[0; 4], bytes.as_slice()].concat(),
         IkeTransmit::Keepalive => vec![0xff],
-    };
-    socket.send_to(&bytes, path.remote).unwrap();
+    }
 }
 
 fn print(event: &IkeEvent) {

@@ -15,6 +15,7 @@
 
 mod driver;
 mod keys;
+mod network;
 mod ping;
 
 use std::path::PathBuf;
@@ -78,6 +79,18 @@ fn a_stream_is_complete_while_both_sides_replace_keys_at_once() {
         let stop = "echo stop >&3; expect 'streamed exact=true worst=[01] ' 1\necho close";
         let steps = AT_ONCE.replace("echo close", stop);
         Setup { role, ..Setup::new("gcm") }.run(&format!("echo stream >&3\n{steps}"));
+    }
+}
+
+#[test]
+fn keys_are_replaced_under_a_stream_that_loses_a_tenth_of_its_datagrams() {
+    let retransmit =
+        "retransmit_timeout = 0.5\n    retransmit_base = 1.3\n    retransmit_tries = 20";
+    for role in ROLES {
+        let stop = "echo stop >&3; expect 'streamed exact=true ' 1\necho close";
+        let steps = REPLACE.replace("echo close", stop);
+        let setup = Setup { role, loss: "10", charon: retransmit, ..Setup::new("gcm") };
+        setup.run(&format!("echo stream >&3\n{steps}"));
     }
 }
 
@@ -167,7 +180,7 @@ echo rekey >&3; expect rekeyed 1; one
 swan --rekey --child net >rekey 2>&1; expect active 3; expect removed 2; one
 swan --rekey --ike tacit >rekey 2>&1; expect rekeyed 2; one
 echo rekey-child >&3; expect active 4; expect removed 3; one
-echo close >&3; expect closed 1; empty";
+echo close >&3; expect closed 1; empty; grep ^streamed events || true";
 
 /// Both sides replace the same thing, some of them at the same moment.
 const AT_ONCE: &str = "
@@ -180,7 +193,7 @@ for round in 1 2 3 4 5 6 7 8; do
     swan --rekey --ike tacit >rekey 2>&1
     expect rekeyed $round; one
 done
-echo close >&3; expect closed 1; empty";
+echo close >&3; expect closed 1; empty; grep ^streamed events || true";
 
 const ROLES: [&str; 2] = ["initiator", "responder"];
 
@@ -208,6 +221,8 @@ struct Setup<'a> {
     /// Further lines of the configuration of charon.
     connection: &'a str,
     charon: &'a str,
+    /// How many of 100 datagrams are lost.
+    loss: &'a str,
 }
 
 impl<'a> Setup<'a> {
@@ -225,6 +240,7 @@ impl<'a> Setup<'a> {
             key: "",
             connection: "",
             charon: "",
+            loss: "0",
         }
     }
 
@@ -257,6 +273,7 @@ impl<'a> Setup<'a> {
             ("@KEY@", self.key),
             ("@CONNECTION@", self.connection),
             ("@CHARON@", self.charon),
+            ("@LOSS@", self.loss),
             ("@DRIVER@", &driver.to_string_lossy()),
         ] {
             begin = begin.replace(name, value);
@@ -270,12 +287,8 @@ fn execute(script: &str) {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "120", "unshare", "-rnm", "bash", "-c", script]);
     let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 const CHARON: &str = "/usr/lib/ipsec/charon";

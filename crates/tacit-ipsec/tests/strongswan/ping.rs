@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tacit_ipsec::ChildSa;
 use tacit_ipsec::EspSpi;
-use tacit_ipsec::esp::{DataLifetime, InboundSa, Opened, OutboundSa};
+use tacit_ipsec::esp::{DataLifetime, DropReason, InboundSa, Opened, OutboundSa};
 
 /// Both directions of all child SAs.
 #[derive(Default)]
@@ -109,7 +109,12 @@ impl DataPath {
         else {
             return;
         };
-        let Opened::Packet(packet, place) = inbound.open(datagram, 0).unwrap() else { return };
+        // The network repeats packets.
+        let opened = match inbound.open(datagram, 0) {
+            Err(DropReason::Replayed) => return,
+            opened => opened.unwrap(),
+        };
+        let Opened::Packet(packet, place) = opened else { return };
         let message = &datagram[place][packet.transport_at..];
         match (message[0], message[5]) {
             (0, SINGLE) | (129, _) => println!("pong"),
