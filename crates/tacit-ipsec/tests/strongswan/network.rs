@@ -1,4 +1,4 @@
-//! The socket of the driver, which loses, repeats and delays datagrams in both directions.
+//! Provides the socket of the driver, which loses, repeats and delays datagrams in both directions.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -1,4 +1,4 @@
-//! First requests by the thousand.
+//! Checks limits, cookies, and a flood of first requests.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Child SAs: what both roles of an exchange need (RFC 7296 sections 1.2, 1.3.1 and 2.9).
+//! Installs child SAs, and contains what both roles need (RFC 7296 sections 1.2 and 2.9).
 //!
 //! * `initiator`: requests of this side, and collisions with those of the peer;
 //! * `responder`: requests of the peer.

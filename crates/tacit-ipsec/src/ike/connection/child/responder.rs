@@ -1,5 +1,5 @@
-//! Child SAs that the peer requests: the first, new ones, and replacements (RFC 7296 sections 1.2,
-//! 1.3.1, 1.3.3 and 2.25).
+//! Accepts child SAs that the peer requests: the first, new ones, and replacements (RFC 7296
+//! sections 1.2, 1.3.1, 1.3.3 and 2.25).
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Long messages (RFC 7383).
+//! Checks that long messages are divided and joined (RFC 7383).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What tacit does not have or does not accept is refused by name, and nothing hangs.
+//! Checks that what tacit does not have or does not accept is refused by name, and nothing hangs.
 
 use std::time::Duration;
 
