@@ -328,7 +328,7 @@ mod tests {
         let missing = ["net.ipv4.ping_group_range = 1 1: Read-only file system".to_owned()];
         let findings = settings(&missing, "reno");
         assert!(findings[0].is_present() && !findings[1].is_present() && findings[2].is_present());
-        assert!(findings[2].note.contains("agent use reno"));
+        assert!(findings[2].note.contains("congestion control reno"));
         assert_eq!(
             findings[1].note,
             "programs under `tacit run` cannot ping their own addresses (net.ipv4.ping_group_range \

@@ -232,7 +232,10 @@ mod tests {
         covers.mounts = Mounts::Joined;
         assert_eq!(covers.replace(named(PATHS_MAX).collect()), Ok(()));
         let refused = covers.replace(named(PATHS_MAX + 2).collect()).unwrap_err();
-        assert_eq!(refused, "/none/1024 and 1 others: a run hides at most 1024 files");
+        assert_eq!(
+            refused,
+            "cannot hide /none/1024 and 1 other files: a run hides at most 1024 files"
+        );
         assert_eq!(covers.of_agent.len(), PATHS_MAX);
         covers.mounts = Mounts::Refused("why".into());
         assert_eq!(covers.replace(Vec::new()), Err("why".into()));
