@@ -47,7 +47,7 @@ fn openssl(dir: &Path, rest: &[&str]) -> Result<(), String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| {
-            format!("cannot run openssl: {error}: install it with scripts/install-bench.sh")
+            format!("cannot run openssl: {error}: install openssl with scripts/install-bench.sh")
         })?;
     if output.status.success() {
         return Ok(());

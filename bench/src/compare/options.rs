@@ -97,8 +97,9 @@ fn as_typed(words: &[&str]) -> String {
 
 fn program(word: &str) -> Result<PathBuf, String> {
     let path = Path::new(word);
-    path.canonicalize()
-        .map_err(|error| format!("cannot find {word}: {error}: build it for release first"))
+    path.canonicalize().map_err(|error| {
+        format!("cannot find {word}: {error}: build this program for release first")
+    })
 }
 
 fn number<T: FromStr + PartialOrd + Display + From<u8>>(

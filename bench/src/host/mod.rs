@@ -86,7 +86,10 @@ impl Options {
         };
         let tacit = PathBuf::from(tacit);
         let tacit = tacit.canonicalize().map_err(|error| {
-            format!("cannot find {}: {error}: build it for release first", tacit.display())
+            format!(
+                "cannot find {}: {error}: build this program for release first",
+                tacit.display()
+            )
         })?;
         Ok(Self { tacit, rounds, namespace })
     }

@@ -24,7 +24,10 @@ pub(super) fn start(
 ) -> Result<Running, String> {
     let program = inprocess::program(&setting.target);
     let version = Command::new(&program).args(["version", library]).output().map_err(|error| {
-        format!("cannot run {}: {error}: build it with `cargo xtask bench`", program.display())
+        format!(
+            "cannot run {}: {error}: build this program with `cargo xtask bench`",
+            program.display()
+        )
     })?;
     let mut command = Command::new(&program);
     let any_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);

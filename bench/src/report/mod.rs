@@ -254,8 +254,8 @@ fn idle(idle: &[IdleMemory]) -> Option<Section> {
         title: "Memory".to_owned(),
         prose: format!(
             "Each value is the resident memory that one idle connection adds, measured with {} \
-             connections. The column `kernel KB` is the memory of four TCP sockets in epoll sets. \
-             It is the same for every pair of proxies ({source}). The goal applies only to the \
+             connections. The column `kernel KB` is the memory of four TCP sockets in epoll sets, \
+             which is the same for every pair of proxies ({source}). The goal applies only to the \
              memory of the processes.",
             memory::COUNTED
         ),

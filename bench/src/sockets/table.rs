@@ -71,8 +71,8 @@ impl<'a> TransactionBench<'a> {
         let limit = process::raise_descriptor_limit().map_err(|error| wrong(&error))?;
         if 2 * args.connections as u64 + DESCRIPTORS_SPARE > limit {
             return Err(format!(
-                "{} connections need twice as many open files, but the limit is {limit}: raise it \
-                 (ulimit -Hn), or use fewer connections",
+                "{} connections need twice as many open files, but the limit is {limit}: raise the \
+                 limit (ulimit -Hn), or use fewer connections",
                 args.connections
             ));
         }

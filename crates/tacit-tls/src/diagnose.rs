@@ -78,8 +78,8 @@ pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String 
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             format!(
-                "the {who}'s certificate of {} is for {}, not for {usage}: \
-                 reissue it with extendedKeyUsage = {usage}",
+                "the {who}'s certificate of {} is for {}, not for {usage}: reissue the certificate \
+                 with extendedKeyUsage = {usage}",
                 leaf.title(),
                 listed(&leaf.usages),
                 usage = failed.peer.usage(),
@@ -129,7 +129,7 @@ pub(super) fn diagnose_unprovable(
     }
     format!(
         "the {who}'s certificate of {} has a key of kind {}, whose signatures cannot be checked: \
-         reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+         reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
         facts.title(),
         facts.key,
         who = peer.word(),
@@ -160,7 +160,7 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
         ),
         PathFault::LeafMayNotSign => format!(
             "{of} has a keyUsage that does not allow signatures, which handshakes require: reissue \
-             it with digitalSignature"
+             the certificate with digitalSignature"
         ),
         PathFault::Library(error) => match error {
             Why::PathLenConstraintViolated => format!(
@@ -171,12 +171,12 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             | Why::MalformedNameConstraint
             | Why::UnsupportedNameType => format!(
                 "{of} has a name that the nameConstraints of a CA above it forbid, or a type of \
-                 name that tacit cannot check, such as an e-mail address: reissue it with names \
-                 that the CA allows"
+                 name that tacit cannot check, such as an e-mail address: reissue the certificate \
+                 with names that the CA allows"
             ),
             Why::UnsupportedCriticalExtension => format!(
-                "{of}, or a CA above it, has a critical extension that tacit does not \
-                 support: reissue it without the extension, or with the extension not critical"
+                "{of}, or a CA above it, has a critical extension that tacit does not support: \
+                 reissue that certificate without the extension, or with the extension not critical"
             ),
             Why::IssuerNotCrlSigner
             | Why::InvalidCrlSignatureForPublicKey
@@ -188,7 +188,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             Why::UnsupportedSignatureAlgorithmContext(_)
             | Why::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => format!(
                 "{of}, or a CA above it, is signed with an algorithm that tacit does not accept \
-                 (SHA-1, MD5 or a rare one): reissue it signed with SHA-256"
+                 (SHA-1, MD5 or a rare algorithm): reissue that certificate with a SHA-256 \
+                 signature"
             ),
             Why::MaximumPathDepthExceeded
             | Why::MaximumPathBuildCallsExceeded
@@ -204,9 +205,9 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
 
 fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
-        "the {who}'s certificate of {title} is not pinned in trust '{trust}': if the \
-         {who} renewed it, add its new certificate to `pinned` there (SHA-256 {sha256}; compare it \
-         with the value from its operator)",
+        "the {who}'s certificate of {title} is not pinned in trust '{trust}': if the {who} has a \
+         new certificate, add that certificate to `pinned` of the trust (SHA-256 {sha256}; compare \
+         this value with the value from the {who}'s operator)",
         who = failed.peer.word(),
         title = leaf.title(),
         trust = failed.trust,
@@ -224,15 +225,15 @@ fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     if let Some(facts) = chain.iter().find(|facts| facts.version < 3) {
         return Some(format!(
             "the {who}'s certificate of {} is X.509 v{}, which supports neither host names nor \
-             usages: reissue it as v3 with a subjectAltName",
+             usages: reissue the certificate as v3 with a subjectAltName",
             facts.title(),
             facts.version
         ));
     }
     let facts = chain.iter().find(|facts| facts.has_weak_key())?;
     Some(format!(
-        "the {who}'s certificate of {} has an {} key, which is too small: \
-         reissue it with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+        "the {who}'s certificate of {} has an {} key, which is too small: reissue the certificate \
+         with ECDSA P-256 or RSA {RSA_BITS_MIN}",
         facts.title(),
         facts.key
     ))
@@ -247,7 +248,7 @@ fn out_of_time(
     let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     if let Some(facts) = chain.iter().find(|facts| now > facts.not_after) {
         return format!(
-            "the {who}'s certificate of {} expired at {}, {} days ago: renew it",
+            "the {who}'s certificate of {} expired at {}, {} days ago: renew the certificate",
             facts.title(),
             utc(facts.not_after),
             (now - facts.not_after) / DAY_SECONDS
@@ -262,21 +263,21 @@ fn out_of_time(
             utc(now)
         );
     }
-    format!("the {who}'s chain is not valid now ({error}): renew it")
+    format!("the {who}'s certificate chain is not valid now ({error}): renew the chain")
 }
 
 fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String {
     let wanted = name.map_or_else(|| "the required name".into(), ServerName::to_str);
     if leaf.sans.is_empty() {
         return format!(
-            "the server's certificate of {} has no subjectAltName, and tacit ignores common \
-             names: reissue it with a subjectAltName for {wanted}",
+            "the server's certificate of {} has no subjectAltName, and tacit ignores common names: \
+             reissue the certificate with a subjectAltName for {wanted}",
             leaf.title()
         );
     }
     format!(
-        "the server's certificate is for {}, not for {wanted}: set `server-name` to a name in it, \
-         or reissue it with {wanted} in its subjectAltName",
+        "the server's certificate is for {}, not for {wanted}: set `server-name` to a name in the \
+         certificate, or reissue the certificate with {wanted} in the subjectAltName",
         listed(&leaf.sans)
     )
 }
@@ -285,11 +286,11 @@ fn revoked(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     let who = failed.peer.word();
     let title = leaf.title();
     if failed.rest.is_empty() {
-        format!("the {who}'s certificate of {title} was revoked: issue the {who} a new one")
+        format!("the {who}'s certificate of {title} was revoked: issue the {who} a new certificate")
     } else {
         format!(
             "the {who}'s certificate of {title}, or a CA above it, was revoked: issue the {who} a \
-             new one"
+             new certificate"
         )
     }
 }
@@ -317,7 +318,7 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
         ),
         None => format!(
             "{unknown}: the CRLs in trust '{trust}' do not cover this type of certificate: add the \
-             CRLs that its CA publishes for it"
+             CRLs that the CA publishes for this type"
         ),
     }
 }
@@ -360,12 +361,12 @@ fn wrong_issuer(
              in trust '{trust}' did not sign it: add the CA's current certificate to the trust"
         ),
         CertificateError::Other(_) => format!(
-            "the {who}'s certificate of {title}, issued by {issuer}, violates the profile \
-             for certificates (RFC 5280): have its CA reissue it"
+            "the {who}'s certificate of {title}, issued by {issuer}, violates the profile for \
+             certificates (RFC 5280): have the CA reissue the certificate"
         ),
         other => format!(
             "the {who}'s certificate of {title}, issued by {issuer}, is not trusted ({other}): \
-             have its CA reissue it"
+             have the CA reissue the certificate"
         ),
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn check_reached(sources: &[Source], findings: &mut Vec<Finding>) {
             findings.push(Finding::new(
                 source,
                 0,
-                "no `mod` declares this file: add one or remove the file",
+                "no `mod` declares this file: add a `mod`, or remove the file",
             ));
         }
     }

@@ -52,7 +52,7 @@ const OWNED: [Owned; 5] = [
         names: &["unsafe"],
         places: &["crates/tacit-sys/"],
         free_in_tests: false,
-        why: "only tacit-sys may contain unsafe code: move it there",
+        why: "only tacit-sys may contain unsafe code: move the code to tacit-sys",
     },
     Owned {
         names: &["rustls"],

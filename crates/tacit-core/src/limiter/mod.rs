@@ -10,9 +10,8 @@
 //! another cause.
 //!
 //! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys at a time, of which at most
-//! [`KEYS_PER_CAUSE_MAX`] may have the same cause. Lines of a cause with more keys share one slot;
-//! [`CAUSES_MAX`] causes have such a slot. The lines of all other causes share one slot until a
-//! slot becomes free.
+//! [`KEYS_PER_CAUSE_MAX`] may have the same cause. If a cause has more keys, its other lines share
+//! one slot. At most [`CAUSES_MAX`] causes have such a slot; the remaining causes share one slot.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -184,7 +184,7 @@ impl HostPolicy<'_> {
         let answers = flow(Direction::Outbound, Protocol::Tcp, Some(server), client, self.unix_s);
         let effect = self.effect(&answers)?;
         let flows = effect.on(&format!("connections to {client}, the client of this SSH session"));
-        let message = format!("{flows}: the session is reset if it began before the capture");
+        let message = format!("{flows}: the kernel resets a session that began before the capture");
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"operator\", direction = \
              \"outbound\", remote = \"{}\", permit = true; or activate the policy with --confirm \
@@ -201,7 +201,7 @@ impl HostPolicy<'_> {
         let effect = self.effect(&clients)?;
         let port = server.port();
         let flows = effect.on(&format!("clients of port {port}, which serves this SSH session"));
-        let message = format!("{flows}: the session is reset when the capture begins");
+        let message = format!("{flows}: the kernel resets the session when the capture begins");
         let fix = format!(
             "remove port {port} from `local-ports`, or add at the start of the rules: [[rule]] \
              with name = \"operator\", direction = \"inbound\", local-ports = {port}, permit = \

@@ -207,7 +207,8 @@ impl fmt::Display for RecordError {
                 f.write_str("the peer sent a record that is too short for its authentication tag")
             }
             Self::PeerSentForged => f.write_str(
-                "a record of the peer failed authentication: its bytes were modified in transit",
+                "a record from the peer failed authentication: the bytes of the record were \
+                 modified in transit",
             ),
             Self::PeerSentNoContentType => {
                 f.write_str("the peer sent a record that consists of padding only")

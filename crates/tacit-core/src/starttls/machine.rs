@@ -86,7 +86,7 @@ impl fmt::Display for StarttlsError {
                 who(side)
             ),
             Self::TooLong(side, what) => {
-                write!(f, "{} sent {what} in clear, longer than the limit", who(side))
+                write!(f, "{} sent {what} in clear that is longer than the limit", who(side))
             }
             Self::ProtocolViolation(side, what) => {
                 write!(f, "{} does not follow the rule's `starttls` protocol: {what}", who(side))

@@ -114,7 +114,7 @@ impl Reader<'_> {
             let later = named.iter().skip(place + 1).find(|later| later.is(word));
             match (what, later) {
                 (What::Image, Some(_)) => {
-                    let message = "the file names several TCP/IP stacks, and each of them has its \
+                    let message = "the file names several TCP/IP stacks, and each stack has its \
                                    own policy";
                     self.findings.error(
                         &node.at,

@@ -256,8 +256,8 @@ fn collect_parts<'o>(
         let fields: Vec<&Field> = object.fields.iter().filter(is_part).collect();
         if let [.., before, last] = fields.as_slice() {
             let message = format!(
-                "{} `{}` has more than one {}: the import uses only this one, and ignores the one \
-                 at {}",
+                "{} `{}` has more than one block {}: the import uses only the block in this line, \
+                 and ignores the block at {}",
                 object.kind.word(),
                 object.name,
                 kind.word(),
@@ -293,13 +293,13 @@ pub(super) fn report_double_end(rule: &Object, side: &str, findings: &mut Findin
             && !fields.iter().all(same)
         {
             let message = format!(
-                "the rule has both `{}` and `{}`, and only one of them is allowed",
+                "the rule has both `{}` and `{}`, and only one of the two is allowed",
                 first.attribute.word, last.attribute.word
             );
             findings.error(
                 &last.at,
                 message,
-                format!("remove one of the two lines; the other is at {}", first.at),
+                format!("remove one of the two lines; the other line is at {}", first.at),
             );
         }
     }

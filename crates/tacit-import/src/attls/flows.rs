@@ -83,8 +83,8 @@ impl Context<'_> {
             let message = "on z/OS the rule also matched connections to this host itself; a tacit \
                            rule matches these connections only if it names their addresses";
             let fix = format!(
-                "to match these connections too, add to the map file:\n[rule.{}]\nremote = \
-                 [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
+                "to match connections to this host itself, add to the map file:\n[rule.{}]\nremote \
+                 = [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
                 crate::draft::word(name)
             );
             self.findings.changed(&rule.rule.at, message, fix);

@@ -54,8 +54,8 @@ impl Context<'_> {
             self.findings
                 .info(&field.at, "tacit checks revocation only with the CRL files in the map file");
         } else {
-            let message = "the map names no `crl`, and tacit queries no server about revocation, \
-                           so it accepts revoked certificates";
+            let message = "tacit accepts revoked certificates, because the map names no `crl` and \
+                           tacit queries no server about revocation";
             let fix = "add the CRL files to the table of the key ring in the map file: crl = \
                        \"corp.crl\"";
             self.findings.changed(&field.at, message, fix);
@@ -98,12 +98,12 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         | "ServerScsv"
         | "MiddleBoxCompatMode" => LIBRARY,
         "PeerMinRsaKeySize" if above(value, 2048) => Notice::Changed(
-            "tacit requires RSA keys of at least 2048 bits, and cannot require larger ones",
+            "tacit requires RSA keys of at least 2048 bits, and cannot require larger keys",
             "have the CA issue larger keys",
         ),
         "PeerMinEccKeySize" if above(value, 256) => Notice::Changed(
             "tacit requires elliptic curve keys of at least 256 bits, and cannot require larger \
-             ones",
+             keys",
             "have the CA issue larger keys",
         ),
         "PeerMinRsaKeySize" | "PeerMinEccKeySize" => {
@@ -141,13 +141,13 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
     Some(match word {
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" if value == "Required" => {
             Notice::Changed(
-                "tacit uses this TLS extension, but cannot require it",
-                "set TLSv1.2 Off: TLS 1.3 does not need the extension, because it always binds \
-                 keys to the whole handshake",
+                "tacit uses this TLS extension, but cannot require peers to use it",
+                "set TLSv1.2 Off: TLS 1.3 always binds keys to the whole handshake, and does not \
+                 need the extension",
             )
         }
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" => {
-            Notice::Info("tacit uses this TLS extension whenever the peer offers it")
+            Notice::Info("tacit uses this TLS extension if the peer offers the extension")
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment"
             if value == "Required" =>

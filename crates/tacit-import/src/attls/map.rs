@@ -265,7 +265,7 @@ fn job(value: &TomlValue<'_>) -> Option<Job> {
     let job = Job { program, user, run };
     if any != job.is_any() {
         let fix = "set program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
-                   them; or set any = true, and the rule applies to every program of a run";
+                   these keys; or set any = true to apply the rule to every program of a run";
         let message = if any {
             "a job with `any` cannot have other keys"
         } else {
@@ -322,7 +322,7 @@ fn rule(name: &str, value: &TomlValue<'_>) -> Option<RuleKeys> {
         }
     }
     if keys.contains_key("starttls") && keys.contains_key("start") {
-        value.error("the rule has both `starttls` and `start`", "keep one of the two keys");
+        value.error("the rule has both `starttls` and `start`", "remove one of the two keys");
         return None;
     }
     let starts = [("immediate", ()), ("controlled", ())];

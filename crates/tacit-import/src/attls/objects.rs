@@ -139,7 +139,7 @@ impl Objects {
                 findings.error(
                     &node.at,
                     message,
-                    "write its attributes between `{` and `}` on the lines below",
+                    "write the attributes of the statement between `{` and `}` on the lines below",
                 );
                 continue;
             }
@@ -286,8 +286,8 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
             Some(AttributeOwner::Part(part, attribute)) => {
                 let Some(field) = field(part, attribute, node, findings) else { continue };
                 let message = format!(
-                    "`{}` does not belong in {}; the import reads it as an attribute of the {} in \
-                     this block",
+                    "`{}` does not belong in {}; the import reads the value as an \
+                     attribute of the {} in this block",
                     attribute.word,
                     kind.word(),
                     part.word()
@@ -304,7 +304,8 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
     }
     let has_content = !object.fields.is_empty() || findings.has_errors();
     if !has_content && matches!(kind, IpAddr | IpAddrSet | IpAddrGroup | PortRange | PortGroup) {
-        let message = format!("{} is empty, so it would match everything", kind.word());
+        let message =
+            format!("{} is empty, and an empty block would match everything", kind.word());
         findings.error(&object.at, message, "add a value, or remove the block");
     }
     object
@@ -327,7 +328,7 @@ fn report_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Fin
     findings.changed(
         &field.at,
         message,
-        format!("remove one of the two lines; the other is at {}", first.at),
+        format!("remove one of the two lines; the other line is at {}", first.at),
     );
 }
 
@@ -363,7 +364,8 @@ fn owner_of(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Attribut
         ),
         None => (
             format!("unknown attribute `{keyword}` in {}", kind.word()),
-            "remove the attribute, or look up its spelling in the AT-TLS manual".to_owned(),
+            "remove the attribute, or correct its spelling according to the AT-TLS manual"
+                .to_owned(),
         ),
     };
     findings.error(&node.at, message, fix);

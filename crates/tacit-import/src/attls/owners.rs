@@ -94,7 +94,7 @@ impl Context<'_> {
         if user.is_some() {
             let message = "the job name is ignored: the map sets a user for the rule, and the rule \
                            applies to all programs of that user";
-            let fix = "in the map, set `program` of the rule too";
+            let fix = "in the map, also set `program` for the rule";
             self.findings.changed(&field.at, message, fix);
             return vec![Owner { program, user, run: None }];
         }
@@ -133,7 +133,7 @@ impl Context<'_> {
         if !self.map.jobs(&field.value).iter().any(is_wide) {
             return true;
         }
-        let fix = "in the map, set a program or run for the job too";
+        let fix = "in the map, also set a program or a run for the job name";
         if is_protected(rule) {
             let message = "the rule applies to every program of the user, because the map sets no \
                            program for the job name";
@@ -160,7 +160,8 @@ impl Context<'_> {
         let differs = |owner: &Owner| owner.user.as_ref().is_some_and(|user| *user != mapped);
         if owners.iter().any(differs) {
             let message = "the map sets different users for the job name and the user ID";
-            let fix = "set the same user for both, or remove one of the two";
+            let fix = "in the map, set the same user for the job name and the user ID, or remove \
+                       one of the two";
             self.findings.error(&field.at, message, fix);
             return false;
         }

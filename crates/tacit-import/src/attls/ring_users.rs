@@ -1,4 +1,5 @@
-//! Lists which user IDs use each key ring whose name contains no user ID.
+//! Lists the user IDs that use each key ring. Only key rings without a user ID in their names are
+//! listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

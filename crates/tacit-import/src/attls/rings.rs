@@ -27,8 +27,8 @@ impl Context<'_> {
             return Some(name);
         }
         if name.starts_with("*TOKEN*/") {
-            let fix = "export the certificate and key to files, and name them in a key ring of the \
-                       map file";
+            let fix = "export the certificate and the key to files, and name the files in a key \
+                       ring of the map file";
             let message =
                 format!("`{name}` is a PKCS #11 token, and tacit reads keys from files only");
             self.findings.error(&ring.at, message, fix);
@@ -37,13 +37,13 @@ impl Context<'_> {
         if name.starts_with('/') {
             let table = format!("[keyring.{}]", crate::draft::quote(&name));
             let fix = format!(
-                "export the key database as PKCS #12 with gskkyman, and convert it:\nopenssl \
+                "export the key database as PKCS #12 with gskkyman, and convert the file:\nopenssl \
                  pkcs12 -in FILE.p12 -clcerts -nokeys -out web.pem\nopenssl pkcs12 -in FILE.p12 \
                  -nocerts -nodes -out web.key\nopenssl pkcs12 -in FILE.p12 -cacerts -nokeys -out \
                  ca.pem\nthen add to the map file:\n{table}\ncert = \"web.pem\"\nkey = \
                  \"web.key\"\nca = \"ca.pem\""
             );
-            let message = format!("`{name}` is a key database, and only System SSL can read it");
+            let message = format!("`{name}` is a key database, which only System SSL can read");
             self.findings.error(&ring.at, message, fix);
             return None;
         }

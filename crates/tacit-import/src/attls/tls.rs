@@ -110,7 +110,7 @@ impl Context<'_> {
             self.findings.changed(
                 &field.at,
                 message,
-                "make sure that the certificate contains every name that clients request with it",
+                "check that the certificate contains every name that clients request",
             );
         }
         let mut own = rule.all("ServerCertificateLabel");
@@ -160,7 +160,7 @@ impl Context<'_> {
             let fix = "to reject invalid certificates, set ClientAuthType Full";
             self.findings.changed(
                 at,
-                "tacit requests client certificates, but does not check them",
+                "tacit requests client certificates, but does not check the certificates",
                 fix,
             );
         } else if let Some(trust) = self.trust(ring) {
@@ -205,14 +205,16 @@ impl Context<'_> {
             (Some("default"), _) => self.identity(ring, None),
             (Some(label), _) => self.identity(ring, Some(label)),
             (None, Some(label)) => {
-                self.findings
-                    .info(&label.at, "tacit sends this certificate to servers that request one");
+                self.findings.info(
+                    &label.at,
+                    "tacit sends this certificate to servers that request a certificate",
+                );
                 self.identity(Ring { at: &label.at, ..ring }, Some(&label.value))
             }
             (None, None) => {
                 let message = "the rule names no label, so tacit sends no certificate to servers. \
                                AT-TLS clients never send the default certificate of the ring; to \
-                               send one, set `certificate` in the map";
+                               send a certificate, set `certificate` in the map";
                 self.findings.info(ring.at, message);
                 None
             }

@@ -138,11 +138,11 @@ fn fold(
         let other = differing(service, primary, sections);
         if elsewhere || other.is_some() {
             let why = other.map_or_else(String::new, |word| {
-                format!(", because its `{word}` is not the `{word}` of service `{primary}`")
+                format!(", because the service differs from service `{primary}` in `{word}`")
             });
             let message = format!("connections for `{pattern}` need a separate rule{why}");
-            let fix = "set `accept` of the service to an address of its own, and direct clients to \
-                       that address; in tacit the server name selects only the certificate";
+            let fix = "set `accept` of the service to a separate address, and let clients connect \
+                       to that address; in tacit the server name selects only the certificate";
             findings.error(&sni.at, message, fix);
             continue;
         }
@@ -156,13 +156,13 @@ fn fold(
             rule.identities.push(name);
         }
         let message = format!(
-            "tacit selects a certificate by the names in it; stunnel selected this certificate for \
-             `{pattern}`"
+            "tacit selects a certificate by the names in the certificate; stunnel selected this \
+             certificate for `{pattern}`"
         );
         findings.changed(
             &sni.at,
             message,
-            "make sure that the certificate contains every name that clients request with it",
+            "check that the certificate contains every name that clients request",
         );
     }
 }

@@ -103,8 +103,8 @@ fn report_pinned(
         return None;
     }
     let message = format!(
-        "service `{of}` accepts only a certificate that equals one in its files, byte for byte; \
-         stunnel also accepted another certificate with the same name and key"
+        "service `{of}` accepts only certificates that are equal to a certificate in its files, \
+         byte for byte; stunnel also accepted another certificate with the same name and key"
     );
     let fix = match chain {
         true => {
@@ -254,7 +254,8 @@ fn server_name(
     }
     if sent.is_some_and(|sent| sent != check.value) {
         let message = format!(
-            "`sni` and `checkHost` differ: tacit sends the name that it checks, {}",
+            "`sni` and `checkHost` differ: tacit uses only one name, {}, to select and to check \
+             the server's certificate",
             check.value
         );
         let fix = "set the same name in `sni` and `checkHost`";
@@ -262,8 +263,11 @@ fn server_name(
         return None;
     }
     if sni.is_none() && requested.is_some_and(|requested| requested != check.value) {
-        let message =
-            format!("tacit sends the name that it checks, `{}`, to the server", check.value);
+        let message = format!(
+            "tacit sends the server the name `{}`, and checks that the certificate contains this \
+             name",
+            check.value
+        );
         let fix = "with `sni = ` stunnel sent no name; check that the server still selects the \
                    right certificate";
         findings.changed(&check.at, message, fix);
@@ -296,7 +300,7 @@ pub(super) fn client(
             }
             return Some(none);
         }
-        let message = "stunnel accepted any certificate; tacit accepts only valid ones";
+        let message = "stunnel accepted any certificate; tacit accepts only valid certificates";
         findings.changed(&entry.at, message, "set verifyChain = yes");
     }
     let level = if required.require { "required" } else { "at-full" };

@@ -231,7 +231,7 @@ fn connect_timeout(
         let name = &service.section.name;
         let message = format!(
             "service `{name}` waits at most {SECONDS_MAX} seconds for all of its {count} targets \
-             together, not {each} seconds for each of them"
+             together; stunnel waited {each} seconds for each target"
         );
         findings.changed(&service.section.at, message, "see `connect-timeout` in tacit.toml(5)");
     }
@@ -388,8 +388,8 @@ fn shows_global(
         return false;
     }
     let message = format!(
-        "service `{name}` sends this certificate to servers that request one, \
-                           because `cert` is a global option"
+        "service `{name}` sends this certificate to servers that request a certificate, because \
+         `cert` is a global option"
     );
     findings.info(&cert.at, message);
     true

@@ -112,7 +112,7 @@ impl<'f> Tables<'f> {
         if let (Some(entry), Contents::Peers) = (list, contents) {
             let message = "`CRLfile` needs CAs: with `verifyPeer` alone tacit builds no chain, and \
                            cannot check revocation";
-            let fix = "set verify = 3, with the CAs in CAfile too; or remove CRLfile, and remove \
+            let fix = "set verify = 3 and add the CAs to CAfile; or remove CRLfile, and remove \
                        revoked certificates from CAfile";
             findings.error(&entry.at, message, fix);
             return None;

@@ -116,15 +116,16 @@ impl Targets {
             let message = format!(
                 "service `{name}` connects to {count} addresses, and the limit is {TARGETS_MAX}"
             );
-            let fix =
-                format!("keep {TARGETS_MAX} of them, or give several addresses one host name");
+            let fix = format!(
+                "keep {TARGETS_MAX} of the addresses, or give several addresses one host name"
+            );
             findings.error(&second.at, message, fix);
             return None;
         }
         let seconds = TARGET_SKIPPED.as_secs();
         let message = format!(
-            "if a target does not answer, service `{name}` skips it for {seconds} s; stunnel tried \
-             it again for each connection"
+            "service `{name}` skips a target that does not answer for {seconds} s; stunnel tried \
+             such a target again for each connection"
         );
         findings.changed(&second.at, message, "see `connect` in tacit.toml(5)");
         if self.order == TargetOrder::RoundRobin && role == ServiceRole::Server {
@@ -148,8 +149,8 @@ impl Targets {
             && let Some(failover) = service.last("failover")
         {
             let message = "`failover = rr` does not apply to the addresses of one name: tacit \
-                           tries them in the order of the resolver";
-            let fix = "write one `connect` line for each address, or for a name of each address";
+                           tries these addresses in the order of the resolver";
+            let fix = "write a `connect` line for each address";
             findings.changed(&failover.at, message, fix);
         }
     }

@@ -112,11 +112,11 @@ resumption = false
             "2: changed: `setuid`: the agent does not change its user",
             "3: info: `debug`: the agent logs to standard error; `--audit FILE` records every \
              connection",
-            "4: info: service `smtp out` sends this certificate to servers that request one, \
-             because `cert` is a global option",
+            "4: info: service `smtp out` sends this certificate to servers that request a \
+             certificate, because `cert` is a global option",
             "10: info: `TIMEOUTclose`: the agent sends close_notify and does not wait for the \
              answer of the peer",
-            "21: changed: tacit does not support some suites in `ciphers` and drops them: \
+            "21: changed: tacit drops some suites in `ciphers`, because it does not support them: \
              AES128-SHA",
             "22: info: X25519MLKEM768 is added as the first group, for peers that support \
              post-quantum key exchange",
@@ -153,8 +153,8 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
         assert_eq!(targets(&text).0, wanted, "{more}");
     }
     let server = |more: &str| targets(&format!("{SERVER}{more}\n")).1;
-    let skipped = "5: changed: if a target does not answer, service `s` skips it for 10 s; stunnel \
-                   tried it again for each connection";
+    let skipped = "5: changed: service `s` skips a target that does not answer for 10 s; stunnel \
+                   tried such a target again for each connection";
     let resumed = "5: changed: service `s` may send a client that resumes its session to another \
                    target";
     let off_host = "1: changed: service `s` connects in clear to 192.0.2.1:1, as before";
@@ -218,7 +218,8 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "redirect = 80",
             5,
-            "`redirect`: tacit rejects a client without a certificate, and does not redirect it",
+            "`redirect`: tacit rejects clients without a certificate, and does not redirect such \
+             clients",
         ),
         ("verifyPeer = yes", 5, "service `s` does not name the certificates of its peers"),
         (
@@ -354,7 +355,7 @@ fn certificates_of_peers_are_pinned() {
             let tls = policy.lines().find(|line| line.starts_with("tls")).unwrap();
             assert!(tls.contains(keys) && tls.contains("trust = \"p\""), "{text}: {policy}");
             assert_eq!(tls.contains("verify"), text.starts_with("[c]") && !keys.is_empty());
-            let message = "accepts only a certificate that equals one in its files, byte for byte";
+            let message = "accepts only certificates that are equal to a certificate in its files";
             assert_eq!(
                 found.iter().filter(|found| found.contains(message)).count(),
                 1,
@@ -516,7 +517,9 @@ fn a_service_for_names_that_asks_for_something_else_is_not_folded_into_another()
         let (policy, found) = imported(&format!("{SERVER}{second}{more}"));
         assert_eq!(policy, None, "{more}");
         assert!(
-            found.iter().any(|one| one.contains("need a separate rule, because its `")),
+            found
+                .iter()
+                .any(|one| one.contains("need a separate rule, because the service differs")),
             "{found:?}"
         );
     }

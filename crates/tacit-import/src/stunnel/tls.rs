@@ -174,7 +174,7 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
     }
     if !dropped.is_empty() {
         let message = format!(
-            "tacit does not support some suites in `{name}` and drops them: {}",
+            "tacit drops some suites in `{name}`, because it does not support them: {}",
             dropped.join(" ")
         );
         let fix = "update peers that support only other suites";
@@ -192,7 +192,7 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
     }
     if !dropped.is_empty() {
         let message = format!(
-            "tacit does not support some groups in `{}` and drops them: {}",
+            "tacit drops some groups in `{}`, because it does not support them: {}",
             entry.name,
             dropped.join(" ")
         );

@@ -64,7 +64,7 @@ pub(super) fn check_words(
             let known: Vec<&str> = WORDS.iter().map(|word| word.name).collect();
             let fix = match nearest_word(name, &known) {
                 Some(word) => format!("did you mean `{word}`?"),
-                None => "remove the option, or look it up in stunnel(8)".to_owned(),
+                None => "remove the option, or correct its name according to stunnel(8)".to_owned(),
             };
             findings.error(at, format!("stunnel has no option `{name}`"), fix);
             continue;
@@ -160,8 +160,8 @@ const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit
 const PROTOCOL: &str = "tacit cannot configure the exchange before TLS";
 const PROTOCOL_FIX: &str = "if the peer does not need this exchange, remove the option";
 const CACHE: &str = "the TLS library manages its sessions itself";
-const TICKETS: &str = "each agent creates its own session ticket keys: if a client connects to \
-                       another agent, it does a full handshake";
+const TICKETS: &str = "each agent creates its own session ticket keys: a client that connects to \
+                       another agent does a full handshake";
 
 /// All options, in the order of the manual.
 pub(super) const WORDS: &[Word] = &[
@@ -288,7 +288,7 @@ pub(super) const WORDS: &[Word] = &[
     refused(
         "redirect",
         &[],
-        "tacit rejects a client without a certificate, and does not redirect it",
+        "tacit rejects clients without a certificate, and does not redirect such clients",
         "remove the option, or offer the public service on another address",
     ),
     changed(

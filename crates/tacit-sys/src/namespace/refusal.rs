@@ -157,14 +157,15 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
             "a system call filter blocks the call, or the kernel does not support namespaces"
         }
         (NamespaceStep::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
-            "this kernel has no support for this part of nftables, or may not load its module: use \
-             Linux 5.9 or later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET \
-             and CONFIG_NFT_REJECT (modules nft_tproxy, nft_socket, nft_reject_inet)"
+            "this kernel does not support this part of nftables, or may not load the module for \
+             it: use Linux 5.9 or later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, \
+             CONFIG_NFT_SOCKET and CONFIG_NFT_REJECT (modules nft_tproxy, nft_socket, \
+             nft_reject_inet)"
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
         (NamespaceStep::Join, libc::EPERM) => {
-            "only a process with one thread may join the namespaces, with the same user and in the \
-             same user namespace as the process that created them"
+            "a process can join the namespaces only if it has one thread, and has the user and the \
+             user namespace of the process that created the namespaces"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
@@ -172,8 +173,8 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
              module gives the namespace no capabilities"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace => {
-            "the kernel created the namespace but gave it no capabilities: a security module \
-             (AppArmor, SELinux) or a filter of a container may be the cause"
+            "the kernel created the namespace, but granted no capabilities in it: a security \
+             module (AppArmor, SELinux) or a filter of a container may be the cause"
         }
         (_, libc::EMFILE) => "too many open files (RLIMIT_NOFILE)",
         _ => return None,
@@ -190,7 +191,7 @@ fn limit(machine: &Machine) -> String {
                 value.map_or_else(|| "unknown".to_owned(), |value| value.to_string())
             };
             format!(
-                "there are too many namespaces, or they are nested too deep: \
+                "this host has too many namespaces, or namespaces that are nested too deep: \
                  user.max_user_namespaces is {}, user.max_net_namespaces is {}",
                 shown(users),
                 shown(networks)

@@ -161,7 +161,7 @@ impl CredentialFault {
             Self::Der { convert } | Self::Pkcs12 { convert } => {
                 format!("convert the file with: {convert}")
             }
-            Self::BadCertificate { .. } => "get the certificate again from its issuer".to_owned(),
+            Self::BadCertificate { .. } => "get the certificate again from the issuer".to_owned(),
             Self::SeveralKeys(_) => "keep only the key of the certificate".to_owned(),
             Self::KeyExposed { .. } => format!("run: chmod 600 {path}"),
             Self::KeyEncrypted => {
@@ -178,7 +178,7 @@ impl CredentialFault {
             Self::WeakKey { .. } => {
                 format!("reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}")
             }
-            Self::Expired { .. } => "renew it".to_owned(),
+            Self::Expired { .. } => "renew the certificate".to_owned(),
             Self::NotYetValid { .. } => "wait, or correct this host's clock".to_owned(),
             Self::NoCa { issuer, .. } => {
                 format!("set `ca` to the certificate of its issuer, {issuer}")
@@ -189,8 +189,8 @@ impl CredentialFault {
             Self::TooManyPinned { .. } => {
                 "use several trusts, or a CA that issues these certificates".to_owned()
             }
-            Self::BadPin { .. } => "reissue it".to_owned(),
-            Self::BadCrl { .. } => "get the CRL again from its CA".to_owned(),
+            Self::BadPin { .. } => "reissue the certificate".to_owned(),
+            Self::BadCrl { .. } => "get the CRL again from the CA".to_owned(),
         })
     }
 }
@@ -207,6 +207,6 @@ mod tests {
         assert!(
             text.message.starts_with("identity 'web': web.pem: the certificate of CN=a; renew")
         );
-        assert_eq!(text.fix.as_deref(), Some("renew it"));
+        assert_eq!(text.fix.as_deref(), Some("renew the certificate"));
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<Strin
     if days < 0 {
         return Some(format!("expired at {at}"));
     }
-    ends_soon(facts, now).then(|| format!("expires in {days} days, at {at}: renew it"))
+    ends_soon(facts, now).then(|| format!("expires in {days} days, at {at}: renew the certificate"))
 }
 
 /// Whether a certificate expires within [`EXPIRY_WARNING_DAYS`], or has expired.

@@ -146,13 +146,14 @@ fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<Str
     if facts.sans.is_empty() && !for_clients_only {
         warnings.push(format!(
             "{owner}: the certificate of {title} has no subjectAltName; clients that check names \
-             reject it and ignore the common name: reissue it with subjectAltName = DNS:…"
+             ignore the common name and reject the certificate: reissue the certificate with \
+             subjectAltName = DNS:…"
         ));
     }
     if facts.is_ca {
         warnings.push(format!(
-            "{owner}: {title} is a CA certificate; peers may reject it as a leaf: \
-             issue a leaf from it"
+            "{owner}: {title} is a CA certificate, which peers may reject as a leaf: issue a leaf \
+             certificate from this CA"
         ));
     }
     warnings

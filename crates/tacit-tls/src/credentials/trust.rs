@@ -300,14 +300,14 @@ fn anchor_warnings(
             )
         } else if facts.denies_ca {
             format!(
-                "{at} is not a CA certificate, so it verifies no peer: set `ca` to the certificate \
-                 of its issuer, {}",
+                "{at} is not a CA certificate, and verifies no peer: set `ca` to the certificate \
+                 of the issuer, {}",
                 facts.issuer
             )
         } else {
             format!(
-                "{at} has no basicConstraints, but tacit uses it as a CA: reissue it with \
-                 basicConstraints"
+                "{at} has no basicConstraints, but tacit uses the certificate as a CA: reissue the \
+                 certificate with basicConstraints"
             )
         });
     }
@@ -367,7 +367,7 @@ mod tests {
         assert!(line.contains("the certificate of its issuer, CN=issuer"), "{line}");
         directory.write("leaf.pem", leaf.cert_pem + &ca.pem(), 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
-        assert!(warnings[0].contains("its issuer, CN=issuer"), "{warnings:?}");
+        assert!(warnings[0].contains("the issuer, CN=issuer"), "{warnings:?}");
         directory.write("leaf.pem", self_signed().cert_pem, 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
         assert!(warnings[0].contains("CN=leaf is not a CA certificate"), "{warnings:?}");

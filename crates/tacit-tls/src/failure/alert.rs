@@ -72,7 +72,8 @@ fn meaning(alert: Alert) -> Meaning {
             party: Party::Peer,
             reason: "the {peer} found no common cipher suite, group or signature scheme, or \
                      requires a certificate",
-            step: "enable AES-GCM or ChaCha20-Poly1305 with ECDHE on the {peer}, and read its log",
+            step: "enable AES-GCM or ChaCha20-Poly1305 with ECDHE on the {peer}, and read the \
+                   {peer}'s log",
         },
         Alert::NoApplicationProtocol => Meaning {
             kind: "no-common-alpn",

@@ -41,8 +41,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::NoApplicationProtocol => failure(
             "no-common-alpn",
             Party::Policy,
-            "the client offers none of the rule's application protocols: add one that it offers \
-             to `alpn`, or remove `alpn`",
+            "the client offers none of the rule's application protocols: add a protocol that the \
+             client offers to `alpn`, or remove `alpn`",
         ),
         Error::InvalidMessage(why) => not_tls(failed, &format!("{why:?}")),
         Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
@@ -67,8 +67,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             "not-signed",
             Party::Us,
             format!(
-                "{text}: if the signer has ended, the agent starts a new one within a second; read \
-                 the log"
+                "{text}: if the signer has ended, the agent starts a new signer within a second; \
+                 read the log"
             ),
         ),
         Error::FailedToGetCurrentTime => failure(
@@ -148,8 +148,8 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             Party::Peer,
             format!(
                 "the {peer} offers no cipher suite that the rule allows: enable AES-GCM or \
-                 ChaCha20-Poly1305 with ECDHE on it (tacit does not support CBC, RC4, 3DES and \
-                 static RSA); in TLS 1.2 the suite must also match tacit's key, ECDSA or RSA"
+                 ChaCha20-Poly1305 with ECDHE on the {peer} (tacit does not support CBC, RC4, 3DES \
+                 and static RSA); in TLS 1.2 the suite must also match tacit's key, ECDSA or RSA"
             ),
         ),
         // The library reports a missing group before it compares the cipher suites.
@@ -160,7 +160,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
                 format!(
                     "the {peer} offers only cipher suites without ECDHE, such as RSA key exchange, \
                      which tacit does not support: enable ECDHE with AES-GCM or ChaCha20-Poly1305 \
-                     on it"
+                     on the {peer}"
                 ),
             )
         }
@@ -169,7 +169,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             Party::Peer,
             format!(
                 "the {peer} offers no key exchange group that the rule allows: enable x25519, \
-                 secp256r1, secp384r1 or X25519MLKEM768 on it (tacit does not support \
+                 secp256r1, secp384r1 or X25519MLKEM768 on the {peer} (tacit does not support \
                  finite-field DH)"
             ),
         ),
@@ -180,15 +180,15 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             Party::Peer,
             format!(
                 "the {peer} accepts no signature scheme of tacit's key: enable ECDSA or RSA-PSS \
-                 with SHA-256 on it, or configure an identity with another type of key"
+                 with SHA-256 on the {peer}, or configure an identity with another type of key"
             ),
         ),
         other => failure(
             "peer-incompatible",
             Party::Peer,
             format!(
-                "the {peer} lacks a feature that TLS 1.2 and 1.3 require ({other:?}): update its \
-                 TLS library"
+                "the {peer} lacks a feature that TLS 1.2 and 1.3 require ({other:?}): update the \
+                 {peer}'s TLS library"
             ),
         ),
     }
@@ -202,11 +202,14 @@ fn no_common_version(failed: &FailedHandshake<'_>) -> HandshakeFailure {
              the {peer}, or set min-version = \"1.2\""
         ),
         Some(version) => {
-            format!("the {peer} uses {version}, which tacit rejects: update it to TLS 1.2 or 1.3")
+            format!(
+                "the {peer} uses {version}, which tacit rejects: update the {peer} to TLS 1.2 or \
+                 1.3"
+            )
         }
         None => format!(
-            "the {peer} supports no TLS version that the rule allows: update it to TLS 1.2 or 1.3, \
-             and check the rule's `min-version`"
+            "the {peer} supports no TLS version that the rule allows: update the {peer} to TLS 1.2 \
+             or 1.3, and check the rule's `min-version`"
         ),
     };
     failure("no-common-version", Party::Peer, message)
@@ -225,7 +228,7 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
             HandshakeRole::Server => {
                 "enable TLS on the client, or connect the client to another port"
             }
-            HandshakeRole::Client => "set `connect` to its TLS port",
+            HandshakeRole::Client => "set `connect` to the TLS port of the server",
         };
         let message = format!("the {peer} sent plain {protocol}, not TLS, on this port: {step}");
         return failure(kind, Party::Peer, message);
@@ -238,8 +241,8 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
         _ => "not-tls",
     };
     let message = format!(
-        "the data of the {peer} is not a valid TLS handshake ({}): check that it uses TLS on this \
-         port, and which TLS library it uses",
+        "the data of the {peer} is not a valid TLS handshake ({}): check that the {peer} uses TLS \
+         on this port, and which TLS library it uses",
         printable(detail)
     );
     failure(kind, Party::Peer, message)
@@ -247,7 +250,7 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
 
 fn misbehaved(peer: &str, why: &PeerMisbehaved) -> HandshakeFailure {
     let message = format!(
-        "the {peer} violated the TLS protocol ({why:?}): update its TLS library, or check \
+        "the {peer} violated the TLS protocol ({why:?}): update the {peer}'s TLS library, or check \
          middleboxes on the path"
     );
     failure("peer-misbehaved", Party::Peer, message)

@@ -85,8 +85,8 @@ impl HandshakeFailure {
     pub fn closed(role: HandshakeRole) -> Self {
         let peer = role.peer();
         let message = format!(
-            "the {peer} closed the connection during the handshake without an alert: \
-             read the {peer}'s log, and check that it uses TLS on this port"
+            "the {peer} closed the connection during the handshake without an alert: read the \
+             {peer}'s log, and check that the {peer} uses TLS on this port"
         );
         failure("peer-closed", Party::Peer, message)
     }

@@ -116,7 +116,7 @@ fn plain_protocols_spoken_to_a_tls_rule_are_named() {
     let error = connection.process_new_packets().unwrap_err();
     let failure = described(HandshakeRole::Client, sent, &error);
     assert_eq!(failure.kind, "plain-http");
-    assert!(failure.message.contains("set `connect` to its TLS port"), "{failure}");
+    assert!(failure.message.contains("set `connect` to the TLS port of the server"), "{failure}");
 }
 
 #[test]
@@ -134,7 +134,8 @@ fn old_versions_are_refused_by_name() {
     for (sent, version) in table {
         let failure = server_meets(server(provider(), BOTH), &sent);
         assert_eq!(failure.kind, "no-common-version", "{version}: {failure}");
-        let line = format!("the client uses {version}, which tacit rejects: update it to TLS 1.2");
+        let line =
+            format!("the client uses {version}, which tacit rejects: update the client to TLS 1.2");
         assert!(failure.message.starts_with(&line), "{failure}");
     }
 }

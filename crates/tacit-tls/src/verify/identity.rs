@@ -83,7 +83,7 @@ impl IdentityMapper {
                 "certificate-not-mapped",
                 leaf,
                 "the certificate contains names that are not text, are too long or are too many: \
-                 reissue it with fewer names",
+                 reissue the certificate with fewer names",
             )),
         }
     }
@@ -160,7 +160,7 @@ fn map_identity(
             leaf,
             &format!(
                 "the certificate matches two entries of [[map.{name}]] that are equally specific, \
-                 in lines {} and {}: add a condition to one of them",
+                 in lines {} and {}: add a condition to one of the two entries",
                 line(one),
                 line(another)
             ),
@@ -169,8 +169,8 @@ fn map_identity(
             "certificate-not-mapped",
             leaf,
             &format!(
-                "the certificate has no name in [[map.{name}]]: add an entry for it; `tacit \
-                 explain --peer` shows why the present entries do not match"
+                "the certificate has no name in [[map.{name}]]: add an entry for the certificate; \
+                 `tacit explain --peer` shows why the present entries do not match"
             ),
         )),
     }

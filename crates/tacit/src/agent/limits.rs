@@ -60,7 +60,7 @@ impl Agent {
                 .used(chains.map_or(0, |chains| chains.len()))
                 .beyond(
                     "the agent removes the certificate chain that was used least recently, and \
-                     verifies it again for the next connection",
+                     verifies this chain again for its next connection",
                 ),
             LimitDisplay::new("batch-records", relay::BATCH_RECORDS_MAX),
             LimitDisplay::new("held-bytes-per-worker", relay::HELD_BYTES_MAX)

@@ -84,7 +84,7 @@ impl fmt::Display for ListeningProcess {
             Self::User(user) => write!(
                 f,
                 "a process of user {user} listens on the address\n    fix: find that process with \
-                 `ss -ltnp` as root and end it, or use another address"
+                 `ss -ltnp` as root and end that process, or use another address"
             ),
             Self::Unknown => f.write_str(
                 "find the process that listens on the address with `ss -ltnp` as root, or use \

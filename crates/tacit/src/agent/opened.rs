@@ -270,7 +270,9 @@ fn remove_stale(
     use std::os::unix::fs::FileTypeExt;
     let file = std::fs::symlink_metadata(path).map_err(|error| error.to_string())?;
     if !file.file_type().is_socket() {
-        return Err("the file exists and is not a socket; remove it, or use another path".into());
+        return Err(
+            "the file exists and is not a socket; remove the file, or use another path".into()
+        );
     }
     match socket::dial(address, &StreamOptions::default()) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}

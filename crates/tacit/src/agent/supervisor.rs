@@ -378,7 +378,7 @@ fn report_killed(pid: u32, signal: Option<i32>) {
         MessageId("agent-killed"),
         format_args!(
             "the agent, process {pid}, was killed by signal {signal}: all its connections \
-         were reset"
+             were reset"
         ),
     );
 }

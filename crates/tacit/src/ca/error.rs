@@ -85,7 +85,7 @@ impl fmt::Display for CaError {
             ),
             Self::NothingToRenew(path) => {
                 let path = path.display();
-                write!(out, "cannot renew {path}: it does not exist\n    fix: omit --renew")
+                write!(out, "cannot renew {path}: the file does not exist\n    fix: omit --renew")
             }
             Self::KeyOpenToOthers(path, mode) => write!(
                 out,

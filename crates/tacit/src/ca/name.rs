@@ -106,10 +106,12 @@ impl FromStr for LeafName {
             return Err("`ca` is the name of the CA's own files; use another name".into());
         }
         if text.starts_with('*') {
-            return Err("a name with a wildcard cannot be a file name; use it with --san".into());
+            return Err(
+                "a name with a wildcard cannot be a file name; give this name with --san".into()
+            );
         }
         match text.parse()? {
-            San::Uri(_) => Err("a URI cannot be a file name; use it with --san".into()),
+            San::Uri(_) => Err("a URI cannot be a file name; give the URI with --san".into()),
             san => Ok(Self { text, san }),
         }
     }

@@ -63,9 +63,8 @@ impl fmt::Display for ClientError {
             }
             Self::NoAgent(path, error) => write!(
                 f,
-                "no agent answers at {}: {error}\n    \
-                 fix: start an agent with `tacit agent`, or name the control socket of a running \
-                 one with --control",
+                "no agent answers at {}: {error}\n    fix: start an agent with `tacit agent`, or \
+                 name the control socket of a running agent with --control",
                 path.display()
             ),
             Self::OnlyPrivate(path, private) => {

@@ -98,8 +98,8 @@ impl fmt::Display for UnitFault {
             }
             Self::Deep(unit, level) => write!(
                 f,
-                "the control group of `{unit}` is at level {level} of the hierarchy, and the \
-                 packet rules can match units down to level {UNIT_LEVEL_MAX}"
+                "the control group of `{unit}` is at level {level} of the hierarchy; the packet \
+                 rules match only units at level {UNIT_LEVEL_MAX} or above"
             ),
         }
     }

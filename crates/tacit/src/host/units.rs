@@ -192,8 +192,8 @@ fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
     let of_unit = |(unit, shown): &(&str, ShownUnit)| {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
-            "rule `{}` has `unit`, and `{unit}` has KillMode={mode}, so processes may remain when \
-             the unit stops: for up to a second, the rule does not match these processes",
+            "rule `{}` has `unit`, and `{unit}` has KillMode={mode}: when the unit stops, \
+             processes of the unit may remain, and the rule does not match them for up to a second",
             rule.name
         );
         let fix = "set `KillMode=control-group` or `mixed` in the unit";

@@ -2,10 +2,10 @@
 //! configuration of each rule, and keeps rules that did not change.
 //!
 //! The installed form of a rule is a [`LiveRule`]. If a rule, its credentials and its map are the
-//! same as before, the rule keeps its [`LiveRule`]. So its open connections still belong to an
-//! installed rule. Each rule, credential and map is looked up and compared once, so that the CPU
-//! time is proportional to the number of rules. Building does not change the installed policy, and
-//! may run on any thread.
+//! same as before, the rule keeps its [`LiveRule`]. So the open connections of the rule still
+//! belong to an installed rule. Each rule, credential and map is looked up and compared once, so
+//! that the CPU time is proportional to the number of rules. Building does not change the installed
+//! policy, and may run on any thread.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -23,7 +23,8 @@ fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
             rule.name
         );
         Diagnostic::error(MessageId("unknown-sender"), rule.position, message).with_fix(
-            "correct the name; if only a directory service has the name, write its number instead",
+            "correct the name; if only a directory service knows the name, write the number in \
+             place of the name",
         )
     };
     let selectors = &rule.selectors;
@@ -32,8 +33,8 @@ fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
     let absent = selectors.cgroup.iter().filter(|path| cgroups::id(path).is_none()).map(|path| {
         let message =
             format!("rule `{}` names the control group `{path}`, which does not exist", rule.name);
-        let fix = "check the name; until the control group exists, later rules decide about its \
-                   programs";
+        let fix = "check the name; until the control group exists, this rule matches no program of \
+                   the group";
         Diagnostic::warning(MessageId("no-such-cgroup"), rule.position, message).with_fix(fix)
     });
     users

@@ -66,7 +66,7 @@ impl Run {
             }
             if all.senders.contains_key(&address) {
                 return Err(io::Error::other(
-                    "another connection to the same address is expected already",
+                    "the run already expects another connection to the same address",
                 ));
             }
             all.senders.insert(address, waiting);

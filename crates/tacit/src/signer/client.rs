@@ -117,7 +117,7 @@ impl Client {
             }
             Watched::Runs(_) | Watched::Yes => {
                 return Err(io::Error::other(
-                    "the signer has ended, and the agent is starting a new one",
+                    "the signer has ended, and the agent is starting a new signer",
                 ));
             }
         }

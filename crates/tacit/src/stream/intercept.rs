@@ -115,8 +115,8 @@ impl AcceptedConnection {
     /// # Errors
     /// The header is missing, wrong or late. The text is for the log.
     pub async fn read_header(&mut self) -> Result<(), String> {
-        let late = "the peer did not send a PROXY header in time: configure the proxy to send \
-                    one, or set accept-proxy = false in the rule";
+        let late = "the peer did not send a PROXY header in time: configure the proxy to send a \
+                    header, or set accept-proxy = false in the rule";
         let Downstream::Accepted(socket) = &self.downstream else {
             return Err("programs of runs cannot send a PROXY header".to_owned());
         };

@@ -60,7 +60,7 @@ pub(super) fn run(args: &ConnectArgs) -> Result<(), WorkloadError> {
     if buffers > BUFFERS_BYTES_MAX as u64 {
         return Err(WorkloadError::Usage(format!(
             "--bytes times --at-once needs {buffers} bytes of buffers, more than the limit of \
-             {BUFFERS_BYTES_MAX}: lower one of them"
+             {BUFFERS_BYTES_MAX}: lower one of the two options"
         )));
     }
     let clocks = Clocks::of(&args.client.output.clocks)?;

@@ -107,7 +107,7 @@ impl std::fmt::Display for WorkloadError {
             ),
             Self::Descriptors(error) => write!(
                 f,
-                "cannot raise the limit of open files: {error}: raise it with `ulimit -n`"
+                "cannot raise the limit of open files: {error}: raise the limit with `ulimit -n`"
             ),
             Self::TooFewDescriptors { wanted, limit } => write!(
                 f,

@@ -145,7 +145,7 @@ impl Load {
         if due > DUE_MAX {
             return Err(WorkloadError::Usage(format!(
                 "--rate times --seconds is {due} requests, more than the limit of {DUE_MAX}: lower \
-                 one of them"
+                 one of the two options"
             )));
         }
         Ok(())

@@ -43,8 +43,11 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
     all.extend([
         ("wrong-ca", "leads to the issuer CN=stranger CA, which trust 'corp' does not contain"),
         ("self-signed", "is self-signed, so trust 'corp' does not contain its issuer"),
-        ("v1", "is X.509 v1, which supports neither host names nor usages: reissue it as v3"),
-        ("rsa-1024", "has an RSA 1024 key, which is too small: reissue it"),
+        (
+            "v1",
+            "is X.509 v1, which supports neither host names nor usages: reissue the certificate",
+        ),
+        ("rsa-1024", "has an RSA 1024 key, which is too small: reissue the certificate"),
     ]);
     all
 }

@@ -250,7 +250,7 @@ fn errors_of_rules_for_runs_name_the_missing_key() {
         (
             format!("{rule}{}", RULE.replace("\"r\"", "\"s\"") + "permit = true\n"),
             "10:10",
-            "only one of them applies to runs",
+            "only one of the two rules applies to runs",
         ),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);

@@ -71,7 +71,7 @@ fn old_versions_are_refused_by_name_in_both_roles() {
         let result = TlsClient::run(&lab, port, &options);
         assert!(result["error"].is_string(), "{result}");
         agent.wait_for_log(&format!(
-            "uses TLS {version}, which tacit rejects: update it to TLS 1.2"
+            "uses TLS {version}, which tacit rejects: update the client to TLS 1.2"
         ));
     }
     // An SSL 3.0 hello: no library here still writes one.

@@ -11,10 +11,11 @@
 //! more specific of two entries, their conditions are compared in the order `uri`, `dns`, `email`,
 //! `ip`, `subject`, `issuer`, `address`. The first difference decides:
 //! * An entry with a condition is more specific than an entry without it.
-//! * If both have the condition, the entry with more values is more specific. Only distinguished
-//!   names have several values.
-//! * Then the entry with more values without a wildcard is more specific.
-//! * Then the entry with more characters or the longer prefix is more specific.
+//! * If both entries have the condition, the entry with more values is more specific. Only
+//!   distinguished names have several values.
+//! * If both have as many values, the entry with more values without a wildcard is more specific.
+//! * If these numbers are equal too, the entry with more characters or the longer prefix is more
+//!   specific.
 //!
 //! If two matching entries are equally specific and have different outcomes, neither decides, and
 //! the client gets no name. The parser rejects a map if it can detect such a conflict. It cannot

@@ -209,7 +209,7 @@ fn parse_endpoint(text: &str) -> Result<Target, Fault> {
     if host_text.is_empty() || host_text == "*" {
         let fix = format!(
             "write \"127.0.0.1:{port}\" to accept connections from this host only, or \
-             \"0.0.0.0:{port}\" to accept them from every host"
+             \"0.0.0.0:{port}\" to accept connections from every host"
         );
         return fault(format!("`{text}` has no address"), fix);
     }

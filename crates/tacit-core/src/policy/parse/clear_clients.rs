@@ -85,8 +85,8 @@ fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
 fn warn(value: &TomlValue<'_>, client_cert: &ClientCert) {
     let denies = client_cert.requested().is_some_and(|policy| policy.absent == Absent::Deny);
     let message = if denies {
-        "the rule accepts clients without TLS: they send no certificate, although `client-cert` \
-         requires one"
+        "the rule accepts clients without TLS, which send no certificate, although `client-cert` \
+         requires a certificate"
     } else {
         "the rule accepts clients without TLS: their data is not protected"
     };

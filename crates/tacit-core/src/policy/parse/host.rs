@@ -109,7 +109,7 @@ fn mark(value: &TomlValue<'_>) -> Option<u32> {
 /// Parses the bit for units, which must not be one of `mark`.
 fn unit_mark(table: &TomlTable<'_>, mark: Option<u32>) -> Option<u32> {
     let used = mark.unwrap_or_default();
-    let fix = "write a mask with one bit that no other program uses, and that `mark` has not: \
+    let fix = "write a mask with one bit that neither another program nor `mark` uses: \
                \"0x40000000\"";
     let is_free = |bit: &u32| bit & used == 0;
     match table.value("unit-mark") {
@@ -392,7 +392,8 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
     if !selectors.cgroup.is_empty() {
         return found(
             "cgroup",
-            "a rule that selects by name applies to all control groups, so it cannot select one",
+            "a rule that selects by name applies to all control groups, so it cannot select a \
+             control group",
             "remove the control group, or write addresses in `remote`",
         );
     }

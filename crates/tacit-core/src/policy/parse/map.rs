@@ -72,7 +72,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
                 MessageId("conflicting-keys"),
                 &deny.name_at,
                 message,
-                "keep one of the two keys, or write two entries",
+                "remove one of the two keys, or write two entries",
             );
             None
         }

@@ -116,7 +116,7 @@ impl<'a> Names<'a> {
         let warn = |kind: &str, name: &str, position: SourcePosition| {
             let message = format!("[{kind}.{name}] is not used by any rule");
             let action = if kind == "ike" { "ipsec" } else { "tls" };
-            let fix = format!("remove the table, or name it in a rule's `{action}`");
+            let fix = format!("remove the table, or use its name in `{action}` of a rule");
             self.report.warning(MessageId("unused"), position, message, fix);
         };
         for (name, identity) in &self.identities {
@@ -230,7 +230,7 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     };
     if source == Some(TrustSource::Pinned) {
         let why = "this trust has no `ca`, and tacit uses this key only with a CA";
-        let fix = "remove the key, or set the CA too: ca = \"corp-ca.pem\"";
+        let fix = "remove the key, or add the CA: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
     }
     // A value that was just rejected is not read again, because a second error would contradict the

@@ -26,7 +26,7 @@ pub(super) fn names(rules: &[TomlValue<'_>]) {
             let from = rule.report.position(name.span().start);
             let line = rule.report.line(rule.report.position(*first), from);
             let message = format!("two rules are named `{}`", text.escape_debug());
-            let fix = format!("rename one of the rules; the other is in line {line}");
+            let fix = format!("rename one of the two rules; the other rule is in line {line}");
             rule.report.error(MessageId("name-taken"), &name.span(), message, fix);
         } else {
             seen.insert(text, name.span().start);
@@ -140,9 +140,9 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
             problem: format!(
-                "both rules listen at {address}, but only one of them applies to runs"
+                "both rules listen at {address}, but only one of the two rules applies to runs"
             ),
-            fix: "choose another address for one of the rules".to_owned(),
+            fix: "choose another address for one of the two rules".to_owned(),
         }),
         // Only inbound rules for runs have addresses to share.
         _ => None,

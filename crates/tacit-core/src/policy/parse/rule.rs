@@ -186,8 +186,8 @@ fn action_word(table: &TomlTable<'_>) -> Option<Word> {
         [(first, _), (second, _), ..] => {
             let message =
                 format!("{} has two actions, `{}` and `{}`", table.title, first.name, second.name);
-            let fix = "keep one of the actions; for both actions write two rules, and remember \
-                       that the first rule that matches decides";
+            let fix = "remove one of the two actions, or write two rules: the first rule that \
+                       matches decides";
             table.report.error(MessageId("two-actions"), &second.name_at, message, fix);
             None
         }

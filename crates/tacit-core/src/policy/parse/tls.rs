@@ -156,7 +156,7 @@ fn client(
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
             let fix = "write one name, as in identity = \"web\"";
-            value.error("a client has one identity, not a list", fix);
+            value.error("a client has only one identity, and this value is a list", fix);
             return None;
         }
         names.identity(&value)
@@ -441,7 +441,7 @@ fn rekey(value: &TomlValue<'_>) -> Option<Rekey> {
     let after =
         table.value("after").map(|value| value::duration(&value, REKEY_AFTER_MIN, REKEY_AFTER_MAX));
     if bytes.is_none() && after.is_none() {
-        let fix = "set rekey = { bytes = \"1GiB\", after = \"1h\" }, or one of the two";
+        let fix = "set rekey = { bytes = \"1GiB\", after = \"1h\" }, or only one of these two keys";
         table.incomplete("`rekey` is empty", fix);
         return None;
     }

@@ -69,8 +69,8 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
             let name = rule.text("name").unwrap_or_default();
             let message =
                 format!("rule `{name}` and filter `{}` cannot be combined: {why}", filter.name);
-            let fix = "give both the same addresses and time condition, or set the rule's \
-                       addresses in the map file";
+            let fix = "give the rule and the filter the same addresses and the same time \
+                       condition, or set the rule's addresses in the map file";
             findings.error(&filter.at, message, fix);
             return None;
         }
@@ -304,7 +304,8 @@ fn inbound(
             Ok(left) if left.is_empty() => {}
             Ok(_) | Err(_) => {
                 let message = format!(
-                    "rules listen on {socket}, and filter `{}` covers only some of its addresses",
+                    "rules listen on {socket}, but filter `{}` covers only some of the addresses \
+                     of this socket",
                     filter.name
                 );
                 let fix = "in the filters for this port, write each address on which programs \

@@ -45,7 +45,7 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     if let Some(second) = policies.next() {
         findings.error(
             &second.at,
-            "there is a second IpFilterPolicy",
+            "the file has a second IpFilterPolicy",
             "keep only one IpFilterPolicy",
         );
     }
@@ -81,15 +81,17 @@ fn report_options(policy: &Object, findings: &mut Findings) {
         let word = field.attribute.word;
         match (word, field.value.as_str()) {
             ("PreDecap", "On") | ("FIPS140", "Yes") => {
-                let message =
-                    format!("`{word} {}` is ignored: it applies to IPsec only", field.value);
+                let message = format!(
+                    "`{word} {}` is ignored, because this setting applies to IPsec only",
+                    field.value
+                );
                 findings.info(&field.at, message);
             }
             ("FilterLogging", "Off") => {
                 findings.info(
                     &field.at,
-                    "FilterLogging is Off: no filter rule logs, even if its action requests \
-                     logging",
+                    "FilterLogging is Off: no filter rule logs, even if the action of the rule \
+                     requests logging",
                 );
             }
             _ => {}
@@ -191,7 +193,7 @@ impl<'r> Reader<'r> {
         let fields = ["IpGenericFilterAction", "IpGenericFilterActionRef"];
         if let [Some(block), Some(named)] = fields.map(|word| rule.field(word)) {
             let message = "the filter rule has two actions, and only one is allowed";
-            let fix = format!("remove one of the two actions; the other is at {}", block.at);
+            let fix = format!("remove one of the two actions; the other action is at {}", block.at);
             self.findings.error(&named.at, message, fix);
             return None;
         }
@@ -261,7 +263,8 @@ impl<'r> Reader<'r> {
                 let message = "this service covers one direction, and a TCP connection needs \
                                packets in both directions";
                 let fix = "write Direction bidirectional OutboundConnect for connections that \
-                           programs here open, InboundConnect for connections that they accept";
+                           programs on this host open, or Direction bidirectional InboundConnect \
+                           for connections that programs on this host accept";
                 self.findings.error(&service.at, message, fix);
                 return None;
             }
@@ -271,17 +274,17 @@ impl<'r> Reader<'r> {
                 continue;
             }
             if is_udp && permits && way == Way::Both {
-                let message = "tacit relays UDP flows that programs here start, and the answers; \
-                               it does not relay flows that remote hosts start";
+                let message = "tacit relays UDP flows that programs on this host start, with the \
+                               answers; tacit does not relay flows that remote hosts start";
                 self.findings.changed(
                     &service.at,
                     message,
-                    "if only programs here start such flows, change nothing",
+                    "if only programs on this host start such flows, change nothing",
                 );
             }
             if one_way && is_udp {
-                let message = "the service covers one direction of UDP; a tacit rule covers a \
-                               datagram and the answers to it";
+                let message = "the service covers one direction of UDP; a tacit rule covers \
+                               datagrams and the answers to these datagrams";
                 self.findings.changed(&service.at, message, "write Direction bidirectional");
             }
             self.report_names(service, action, &destination_ports);

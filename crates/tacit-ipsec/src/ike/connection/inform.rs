@@ -176,7 +176,7 @@ impl IkeConnection {
         self.event(IkeEvent::ExchangeFailed(IkeFailure::new(
             "keys-expired",
             crate::ike::failure::FailureSide::Both,
-            "the keys of the tunnel have expired, and the peer has not agreed on new ones: compare \
+            "the keys of the tunnel have expired, and the peer has not agreed to new keys: compare \
              the lifetimes of both sides, and read the peer's log",
         )));
     }

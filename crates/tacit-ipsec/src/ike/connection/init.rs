@@ -381,8 +381,8 @@ fn hashes(payloads: &[IkePayload]) -> Vec<u8> {
 
 fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
     let message = format!(
-        "the peer offers no algorithms that the policy accepts for the IKE SA; it offers {}: add \
-         one of them to the policy, or one of the policy's algorithms to the peer",
+        "the policy accepts none of the algorithms that the peer offers for the IKE SA: {}; add an \
+         algorithm of the peer to the policy, or an algorithm of the policy to the peer",
         describe(offered)
     );
     let failure = IkeFailure::new("no-common-proposal", FailureSide::Both, message);

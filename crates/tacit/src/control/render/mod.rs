@@ -223,7 +223,7 @@ impl Table for CoverageDisplay {
             }),
         ];
         if !self.captured {
-            return "this agent does not capture its host; the agent that captures it has the \
+            return "this agent does not capture the host; the agent that captures the host has the \
                     socket /run/tacit-host/agent.sock"
                 .to_owned();
         }

@@ -128,8 +128,8 @@ impl fmt::Display for TraceRefused {
         match self {
             Self::TooMany => write!(
                 f,
-                "{TRACES_MAX} traces are in progress, which is the maximum\n    fix: end one; \
-                 `tacit show traces` names them and their processes"
+                "{TRACES_MAX} traces are in progress, the maximum\n    fix: end a trace; `tacit \
+                 show traces` lists the traces and their processes"
             ),
             Self::NoThread(error) => write!(f, "cannot start a thread: {error}"),
         }

@@ -387,10 +387,10 @@ fn warnings_name_what_was_probably_not_meant() {
     assert_eq!(
         warnings(&text),
         [
-            "2:1: [identity.web] is not used by any rule | remove the table, or name it in a \
-             rule's `tls`",
-            "5:1: [trust.corp] is not used by any rule | remove the table, or name it in a rule's \
-             `tls`",
+            "2:1: [identity.web] is not used by any rule | remove the table, or use its name in \
+             `tls` of a rule",
+            "5:1: [trust.corp] is not used by any rule | remove the table, or use its name in \
+             `tls` of a rule",
             "11:11: rule `a` permits connections by name: an attacker who forges DNS answers \
              chooses the destination | write addresses, or use `tls`, which checks the name",
             "13:1: rule `b` is never used: rule `a` in line 7 already matches all its flows | move \

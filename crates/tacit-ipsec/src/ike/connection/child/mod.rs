@@ -1,9 +1,9 @@
-//! Installs child SAs, and contains what both roles need (RFC 7296 sections 1.2 and 2.9).
+//! Installs child SAs, and contains the code that both roles use (RFC 7296 sections 1.2 and 2.9).
 //!
 //! * `initiator`: requests of this side, and collisions with those of the peer;
 //! * `responder`: requests of the peer.
 //!
-//! The first child SA is made by `IKE_AUTH`, every other by `CREATE_CHILD_SA`.
+//! `IKE_AUTH` creates the first child SA, and `CREATE_CHILD_SA` every other.
 
 mod initiator;
 mod responder;

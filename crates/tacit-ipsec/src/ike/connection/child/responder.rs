@@ -204,8 +204,8 @@ fn narrow(accepted: &[TrafficSelector], offered: &[TrafficSelector]) -> Vec<Traf
 
 fn no_proposal(offered: &[Proposal]) -> IkeFailure {
     let message = format!(
-        "the peer offers no algorithms that the policy accepts for the tunnel; it offers {}: add \
-         one of them to the policy, or one of the policy's algorithms to the peer",
+        "the policy accepts none of the algorithms that the peer offers for the tunnel: {}; add an \
+         algorithm of the peer to the policy, or an algorithm of the policy to the peer",
         describe(offered)
     );
     IkeFailure::new("no-common-proposal", FailureSide::Both, message)
