@@ -42,6 +42,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::esp::KeyLengthError;
 use tacit_ipsec::packet::IpPacket;
+use tacit_sys::sandbox::WorkerRights;
 use tacit_sys::tun::Tun;
 
 pub use statistics::{PacketStatistics, SaVolume, TunnelStatistics};
@@ -128,6 +129,17 @@ impl PacketWorker {
             .spawn(move || thread.run())?;
         let next_tun = AtomicU64::new(1);
         Ok(Self { underlay, counters, commands, wake, next_tun, thread: Some(thread) })
+    }
+
+    /// Makes the thread give up the rights that moving packets does not need: capabilities, files,
+    /// programs, new threads. The process has set `no_new_privs` before the thread was started.
+    ///
+    /// # Errors
+    /// The kernel does not support it, or the thread has ended.
+    pub fn confine(&self, rights: WorkerRights) -> io::Result<()> {
+        let (done, result) = sync_channel(1);
+        self.order(Command::Confine(rights, done)).map_err(io::Error::other)?;
+        result.recv().map_err(io::Error::other)?
     }
 
     /// Reads and writes this device from now on.

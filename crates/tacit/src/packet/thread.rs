@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -14,6 +14,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::esp::DropReason;
+use tacit_sys::sandbox::{self, WorkerRights};
 use tacit_sys::tun::Tun;
 
 use super::PacketEvent;
@@ -42,6 +43,8 @@ pub(super) enum Command {
     Install(Box<InstalledTunnel>),
     Activate(EspSpi),
     Remove(EspSpi),
+    /// Gives up rights, and sends the result.
+    Confine(WorkerRights, SyncSender<io::Result<()>>),
     Stop,
 }
 
@@ -143,6 +146,10 @@ impl PacketThread {
                 }
                 Ok(Command::Activate(spi)) => self.activate(spi),
                 Ok(Command::Remove(spi)) => self.remove(spi),
+                Ok(Command::Confine(rights, done)) => {
+                    // The handle waits for it.
+                    let _ = done.send(confine(rights));
+                }
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
@@ -221,6 +228,13 @@ impl PacketThread {
         let held: usize = self.devices.values().map(Device::held_packets).sum();
         self.context.counters.held.set(u64::try_from(held).unwrap_or(0));
     }
+}
+
+/// Drops the rights of this thread that moving packets does not need.
+fn confine(rights: WorkerRights) -> io::Result<()> {
+    let WorkerRights { capabilities, sockets } = rights;
+    sandbox::keep_capabilities(capabilities)?;
+    sandbox::filter_worker(sockets)
 }
 
 /// The numbers of descriptors in the epoll: the wake-up, sockets, TUN devices.

@@ -10,10 +10,11 @@ use tacit_ipsec::esp::DataLifetime;
 use tacit_ipsec::{Cipher, IntegrityHash};
 use tacit_sys::tun::Tun;
 
-use super::{ip, keys};
+use super::{ip, keys, peer};
 
 /// Runs until the standard input ends; prints the statistics for each line.
 pub(crate) fn run(end: &str) {
+    rustix::thread::set_no_new_privs(true).unwrap();
     let variable = |name: &str| std::env::var(name).unwrap();
     let cipher = match variable("PACKET_CIPHER").as_str() {
         "gcm" => Cipher::Aes256Gcm,
@@ -36,6 +37,7 @@ pub(crate) fn run(end: &str) {
         variable("PACKET_LOCAL").split(' ').map(|address| address.parse().unwrap()).collect();
     let (sender, events) = sync_channel::<PacketEvent>(16);
     let worker = PacketWorker::start(UdpUnderlay::bind(&addresses).unwrap(), sender).unwrap();
+    peer::confine(&worker);
     let tun = worker.add_tun(tun).unwrap();
     let spi = child.inbound.spi;
     let flows = child.local.iter().zip(&child.remote).flat_map(|(local, remote)| {

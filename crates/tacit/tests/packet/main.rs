@@ -23,6 +23,7 @@ const CHILD: &str = "PACKET_TEST_CHILD";
 /// second process.
 fn in_namespace(name: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
+        rustix::thread::set_no_new_privs(true).unwrap();
         return true;
     }
     let mut command = Command::new("timeout");
