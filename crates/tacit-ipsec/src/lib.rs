@@ -34,6 +34,8 @@ mod child;
 mod cipher;
 mod cipher_key;
 pub mod esp;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod ike;
 pub mod offload;
 pub mod packet;

@@ -33,7 +33,7 @@ const fn target(name: &'static str, bytes_max: usize, input: &'static str) -> Ta
 }
 
 /// All targets, sorted by name.
-pub(crate) const TARGETS: [Target; 30] = [
+pub(crate) const TARGETS: [Target; 33] = [
     target("attls", 4096, "AT-TLS policy, imported with a fixed map file"),
     target("certificate", 4096, "certificate or CRL in DER"),
     target("control", 1024, "request to the control socket of an agent"),
@@ -42,12 +42,15 @@ pub(crate) const TARGETS: [Target; 30] = [
     target("dns-files", 1024, "contents of /etc/hosts and /etc/resolv.conf"),
     target("dns-stream", 1024, "DNS messages over TCP"),
     target("enrolment", 2048, "messages between `tacit run` and an agent"),
+    target("esp", 4096, "ESP packets and inner packets; see crates/tacit-ipsec/src/fuzz.rs"),
     target("explain", 1024, "arguments of `tacit explain`, one per line"),
     target("filters", 4096, "IP filter rules, imported with a fixed AT-TLS policy"),
     target("handover", 4096, "reply of an agent to the agent that replaces it"),
     target("handshake", 4096, "bytes that a peer sends during a TLS handshake"),
     target("helper", 2048, "messages between an agent and its helper process"),
     target("icmp", 512, "ICMP error and the datagram that caused it"),
+    target("ike", 2048, "a script of two IKE connections; see ike/connection/fuzz.rs"),
+    target("ike-codec", 2048, "IKE message"),
     target("import-map", 4096, "map file of an import"),
     target("metrics", 1024, "HTTP request to the metrics socket"),
     target("netlink", 1024, "netlink messages from the kernel"),

@@ -223,13 +223,13 @@ impl OutboundSa {
         self.sequence = sequence;
     }
 
-    /// Seals a frame whose trailer the test has written.
-    #[cfg(test)]
-    pub(crate) fn seal_for_test(&mut self, frame: &mut [u8]) {
+    /// Seals a frame whose trailer the caller has written, for tests and fuzzing.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn seal_frame(&mut self, frame: &mut [u8]) -> Result<(), DropReason> {
         self.sequence += 1;
         let [.., a, b, c, d] = self.sequence.to_be_bytes();
         frame[4..8].copy_from_slice(&[a, b, c, d]);
         frame[..4].copy_from_slice(&self.spi.number().to_be_bytes());
-        self.transform.seal(frame, self.sequence).unwrap();
+        self.transform.seal(frame, self.sequence).map_err(|_| DropReason::Integrity)
     }
 }

@@ -204,7 +204,7 @@ fn padding_and_next_header_are_checked() {
         let text = header..frame.len() - 16;
         frame[text.end - 5..text.end].copy_from_slice(&[1, 2, 3, 3, 4]);
         change(&mut frame[text]);
-        outbound.seal_for_test(&mut frame);
+        outbound.seal_frame(&mut frame).unwrap();
         open(&mut inbound, &frame)
     };
     assert_eq!(inner.len() % 4, 3, "the padding has three bytes");

@@ -1,6 +1,7 @@
-//! Provides entry points that fuzz the parsers of IKE messages.
+//! Provides entry points that fuzz IKE.
 
 use super::codec::{IkeMessage, IkePayload, Proposal, encode_message};
+pub use super::connection::fuzz::exchange;
 
 /// Reads a message, writes what was read, and reads that again.
 ///

@@ -38,7 +38,7 @@ impl ExchangeType {
         }
     }
 
-    pub(super) fn from_number(number: u8) -> Self {
+    pub(crate) fn from_number(number: u8) -> Self {
         match number {
             34 => Self::SaInit,
             35 => Self::Auth,

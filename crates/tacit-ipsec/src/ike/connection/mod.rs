@@ -20,6 +20,8 @@ mod auth;
 mod child;
 mod event;
 mod fragments;
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) mod fuzz;
 mod inform;
 mod init;
 mod payloads;
@@ -231,6 +233,8 @@ impl IkeConnection {
             return;
         }
         match task {
+            // What the peer has made is deleted with the IKE SA, or as one that does not answer.
+            Task::Auth { .. } | Task::Child(_) | Task::RekeyIke(_) if self.has_ended => {}
             Task::Auth { child_spi } => self.handle_auth_response(now, spi, child_spi, opened),
             Task::Child(task) => self.handle_child_response(now, spi, task, opened),
             Task::RekeyIke(task) => self.handle_rekey_response(now, spi, task, opened),

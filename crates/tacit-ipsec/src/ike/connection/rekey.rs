@@ -105,7 +105,8 @@ impl IkeConnection {
     fn is_busy(&self, spi: u64) -> bool {
         let Some(sa) = self.sa(spi) else { return true };
         let changes_child = |task: &Task| matches!(task, Task::Child(_) | Task::DeleteChild { .. });
-        sa.state != SaState::Established
+        self.has_ended
+            || sa.state != SaState::Established
             || self.sas.len() >= SAS_MAX
             || sa.outstanding.as_ref().is_some_and(|one| changes_child(&one.task))
     }

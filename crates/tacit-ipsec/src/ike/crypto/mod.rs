@@ -15,7 +15,7 @@ pub use group::KeGroup;
 pub(crate) use group::KeySecret;
 pub(crate) use keys::{IkeKeys, IkeSpis, Nonces, child_keys, rekeyed_seed, seed};
 pub use prf::Prf;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) use random::TestRandom;
 pub use random::{RandomFailed, RandomSource};
 pub(crate) use random::{random_array, random_nonce, random_spi};

@@ -48,12 +48,12 @@ pub(crate) fn random_nonce(random: &mut dyn RandomSource) -> Result<Vec<u8>, Ran
 
 const NONCE_BYTES: usize = 32;
 
-/// Random bytes from a seed, the same in each run. For tests only.
-#[cfg(test)]
+/// Random bytes from a seed, the same in each run. For tests and fuzzing only.
+#[cfg(any(test, feature = "fuzz"))]
 #[derive(Debug)]
 pub(crate) struct TestRandom(pub(crate) u64);
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzz"))]
 impl RandomSource for TestRandom {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), RandomFailed> {
         for byte in bytes {

@@ -67,7 +67,8 @@ impl IkeConnection {
     ) -> Result<Option<u32>, u16> {
         let is_busy = self.sa(spi).is_none_or(|sa| {
             let rekeys = |task: &Task| matches!(task, Task::RekeyIke(_));
-            sa.state != SaState::Established
+            self.has_ended
+                || sa.state != SaState::Established
                 || sa.outstanding.as_ref().is_some_and(|one| rekeys(&one.task))
         });
         if is_busy {

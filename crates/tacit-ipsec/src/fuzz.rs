@@ -1,0 +1,188 @@
+//! Provides an entry point that fuzzes the data path: opening ESP packets, and joining and dividing
+//! what they contain.
+
+use crate::child::{ChildSa, EspSpi, SaKeys};
+use crate::cipher::{Cipher, IntegrityHash};
+use crate::esp::{DataLifetime, InboundSa, Opened, OutboundSa, UdpContent};
+use crate::offload::{
+    COALESCED_MAX, Offload, OpenedPacket, Segments, VNET_HEADER_BYTES, coalesce, fill_checksum,
+};
+use crate::packet::IpPacket;
+use crate::secret::SecretBytes;
+use crate::selector::TrafficSelector;
+
+/// Reads bytes as datagrams of the peer. The first byte selects the cipher; each datagram has its
+/// length, in two bytes, and its kind before it:
+///
+/// * an ESP packet of a stranger;
+/// * the plaintext of an ESP packet, which this function seals, so that it is authentic;
+/// * an inner packet.
+///
+/// Then the inner packets are joined and divided again.
+///
+/// # Panics
+///
+/// If joining and dividing does not give the same packets, or lengths are wrong.
+pub fn esp(input: &[u8]) {
+    let Some((&choice, mut rest)) = input.split_first() else { return };
+    let Some(mut tunnel) = Tunnel::new(CIPHERS[usize::from(choice) % CIPHERS.len()]) else {
+        return;
+    };
+    let mut buffer = Vec::new();
+    let mut packets = Vec::new();
+    while let Some((&[high, low, kind], after)) = rest.split_first_chunk::<3>() {
+        let length = usize::from(u16::from_be_bytes([high & 7, low])).min(after.len());
+        let (bytes, after) = after.split_at(length);
+        rest = after;
+        match kind % 4 {
+            0 => tunnel.open(bytes.to_vec(), kind),
+            1 => tunnel.open_authentic(bytes, kind),
+            2 => offloaded(bytes, kind),
+            _ => {}
+        }
+        let Ok(parsed) = IpPacket::parse(bytes) else { continue };
+        assert!(parsed.transport_at <= parsed.bytes && parsed.bytes <= bytes.len());
+        let place = buffer.len()..buffer.len() + parsed.bytes;
+        buffer.extend_from_slice(&bytes[..parsed.bytes]);
+        packets.push(OpenedPacket { parsed, place });
+    }
+    joined(&mut buffer, &packets);
+}
+
+/// Both directions of a tunnel with itself.
+struct Tunnel {
+    cipher: Cipher,
+    outbound: OutboundSa,
+    inbound: InboundSa,
+}
+
+impl Tunnel {
+    fn new(cipher: Cipher) -> Option<Self> {
+        let keys = || {
+            let encryption = vec![7; cipher.key_bytes() + cipher.salt_bytes()];
+            let integrity = SecretBytes::new(vec![9; cipher.integrity_key_bytes()]);
+            let spi = EspSpi::new(0x1234_5678)?;
+            Some(SaKeys { spi, encryption: SecretBytes::new(encryption), integrity })
+        };
+        let net = |third| {
+            let last = [10, third, 255, 255].into();
+            TrafficSelector::of_addresses([10, third, 0, 0].into(), last)
+        };
+        let child = ChildSa {
+            cipher,
+            has_extended_sequence: true,
+            inbound: keys()?,
+            outbound: keys()?,
+            local: vec![net(1)?],
+            remote: vec![net(2)?],
+        };
+        Some(Self {
+            cipher,
+            outbound: OutboundSa::new(&child, DataLifetime::UNLIMITED).ok()?,
+            inbound: InboundSa::new(&child, DataLifetime::UNLIMITED).ok()?,
+        })
+    }
+
+    fn open(&mut self, mut frame: Vec<u8>, traffic_class: u8) {
+        let _ = UdpContent::of(&frame);
+        // Both results are valid.
+        if let Ok(Opened::Packet(packet, place)) = self.inbound.open(&mut frame, traffic_class) {
+            assert_eq!(place.len(), packet.bytes);
+            let again = frame.get(place).map(IpPacket::parse);
+            assert_eq!(again, Some(Ok(packet)), "what is delivered is the packet that was checked");
+        }
+    }
+
+    /// Seals a plaintext with its padding and next header as they are.
+    fn open_authentic(&mut self, text: &[u8], traffic_class: u8) {
+        let header = vec![0; self.outbound.header_bytes()];
+        let icv = vec![0; self.cipher.icv_bytes()];
+        let mut frame = [&header[..], text, &icv].concat();
+        // CBC encrypts whole blocks only.
+        if self.outbound.seal_frame(&mut frame).is_ok() {
+            self.open(frame, traffic_class);
+        }
+    }
+}
+
+/// A packet of a program as the kernel passes it: a `virtio_net_hdr`, then the packet.
+fn offloaded(bytes: &[u8], kind: u8) {
+    let Some((header, packet)) = bytes.split_first_chunk::<VNET_HEADER_BYTES>() else { return };
+    let Ok(offload) = Offload::parse(*header) else { return };
+    let _ = fill_checksum(&mut packet.to_vec(), offload);
+    let Ok(parsed) = IpPacket::parse(packet) else { return };
+    let segment_bytes = match offload {
+        Offload::TcpSegments { segment_bytes } => segment_bytes,
+        _ => usize::from(kind),
+    };
+    divide(&parsed, packet, segment_bytes.max(MSS_MIN));
+}
+
+fn divide(parsed: &IpPacket, packet: &[u8], segment_bytes: usize) -> Vec<Vec<u8>> {
+    let mut divided = Vec::new();
+    let Some(mut segments) = Segments::of(parsed, packet, segment_bytes) else { return divided };
+    while let Some(bytes) = segments.next_bytes() {
+        assert!(bytes <= packet.len());
+        let mut one = vec![0; bytes];
+        segments.write_next(&mut one);
+        divided.push(one);
+    }
+    divided
+}
+
+/// Joins the packets, divides the large ones again, and compares.
+fn joined(buffer: &mut [u8], packets: &[OpenedPacket]) {
+    let before = buffer.to_vec();
+    let mut rest = packets;
+    while let Some(first) = rest.first() {
+        let one = coalesce(buffer, rest);
+        assert!((1..=COALESCED_MAX.min(rest.len())).contains(&one.packets));
+        let (taken, after) = rest.split_at(one.packets);
+        rest = after;
+        if one.packets == 1 {
+            assert_eq!(buffer[first.place.clone()], before[first.place.clone()]);
+            continue;
+        }
+        let mut large = buffer[first.place.clone()].to_vec();
+        for other in &taken[1..] {
+            large.extend_from_slice(&buffer[other.place.start + one.payload_at..other.place.end]);
+        }
+        let Ok(Offload::TcpSegments { segment_bytes }) = Offload::parse(one.vnet_header) else {
+            panic!("a large packet without its offload");
+        };
+        let Ok(parsed) = IpPacket::parse(&large) else { panic!("a large packet that is invalid") };
+        for (again, original) in divide(&parsed, &large, segment_bytes).iter().zip(taken) {
+            let mut again = again.clone();
+            let mut original = before[original.place.clone()].to_vec();
+            assert_eq!(again.len(), original.len());
+            if parsed.is_v4() {
+                // Packets that must not be fragmented may all have the same identification.
+                for packet in [&mut again, &mut original] {
+                    packet[4..6].fill(0);
+                    packet[10..12].fill(0);
+                }
+            }
+            assert_eq!(again, original);
+        }
+    }
+}
+
+const CIPHERS: [Cipher; 3] =
+    [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305, Cipher::Aes128Cbc(IntegrityHash::Sha256)];
+/// The kernel divides into segments of at least this length; smaller ones only take time.
+const MSS_MIN: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_do_no_harm(bytes in vec(any::<u8>(), 0..600)) {
+            esp(&bytes);
+        }
+    }
+}
