@@ -5,11 +5,11 @@
 //! BatchSocket::receive:  the same, if the kernel has joined them; otherwise one datagram
 //! ```
 //!
-//! All datagrams of a batch have the same length, except that the last may be shorter. A kernel or
-//! a path that cannot divide batches gets one datagram in each call.
+//! All datagrams of a batch have the same length, except that the last may be shorter. If the
+//! kernel or the path cannot divide batches, each call sends one datagram.
 //!
-//! Datagrams are not fragmented unless the caller allows it, so that the kernel learns the MTU of
-//! the path, and [`BatchSocket::send`] reports datagrams that exceed it.
+//! Datagrams are fragmented only if the caller allows fragments. So the kernel learns the MTU of
+//! the path, and [`BatchSocket::send`] reports datagrams that exceed this MTU.
 //!
 //! Limits: [`BATCH_DATAGRAMS_MAX`], [`BATCH_BYTES_MAX`].
 

@@ -1,7 +1,8 @@
 //! Receives one message from a socket, with its sender and the control messages that the socket was
 //! configured for (`IP_RECVORIGDSTADDR`, `IP_RECVERR`). Sends one message with control messages.
 //!
-//! The layout of control messages is that of the kernel, which is the same for every C library.
+//! The kernel defines the layout of control messages, so the layout does not depend on the C
+//! library.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

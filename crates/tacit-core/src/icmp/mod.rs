@@ -7,7 +7,7 @@
 //! quoted      the IP and UDP headers of the datagram, and as much of its data as fits
 //! ```
 //!
-//! The sender's kernel finds the socket by the quoted headers. It reports the error that the
+//! The sender's kernel finds the socket by the quoted headers, and reports the error that the
 //! program would get without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH` or `EMSGSIZE`.
 //!
 //! The quoted datagram is reconstructed: its identification, checksum and options differ from the

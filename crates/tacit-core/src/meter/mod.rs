@@ -1,10 +1,10 @@
 //! Measures what the CPU time of a thread is used for. It also defines the cells of the ledger: a
 //! cell is the CPU time of one component for one rule.
 //!
-//! When a thread begins another kind of work, it reads a cheap clock (a *stamp*). It adds the ticks
-//! since the last stamp to the kind of work that it has done. At the end of each short interval (a
-//! *window*) the thread reads its CPU clock once. It converts the ticks of the window to
-//! nanoseconds, so that their sum is the CPU time of the window:
+//! When a thread begins another kind of work, the thread reads a cheap clock (a *stamp*). It adds
+//! the ticks since the last stamp to the kind of work that has just ended. At the end of each short
+//! interval (a *window*) the thread reads its CPU clock once. It converts the ticks of the window
+//! to nanoseconds, so that their sum is the CPU time of the window:
 //!
 //! ```text
 //!   stamps        |receive|seal|   send   |  (waits: no ticks)  |receive|open|send|

@@ -1,6 +1,6 @@
 //! Defines the peers of IPsec tunnels: `[ike.NAME]` of a policy.
 //!
-//! The words for algorithms are those of strongSwan, so a proposal can be copied from the
+//! Algorithms have the names that strongSwan uses, so a user can copy a proposal from the
 //! configuration of a peer. DES, 3DES, MD5, SHA-1 and groups below 2048 bits have no variant (RFC
 //! 8221, RFC 8247).
 

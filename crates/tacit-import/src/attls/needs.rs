@@ -1,5 +1,5 @@
-//! Collects the entries that the map file of an import lacks. Reports them together, with the lines
-//! that the user must add.
+//! Collects the entries that the map file of an import lacks. Reports these entries together, with
+//! the lines that the user must add.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Signs with the key that the script has made, and verifies signatures of its other key. A
-//! certificate is trusted if it is the one of the script.
+//! Signs with a key that the test script has made, and verifies signatures of the script's other
+//! key. Only the certificate that the script has made is trusted.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use aws_lc_rs::rand::SystemRandom;

@@ -9,8 +9,8 @@
 //! all other calls       allowed
 //! ```
 //!
-//! There are two forms of the filter. With the first, the kernel returns these errors itself. With
-//! the second, the kernel notifies another process ([`super::notify`]), which returns the same
+//! The filter has two forms. With the first form, the kernel returns these errors itself. With the
+//! second form, the kernel notifies another process ([`super::notify`]), which returns the same
 //! errors and reports each call.
 //!
 //! A kernel may offer several ABIs with different system call numbers. The filter knows the numbers

@@ -1,4 +1,5 @@
-//! Tests which packets of a program leave by a TUN device. The test reads and answers them itself.
+//! Tests which packets of a program leave through a TUN device. The test itself reads and answers
+//! these packets.
 
 use std::io::{ErrorKind, IoSlice};
 use std::net::{IpAddr, SocketAddr};

@@ -9,7 +9,8 @@
 //! Credentials that cannot work are reported as errors when they are loaded, before any connection
 //! is opened. Examples are a missing key, a key that other users can read, and an expired
 //! certificate. Credentials that will probably not work cause warnings. Only rustls holds a private
-//! key, in this process or in a [signer](crate::signer). No message contains a byte of it.
+//! key, in this process or in a [signer](crate::signer). No message contains a byte of a private
+//! key.
 //!
 //! The caller loads again when one of the files has changed
 //! ([`FileStamp`](crate::files::FileStamp)), and keeps the old credentials if loading fails. Not

@@ -1,5 +1,5 @@
 //! Answers the requests that the agent receives on its control socket: displays, reload, drain,
-//! restart, closing connections, and the hand-over of sockets to a successor.
+//! restart, close of connections, and hand-over of sockets to a successor.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! While a policy waits for its confirmation, another policy with `--confirm` may replace it.
-//! Without a confirmation, the agent still returns to the policy before the first of them. The
-//! caller provides the current time.
+//! Without a confirmation, the agent returns to the policy that was installed before the first of
+//! these. The caller provides the current time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Listens on the outside addresses through which clients connect to servers in a run.
 //!
-//! The agent binds such an address when the run begins and keeps it until the run ends. It listens
-//! only while a program of the run listens on the rule's `local-ports`. Otherwise the kernel
-//! refuses connections, as for any port without a listener.
+//! The agent binds such an address when the run begins and keeps it until the run ends. The agent
+//! listens only while a program of the run listens on the rule's `local-ports`. Otherwise the
+//! kernel refuses connections, as for any port without a listener.
 //!
 //! If several runs of an agent need the same address, it belongs to the first of these runs.
 

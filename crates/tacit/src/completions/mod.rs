@@ -2,9 +2,9 @@
 //! knows.
 //!
 //! clap generates scripts that complete commands and options. This module appends functions that
-//! complete the names of rules and runs and the ids of connections. They call the hidden command
-//! `tacit names`, which queries the agent. If no agent answers at once, `tacit names` prints
-//! nothing.
+//! complete the names of rules and runs and the ids of connections. These functions call the hidden
+//! command `tacit names`, which queries the agent. If no agent answers at once, `tacit names`
+//! prints nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -9,10 +9,10 @@
 //! For example, a TFTP server answers from another port. If the rule has `answers = "any"`, answers
 //! may also come from other addresses. For each such source, the agent has a socket inside the run,
 //! bound to the address of the source. Datagrams that the program sends to the source arrive at
-//! this socket. The agent sends them from the flow's outside socket, so that the source gets all
-//! datagrams of the flow from the same port. There is no socket for a source that a rule denies. If
-//! the program has connected its socket, the kernel drops datagrams from other sources, as it does
-//! outside a run.
+//! this socket. The agent sends these datagrams from the flow's outside socket, so that the source
+//! gets all datagrams of the flow from the same port. A source that a rule denies gets no socket.
+//! If the program has connected its socket, the kernel drops datagrams from other sources, as it
+//! does outside a run.
 //!
 //! Limits: [`ANSWERERS_MAX`] sources for each flow. A source is removed after [`SILENT_MAX`]
 //! without a datagram. While the socket of a source is created, at most [`EARLY_BYTES_MAX`] wait

@@ -303,8 +303,8 @@ fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
             "congestion control",
             "tcp_congestion_control",
             format!(
-                "program and agent use the congestion control {congestion_control}, whichever the \
-                 host uses"
+                "program and agent use the congestion control {congestion_control}, which may \
+                 differ from that of the host"
             ),
             "program and agent use the congestion control of the host, which may delay packets",
         ),

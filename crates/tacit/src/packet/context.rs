@@ -1,4 +1,4 @@
-//! Defines [`Context`]: what both directions of a packet worker use.
+//! Defines [`Context`]: the state that both directions of a packet worker use.
 
 use std::fmt;
 use std::sync::Arc;

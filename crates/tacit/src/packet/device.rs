@@ -1,7 +1,8 @@
 //! Defines [`Device`]: a TUN device of a worker, with the packets that wait for its first tunnel.
 //!
 //! IKE takes some milliseconds to negotiate a tunnel, but TCP repeats its first packet only after a
-//! second. So the first packets of a device without tunnel are held, and sent with the tunnel.
+//! second. So the worker holds the first packets of a device without a tunnel, and sends them when
+//! the tunnel exists.
 //!
 //! Limits: [`HELD_PACKETS_MAX`], [`HELD_TURNS_MAX`], [`DEMANDS_MAX`].
 

@@ -5,9 +5,9 @@
 //!        ─> permitted ─> TCP packets of one connection joined ─> TUN write
 //! ```
 //!
-//! The kernel joins datagrams of one peer, also of different kinds, so each is examined. After a
-//! full batch more are received before any is written: the longer the list of packets, the more can
-//! be joined.
+//! The kernel joins datagrams of one peer, even of different kinds. So each datagram is examined.
+//! After a full batch, the worker receives another batch before it writes: a longer list contains
+//! more packets that can be joined.
 //!
 //! Limits: [`RECEIVES_MAX`] batches in one buffer, [`ROUNDS_PER_TURN`] buffers in one turn.
 

@@ -9,13 +9,13 @@
 //! ```
 //!
 //! [`PacketWorker`] is the handle of the thread, which owns all devices and tunnels of one
-//! [`UdpUnderlay`]. The thread knows no policy: a [`Tunnel`] states which flows it permits, and a
-//! packet without tunnel is dropped, never sent in clear.
+//! [`UdpUnderlay`]. The thread knows no policy: a [`Tunnel`] states which flows it permits. The
+//! thread drops a packet without a tunnel, and never sends it in clear.
 //!
 //! The driver of IKE decides when a NAT needs a keepalive; the worker only sends it. Keepalives and
-//! dummy packets that arrive are counted and dropped. The peer's address changes only after a
-//! packet that passes the integrity check and has a higher sequence number than all before, and
-//! only for a tunnel with [`PeerAddress::Roaming`].
+//! dummy packets that arrive are counted and dropped. The peer's address can change only for a
+//! tunnel with [`PeerAddress::Roaming`]. It changes after a packet that passes the integrity check
+//! and has a higher sequence number than all earlier packets.
 //!
 //! In reading order: `tunnel`, `table`, `outbound`, `inbound`, `thread`.
 
@@ -233,8 +233,10 @@ impl Drop for PacketWorker {
 impl fmt::Display for PacketWorkerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::KeyLength(error) => write!(f, "the keys do not fit their cipher: {error:?}"),
-            Self::Ended => write!(f, "the thread tacit-packet has ended: this is a fault in tacit"),
+            Self::KeyLength(error) => {
+                write!(f, "the keys do not have the length that the cipher needs: {error:?}")
+            }
+            Self::Ended => write!(f, "the thread tacit-packet has ended; this is a bug in tacit"),
         }
     }
 }

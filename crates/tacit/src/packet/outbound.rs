@@ -5,10 +5,11 @@
 //! ```
 //!
 //! Frames of one length for one peer are collected and sent in one call. A batch ends with a
-//! shorter frame, and when the device has no further packet: nothing waits for company.
+//! shorter frame, or when the device has no further packet. So no frame waits for another one.
 //!
-//! A packet that exceeds the path is answered with an ICMP error, from which the sender learns the
-//! MTU (RFC 1191, RFC 8201). If it may be fragmented, its ESP packet is.
+//! If a packet exceeds the MTU of the path, the worker sends an ICMP error, from which the sender
+//! learns the MTU (RFC 1191, RFC 8201). If the packet may be fragmented, the worker fragments the
+//! ESP packet instead.
 //!
 //! Limits: [`PACKETS_PER_TURN`], the length and number of datagrams in a batch.
 

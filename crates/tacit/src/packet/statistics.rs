@@ -1,4 +1,4 @@
-//! Defines what displays read about a packet worker: [`PacketStatistics`].
+//! Defines [`PacketStatistics`]: the counters of a packet worker that displays read.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

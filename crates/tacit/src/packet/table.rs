@@ -1,7 +1,8 @@
-//! Defines [`TunnelTable`]: the tunnels of a worker, found by inbound SPI or by outbound packet.
+//! Defines [`TunnelTable`]: the tunnels of a worker. Finds a tunnel by the SPI of an inbound
+//! packet, or by the content of an outbound packet.
 //!
-//! A packet takes the newest active tunnel of its TUN device that matches, so a tunnel with new
-//! keys replaces the one before. The old one still opens packets until it is removed.
+//! An outbound packet gets the newest active tunnel of its TUN device that matches. So a tunnel
+//! with new keys replaces the old tunnel. The old tunnel still opens packets until it is removed.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,6 +1,7 @@
-//! Runs the thread of a packet worker: it waits for packets and for orders of its handle.
+//! Runs the thread of a packet worker. The thread waits for packets and for commands from its
+//! handle.
 //!
-//! Limits: [`COMMANDS_MAX`] orders wait.
+//! Limit: at most [`COMMANDS_MAX`] commands wait.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

@@ -1,8 +1,8 @@
 //! Defines [`Tunnel`]: a pair of SAs for the packets of one TUN device, and the flows that the
 //! policy permits in it.
 //!
-//! The selectors of an SA often comprise more than the policy permits, for example all ports of a
-//! network. So each packet must also belong to a [`TunnelFlow`], in both directions.
+//! The selectors of an SA often match more packets than the policy permits, for example all ports
+//! of a network. So each packet must also belong to a [`TunnelFlow`], in both directions.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! Two workers transfer the data of unmodified programs, and a tap sees only ESP.
+//! Tests that two workers transfer the data of unmodified programs, and that only ESP packets are
+//! on the network link between them.
 //!
 //! ```text
 //!   program ─ tacit0 ─ worker 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 worker ─ tacit0 ─ program

@@ -1,4 +1,4 @@
-//! A process with one worker, which the scripts of `bulk` start: one end of a tunnel.
+//! Runs one end of a tunnel: a process with one worker. The scripts of `bulk` start this process.
 
 use std::io::BufRead;
 use std::sync::mpsc::sync_channel;

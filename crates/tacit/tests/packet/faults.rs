@@ -1,4 +1,4 @@
-//! What a peer sends wrongly is dropped, each for its own reason.
+//! Tests that a worker drops each kind of invalid packet from a peer, with a reason of its own.
 
 use std::net::TcpListener;
 

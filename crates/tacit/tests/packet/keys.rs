@@ -1,4 +1,4 @@
-//! Makes child SAs by hand, in place of IKE.
+//! Creates child SAs for the tests, in place of IKE.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Tunnels come, replace each other and end, and paths and peers change.
+//! Tests how tunnels begin, replace each other and end, and how a worker handles changes of paths
+//! and peers.
 
 use std::net::UdpSocket;
 use std::time::Duration;

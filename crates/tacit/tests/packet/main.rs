@@ -1,7 +1,7 @@
 //! Tests the data path of IPsec with TUN devices, in network namespaces of the tests.
 //!
-//! `faults` is a peer that makes mistakes, in one process with the worker. `bulk` joins two
-//! workers, each in a namespace of its own, and transfers data of unmodified programs.
+//! In `faults`, a peer in the worker's process sends invalid packets. In `bulk`, two workers in
+//! separate namespaces transfer the data of unmodified programs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! A worker with a TUN device, and a peer in the same process that opens and seals packets itself.
+//! Provides a worker with a TUN device, and a peer in the same process that opens and seals packets
+//! itself.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, sync_channel};

@@ -19,8 +19,8 @@
 //! attacker who forges an answer must guess it. A server that changes the case is queried again in
 //! lower case with another ID. The case is not checked over TCP.
 //!
-//! If several programs wait for the same query, it is sent once and all of them get the answer. If
-//! a program repeats a query, the client sends it to the server again.
+//! If several programs wait for the same query, the client sends the query once, and all these
+//! programs get the answer. If a program repeats a query, the client sends it to the server again.
 //!
 //! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each. After a query is
 //! answered, the client still expects answers of other servers, at most [`LATE_MAX`] of them. Such

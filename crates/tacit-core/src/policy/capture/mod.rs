@@ -6,7 +6,7 @@
 //!
 //! The kernel's sets need disjoint ranges of addresses and ports; [`captured`] splits overlapping
 //! ranges and merges adjacent ones (`sweep`). The cost grows with the number of rules, names and
-//! ranges, and everything is computed again when one of them changes.
+//! ranges. When one of them changes, the whole result is computed again.
 //!
 //! A rule that selects destinations by name has no range of its own. The caller passes the
 //! addresses that DNS has returned for the name (`learnt`). Loopback and link-local addresses are

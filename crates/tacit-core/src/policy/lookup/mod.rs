@@ -1,10 +1,10 @@
 //! Finds the rule for a flow, at a cost that does not grow with the number of rules.
 //!
 //! Rules differ mostly in values, such as an address or a port, and have few different *shapes*. A
-//! rule can compare four values: local address and port, remote address and port. Its shape is the
-//! number of bits that it compares of each. The index has one hash table for each shape, and a
-//! look-up searches each table once. This is called tuple space search; the classifier of Open
-//! vSwitch works in the same way.
+//! rule can compare four values: local address and port, remote address and port. The shape of the
+//! rule is the number of bits that it compares of each value. The index has one hash table for each
+//! shape, and a look-up searches each table once. This is called tuple space search; the classifier
+//! of Open vSwitch works in the same way.
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! * A range is split into prefixes: an IPv4 range into at most 62, a port range into at most 30.
-//!   Rules with names have a shape of their own. Rules with wildcard names have another one, which
-//!   is searched once for each label of the flow's name.
+//!   Rules with names have a shape of their own. Rules with wildcard names have another shape,
+//!   which is searched once for each label of the flow's name.
 //! * A rule that is found by its key is then compared completely with the flow, including its
 //!   `program` and `user`, which are not part of a shape. So a table may return a rule that does
 //!   not match, but it never misses a rule that matches.

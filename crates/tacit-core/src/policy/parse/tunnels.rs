@@ -1,4 +1,4 @@
-//! Compares rules with `ipsec` with each other and with the rules before them.
+//! Rejects rules with `ipsec` that conflict with each other or with an earlier rule.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

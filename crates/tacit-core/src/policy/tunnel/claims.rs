@@ -1,4 +1,4 @@
-//! Keeps disjoint ranges of addresses: the first that claims an address gets it.
+//! Assigns each address to the first rule that selects this address, as disjoint ranges.
 
 use std::collections::BTreeMap;
 

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Groups of one direction share no packet, so their order does not matter. The kernel knows no
-//! program, user or name: `parse` rejects policies in which such a condition of an earlier rule
-//! takes flows out of a tunnel. Limits: [`TUNNEL_GROUPS_MAX`], [`TUNNEL_PREFIXES_MAX`],
+//! program, user or name. So `parse` rejects a policy if an earlier rule with such a condition
+//! matches flows of a tunnel. Limits: [`TUNNEL_GROUPS_MAX`], [`TUNNEL_PREFIXES_MAX`],
 //! [`TUNNEL_RANGES_MAX`].
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Compares routes with the rules that they stand for.
+//! Tests that the computed routes select the same packets as the rules.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

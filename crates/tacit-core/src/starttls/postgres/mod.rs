@@ -8,14 +8,15 @@
 //! ```
 //!
 //! The first four bytes of every message before the StartupMessage are its length, the next four
-//! its type. A client may also begin with the handshake itself ("direct" TLS). Its first byte is
-//! then 0x16. No other message begins with this byte, because its length would exceed 350 MB. The
-//! handshake must negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires. This proves that
-//! the client was not redirected from a server of another protocol.
+//! its type. A client may also begin with the handshake itself ("direct" TLS). The client's first
+//! byte is then 0x16. No other message begins with this byte, because its length would exceed 350
+//! MB. The handshake must negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires. This proves
+//! that the client was not redirected from a server of another protocol.
 //!
 //! A CancelRequest is a separate connection with one message; the server acts on it and closes
-//! without an answer. Its secret key has 4 bytes, and up to 256 from protocol 3.2 on. Most clients
-//! send it in clear even if they use TLS; libpq 17 and later send it under TLS.
+//! without an answer. The secret key in this message has 4 bytes, and up to 256 from protocol 3.2
+//! on. Most clients send a CancelRequest in clear even if they use TLS; libpq 17 and later send it
+//! under TLS.
 //!
 //! In the server role an SSLRequest is answered `S` and a GSSENCRequest `N`. In the client role
 //! tacit sends the SSLRequest, and answers `N` to the program. Under TLS nothing is parsed.

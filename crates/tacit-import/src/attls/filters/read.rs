@@ -231,7 +231,7 @@ impl<'r> Reader<'r> {
             self.findings.changed(
                 &action.at,
                 message,
-                "set DiscardAction ICMP, which is most like tacit",
+                "set DiscardAction ICMP: z/OS then returns an error, as tacit does",
             );
         }
         let logging = action.field("IpFilterLogging").map_or("No", |field| field.value.as_str());

@@ -1,4 +1,4 @@
-//! Refuses messages of later versions of IKE (RFC 7296 section 2.5).
+//! Rejects messages of later versions of IKE (RFC 7296 section 2.5).
 
 use super::chain::IkePayload;
 use super::header::{

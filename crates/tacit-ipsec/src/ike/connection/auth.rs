@@ -309,8 +309,8 @@ fn wrong_method(method: AuthMethod, wanted: &str) -> IkeFailure {
 
 fn wrong_key(peer: &IkeIdentity) -> IkeFailure {
     let message = format!(
-        "the peer {peer} has another shared key than the policy: configure the same key on both \
-         sides"
+        "the shared key of the peer {peer} differs from the shared key in the policy: configure \
+         the same key on both sides"
     );
     IkeFailure::new("wrong-shared-key", FailureSide::Both, message)
 }

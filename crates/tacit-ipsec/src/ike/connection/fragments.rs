@@ -1,8 +1,8 @@
 //! Joins the fragments of a message (RFC 7383 section 2.6).
 //!
-//! A fragment is kept only after its integrity is verified. A peer repeats all fragments of a
-//! request until it has the response, so a message that lacks fragments needs no timer: it is
-//! completed, or the IKE SA ends.
+//! This module stores a fragment only after it has verified the integrity of the fragment. A peer
+//! repeats all fragments of a request until the peer receives the response. So an incomplete
+//! message needs no timer: the missing fragments arrive, or the IKE SA ends.
 //!
 //! Limits: 64 fragments, [`MESSAGE_BYTES_MAX`] bytes; each IKE SA joins one request and one
 //! response at a time.

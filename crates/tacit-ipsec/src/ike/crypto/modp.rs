@@ -1,4 +1,4 @@
-//! Computes the key exchange with integers modulo a prime of 2,048 bits: MODP-2048 (RFC 3526
+//! Computes the key exchange MODP-2048, with integers modulo a prime of 2,048 bits (RFC 3526
 //! section 3).
 //!
 //! The arithmetic takes the same time for every exponent of the same length.

@@ -8,13 +8,14 @@
 //! ```
 //!
 //! The cookie is a MAC of the sender's address, SPI and nonce. An attacker with a forged address
-//! does not receive the cookie. tacit stores no state before a request contains the cookie. All
-//! senders need one, also those that tacit has never seen.
+//! does not receive the cookie. tacit stores no state before a request contains the cookie. Under
+//! load, every sender needs a cookie.
 //!
-//! Limits: [`HALF_OPEN_MAX`] half-open IKE SAs, [`HALF_OPEN_OF_ADDRESS_MAX`] of one address, where
-//! the addresses of an IPv6 network of 64 bits count as one; [`FIRST_REQUEST_BYTES_MAX`] of a first
-//! request. A half-open IKE SA stores its first request and at most 32 KB of fragments, so all of
-//! them use less than 40 MB. An attacker needs 64 addresses to keep other peers out.
+//! Limits: [`HALF_OPEN_MAX`] half-open IKE SAs in total, [`HALF_OPEN_OF_ADDRESS_MAX`] for one
+//! address, [`FIRST_REQUEST_BYTES_MAX`] for a first request. An IPv6 network with a prefix of 64
+//! bits counts as one address. A half-open IKE SA stores its first request and at most 32 KB of
+//! fragments, so all half-open IKE SAs use less than 40 MB. An attacker needs 64 addresses to block
+//! other peers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Checks limits, cookies, and a flood of first requests.
+//! Tests the limits and cookies for first requests, and a flood of first requests.
 
 use std::sync::Arc;
 

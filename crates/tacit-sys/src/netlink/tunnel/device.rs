@@ -1,4 +1,4 @@
-//! Configures the TUN device of a run: its size of packets, its state and its addresses.
+//! Configures the TUN device of a run: its MTU, its state and its addresses.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,9 @@ use crate::netlink::socket::Netlink;
 pub(super) fn index(route: &mut Netlink, name: &str) -> Result<u32, Error> {
     let links = links(route)?;
     let found = links.into_iter().find(|(_, link)| link.name == name);
-    found.map(|(index, _)| index).ok_or(Error::Invalid("there is no TUN device of this name"))
+    found
+        .map(|(index, _)| index)
+        .ok_or(Error::Invalid("the namespace has no TUN device with this name"))
 }
 
 /// Brings the device up, with exactly these addresses.

@@ -1,4 +1,5 @@
-//! Routes the protected flows of a run into its TUN device, before its other routes.
+//! Routes the protected flows of a run to the run's TUN device. These routes have precedence over
+//! all other routes of the run.
 //!
 //! ```text
 //! priority
@@ -15,15 +16,15 @@
 //! ```
 //!
 //! The route of a run for all addresses is in the table `local`, which the kernel looks at first.
-//! So that table gets a later place: first it is added there, then it is removed from the first
-//! place.
+//! So this module moves the rule for the table `local` to a later place: it adds the rule there,
+//! then removes the rule at the first place.
 //!
 //! If the process that holds the device ends, the device and its routes disappear. The
 //! `unreachable` routes stay, so that programs get `EHOSTUNREACH`, and no packet takes the route
-//! for all addresses instead. They are installed before all other routes.
+//! for all addresses instead. The `unreachable` routes are installed before all other routes.
 //!
-//! A change installs the new rules beside the old ones, and then removes the old ones. The state is
-//! in the kernel only: any process with the netlink socket can continue.
+//! A change installs the new rules beside the old rules, and then removes the old rules. The state
+//! is in the kernel only: any process with the netlink socket can continue.
 //!
 //! Limits: [`GROUPS_MAX`], [`ROUTES_MAX`].
 

@@ -8,9 +8,10 @@
 //! all threads             only capabilities that the policy needs
 //! ```
 //!
-//! Existing threads enter the sandbox here; new threads inherit it. A sandbox cannot be widened. If
-//! a new policy needs another directory, `tacit restart` is required. The supervisor, which has no
-//! sandbox, then starts a successor, and the successor enters a sandbox for the new policy.
+//! Existing threads enter the sandbox here; new threads inherit the sandbox. A sandbox cannot be
+//! widened. If a new policy needs another directory, `tacit restart` is required. The supervisor,
+//! which has no sandbox, then starts a successor, and the successor enters a sandbox for the new
+//! policy.
 //!
 //! If the kernel does not support a part of the sandbox, the agent runs without it; `tacit show
 //! limits` shows which parts are in force.

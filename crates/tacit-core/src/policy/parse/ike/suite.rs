@@ -1,4 +1,4 @@
-//! Parses proposals: the algorithms of IKE and ESP in the words of strongSwan.
+//! Parses proposals: the algorithms of IKE and ESP, with the names that strongSwan uses.
 
 use crate::message_id::MessageId;
 use crate::policy::ike::{EspSuite, IkeGroup, IkeSuite, Sha2, TunnelCipher};

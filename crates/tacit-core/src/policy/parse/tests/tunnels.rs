@@ -1,4 +1,4 @@
-//! Tests `[ike.NAME]`, and rules with `ipsec` beside each other.
+//! Tests `[ike.NAME]`, and policies with several rules with `ipsec`.
 
 use super::{errors, sound};
 use crate::policy::{IkeName, IkePeer, IkeSuite, InnerAddressSource};

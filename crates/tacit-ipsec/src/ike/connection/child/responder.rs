@@ -1,5 +1,5 @@
-//! Accepts child SAs that the peer requests: the first, new ones, and replacements (RFC 7296
-//! sections 1.2, 1.3.1, 1.3.3 and 2.25).
+//! Accepts the child SAs that the peer requests: the first child SA, further child SAs, and
+//! replacements (RFC 7296 sections 1.2, 1.3.1, 1.3.3 and 2.25).
 
 use std::time::Instant;
 
@@ -118,7 +118,9 @@ impl IkeConnection {
         let broken = |failure: IkeFailure| refuse(notify::INVALID_SYNTAX, failure);
         let request = ChildAnswer::read(payloads).map_err(broken)?;
         if self.tunnels.len() >= CHILDREN_MAX {
-            let failure = IkeFailure::protocol("the peer creates child SAs and deletes none");
+            let failure = IkeFailure::protocol(
+                "the peer creates further child SAs, but deletes none of the old child SAs",
+            );
             return Err(refuse(notify::NO_ADDITIONAL_SAS, failure));
         }
         let child = &self.config.child;
@@ -216,7 +218,8 @@ fn no_proposal(offered: &[Proposal]) -> IkeFailure {
 pub(in crate::ike::connection) fn other_group(group: KeGroup) -> ChildRefusal {
     let data = group.number().to_be_bytes();
     let message = format!(
-        "the peer replaces keys with another group: tacit asks the peer for group {group:?}"
+        "the peer's request for new keys has another key exchange group than the policy: tacit \
+         requests group {group:?}"
     );
     ChildRefusal {
         notify: NotifyPayload::new(notify::INVALID_KE_PAYLOAD, data),

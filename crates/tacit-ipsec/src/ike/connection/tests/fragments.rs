@@ -1,4 +1,4 @@
-//! Checks that long messages are divided and joined (RFC 7383).
+//! Tests that long messages are sent in fragments and joined again (RFC 7383).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Checks that what tacit does not have or does not accept is refused by name, and nothing hangs.
+//! Tests that tacit rejects unsupported requests with an error that names the cause, and that no
+//! exchange blocks.
 
 use std::time::Duration;
 
