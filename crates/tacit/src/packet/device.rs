@@ -13,6 +13,7 @@ use tacit_ipsec::offload::VNET_HEADER_BYTES;
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::tun::Tun;
 
+use super::answers::SentDatagrams;
 use super::table::TunnelSlot;
 
 /// The largest number of packets of one device that wait for a tunnel.
@@ -28,6 +29,8 @@ pub(super) struct Device {
     pub(super) tun: Tun,
     /// The tunnels that send its packets, newest first.
     pub(super) active: Vec<TunnelSlot>,
+    /// The datagrams that a peer may answer.
+    pub(super) sent: SentDatagrams,
     held: VecDeque<HeldPacket>,
     /// The destinations without tunnel that were reported in this second.
     demanded: Vec<IpAddr>,
@@ -44,7 +47,13 @@ pub(super) struct HeldPacket {
 
 impl Device {
     pub(super) fn new(tun: Tun) -> Self {
-        Self { tun, active: Vec::new(), held: VecDeque::new(), demanded: Vec::new() }
+        Self {
+            tun,
+            active: Vec::new(),
+            sent: SentDatagrams::default(),
+            held: VecDeque::new(),
+            demanded: Vec::new(),
+        }
     }
 
     /// Sends with this tunnel from now on.
@@ -87,6 +96,7 @@ impl Device {
     /// Begins the next second. Returns how many packets have waited too long.
     pub(super) fn turn(&mut self) -> usize {
         self.demanded.clear();
+        self.sent.turn();
         let before = self.held.len();
         self.held.iter_mut().for_each(|packet| packet.turns += 1);
         self.held.retain(|packet| packet.turns <= HELD_TURNS_MAX);

@@ -24,7 +24,7 @@ use tacit_sys::datagram_batch::{BatchSocket, ReceivedBatch};
 use super::context::Context;
 use super::device::Device;
 use super::table::TunnelTable;
-use super::tunnel::{Direction, TunId};
+use super::tunnel::{Direction, Permission, TunId};
 use super::{IkeDatagram, PacketEvent};
 
 /// How many batches are received before their packets are written.
@@ -181,10 +181,13 @@ impl Inbound {
         // Dummy packets end here (RFC 4303 section 2.6).
         let Opened::Packet(parsed, inner) = opened else { return Ok(()) };
         let bytes = frame.get(inner.clone()).ok_or(DropReason::InnerPacket)?;
-        if !tunnel.permits(Direction::Inbound, &parsed, bytes) {
-            return Err(DropReason::Flow);
-        }
         let tun = tunnel.tun;
+        let was_asked = || devices.get(&tun).is_some_and(|device| device.sent.permit(&parsed));
+        match tunnel.permission(Direction::Inbound, &parsed, bytes) {
+            Permission::Granted => {}
+            Permission::Answer if was_asked() => {}
+            Permission::Answer | Permission::Denied => return Err(DropReason::Flow),
+        }
         if self.tun != Some(tun) {
             self.deliver(devices, context);
             self.tun = Some(tun);

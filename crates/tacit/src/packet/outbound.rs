@@ -28,7 +28,7 @@ use super::PacketEvent;
 use super::context::Context;
 use super::device::{Device, is_multicast};
 use super::table::{InstalledTunnel, TunnelTable};
-use super::tunnel::TunId;
+use super::tunnel::{Permission, TunId};
 
 /// How many packets are read from one device before others get their turn.
 const PACKETS_PER_TURN: usize = 64;
@@ -128,7 +128,7 @@ impl Outbound {
 fn seal(
     header: [u8; VNET_HEADER_BYTES],
     bytes: &mut [u8],
-    device: &Device,
+    device: &mut Device,
     table: &mut TunnelTable,
     batch: &mut Batch,
     context: &Context,
@@ -137,7 +137,10 @@ fn seal(
     let bytes = bytes.get_mut(..packet.bytes).unwrap_or_default();
     let failed = |reason| (reason, Some(packet));
     let offload = Offload::parse(header).map_err(|_| failed(DropReason::Segmentation))?;
-    let slot = table.outbound(&device.active, &packet, bytes).map_err(failed)?;
+    let (slot, permission) = table.outbound(&device.active, &packet, bytes).map_err(failed)?;
+    if permission == Permission::Granted {
+        device.sent.record(&packet);
+    }
     let tunnel = table.tunnel_mut(slot).ok_or_else(|| failed(DropReason::NoSa))?;
     let sealed = match offload {
         Offload::TcpSegments { segment_bytes } => {

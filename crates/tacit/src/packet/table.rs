@@ -13,7 +13,7 @@ use tacit_ipsec::packet::IpPacket;
 use tacit_sys::datagram_batch::path_mtu;
 
 use super::statistics::TunnelCounters;
-use super::tunnel::{Direction, PeerAddress, TunId, Tunnel, TunnelFlow, permits};
+use super::tunnel::{Direction, PeerAddress, Permission, TunId, Tunnel, TunnelFlow, permission};
 
 /// A tunnel with its SAs.
 #[derive(Debug)]
@@ -63,9 +63,14 @@ impl InstalledTunnel {
         }
     }
 
-    /// Reports whether a packet may go through the tunnel.
-    pub(super) fn permits(&self, direction: Direction, packet: &IpPacket, bytes: &[u8]) -> bool {
-        permits(&self.flows, direction, packet, bytes)
+    /// Finds out whether a packet may go through the tunnel.
+    pub(super) fn permission(
+        &self,
+        direction: Direction,
+        packet: &IpPacket,
+        bytes: &[u8],
+    ) -> Permission {
+        permission(&self.flows, direction, packet, bytes)
     }
 
     /// Records from where the newest authentic packet came. Returns the address if the peer has
@@ -143,21 +148,22 @@ impl TunnelTable {
         self.slots.get_mut(slot.0)?.as_mut()
     }
 
-    /// Finds the tunnel for a packet among the active ones of its device, newest first.
+    /// Finds the tunnel for a packet among the active ones of its device, newest first, and what it
+    /// permits.
     pub(super) fn outbound(
         &self,
         active: &[TunnelSlot],
         packet: &IpPacket,
         bytes: &[u8],
-    ) -> Result<TunnelSlot, DropReason> {
+    ) -> Result<(TunnelSlot, Permission), DropReason> {
         let mut reason = DropReason::NoSa;
         for slot in active {
             let Some(tunnel) = self.slots.get(slot.0).and_then(Option::as_ref) else { continue };
             if tunnel.outbound.matches(packet) {
-                if tunnel.permits(Direction::Outbound, packet, bytes) {
-                    return Ok(*slot);
+                match tunnel.permission(Direction::Outbound, packet, bytes) {
+                    Permission::Denied => reason = DropReason::Flow,
+                    permission => return Ok((*slot, permission)),
                 }
-                reason = DropReason::Flow;
             }
         }
         Err(reason)

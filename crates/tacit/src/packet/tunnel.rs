@@ -47,11 +47,12 @@ pub struct TunnelFlow {
     pub local: TrafficSelector,
     /// The end behind the peer.
     pub remote: TrafficSelector,
-    /// Which end opens TCP connections.
+    /// Which end begins.
     pub opened_by: FlowOpener,
 }
 
-/// The end that opens the TCP connections of a flow. Other protocols have no such end.
+/// The end that opens the TCP connections of a flow, and sends the first UDP datagram. Other
+/// protocols have no such end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowOpener {
     /// The end inside the TUN device.
@@ -69,30 +70,49 @@ pub(super) enum Direction {
     Inbound,
 }
 
-/// Reports whether a packet belongs to a permitted flow. An ICMP error belongs to the flow of the
+/// Whether a packet belongs to a permitted flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Permission {
+    /// It does.
+    Granted,
+    /// It does if the other end has begun.
+    Answer,
+    /// It does not.
+    Denied,
+}
+
+/// Finds out whether a packet belongs to a permitted flow. An ICMP error belongs to the flow of the
 /// packet that caused it.
-pub(super) fn permits(
+pub(super) fn permission(
     flows: &[TunnelFlow],
     direction: Direction,
     packet: &IpPacket,
     bytes: &[u8],
-) -> bool {
+) -> Permission {
     let opens = opens_connection(packet, bytes);
     let opener = match direction {
         Direction::Outbound => FlowOpener::Local,
         Direction::Inbound => FlowOpener::Remote,
     };
-    let may_open = |flow: &TunnelFlow| !opens || flow.opened_by == opener;
-    if flows.iter().any(|flow| flow.contains(direction, packet) && may_open(flow)) {
-        return true;
+    let mut of_packet = flows.iter().filter(|flow| flow.contains(direction, packet)).peekable();
+    let is_answer = of_packet.peek().is_some() && !opens;
+    if of_packet.any(|flow| flow.opened_by == opener) {
+        return Permission::Granted;
+    }
+    if is_answer {
+        return Permission::Answer;
     }
     // RFC 4301 section 6.2: the packet in the error went in the other direction.
-    let Some(cause) = packet_in_error(packet, bytes) else { return false };
+    let Some(cause) = packet_in_error(packet, bytes) else { return Permission::Denied };
     let (reversed, is_for_sender) = match direction {
         Direction::Inbound => (Direction::Outbound, cause.source == packet.destination),
         Direction::Outbound => (Direction::Inbound, cause.destination == packet.source),
     };
-    is_for_sender && flows.iter().any(|flow| flow.contains(reversed, &cause))
+    if is_for_sender && flows.iter().any(|flow| flow.contains(reversed, &cause)) {
+        Permission::Granted
+    } else {
+        Permission::Denied
+    }
 }
 
 impl TunnelFlow {

@@ -57,7 +57,8 @@ fn each_fault_has_its_own_counter() {
     lab.send(&sas.seal(&udp("10.3.0.1:53", QUESTION.0, b"another network")));
     lab.wait_for_drops(DropReason::Selectors, 1);
     lab.send(&sas.seal(&udp("10.2.0.1:54", QUESTION.0, b"another port")));
-    lab.wait_for_drops(DropReason::Flow, 1);
+    lab.send(&sas.seal(&udp(QUESTION.1, "10.1.0.1:4001", b"without question")));
+    lab.wait_for_drops(DropReason::Flow, 2);
     lab.send(&sas.seal(&[0x45, 0, 0, 99]));
     lab.wait_for_drops(DropReason::InnerPacket, 1);
     lab.send(&sas.seal_dummy(100));
@@ -69,7 +70,7 @@ fn each_fault_has_its_own_counter() {
     let statistics = lab.worker.statistics();
     assert_eq!(statistics.tunnels[0].outbound.packets, 1);
     let total: u64 = statistics.drops.iter().map(|(_, count)| count).sum();
-    assert_eq!(total, 12, "{statistics:?}");
+    assert_eq!(total, 13, "{statistics:?}");
 }
 
 #[test]
@@ -127,6 +128,7 @@ fn ike_esp_and_keepalives_in_one_buffer_are_told_apart() {
     let lab = Lab::open();
     let mut sas = lab.establish(lab.tunnel(1), 1);
     let program = program();
+    lab.ask(&program, &mut sas);
     let esp: Vec<_> = (0..2).map(|_| sas.seal(&udp(QUESTION.1, QUESTION.0, b"answer"))).collect();
     let ike = [vec![0; 4], vec![7; esp[0].len() - 4]].concat();
     let payloads = [&esp[0][..], &ike, &esp[1], &[0xff]].concat();
@@ -167,7 +169,9 @@ fn congestion_that_a_router_marks_reaches_the_program() {
     }
     let lab = Lab::open();
     let mut sas = lab.establish(lab.tunnel(1), 1);
-    let program = BatchSocket::bind(QUESTION.0.parse().unwrap()).unwrap();
+    let program = program();
+    lab.ask(&program, &mut sas);
+    let program = BatchSocket::from_socket(program.into()).unwrap();
     let sender = BatchSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let to = WORKER.parse().unwrap();
     // The inner packet supports ECN: its class is 2, the outer one 3.
@@ -193,7 +197,7 @@ fn congestion_that_a_router_marks_reaches_the_program() {
     };
     let peer = BatchSocket::from_socket(lab.socket.try_clone().unwrap().into()).unwrap();
     program.send(&batch).unwrap();
-    lab.wait("a packet", |statistics| statistics.tunnels[0].outbound.packets == 1);
+    lab.wait("a packet", |statistics| statistics.tunnels[0].outbound.packets == 2);
     let received = std::iter::repeat_with(|| peer.receive(&mut [0; 200])).find_map(Result::ok);
     assert_eq!(received.unwrap().traffic_class, 0xba);
 }

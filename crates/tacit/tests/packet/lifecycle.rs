@@ -103,8 +103,7 @@ fn only_the_newest_authentic_packet_moves_a_peer() {
     let program = program();
     let tunnel = tacit::packet::Tunnel { peer_address: PeerAddress::Roaming, ..lab.tunnel(1) };
     let mut sas = lab.establish(tunnel, 1);
-    let fixed = lab.establish(lab.tunnel(2), 2);
-    lab.worker.remove(fixed.near_spi).unwrap();
+    lab.ask(&program, &mut sas);
     let mut frames: Vec<_> =
         (0..3).map(|_| sas.seal(&udp(QUESTION.1, QUESTION.0, b"answer"))).collect();
     lab.send(&frames[1]);

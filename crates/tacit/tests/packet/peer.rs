@@ -97,6 +97,12 @@ impl Lab {
         buffer[place].to_vec()
     }
 
+    /// Sends a question of a program, which the peer may answer then.
+    pub(crate) fn ask(&self, program: &UdpSocket, sas: &mut PeerSas) {
+        program.send_to(b"question", "10.2.0.1:53").unwrap();
+        assert_eq!(&self.receive(sas)[28..], b"question");
+    }
+
     pub(crate) fn send(&self, frame: &[u8]) {
         self.socket.send_to(frame, WORKER).unwrap();
     }
