@@ -115,6 +115,12 @@ impl AsFd for Tun {
     }
 }
 
+impl From<Tun> for OwnedFd {
+    fn from(tun: Tun) -> Self {
+        tun.descriptor
+    }
+}
+
 /// `struct ifreq`, whose union contains only flags here.
 #[repr(C)]
 #[derive(Default)]

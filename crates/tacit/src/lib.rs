@@ -14,6 +14,7 @@ pub mod cli;
 
 pub mod agent;
 pub mod engine;
+pub mod ike;
 pub mod ledger;
 pub mod live;
 pub mod net;

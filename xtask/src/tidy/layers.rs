@@ -62,6 +62,7 @@ const LAYERS: [Layers; 3] = [
             "log",
             "net",
             "packet",
+            "ike",
             "live",
             "signer",
             "run",

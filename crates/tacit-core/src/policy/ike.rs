@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::diagnostic::SourcePosition;
@@ -64,6 +64,15 @@ impl IkePeer {
     #[must_use]
     pub fn esp_offers(&self) -> Vec<EspSuite> {
         esp_offers(&self.esp_proposals, &self.proposals, self.pfs)
+    }
+
+    /// Returns the file of `psk-file`.
+    #[must_use]
+    pub fn key_file(&self) -> Option<&Path> {
+        match &self.credentials {
+            IkeCredentials::SharedKey { file, .. } => Some(file),
+            IkeCredentials::Certificates { .. } => None,
+        }
     }
 
     /// Whether both are equal, apart from their position in the text.

@@ -255,11 +255,6 @@ const IFINFO_BYTES: usize = 16;
 const INET: u8 = 2;
 const INET6: u8 = 10;
 
-/// Whether an address is a unique local address.
-pub(super) fn is_unique_local(address: Ipv6Addr) -> bool {
-    address.octets()[0] & 0xfe == UNIQUE_LOCAL.octets()[0]
-}
-
 /// The block of unique local addresses is `fc00::/7`.
 const UNIQUE_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0);
 

@@ -6,8 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use tacit_sys::netlink::IpProtocol;
-use tacit_sys::netlink::route::SourceAddresses;
-use tacit_sys::netlink::tunnel::{self, FlowGroup, FlowRoute, FlowTarget, TunnelDevice};
+use tacit_sys::netlink::tunnel::{self, FlowGroup, FlowRoute, TunnelDevice};
 use tacit_sys::spawn::LauncherState;
 use tacit_sys::tun::Tun;
 use tacit_sys::{IpVersion, transparent};
@@ -28,23 +27,18 @@ fn device(tun: &Tun) -> TunnelDevice {
     TunnelDevice { name: tun.name().unwrap(), addresses, mtu_bytes: 1400 }
 }
 
-/// The groups of one IP version: outbound TCP and UDP by ports, without one address; inbound TCP
-/// and UDP at a port; echo requests.
+/// The groups of one IP version: outbound TCP and UDP by ports; inbound TCP and UDP at a
+/// port; echo requests.
 fn groups() -> Vec<FlowGroup> {
     let mut all = Vec::new();
     for (version, network, prefix_bits, own) in NETWORKS {
-        let target = FlowTarget::Device(Some(own.parse().unwrap()));
-        let route = FlowRoute { address: network.parse().unwrap(), prefix_bits, target };
+        let source = Some(own.parse().unwrap());
+        let route = FlowRoute { address: network.parse().unwrap(), prefix_bits, source };
         let icmp = if version == IpVersion::V4 { 1 } else { 58 };
         let mut group = |protocol, local_ports, remote_ports, routes| {
             all.push(FlowGroup { version, protocol, local_ports, remote_ports, routes });
         };
-        let except = FlowRoute {
-            address: other(version),
-            prefix_bits: if version == IpVersion::V4 { 32 } else { 128 },
-            target: FlowTarget::PacketRules,
-        };
-        group(TCP, None, Some(9050..=9059), vec![route, except]);
+        group(TCP, None, Some(9050..=9059), vec![route]);
         group(UDP, None, Some(5000..=5009), vec![route]);
         group(TCP, Some(9070..=9070), None, vec![route]);
         group(UDP, Some(9070..=9070), None, vec![route]);
@@ -59,9 +53,9 @@ fn server(version: IpVersion) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A server in the same network whose flows an earlier rule takes.
+/// A server outside of the network.
 fn other(version: IpVersion) -> IpAddr {
-    let text = if version == IpVersion::V4 { "10.2.0.9" } else { "fd00:2::9" };
+    let text = if version == IpVersion::V4 { "10.3.0.1" } else { "fd00:3::1" };
     text.parse().unwrap()
 }
 
@@ -70,10 +64,9 @@ pub(crate) fn flows_of_a_group_leave_by_the_tun_device_and_all_others_as_before(
 ) {
     let mut run = Run::new(BOTH, original);
     let tun = run.tun();
-    let sources = SourceAddresses::default();
     // A second change replaces the first.
     for _ in 0..3 {
-        tunnel::replace(&mut run.route, Some(&device(&tun)), &groups(), sources).unwrap();
+        tunnel::replace(&mut run.route, Some(&device(&tun)), &groups()).unwrap();
     }
     for (version, _, _, own) in NETWORKS {
         let own: IpAddr = own.parse().unwrap();
@@ -82,7 +75,7 @@ pub(crate) fn flows_of_a_group_leave_by_the_tun_device_and_all_others_as_before(
         let at = |ip: IpAddr, port: u16| SocketAddr::new(ip, port).to_string();
         outbound(&mut run, &tun, server, own);
         inbound(&mut run, &tun, server, own);
-        // Neither another port of the same address nor the address of an earlier rule is protected.
+        // Neither another port of the same address nor another network is protected.
         for captured in [SocketAddr::new(server, 9007), SocketAddr::new(other, 9055)] {
             let ip = captured.ip().to_string();
             let ports = [captured.port(); 2];
@@ -152,8 +145,7 @@ fn inbound(run: &mut Run<'_>, tun: &Tun, client: IpAddr, own: IpAddr) {
 
 pub(crate) fn flows_of_a_group_reach_no_host_without_a_tun_device(original: &LauncherState) {
     let mut run = Run::new(BOTH, original);
-    let sources = SourceAddresses::default();
-    tunnel::replace(&mut run.route, None, &groups(), sources).unwrap();
+    tunnel::replace(&mut run.route, None, &groups()).unwrap();
     let captured: Vec<_> = NETWORKS
         .into_iter()
         .flat_map(|(version, ..)| {
@@ -166,13 +158,13 @@ pub(crate) fn flows_of_a_group_reach_no_host_without_a_tun_device(original: &Lau
     run.change(&[], &captured).unwrap();
     unreachable(&mut run);
     let tun = run.tun();
-    tunnel::replace(&mut run.route, Some(&device(&tun)), &groups(), sources).unwrap();
+    tunnel::replace(&mut run.route, Some(&device(&tun)), &groups()).unwrap();
     let mut program = run.start(&["send 10.2.0.1:5000", "send [fd00:2::1]:5000"]);
     assert_eq!([program.answer(), program.answer()], ["sent", "sent"]);
     drop((Packet::read(&tun), Packet::read(&tun)));
     // A second device takes over from the first, as at a restart.
     let next = run.tun();
-    tunnel::replace(&mut run.route, Some(&device(&next)), &groups(), sources).unwrap();
+    tunnel::replace(&mut run.route, Some(&device(&next)), &groups()).unwrap();
     drop(tun);
     let mut program = run.start(&["send 10.2.0.1:5000", "send [fd00:2::1]:5000"]);
     assert_eq!([program.answer(), program.answer()], ["sent", "sent"]);
@@ -182,7 +174,7 @@ pub(crate) fn flows_of_a_group_reach_no_host_without_a_tun_device(original: &Lau
     drop(next);
     unreachable(&mut run);
     // No rule protects them any more.
-    tunnel::replace(&mut run.route, None, &[], sources).unwrap();
+    tunnel::replace(&mut run.route, None, &[]).unwrap();
     for (version, ..) in NETWORKS {
         let to = SocketAddr::new(server(version), 9055);
         let mut program = run.start(&[&format!("tcp {to}")]);

@@ -268,6 +268,8 @@ impl Agent {
         control.task.abort();
         self.metrics = None;
         let runs = self.runs.hand_over(&self.workers).await;
+        // The successor makes tunnels of its own.
+        self.tunnels.abandon();
         self.drain(None).await;
         Ok(runs)
     }

@@ -41,6 +41,7 @@ pub mod supervisor;
 mod takeover;
 mod targets;
 mod traces;
+mod tunnels;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -59,8 +60,10 @@ use crate::address::UserNames;
 use crate::clock;
 use crate::control::server::PendingRequest;
 use crate::host::{self, HostError};
+use crate::ike::IkeNotice;
 use crate::ledger::{ThreadKind, meter};
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
+use crate::run::tunnels::OpenedTun;
 use crate::session::ConnectionTable;
 use crate::stream::lane::Shared;
 use crate::worker::GROWTH_INTERVAL;
@@ -82,6 +85,7 @@ use services::RunEvent;
 pub use supervised::Supervisor;
 #[cfg(feature = "fuzz")]
 pub(crate) use takeover::{parse_announced, parse_runs};
+use tunnels::Tunnels;
 
 /// How often certificate, key and trust files are checked.
 const FILES_INTERVAL: Duration = Duration::from_secs(2);
@@ -206,6 +210,7 @@ struct Agent {
     coverage: HostCoverage,
     control: Control,
     metrics: Option<Metrics>,
+    tunnels: Tunnels,
     draining: Option<Drain>,
     supervisor: Option<Supervisor>,
     /// The sandbox that is in force; `None` if the policy disables it.
@@ -222,6 +227,10 @@ const PEAK_NOTED: usize = 1000;
 struct Inbox {
     requests: mpsc::Receiver<PendingRequest>,
     run_events: mpsc::Receiver<RunEvent>,
+    /// TUN devices of runs.
+    tuns: mpsc::Receiver<OpenedTun>,
+    /// Reports of the driver of IKE.
+    ike_notices: mpsc::Receiver<IkeNotice>,
     signals: Signals,
 }
 
@@ -269,11 +278,13 @@ impl Agent {
         let mut growth = tokio::time::interval(GROWTH_INTERVAL);
         growth.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let private = self.options.private;
-        let Inbox { requests, run_events, signals } = inbox;
+        let Inbox { requests, run_events, tuns, ike_notices, signals } = inbox;
         loop {
             tokio::select! {
                 Some(pending) = requests.recv() => self.take_request(pending).await,
                 Some(event) = run_events.recv() => self.take_run_event(event).await,
+                Some(opened) = tuns.recv() => self.take_tun(opened),
+                Some(notice) = ike_notices.recv() => self.runs.take_notice(notice),
                 _ = growth.tick(), if self.workers.may_grow() => self.workers.grow().await,
                 cpu = self.workers.wanted() => self.workers.place(cpu),
                 _ = files.tick() => {
@@ -316,6 +327,7 @@ impl Agent {
             tokio::task::yield_now().await;
         }
         self.end_traces().await;
+        self.tunnels.close();
         let cut = self.shared.table.len();
         self.shared.log.info(Event::new("ended").value("connections-cut", cut));
     }
@@ -339,6 +351,7 @@ impl Agent {
             RunEvent::Listening(id) => self.runs.follow_listening(id, &self.workers).await,
             RunEvent::HelperChannel(id, channel) => self.runs.replace_helper(id, channel),
             RunEvent::End(id) => {
+                self.tunnels.remove_run(id);
                 let ended = self.runs.end(id, &self.workers).await;
                 match ended {
                     EndedRun::Host => self.restart_on_signal(),

@@ -328,6 +328,7 @@ impl Agent {
         let replaced = Arc::clone(&old_live.policy);
         let old_credentials = self.credentials.replace(credentials);
         drop_aside(old_credentials);
+        self.tunnels.follow(self.ike_policy());
         self.passes.note_replaced(old_live, &self.shared.live.load());
         if !self.shared.live.load().policy.agent.trace {
             self.shared.table.traces().end_all(TraceEndReason::Policy);

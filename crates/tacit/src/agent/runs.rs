@@ -29,6 +29,7 @@ use crate::control::display::VERSION;
 use crate::control::display::runs::{RunDisplay, RunListener, RunName, RunsDisplay};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
+use crate::ike::IkeNotice;
 use crate::log::Event;
 use crate::run::channel::{HelperChannel, adopt};
 use crate::run::handover::HeldAddress;
@@ -36,6 +37,7 @@ use crate::run::host::{HostNetwork, InterfaceChanges};
 use crate::run::launchers::{self, Admission, Application};
 use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
 use crate::run::registry::Registry;
+use crate::run::tunnels::OpenedTun;
 use crate::run::{Run, RunIdentity};
 use crate::session::ConnectionRecord;
 use crate::stream::lane::Shared;
@@ -63,6 +65,10 @@ pub(super) struct Runs {
     host_changes: InterfaceChanges,
     resolvers: Arc<Resolvers>,
     pub(super) events: mpsc::Sender<RunEvent>,
+    /// Where TUN devices of runs go.
+    tuns: mpsc::Sender<OpenedTun>,
+    /// Addresses that peers have assigned to runs that are being set up.
+    pub(super) assigned: Vec<IkeNotice>,
     pub(super) shared: Shared,
     /// The maximum number of held SYNs of a run.
     pub(super) held_syns_max: usize,
@@ -121,6 +127,7 @@ impl Runs {
         handover: &mut takeover::Handover,
         shared: Shared,
         events: mpsc::Sender<RunEvent>,
+        tuns: mpsc::Sender<OpenedTun>,
     ) -> Result<Self, AgentError> {
         let mut enrol = None;
         if let Some(enrolment) = &options.enrol {
@@ -137,6 +144,8 @@ impl Runs {
             host_changes: InterfaceChanges::watch(),
             resolvers: Arc::new(Resolvers::new(&options.resolvers)),
             events,
+            tuns,
+            assigned: Vec::new(),
             held_syns_max: held_syns_max(shared.places.available_permits()),
             shared,
             policy_file: options.policy.clone(),
@@ -269,6 +278,7 @@ impl Runs {
             refusals: Arc::clone(&self.shared.refusals),
             log: self.shared.log.clone(),
             events: self.events.clone(),
+            tuns: self.tuns.clone(),
             held_syns_max: self.held_syns_max,
         }
     }
@@ -368,6 +378,7 @@ impl Runs {
         let event = Event::new("run-began").field("run", &run.name).value("pid", run.pid);
         self.shared.log.info(event);
         self.registry.insert(enrolled);
+        self.take_early_notices(run.id);
         self.follow_listening(run.id, workers).await;
         run.id
     }

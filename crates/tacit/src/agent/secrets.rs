@@ -1,5 +1,5 @@
-//! Lists the files that are hidden from programs of runs: the policy file, private keys, and the
-//! files of trusts.
+//! Lists the files that are hidden from programs of runs: the policy file, private keys, keys that
+//! are shared with peers of tunnels, and the files of trusts.
 //!
 //! Files that the distribution installs for all users stay readable. A directory is hidden as a
 //! whole if only its owner may read it and it contains only files to hide. Files
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tacit_core::policy::{Policy, Trust};
+use tacit_core::policy::{IkePeer, Policy, Trust};
 
 use crate::live::directory_of;
 
@@ -57,6 +57,7 @@ impl Secrets {
     fn of(policy: &Policy, file: &Path) -> Self {
         let base = directory_of(file);
         let keys = policy.identities.values().map(|identity| identity.key.as_path());
+        let keys = keys.chain(policy.ikes.values().filter_map(IkePeer::key_file));
         let of_trusts = policy.trusts.values().flat_map(Trust::files);
         let named = keys.chain(of_trusts).map(|path| base.join(path));
         let mut files = BTreeSet::new();

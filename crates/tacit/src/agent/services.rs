@@ -25,6 +25,7 @@ use crate::run::handover::{Departing, HeldAddress, ServedSockets};
 use crate::run::hold::{Hold, HoldSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
 use crate::run::registry;
+use crate::run::tunnels::{OpenedTun, RunTunnels};
 use crate::run::{Run, Scope, listening};
 use crate::session::{ConnectionTable, RefusalTable};
 use crate::stream::intercept::{ConnectionSource, HoldSource, Listener};
@@ -87,6 +88,8 @@ pub(super) struct RunContext {
     pub(super) refusals: Arc<RefusalTable>,
     pub(super) log: Log,
     pub(super) events: mpsc::Sender<RunEvent>,
+    /// Where TUN devices of runs go.
+    pub(super) tuns: mpsc::Sender<OpenedTun>,
     pub(super) held_syns_max: usize,
 }
 
@@ -107,7 +110,9 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let Candidate { run, sockets, launcher, before } = candidate;
     let RunContext { live, table, resolvers, hosts, refusals, log, events, .. } = context;
     let run = Arc::new(run);
-    let capture = Arc::new(Capture::new(Arc::clone(&run), Arc::clone(live), log.clone()));
+    let tunnels = RunTunnels::new(context.tuns.clone());
+    let capture = Capture::new(Arc::clone(&run), Arc::clone(live), tunnels, log.clone());
+    let capture = Arc::new(capture);
     let query = match (sockets.query, sockets.tcp.first()) {
         (Some(query), Some(network)) => {
             let started = QueryService::start(query, network, before, &run, table, log);

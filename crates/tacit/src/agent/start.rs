@@ -25,6 +25,7 @@ use super::reload::Changing;
 use super::runs::Runs;
 use super::sandbox::Sandbox;
 use super::supervised::Supervisor;
+use super::tunnels::Tunnels;
 use super::{
     Agent, AgentError, AgentOptions, Control, Inbox, Metrics, PassedSockets, Signals, file_name,
     takeover, targets, traces,
@@ -101,18 +102,16 @@ impl Agent {
             traces::tracer(&options, &shared),
             supervisor.as_ref(),
         )?;
-        let runs = Runs::open(&options, &mut handover, shared.clone(), events)?;
+        let (opened, tuns) = mpsc::channel(launchers::EVENTS_MAX);
+        let runs = Runs::open(&options, &mut handover, shared.clone(), events, opened)?;
+        let (notices, ike_notices) = mpsc::channel(launchers::EVENTS_MAX);
         let policy = &installed.policy;
         let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
         let sandbox = enter_sandbox(policy, &options, &shared);
         if let Some(sandbox) = &sandbox {
             sandbox.confine_signer(&signer, &shared.log);
         }
-        let rights = sandbox.as_deref().map(Sandbox::of_workers);
-        let workers = Workers::start(policy, &shared, &shared.log, rights).await;
-        if let Some(sandbox) = &sandbox {
-            sandbox.drop_rights(&shared.log);
-        }
+        let workers = start_workers(policy, &shared, sandbox.as_deref()).await;
         // From here on, new threads inherit the sandbox.
         signer.watch().map_err(AgentError::Process)?;
         let mut agent = Self {
@@ -131,6 +130,7 @@ impl Agent {
             coverage: HostCoverage::default(),
             control,
             metrics,
+            tunnels: Tunnels::new(notices),
             draining: None,
             supervisor,
             sandbox,
@@ -138,7 +138,7 @@ impl Agent {
             connections_peak: 0,
         };
         agent.begin(handover, launcher, helper).await?;
-        Ok((agent, Inbox { requests: received, run_events, signals }))
+        Ok((agent, Inbox { requests: received, run_events, tuns, ike_notices, signals }))
     }
 
     /// Begins to serve, releases the predecessor, and continues its runs.
@@ -264,6 +264,20 @@ fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {
         let warning = Diagnostic { line: None, ..warning.clone() };
         log.warn(Event::new("policy-warning").field("text", &warning.render(&file_name(options))));
     }
+}
+
+/// Starts the workers, and drops the rights that the policy does not need.
+async fn start_workers(
+    policy: &Policy,
+    shared: &Shared,
+    sandbox: Option<&Sandbox>,
+) -> std::io::Result<Workers> {
+    let rights = sandbox.map(Sandbox::of_workers);
+    let workers = Workers::start(policy, shared, &shared.log, rights).await;
+    if let Some(sandbox) = sandbox {
+        sandbox.drop_rights(&shared.log);
+    }
+    workers
 }
 
 /// Enters the sandbox, after all sockets and files are open and before any client is served.

@@ -205,6 +205,8 @@ impl HostHelperServer {
             | HelperRequest::Network { .. }
             | HelperRequest::Change { .. }
             | HelperRequest::Replace(_)
+            | HelperRequest::OpenTun
+            | HelperRequest::Tunnels(_)
             | HelperRequest::Channel
             | HelperRequest::Reports => {
                 return Err(io::Error::other(

@@ -21,7 +21,8 @@ use tacit_core::policy::CaptureRange;
 use tacit_sys::namespace::{self, JoinedNamespaces, Namespace, Netlinks};
 use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT, SocketMarks};
 use tacit_sys::netlink::route::{self, Families, SourceAddresses};
-use tacit_sys::netlink::{self, diag, interfaces};
+use tacit_sys::netlink::{self, diag, interfaces, tunnel};
+use tacit_sys::tun::Tun;
 use tacit_sys::{IpVersion, cpu, owner, transparent};
 
 use super::covers::Covers;
@@ -190,6 +191,16 @@ impl HelperServer {
             HelperRequest::Listening => self.listening().map(HelperReply::Listening),
             HelperRequest::Cpu => Ok(HelperReply::Cpu(self.cpu_ns())),
             HelperRequest::Hide(paths) => self.covers.replace(paths).map(|()| HelperReply::Done),
+            HelperRequest::OpenTun => {
+                return match open_tun() {
+                    Ok(tun) => (HelperReply::Done, vec![tun.into()]),
+                    Err(reason) => (HelperReply::Refused(reason), Vec::new()),
+                };
+            }
+            HelperRequest::Tunnels(plan) => {
+                let groups = plan.groups();
+                reply(tunnel::replace(&mut self.kernel.route, plan.device().as_ref(), &groups))
+            }
             HelperRequest::HostSockets { .. }
             | HelperRequest::HostPlan { .. }
             | HelperRequest::Learn { .. }
@@ -323,6 +334,23 @@ fn wait(channels: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Resu
         channel: of_channels.iter().position(|one| !one.revents().is_empty()),
         of_notices: events(of_notices),
         of_covers: events(of_covers),
+    })
+}
+
+/// Makes a TUN device, with a name that no other interface has.
+fn open_tun() -> Result<Tun, String> {
+    Tun::open("tacit%d").map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            "/dev/net/tun is missing, so the run has no tunnels\n    fix: load the kernel module \
+             tun; in a container, pass the device (--device /dev/net/tun)"
+                .to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            "this user may not open /dev/net/tun, so the run has no tunnels\n    fix: chmod 666 \
+             /dev/net/tun, as systemd does; a device of a run needs no other rights"
+                .to_owned()
+        }
+        _ => format!("cannot make a TUN device: {error}"),
     })
 }
 

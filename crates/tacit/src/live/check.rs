@@ -81,7 +81,6 @@ pub fn check_parsed(
     keys: &KeyProvider,
 ) -> Result<Checked, Vec<Diagnostic>> {
     let mut findings = Vec::new();
-    findings.extend(tunnels(&policy));
     let credentials = Credentials::load(&policy, base, keys, &mut findings);
     if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {
         return Err(findings);
@@ -101,7 +100,6 @@ fn check_whole(
     admit(&policy).map_err(|finding| vec![finding])?;
     findings.extend(placement::check(&policy));
     findings.extend(senders::check(&policy));
-    findings.extend(tunnels(&policy));
     findings.extend(localize(&mut policy));
     findings.extend(text.warnings());
     let credentials = Credentials::load(&policy, base, keys, &mut findings);
@@ -114,14 +112,6 @@ fn check_whole(
         return Err(findings);
     }
     Ok(Checked { policy, credentials, warnings: findings })
-}
-
-/// Rejects rules with `ipsec`: the agent does not establish tunnels yet.
-fn tunnels(policy: &Policy) -> Option<Diagnostic> {
-    let rule = policy.rules.iter().find(|rule| rule.ipsec().is_some())?;
-    let message = format!("rule `{}` has `ipsec`, and the agent has no tunnels yet", rule.name);
-    let fix = "use `tls` or `deny`";
-    Some(Diagnostic::error(MessageId("not-built"), rule.position, message).with_fix(fix))
 }
 
 /// Adapts a policy to this host; returns a warning if the local time zone cannot be determined.

@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Action, Diagnostic, Policy, Rule, SourcePosition, Tls};
+use tacit_ipsec::SecretBytes;
 use tacit_tls::HandshakeRole;
 use tacit_tls::credentials::{
     CredentialError, LoadedIdentity, LoadedTrust, load_identity, load_trust,
 };
 use tacit_tls::fault::FaultText;
 use tacit_tls::signer::KeyProvider;
+
+use super::shared_keys;
 
 /// The loaded certificates, keys and trusts that a policy names.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +24,8 @@ pub struct Credentials {
     pub identities: BTreeMap<String, Arc<LoadedIdentity>>,
     /// The trusts, by name.
     pub trusts: BTreeMap<String, Arc<LoadedTrust>>,
+    /// The keys that tacit shares with the peers of tunnels, by the name of the peer.
+    pub shared_keys: BTreeMap<String, SecretBytes>,
 }
 
 /// Credentials after changed files were loaded again.
@@ -42,7 +47,8 @@ impl Credentials {
         findings: &mut Vec<Diagnostic>,
     ) -> Self {
         let keys = keys.if_enabled(policy.agent.signer);
-        let mut credentials = Self::default();
+        let shared_keys = shared_keys::load(policy, base, findings);
+        let mut credentials = Self { shared_keys, ..Self::default() };
         for (name, identity) in &policy.identities {
             match load_identity(name, identity, base, &keys) {
                 Ok(loaded) => {

@@ -37,6 +37,7 @@ mod files;
 mod latency;
 mod names;
 mod senders;
+mod shared_keys;
 mod tls_sources;
 
 pub use action::{LiveAction, LiveTls, TlsRole};

@@ -24,6 +24,7 @@ use tacit_core::policy::{CaptureRange, HostName, HostPlan, NamedAddress};
 use tacit_sys::IpVersion;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 use tacit_sys::netlink::route::Families;
+use tacit_sys::tun::Tun;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
@@ -35,6 +36,7 @@ use super::protocol::{
     Frame, HelperReply, HelperRequest, HostSocket, REPLY_BYTES_MAX, SocketEnds, SocketOwner,
     encode, frame_bytes,
 };
+use super::tunnels::TunnelPlan;
 
 /// The maximum number of requests that wait for the helper.
 const REQUESTS_MAX: usize = 1024;
@@ -112,6 +114,22 @@ impl HelperChannel {
         add: Vec<CaptureRange>,
     ) -> io::Result<()> {
         self.ask(HelperRequest::Change { remove, add }).await.map(|_| ())
+    }
+
+    /// Makes a TUN device inside the run.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn open_tun(&self) -> io::Result<Tun> {
+        Tun::from_descriptor(self.ask_for_one(HelperRequest::OpenTun).await?)
+    }
+
+    /// Routes the packets of tunnels, and no others, into a TUN device.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper. No packet of a tunnel takes another route then.
+    pub async fn route_tunnels(&self, plan: TunnelPlan) -> io::Result<()> {
+        self.ask(HelperRequest::Tunnels(plan)).await.map(|_| ())
     }
 
     /// Hides these files from programs, instead of those of earlier requests.

@@ -14,6 +14,7 @@ pub mod named;
 pub mod protocol;
 pub mod registry;
 mod scope;
+pub mod tunnels;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

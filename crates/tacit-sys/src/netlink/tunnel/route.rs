@@ -1,41 +1,17 @@
 //! Adds and removes the routes in the tables of a run's tunnels.
 
-use std::net::IpAddr;
-
-use super::{FlowGroup, FlowRoute, FlowTarget, Place, family, octets, send};
+use super::{FlowGroup, FlowRoute, Place, family, octets, send};
 use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
-use crate::netlink::route::{SourceAddresses, is_unique_local};
 use crate::netlink::socket::{Netlink, ReplyCount};
 
-/// The routes of a group that need no device: those to no host, and those to the packet rules.
-pub(super) fn guards(
-    group: &FlowGroup,
-    table: u32,
-    sources: SourceAddresses,
-) -> impl Iterator<Item = NetlinkRequest> {
+/// The routes of a group to no host, which decide while there is no device.
+pub(super) fn guards(group: &FlowGroup, table: u32) -> impl Iterator<Item = NetlinkRequest> {
     let FlowGroup { version, routes, .. } = group;
-    routes.iter().map(move |route| match route.target {
-        FlowTarget::Device(_) => {
-            let kind = Kind { kind: RTN_UNREACHABLE, scope: 0, metric: METRIC_UNREACHABLE };
-            message(ADDING, *version, route, table, kind)
-        }
-        FlowTarget::PacketRules => {
-            let scope = if *version == IpVersion::V4 { RT_SCOPE_HOST } else { 0 };
-            let kind = Kind { kind: RTN_LOCAL, scope, metric: METRIC };
-            let mut message = message(ADDING, *version, route, table, kind);
-            message.attribute(RTA_OIF, &LO.to_ne_bytes());
-            let source = match route.address {
-                IpAddr::V4(_) => sources.v4.octets().to_vec(),
-                IpAddr::V6(address) if is_unique_local(address) => {
-                    sources.unique_local.octets().to_vec()
-                }
-                IpAddr::V6(_) => sources.v6.octets().to_vec(),
-            };
-            message.attribute(RTA_PREFSRC, &source);
-            message
-        }
+    routes.iter().map(move |route| {
+        let kind = Kind { kind: RTN_UNREACHABLE, scope: 0, metric: METRIC_UNREACHABLE };
+        message(ADDING, *version, route, table, kind)
     })
 }
 
@@ -47,7 +23,7 @@ pub(super) fn into_device(
 ) -> impl Iterator<Item = NetlinkRequest> {
     let FlowGroup { version, routes, .. } = group;
     routes.iter().filter_map(move |route| {
-        let FlowTarget::Device(Some(source)) = route.target else { return None };
+        let source = route.source?;
         let scope = if *version == IpVersion::V4 { RT_SCOPE_LINK } else { 0 };
         let kind = Kind { kind: RTN_UNICAST, scope, metric: METRIC };
         let mut message = message(ADDING, *version, route, table, kind);
@@ -137,8 +113,6 @@ const REMOVING: Change =
     Change { step: "removing a route of a tunnel", kind: RTM_DELROUTE, flags: NLM_F_ACK };
 const METRIC: u32 = 100;
 const METRIC_UNREACHABLE: u32 = 1000;
-/// `lo` is the first interface of every namespace.
-const LO: u32 = 1;
 const HEADER_BYTES: usize = 12;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
@@ -151,7 +125,5 @@ const RTA_PREFSRC: u16 = 7;
 const RTA_TABLE: u16 = 15;
 const RTPROT_STATIC: u8 = 4;
 const RTN_UNICAST: u8 = 1;
-const RTN_LOCAL: u8 = 2;
 const RTN_UNREACHABLE: u8 = 7;
 const RT_SCOPE_LINK: u8 = 253;
-const RT_SCOPE_HOST: u8 = 254;

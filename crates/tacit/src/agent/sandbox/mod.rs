@@ -29,6 +29,7 @@ use reach::Reachable;
 
 use super::AgentOptions;
 use crate::control::display::limits::LimitDisplay;
+use crate::ike::IkeDriver;
 use crate::live::directory_of;
 use crate::log::{Event, Log};
 use crate::signer::Client;
@@ -116,6 +117,15 @@ impl Sandbox {
         let read = files.read.iter().chain(&files.write).cloned().collect();
         if let Err(error) = signer.confine(read) {
             warn_of("signer", &error, log);
+        }
+    }
+
+    /// Limits the thread that moves packets of tunnels.
+    pub(super) fn confine_packets(&self, driver: &IkeDriver, log: &Log) {
+        if self.has_filters
+            && let Err(error) = driver.confine()
+        {
+            warn_of("packets", &error, log);
         }
     }
 

@@ -133,7 +133,7 @@ struct NamedFile {
     path: PathBuf,
 }
 
-/// The files of certificates, keys and trusts, and those that the policy includes.
+/// The files of certificates, keys, shared keys and trusts, and those that the policy includes.
 fn named_files(policy: &Policy, base: &Path) -> Vec<NamedFile> {
     let named = |position, path: &Path| NamedFile { position, path: base.join(path) };
     let mut all = Vec::new();
@@ -142,6 +142,9 @@ fn named_files(policy: &Policy, base: &Path) -> Vec<NamedFile> {
     }
     for trust in policy.trusts.values() {
         all.extend(trust.files().map(|path| named(trust.position, path)));
+    }
+    for peer in policy.ikes.values() {
+        all.extend(peer.key_file().map(|path| named(peer.position, path)));
     }
     // The directories of patterns, too: files that come later are read there.
     let start = SourcePosition { file: 0, line: 1, column: 1 };

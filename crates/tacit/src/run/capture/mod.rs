@@ -17,7 +17,7 @@ use tacit_core::policy::{
     joined_plan, unmatched_of_joined,
 };
 use tacit_sys::netlink::route::Families;
-use tacit_sys::process;
+use tacit_sys::{IpVersion, process};
 use tokio::sync::Mutex;
 
 use crate::clock;
@@ -28,6 +28,7 @@ use crate::run::channel::is_refusal;
 use crate::run::host::HostAddresses;
 use crate::run::named::NamedCapture;
 use crate::run::protocol::SocketSet;
+use crate::run::tunnels::{RunTunnels, WantedTunnels};
 
 /// How long new names are only added to the ranges. After that time, the ranges are computed from
 /// all rules and names again, which removes the addresses of expired names.
@@ -44,6 +45,8 @@ pub struct Capture {
     name_rules: ArcSwapOption<NameRules>,
     /// The host's `/etc/hosts`.
     hosts: ArcSwap<Vec<HostsEntry>>,
+    /// The packets that are led into tunnels and not captured.
+    pub tunnels: RunTunnels,
     log: Log,
 }
 
@@ -79,13 +82,14 @@ struct Planned {
 impl Capture {
     /// The initial state, in which the sets are not known.
     #[must_use]
-    pub fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>, log: Log) -> Self {
+    pub fn new(run: Arc<Run>, live: Arc<ArcSwap<Live>>, tunnels: RunTunnels, log: Log) -> Self {
         Self {
             run,
             live,
             mirror: Mutex::default(),
             name_rules: ArcSwapOption::empty(),
             hosts: ArcSwap::default(),
+            tunnels,
             log,
         }
     }
@@ -304,7 +308,9 @@ impl Capture {
             );
         }
         let helper = &self.run.helper;
-        self.give_network(&wanted, mirror).await?;
+        let tunnels = self.tunnels.wanted(&self.run, &self.live.load().policy)?;
+        self.give_network(&wanted, &tunnels, mirror).await?;
+        self.tunnels.follow(&self.run, tunnels).await?;
         let changed = match mirror.ranges.take() {
             None => false,
             Some(before) => {
@@ -356,16 +362,19 @@ impl Capture {
     }
 
     /// Enables an IP version in the namespace if the host has a route to an address of that version
-    /// that the policy allows; looked-up names are included. Otherwise the version stays disabled,
-    /// so that programs do not try it first. It is never disabled again. Also copies the addresses
-    /// of the host.
+    /// that the policy allows, or a tunnel leads to one; looked-up names are included. Otherwise
+    /// the version stays disabled, so that programs do not try it first. It is never disabled
+    /// again. Also copies the addresses of the host.
     async fn give_network(
         &self,
         wanted: &BTreeSet<CaptureRange>,
+        tunnels: &WantedTunnels,
         mirror: &mut Mirror,
     ) -> io::Result<()> {
         let found = families(&self.live.load().policy, wanted, mirror.families);
-        let found = self.families_of_aliases(wanted, found);
+        let mut found = self.families_of_aliases(wanted, found);
+        found.v4 |= tunnels.has_family(IpVersion::V4);
+        found.v6 |= tunnels.has_family(IpVersion::V6);
         let helper = &self.run.helper;
         match self.run.sockets {
             SocketSet::Connected if found != mirror.families => helper.families(found).await?,

@@ -1,0 +1,135 @@
+//! Starts the driver of IKE when the first run needs a tunnel, and gives it the devices of runs and
+//! the installed policy.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::Agent;
+use super::runs::Runs;
+use crate::ike::{IkeDriver, IkeNotice, IkePolicy, TunnelRun};
+use crate::ledger::on_own_thread;
+use crate::log::Event;
+use crate::run::tunnels::OpenedTun;
+
+/// The largest number of reports about runs that are being set up.
+const EARLY_NOTICES_MAX: usize = 256;
+
+/// The driver of IKE.
+#[derive(Debug)]
+pub(super) struct Tunnels {
+    /// `None`: no run has needed a tunnel yet, or the driver cannot be started.
+    driver: Option<IkeDriver>,
+    notices: mpsc::Sender<IkeNotice>,
+}
+
+impl Tunnels {
+    /// No tunnels yet. Reports of the driver will be sent to this queue.
+    pub(super) fn new(notices: mpsc::Sender<IkeNotice>) -> Self {
+        Self { driver: None, notices }
+    }
+
+    /// Uses another policy.
+    pub(super) fn follow(&self, policy: IkePolicy) {
+        if let Some(driver) = &self.driver {
+            driver.follow(policy);
+        }
+    }
+
+    /// Ends the tunnels of a run.
+    pub(super) fn remove_run(&self, id: u64) {
+        if let Some(driver) = &self.driver {
+            driver.remove_run(id);
+        }
+    }
+
+    /// Ends all tunnels, and waits a moment for the peers.
+    pub(super) fn close(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            driver.close();
+        }
+    }
+
+    /// Ends all tunnels, and does not wait.
+    pub(super) fn abandon(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            // If no thread can be started, the tunnels end when the process does.
+            let _ = on_own_thread("ike-close", move || driver.close());
+        }
+    }
+}
+
+impl Agent {
+    /// Makes tunnels for a run. Without a driver, its packets are dropped.
+    pub(super) fn take_tun(&mut self, opened: OpenedTun) {
+        let OpenedTun { run, name, tun } = opened;
+        if self.draining.is_some() {
+            return;
+        }
+        if self.tunnels.driver.is_none() {
+            let notices = self.tunnels.notices.clone();
+            match IkeDriver::start(self.ike_policy(), notices, self.shared.log.clone()) {
+                Ok(driver) => {
+                    if let Some(sandbox) = &self.sandbox {
+                        sandbox.confine_packets(&driver, &self.shared.log);
+                    }
+                    self.tunnels.driver = Some(driver);
+                }
+                Err(error) => {
+                    let event = Event::new("tunnels-unavailable").field("error", &error);
+                    let next = "packets of rules with `ipsec` are dropped: solve this, and run \
+                                `tacit restart`";
+                    self.shared.log.error(event.field("next", next));
+                    return;
+                }
+            }
+        }
+        if let Some(driver) = &self.tunnels.driver {
+            let own = self.runs.host().addresses().all().collect();
+            driver.add_run(TunnelRun { id: run, name, tun, own });
+        }
+    }
+
+    /// The installed policy with its keys.
+    pub(super) fn ike_policy(&self) -> IkePolicy {
+        IkePolicy {
+            policy: Arc::clone(&self.shared.live.load().policy),
+            shared_keys: self.credentials.loaded.shared_keys.clone(),
+        }
+    }
+}
+
+impl Runs {
+    /// Handles a report of the driver of IKE.
+    pub(super) fn take_notice(&mut self, notice: IkeNotice) {
+        let IkeNotice::Assigned { run, ike, addresses } = notice;
+        let Some(enrolled) = self.registry.get(run) else {
+            // The peer was faster than the set-up of the run.
+            if self.assigned.len() < EARLY_NOTICES_MAX {
+                self.assigned.push(IkeNotice::Assigned { run, ike, addresses });
+            }
+            return;
+        };
+        enrolled.capture.tunnels.assign(ike, addresses);
+        let capture = Arc::clone(&enrolled.capture);
+        let log = self.shared.log.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(error) = capture.follow().await {
+                let event = Event::new("capture-failed").field("run", &capture.run.name);
+                log.error(event.field("error", &error));
+            }
+        });
+    }
+
+    /// Handles the reports that arrived before this run was set up.
+    pub(super) fn take_early_notices(&mut self, id: u64) {
+        let is_of_run = |notice: &IkeNotice| {
+            let IkeNotice::Assigned { run, .. } = notice;
+            *run == id
+        };
+        let all = std::mem::take(&mut self.assigned);
+        let (now, later): (Vec<_>, Vec<_>) = all.into_iter().partition(is_of_run);
+        self.assigned = later;
+        now.into_iter().for_each(|notice| self.take_notice(notice));
+    }
+}

@@ -1,0 +1,203 @@
+//! Converts the policy about a peer to the configuration of a connection, and its rules to the
+//! flows of a tunnel.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tacit_core::flow::{Direction, Protocol};
+use tacit_core::policy::{
+    EspSuite, IkeCredentials, IkeGroup, IkeName, IkePeer, IkeSuite, InnerAddressSource,
+    KeyLifetime, Sha2, TunnelCipher, TunnelGroup, TunnelPrefix, TunnelRoutes,
+};
+use tacit_ipsec::esp::{DataLifetime, DataVolume};
+use tacit_ipsec::ike::{
+    ChildConfig, EspProposal, IkeConfig, IkeIdentity, IkeProposal, InitialContact, InnerConfig,
+    KeGroup, LocalAuth, Prf, RemoteAuth,
+};
+use tacit_ipsec::{Cipher, IntegrityHash, SecretBytes, TrafficSelector};
+
+use crate::packet::{FlowOpener, TunnelFlow};
+
+/// Why a connection cannot be configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ConfigError {
+    /// The key of this peer was not read.
+    NoKey,
+    /// Authentication with certificates is not supported.
+    Certificates,
+    /// A distinguished name as identity is not supported.
+    DistinguishedName,
+}
+
+/// The configuration for a peer. `inner` are the addresses of the policy.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub(super) fn ike_config(
+    ike: &str,
+    peer: &IkePeer,
+    routes: &TunnelRoutes,
+    shared_key: Option<&SecretBytes>,
+) -> Result<IkeConfig, ConfigError> {
+    match &peer.credentials {
+        IkeCredentials::SharedKey { .. } => {}
+        IkeCredentials::Certificates { .. } => return Err(ConfigError::Certificates),
+    }
+    let key = shared_key.ok_or(ConfigError::NoKey)?;
+    let (inner, local, initial_contact) = match &peer.inner {
+        // No other run has the address, so earlier connections are those of a dead agent.
+        InnerAddressSource::Policy(addresses) => {
+            let local = addresses.iter().map(|address| (*address, *address));
+            (InnerConfig::Static, selectors(local), InitialContact::Assert)
+        }
+        InnerAddressSource::Gateway => {
+            let all: [(IpAddr, IpAddr); 2] = [
+                (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::BROADCAST.into()),
+                (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::from_bits(u128::MAX).into()),
+            ];
+            let remote = routes.remotes(ike);
+            let has = |all: &(IpAddr, IpAddr)| {
+                remote.iter().any(|(first, _)| first.is_ipv4() == all.0.is_ipv4())
+            };
+            let local = all.into_iter().filter(has);
+            (InnerConfig::Request, selectors(local), InitialContact::Omit)
+        }
+    };
+    let child = ChildConfig {
+        proposals: peer.esp_offers().iter().map(esp_proposal).collect(),
+        local,
+        remote: selectors(routes.remotes(ike).iter().copied()),
+        lifetime: peer.lifetime.time,
+    };
+    Ok(IkeConfig {
+        local: identity(&peer.local_id)?,
+        remote: identity(&peer.remote_id)?,
+        local_auth: LocalAuth::SharedKey(key.clone()),
+        remote_auth: RemoteAuth::SharedKey(key.clone()),
+        proposals: peer.proposals.iter().map(ike_proposal).collect(),
+        child,
+        inner,
+        initial_contact,
+        lifetime: peer.ike_lifetime,
+        liveness: peer.dpd,
+    })
+}
+
+/// The flows that the rules permit in the tunnel with a peer.
+pub(super) fn flows(routes: &TunnelRoutes, ike: &str, inner: &[IpAddr]) -> Vec<TunnelFlow> {
+    let groups = routes.groups().iter().filter(|group| group.ike == ike);
+    groups
+        .flat_map(|group| group.prefixes.iter().filter_map(|prefix| flow(group, prefix, inner)))
+        .collect()
+}
+
+fn flow(group: &TunnelGroup, prefix: &TunnelPrefix, inner: &[IpAddr]) -> Option<TunnelFlow> {
+    let is_v4 = prefix.network.is_ipv4();
+    let own = inner.iter().copied().find(|address| address.is_ipv4() == is_v4)?;
+    let protocol = match group.protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Icmp if is_v4 => 1,
+        Protocol::Icmp => 58,
+    };
+    let ports = |range: &Option<std::ops::RangeInclusive<u16>>| {
+        range.as_ref().map_or((0, u16::MAX), |range| (*range.start(), *range.end()))
+    };
+    Some(TunnelFlow {
+        local: TrafficSelector::new(protocol, ports(&group.local_ports), (own, own))?,
+        remote: TrafficSelector::new(protocol, ports(&group.remote_ports), span(prefix))?,
+        opened_by: match group.direction {
+            Direction::Outbound => FlowOpener::Local,
+            Direction::Inbound => FlowOpener::Remote,
+        },
+    })
+}
+
+/// How much data the keys of a child SA protect. New ones are requested at nine tenths of it.
+pub(super) fn data_lifetime(lifetime: &KeyLifetime) -> DataLifetime {
+    let hard = DataVolume {
+        packets: lifetime.packets.unwrap_or(u64::MAX),
+        bytes: lifetime.bytes.unwrap_or(u64::MAX),
+    };
+    let soft = |most: u64| if most == u64::MAX { most } else { most - most / 10 };
+    DataLifetime { soft: DataVolume { packets: soft(hard.packets), bytes: soft(hard.bytes) }, hard }
+}
+
+/// The first and the last address of a prefix.
+fn span(prefix: &TunnelPrefix) -> (IpAddr, IpAddr) {
+    let length = u32::from(prefix.length);
+    match prefix.network {
+        IpAddr::V4(first) => {
+            let hosts = u32::MAX.checked_shr(length).unwrap_or(0);
+            (first.into(), Ipv4Addr::from_bits(first.to_bits() | hosts).into())
+        }
+        IpAddr::V6(first) => {
+            let hosts = u128::MAX.checked_shr(length).unwrap_or(0);
+            (first.into(), Ipv6Addr::from_bits(first.to_bits() | hosts).into())
+        }
+    }
+}
+
+fn selectors(ranges: impl Iterator<Item = (IpAddr, IpAddr)>) -> Vec<TrafficSelector> {
+    ranges.filter_map(|(first, last)| TrafficSelector::of_addresses(first, last)).collect()
+}
+
+fn identity(name: &IkeName) -> Result<IkeIdentity, ConfigError> {
+    match name {
+        IkeName::Address(address) => Ok(IkeIdentity::Address(*address)),
+        IkeName::Fqdn(name) => Ok(IkeIdentity::Fqdn(name.clone())),
+        IkeName::UserFqdn(name) => Ok(IkeIdentity::UserFqdn(name.clone())),
+        IkeName::DistinguishedName(_) => Err(ConfigError::DistinguishedName),
+    }
+}
+
+fn ike_proposal(suite: &IkeSuite) -> IkeProposal {
+    let prf = match suite.prf {
+        Sha2::Sha256 => Prf::HmacSha256,
+        Sha2::Sha384 => Prf::HmacSha384,
+        Sha2::Sha512 => Prf::HmacSha512,
+    };
+    IkeProposal { cipher: cipher(suite.cipher), prf, group: group(suite.group) }
+}
+
+fn esp_proposal(suite: &EspSuite) -> EspProposal {
+    EspProposal { cipher: cipher(suite.cipher), pfs: suite.group.map(group) }
+}
+
+fn cipher(cipher: TunnelCipher) -> Cipher {
+    let hash = |hash| match hash {
+        Sha2::Sha256 => IntegrityHash::Sha256,
+        Sha2::Sha384 => IntegrityHash::Sha384,
+        Sha2::Sha512 => IntegrityHash::Sha512,
+    };
+    match cipher {
+        TunnelCipher::Aes128Gcm16 => Cipher::Aes128Gcm,
+        TunnelCipher::Aes256Gcm16 => Cipher::Aes256Gcm,
+        TunnelCipher::ChaCha20Poly1305 => Cipher::ChaCha20Poly1305,
+        TunnelCipher::Aes128Cbc(with) => Cipher::Aes128Cbc(hash(with)),
+        TunnelCipher::Aes256Cbc(with) => Cipher::Aes256Cbc(hash(with)),
+    }
+}
+
+fn group(group: IkeGroup) -> KeGroup {
+    match group {
+        IkeGroup::X25519 => KeGroup::X25519,
+        IkeGroup::P256 => KeGroup::P256,
+        IkeGroup::P384 => KeGroup::P384,
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoKey => "the key in `psk-file` was not read; fix: reload the policy",
+            Self::Certificates => {
+                "`identity` and `trust` are not supported for tunnels yet; fix: use `psk-file`"
+            }
+            Self::DistinguishedName => {
+                "a distinguished name as identity is not supported for tunnels yet; fix: use a \
+                 host name or an address"
+            }
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! Defines [`PeerConnection`]: the connection of one run with one peer, and when it is tried again.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tacit_core::policy::{IkePeer, InnerAddressSource};
+use tacit_ipsec::EspSpi;
+use tacit_ipsec::ike::{IkeConfig, IkeConnection, IkeFailure, IkeProposal};
+
+use super::status::{IkeState, IkeStatus};
+use crate::packet::TunId;
+
+/// How long the next attempt waits after the first failure. The time doubles with each failure.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// The longest wait.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// One run and one peer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Pair {
+    pub(super) run: u64,
+    pub(super) ike: String,
+}
+
+/// The connection of a run with a peer, also while there is none because the last attempt failed.
+#[derive(Debug)]
+pub(super) struct PeerConnection {
+    pub(super) pair: Pair,
+    pub(super) run_name: String,
+    pub(super) tun: TunId,
+    pub(super) peer: IkePeer,
+    pub(super) config: Arc<IkeConfig>,
+    pub(super) remote: SocketAddr,
+    /// The connection; `None` between attempts.
+    pub(super) open: Option<IkeConnection>,
+    /// Whether it ends, and is forgotten then.
+    pub(super) is_closing: bool,
+    /// The address of a peer that has opened the connection and has not proved its identity. Such
+    /// a connection is beside that of the pair.
+    pub(super) stranger: Option<IpAddr>,
+    pub(super) is_established: bool,
+    pub(super) inner: Vec<IpAddr>,
+    children: Vec<EspSpi>,
+    identity: Option<String>,
+    proposal: Option<IkeProposal>,
+    rekeyed: u64,
+    since: SystemTime,
+    failures: u32,
+    failure: Option<String>,
+    retry_at: Option<Instant>,
+    /// The kinds of failures that were logged since it was last established.
+    logged: BTreeSet<&'static str>,
+}
+
+impl PeerConnection {
+    pub(super) fn new(
+        pair: Pair,
+        run_name: String,
+        tun: TunId,
+        peer: IkePeer,
+        config: Arc<IkeConfig>,
+    ) -> Self {
+        let inner = match &peer.inner {
+            InnerAddressSource::Policy(addresses) => addresses.clone(),
+            InnerAddressSource::Gateway => Vec::new(),
+        };
+        Self {
+            pair,
+            run_name,
+            tun,
+            remote: peer.address,
+            peer,
+            config,
+            open: None,
+            is_closing: false,
+            stranger: None,
+            is_established: false,
+            inner,
+            children: Vec::new(),
+            identity: None,
+            proposal: None,
+            rekeyed: 0,
+            since: SystemTime::now(),
+            failures: 0,
+            failure: None,
+            retry_at: None,
+            logged: BTreeSet::new(),
+        }
+    }
+
+    /// Whether a new attempt may begin.
+    pub(super) fn may_begin(&self, now: Instant) -> bool {
+        !self.is_closing && self.open.is_none() && self.retry_at.is_none_or(|at| at <= now)
+    }
+
+    /// When an attempt begins by itself; `None`: a packet of a program begins it.
+    pub(super) fn begins_at(&self) -> Option<Instant> {
+        let is_assigned = self.peer.inner == InnerAddressSource::Gateway;
+        self.retry_at.filter(|_| is_assigned && self.open.is_none() && !self.is_closing)
+    }
+
+    pub(super) fn begin(&mut self, connection: IkeConnection) {
+        self.open = Some(connection);
+        self.is_established = false;
+        self.since = SystemTime::now();
+        self.retry_at = None;
+    }
+
+    pub(super) fn note_established(&mut self, identity: String, proposal: IkeProposal) {
+        self.is_established = true;
+        self.identity = Some(identity);
+        self.proposal = Some(proposal);
+        self.since = SystemTime::now();
+        self.failures = 0;
+        self.failure = None;
+        self.logged.clear();
+    }
+
+    pub(super) fn note_rekeyed(&mut self) {
+        self.rekeyed += 1;
+    }
+
+    pub(super) fn note_child(&mut self, spi: EspSpi) {
+        self.children.push(spi);
+    }
+
+    pub(super) fn note_removed(&mut self, spi: EspSpi) {
+        self.children.retain(|child| *child != spi);
+    }
+
+    pub(super) fn has_child(&self, spi: EspSpi) -> bool {
+        self.children.contains(&spi)
+    }
+
+    /// The connection has ended without a failure; the next packet begins another one.
+    pub(super) fn note_ended(&mut self, now: Instant) {
+        self.open = None;
+        self.is_established = false;
+        // A peer that ends each connection at once is not asked again at once.
+        self.retry_at = Some(now + RETRY_MIN);
+    }
+
+    /// The connection, or an attempt, has failed. Returns whether this is to be logged.
+    pub(super) fn note_failed(&mut self, failure: &IkeFailure, now: Instant) -> bool {
+        self.open = None;
+        self.is_established = false;
+        let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(6)).min(RETRY_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = Some(now + wait);
+        self.failure = Some(failure.message.clone());
+        self.is_new(failure.kind)
+    }
+
+    /// Whether a kind of failure was not logged yet.
+    pub(super) fn is_new(&mut self, kind: &'static str) -> bool {
+        self.logged.insert(kind)
+    }
+
+    pub(super) fn status(&self) -> IkeStatus {
+        let state = match (&self.open, self.is_closing, self.is_established) {
+            (_, true, _) => IkeState::Closing,
+            (Some(_), false, true) => IkeState::Established,
+            (Some(_), false, false) => IkeState::Opening,
+            (None, false, _) => IkeState::Failed,
+        };
+        IkeStatus {
+            run: self.pair.run,
+            run_name: self.run_name.clone(),
+            ike: self.pair.ike.clone(),
+            peer: self.remote,
+            state,
+            identity: self.identity.clone(),
+            proposal: self.proposal,
+            inner: self.inner.clone(),
+            since: self.since,
+            rekeyed: self.rekeyed,
+            children: self.children.clone(),
+            failure: self.failure.clone(),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Makes the tunnels of runs: drives IKE connections, and gives the keys to the packet worker.
+//!
+//! ```text
+//! agent ── runs, TUN devices, policy ──> IkeDriver ──> thread `tacit-ike`
+//!                                                       │   ^
+//!                                   keys, IKE messages  v   │  IKE messages, demand, expiring keys
+//!                                                     packet worker ── UDP ── peers
+//! ```
+//!
+//! A run has one connection with each peer that its rules name. The connection begins when a
+//! program sends the first packet, or, if the peer assigns the address, when the run begins. After
+//! a failure the next attempt waits, longer each time.
+//!
+//! No packet leaves in clear while there is no tunnel: the worker holds or drops it.
+//!
+//! Limits: [`RUNS_MAX`] runs, [`INPUTS_MAX`] waiting inputs.
+
+mod config;
+mod connection;
+mod status;
+mod thread;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tacit_core::policy::Policy;
+use tacit_ipsec::SecretBytes;
+use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets};
+use tacit_sys::tun::Tun;
+use tokio::sync::mpsc;
+
+use crate::log::Log;
+use crate::packet::{PacketEvent, PacketStatistics, PacketWorker, UdpUnderlay};
+
+pub use status::{IkeState, IkeStatus};
+use thread::IkeThread;
+
+/// The largest number of runs with tunnels.
+pub const RUNS_MAX: usize = 4096;
+/// The largest number of inputs that wait for the thread.
+const INPUTS_MAX: usize = 4096;
+/// How long the end of the driver waits until peers have confirmed the end of their tunnels.
+const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);
+/// The port of IKE with NAT traversal, on which this side sends if it is free.
+const PORT: u16 = 4500;
+
+/// The handle of the thread.
+#[derive(Debug)]
+pub struct IkeDriver {
+    inputs: SyncSender<Input>,
+    worker: Arc<PacketWorker>,
+    statuses: Arc<Mutex<Vec<IkeStatus>>>,
+}
+
+/// A policy with the keys that it names.
+#[derive(Clone, Debug)]
+pub struct IkePolicy {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The keys that both sides know, by the name of the peer.
+    pub shared_keys: BTreeMap<String, SecretBytes>,
+}
+
+/// A run with a TUN device.
+#[derive(Debug)]
+pub struct TunnelRun {
+    /// Its number.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// The device.
+    pub tun: Tun,
+    /// The addresses of the host, which the run has too.
+    pub own: Vec<IpAddr>,
+}
+
+/// What the driver reports to the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IkeNotice {
+    /// A peer has assigned these addresses to a run.
+    Assigned {
+        /// The number of the run.
+        run: u64,
+        /// The name of the peer.
+        ike: String,
+        /// The addresses.
+        addresses: Vec<IpAddr>,
+    },
+}
+
+/// What the thread handles.
+enum Input {
+    Follow(Box<IkePolicy>),
+    AddRun(Box<TunnelRun>),
+    RemoveRun(u64),
+    Packet(PacketEvent),
+    /// Ends the thread; it confirms by closing the sender.
+    Close(SyncSender<()>),
+}
+
+impl From<PacketEvent> for Input {
+    fn from(event: PacketEvent) -> Self {
+        Self::Packet(event)
+    }
+}
+
+impl IkeDriver {
+    /// Opens the sockets to peers, and starts the threads.
+    ///
+    /// # Errors
+    /// A socket or a thread cannot be created.
+    pub fn start(
+        policy: IkePolicy,
+        notices: mpsc::Sender<IkeNotice>,
+        log: Log,
+    ) -> io::Result<Self> {
+        let underlay = underlay()?;
+        let locals = underlay.local_addresses()?;
+        let (inputs, received) = sync_channel(INPUTS_MAX);
+        let worker = Arc::new(PacketWorker::start(underlay, inputs.clone())?);
+        let statuses = Arc::<Mutex<Vec<IkeStatus>>>::default();
+        let thread = IkeThread::new(
+            policy,
+            thread::Surroundings {
+                worker: Arc::clone(&worker),
+                statuses: Arc::clone(&statuses),
+                locals,
+                notices,
+                log,
+            },
+        )?;
+        std::thread::Builder::new()
+            .name("tacit-ike".to_owned())
+            .spawn(move || thread.run(&received))?;
+        Ok(Self { inputs, worker, statuses })
+    }
+
+    /// Makes the thread that moves packets give up the rights that it does not need.
+    ///
+    /// # Errors
+    /// The kernel does not support it.
+    pub fn confine(&self) -> io::Result<()> {
+        let capabilities = CapabilitySet::empty();
+        self.worker.confine(WorkerRights { capabilities, sockets: WorkerSockets::Internet })
+    }
+
+    /// Uses this policy from now on. Connections that it does not name, or names differently, end.
+    pub fn follow(&self, policy: IkePolicy) {
+        self.order(Input::Follow(Box::new(policy)));
+    }
+
+    /// Makes tunnels for this run when its programs need them.
+    pub fn add_run(&self, run: TunnelRun) {
+        self.order(Input::AddRun(Box::new(run)));
+    }
+
+    /// Ends the tunnels of a run.
+    pub fn remove_run(&self, id: u64) {
+        self.order(Input::RemoveRun(id));
+    }
+
+    /// The connections with peers.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<IkeStatus> {
+        self.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The counters of packets.
+    #[must_use]
+    pub fn statistics(&self) -> PacketStatistics {
+        self.worker.statistics()
+    }
+
+    /// Ends all tunnels, and tells the peers.
+    pub fn close(self) {
+        let (confirm, closed) = sync_channel(1);
+        self.order(Input::Close(confirm));
+        // If the thread has ended, there is nothing to wait for.
+        let (Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)) =
+            closed.recv_timeout(2 * CLOSE_WAIT_MAX);
+    }
+
+    fn order(&self, input: Input) {
+        // The thread ends only with this handle. After a fault in it, packets are dropped.
+        let _ = self.inputs.send(input);
+    }
+}
+
+/// Opens a socket for each IP version. If another agent has the port, peers see another one; only
+/// peers that open connections themselves need port 4500.
+fn underlay() -> io::Result<UdpUnderlay> {
+    let any = |port| [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0_u16; 8], port))];
+    let [v4, v6] = any(PORT);
+    let [other_v4, other_v6] = any(0);
+    // A host may have no IPv6.
+    let attempts = [&[v4, v6][..], &[v4], &[other_v4, other_v6], &[other_v4]];
+    let mut failure = io::Error::from(io::ErrorKind::AddrInUse);
+    for addresses in attempts {
+        match UdpUnderlay::bind(addresses) {
+            Ok(underlay) => return Ok(underlay),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}

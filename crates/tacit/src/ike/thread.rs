@@ -1,0 +1,547 @@
+//! Runs the thread of the driver: it moves messages, timers and events between connections, the
+//! packet worker and the agent.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tacit_core::flow::Protocol;
+use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelPacket, TunnelRoutes};
+use tacit_ipsec::EspSpi;
+use tacit_ipsec::ike::{
+    GateDecision, IkeConnection, IkeEvent, IkeFailure, IkeGate, IkePath, IkeTransmit, RandomFailed,
+    RandomSource,
+};
+use tacit_ipsec::packet::IpPacket;
+use tokio::sync::mpsc;
+
+use super::config::{data_lifetime, flows, ike_config};
+use super::connection::{Pair, PeerConnection};
+use super::status::IkeStatus;
+use super::{CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, RUNS_MAX, TunnelRun};
+use crate::log::{Event, Log};
+use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, PeerAddress, TunId, Tunnel};
+
+/// The longest wait for an input.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The largest number of connections of a pair that strangers have opened.
+const STRANGERS_MAX: usize = 8;
+
+/// What the thread works with.
+pub(super) struct Surroundings {
+    pub(super) worker: Arc<PacketWorker>,
+    pub(super) statuses: Arc<Mutex<Vec<IkeStatus>>>,
+    /// The addresses of the sockets to peers.
+    pub(super) locals: Vec<SocketAddr>,
+    pub(super) notices: mpsc::Sender<IkeNotice>,
+    pub(super) log: Log,
+}
+
+/// The state of the thread.
+pub(super) struct IkeThread {
+    context: Surroundings,
+    policy: IkePolicy,
+    gate: IkeGate,
+    runs: BTreeMap<u64, DrivenRun>,
+    connections: Vec<PeerConnection>,
+}
+
+/// A run with a TUN device.
+struct DrivenRun {
+    name: String,
+    tun: TunId,
+    own: Vec<std::net::IpAddr>,
+    routes: TunnelRoutes,
+}
+
+/// Random bytes of the kernel.
+#[derive(Debug)]
+struct KernelRandom;
+
+impl RandomSource for KernelRandom {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), RandomFailed> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let flags = rustix::rand::GetRandomFlags::empty();
+            match rustix::rand::getrandom(&mut bytes[filled..], flags) {
+                Ok(count) => filled += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return Err(RandomFailed),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl IkeThread {
+    pub(super) fn new(policy: IkePolicy, context: Surroundings) -> io::Result<Self> {
+        let gate = IkeGate::new(&mut KernelRandom, Instant::now()).map_err(io::Error::other)?;
+        Ok(Self { context, policy, gate, runs: BTreeMap::new(), connections: Vec::new() })
+    }
+
+    /// Runs until the driver closes.
+    pub(super) fn run(mut self, inputs: &Receiver<Input>) {
+        loop {
+            let wait = self.next_time().saturating_duration_since(Instant::now());
+            match inputs.recv_timeout(wait.min(WAIT_MAX)) {
+                Ok(Input::Close(confirm)) => return self.close(inputs, confirm),
+                Ok(input) => self.handle(input),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.pass_time();
+            self.publish();
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        match input {
+            Input::Follow(policy) => self.follow(*policy),
+            Input::AddRun(run) => self.add_run(*run),
+            Input::RemoveRun(id) => self.remove_run(id),
+            Input::Packet(PacketEvent::Ike(datagram)) => self.receive(&datagram),
+            Input::Packet(PacketEvent::Demand { tun, packet }) => self.demand(tun, &packet),
+            Input::Packet(PacketEvent::RekeyDue(spi)) => self.rekey_child(spi),
+            // Addresses of peers are those of the policy.
+            Input::Packet(PacketEvent::PeerMoved { .. }) => {}
+            // `run` handles it.
+            Input::Close(_) => {}
+        }
+    }
+
+    /// Ends all connections, and waits a limited time for the peers.
+    fn close(mut self, inputs: &Receiver<Input>, confirm: SyncSender<()>) {
+        let now = Instant::now();
+        for at in 0..self.connections.len() {
+            self.close_one(at, now);
+        }
+        let until = now + CLOSE_WAIT_MAX;
+        while self.connections.iter().any(|one| one.open.is_some()) {
+            let Some(wait) = until.checked_duration_since(Instant::now()) else { break };
+            match inputs.recv_timeout(wait.min(Duration::from_millis(50))) {
+                Ok(Input::Packet(PacketEvent::Ike(datagram))) => self.receive(&datagram),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.pass_time();
+        }
+        drop(confirm);
+    }
+
+    /// Uses another policy. Connections end whose configuration is another one now.
+    fn follow(&mut self, policy: IkePolicy) {
+        let changed_keys: Vec<String> = policy
+            .policy
+            .ikes
+            .keys()
+            .filter(|ike| self.policy.shared_keys.get(*ike) != policy.shared_keys.get(*ike))
+            .cloned()
+            .collect();
+        self.policy = policy;
+        for run in self.runs.values_mut() {
+            let routes = TunnelRoutes::of(&self.policy.policy, &run.name, &run.own);
+            let routes = routes.unwrap_or_default();
+            let has_changed = std::mem::replace(&mut run.routes, routes) != run.routes;
+            let is_same = |one: &PeerConnection| {
+                !has_changed
+                    && !changed_keys.contains(&one.pair.ike)
+                    && self
+                        .policy
+                        .policy
+                        .ikes
+                        .get(&one.pair.ike)
+                        .is_some_and(|peer| peer.same(&one.peer))
+            };
+            for one in &mut self.connections {
+                if one.tun == run.tun && !is_same(one) {
+                    one.is_closing = true;
+                }
+            }
+        }
+        let now = Instant::now();
+        for at in 0..self.connections.len() {
+            if self.connections[at].is_closing {
+                self.close_one(at, now);
+            }
+        }
+        let runs: Vec<u64> = self.runs.keys().copied().collect();
+        runs.into_iter().for_each(|run| self.connect_for_addresses(run));
+    }
+
+    fn add_run(&mut self, run: TunnelRun) {
+        let TunnelRun { id, name, tun, own } = run;
+        if self.runs.len() >= RUNS_MAX {
+            return;
+        }
+        let Ok(tun) = self.context.worker.add_tun(tun) else { return };
+        let routes = TunnelRoutes::of(&self.policy.policy, &name, &own).unwrap_or_default();
+        self.runs.insert(id, DrivenRun { name, tun, own, routes });
+        self.connect_for_addresses(id);
+    }
+
+    fn remove_run(&mut self, id: u64) {
+        let Some(run) = self.runs.remove(&id) else { return };
+        let now = Instant::now();
+        for at in 0..self.connections.len() {
+            if self.connections[at].pair.run == id {
+                self.close_one(at, now);
+            }
+        }
+        // If the worker has ended, the device is closed.
+        let _ = self.context.worker.remove_tun(run.tun);
+    }
+
+    /// Connects a run with the peers that assign its addresses: before that, no program can send
+    /// a packet to them.
+    fn connect_for_addresses(&mut self, run: u64) {
+        let Some(driven) = self.runs.get(&run) else { return };
+        let assigns = |ike: &&str| {
+            let peer = self.policy.policy.ikes.get(*ike);
+            peer.is_some_and(|peer| peer.inner == InnerAddressSource::Gateway)
+        };
+        let ikes: Vec<String> = driven.routes.ikes().filter(assigns).map(str::to_owned).collect();
+        for ike in ikes {
+            self.connect(&Pair { run, ike });
+        }
+    }
+
+    /// A program has sent a packet for which there is no tunnel.
+    fn demand(&mut self, tun: TunId, packet: &IpPacket) {
+        let Some((id, run)) = self.runs.iter().find(|(_, run)| run.tun == tun) else { return };
+        let Some(packet) = tunnel_packet(packet) else { return };
+        let Some(ike) = run.routes.peer_of(&packet) else { return };
+        let pair = Pair { run: *id, ike: ike.to_owned() };
+        self.connect(&pair);
+    }
+
+    /// Begins a connection as the initiator, unless there is one or the last attempt was a moment
+    /// ago.
+    fn connect(&mut self, pair: &Pair) {
+        let now = Instant::now();
+        let Some(at) = self.prepare(pair) else { return };
+        let one = &mut self.connections[at];
+        if !one.may_begin(now) {
+            return;
+        }
+        let path = IkePath { local: local(&self.context.locals, one.remote), remote: one.remote };
+        let config = Arc::clone(&one.config);
+        one.begin(IkeConnection::initiate(config, path, Box::new(KernelRandom), now));
+        self.drain(at);
+    }
+
+    /// The place of a pair among the connections; `None` if it cannot be configured.
+    fn prepare(&mut self, pair: &Pair) -> Option<usize> {
+        let is_it =
+            |one: &PeerConnection| one.pair == *pair && !one.is_closing && one.stranger.is_none();
+        if let Some(at) = self.connections.iter().position(is_it) {
+            return Some(at);
+        }
+        let run = self.runs.get(&pair.run)?;
+        let peer = self.policy.policy.ikes.get(&pair.ike)?;
+        if let Some(other) = self.user_of_address(pair, peer) {
+            let next = "give each run an address of its own: inner = \"gateway\", or another \
+                        [ike.NAME] for the rules of the run";
+            let event = Event::new("ike-address-in-use").field("run", &run.name);
+            let event = event.field("ike", &pair.ike).field("used-by", &other);
+            let limited = format!("ike-address-in-use {} {}", run.name, pair.ike);
+            self.context.log.warn(event.field("next", next).limited(limited));
+            return None;
+        }
+        let key = self.policy.shared_keys.get(&pair.ike);
+        match ike_config(&pair.ike, peer, &run.routes, key) {
+            Ok(config) => {
+                let name = run.name.clone();
+                let config = Arc::new(config);
+                let one = PeerConnection::new(pair.clone(), name, run.tun, peer.clone(), config);
+                self.connections.push(one);
+                Some(self.connections.len() - 1)
+            }
+            Err(error) => {
+                let event = Event::new("ike-not-configured").field("run", &run.name);
+                let event = event.field("ike", &pair.ike).field("error", &error);
+                let limited = format!("ike-not-configured {}", pair.ike);
+                self.context.log.error(event.limited(limited));
+                None
+            }
+        }
+    }
+
+    /// The other run that has the address which the policy gives to runs towards this peer.
+    fn user_of_address(&self, pair: &Pair, peer: &IkePeer) -> Option<String> {
+        if peer.inner == InnerAddressSource::Gateway {
+            return None;
+        }
+        let is_other = |one: &&PeerConnection| {
+            one.pair.ike == pair.ike && one.pair.run != pair.run && one.open.is_some()
+        };
+        self.connections.iter().find(is_other).map(|one| one.run_name.clone())
+    }
+
+    fn rekey_child(&mut self, spi: EspSpi) {
+        let Some(at) = self.connections.iter().position(|one| one.has_child(spi)) else { return };
+        if let Some(open) = &mut self.connections[at].open {
+            open.rekey_child(Instant::now(), spi);
+        }
+        self.drain(at);
+    }
+
+    /// Handles an IKE message.
+    fn receive(&mut self, datagram: &IkeDatagram) {
+        let IkeDatagram { from, message, .. } = datagram;
+        let owns = |one: &PeerConnection| {
+            one.open.as_ref().is_some_and(|open| open.owns_datagram(message))
+        };
+        match self.connections.iter().position(owns) {
+            Some(at) => {
+                if let Some(open) = &mut self.connections[at].open {
+                    open.handle_datagram(Instant::now(), message);
+                }
+                self.drain(at);
+            }
+            None => self.answer_first(*from, message),
+        }
+    }
+
+    /// Handles the first message of a peer that opens a connection itself.
+    fn answer_first(&mut self, from: SocketAddr, message: &[u8]) {
+        let now = Instant::now();
+        match self.gate.check(now, from, message, &mut KernelRandom) {
+            Ok(GateDecision::Accept) => {}
+            Ok(GateDecision::Respond(response)) => return self.send(&response, from),
+            Ok(GateDecision::Drop) | Err(_) => return,
+        }
+        let Some(pair) = self.pair_for(from) else { return };
+        let of_strangers =
+            self.connections.iter().filter(|one| one.pair == pair && one.stranger.is_some());
+        if of_strangers.count() >= STRANGERS_MAX {
+            return;
+        }
+        let Some(at) = self.prepare(&pair) else { return };
+        let known = &self.connections[at];
+        let config = Arc::clone(&known.config);
+        let path = IkePath { local: local(&self.context.locals, from), remote: from };
+        let accepted =
+            IkeConnection::accept(Arc::clone(&config), path, Box::new(KernelRandom), now, message);
+        match accepted {
+            Ok(connection) => {
+                let name = known.run_name.clone();
+                let peer = known.peer.clone();
+                let mut one = PeerConnection::new(pair, name, known.tun, peer, config);
+                one.remote = from;
+                one.stranger = Some(from.ip());
+                one.begin(connection);
+                self.gate.note_opened(from.ip());
+                self.connections.push(one);
+                self.drain(self.connections.len() - 1);
+            }
+            Err(refusal) => {
+                self.report_failure(at, &refusal.failure);
+                if let Some(response) = refusal.response {
+                    self.send(&response, from);
+                }
+            }
+        }
+    }
+
+    /// A peer that has opened a connection has proved its identity: it replaces the earlier one.
+    fn replace_earlier(&mut self, at: usize) {
+        let Some(stranger) = self.connections[at].stranger.take() else { return };
+        self.gate.note_closed(stranger);
+        let now = Instant::now();
+        let pair = self.connections[at].pair.clone();
+        for other in 0..self.connections.len() {
+            let one = &self.connections[other];
+            if other != at && one.pair == pair && one.stranger.is_none() {
+                self.close_one(other, now);
+            }
+        }
+    }
+
+    /// The run and the peer of a message from this address, if there is one run with that peer.
+    fn pair_for(&self, from: SocketAddr) -> Option<Pair> {
+        let is_peer = |ike: &&str| {
+            let peer = self.policy.policy.ikes.get(*ike);
+            peer.is_some_and(|peer| peer.address.ip() == from.ip())
+        };
+        let mut found = self.runs.iter().filter_map(|(id, run)| {
+            Some(Pair { run: *id, ike: run.routes.ikes().find(is_peer)?.to_owned() })
+        });
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+
+    fn close_one(&mut self, at: usize, now: Instant) {
+        let one = &mut self.connections[at];
+        one.is_closing = true;
+        if let Some(open) = &mut one.open {
+            open.close(now);
+        }
+        self.drain(at);
+    }
+
+    /// When something has to be done next.
+    fn next_time(&self) -> Instant {
+        let times = self.connections.iter().flat_map(|one| {
+            let timeout = one.open.as_ref().and_then(IkeConnection::poll_timeout);
+            [timeout, one.begins_at()]
+        });
+        times.flatten().min().unwrap_or_else(|| Instant::now() + WAIT_MAX)
+    }
+
+    fn pass_time(&mut self) {
+        let now = Instant::now();
+        for at in 0..self.connections.len() {
+            if let Some(open) = &mut self.connections[at].open
+                && open.poll_timeout().is_some_and(|due| due <= now)
+            {
+                open.handle_timeout(now);
+                self.drain(at);
+            }
+        }
+        for one in self.connections.iter().filter(|one| one.open.is_none()) {
+            one.stranger.into_iter().for_each(|address| self.gate.note_closed(address));
+        }
+        self.connections
+            .retain(|one| one.open.is_some() || !(one.is_closing || one.stranger.is_some()));
+        let due = |one: &&PeerConnection| one.begins_at().is_some_and(|at| at <= now);
+        let due: Vec<Pair> =
+            self.connections.iter().filter(due).map(|one| one.pair.clone()).collect();
+        due.iter().for_each(|pair| self.connect(pair));
+    }
+
+    /// Sends the messages of a connection, and handles its events.
+    fn drain(&mut self, at: usize) {
+        while let Some(open) = &mut self.connections[at].open
+            && let Some(transmit) = open.poll_transmit()
+        {
+            let to = self.connections[at].remote;
+            match transmit {
+                IkeTransmit::Message(message) => self.send(&message, to),
+                // A lost keepalive is sent again.
+                IkeTransmit::Keepalive => drop(self.context.worker.send_keepalive(to)),
+            }
+        }
+        while let Some(open) = &mut self.connections[at].open
+            && let Some(event) = open.poll_event()
+        {
+            self.take_event(at, event);
+        }
+    }
+
+    /// A message that is lost is sent again.
+    fn send(&self, message: &[u8], to: SocketAddr) {
+        let _ = self.context.worker.send_ike(message, to);
+    }
+
+    fn take_event(&mut self, at: usize, event: IkeEvent) {
+        let one = &mut self.connections[at];
+        let now = Instant::now();
+        match event {
+            IkeEvent::Established { peer, proposal } => {
+                one.note_established(peer.to_string(), proposal);
+                let event = Event::new("ike-established").field("run", &one.run_name);
+                let event = event.field("ike", &one.pair.ike).field("peer", &one.remote);
+                self.context.log.info(event.field("identity", &peer));
+                self.replace_earlier(at);
+            }
+            // Only one connection of a pair is kept.
+            IkeEvent::InitialContact => {}
+            IkeEvent::AddressesAssigned(inner) => {
+                one.inner.clone_from(&inner.addresses);
+                let Pair { run, ike } = one.pair.clone();
+                let notice = IkeNotice::Assigned { run, ike, addresses: inner.addresses };
+                // The agent handles notices as long as it lives.
+                let _ = self.context.notices.blocking_send(notice);
+            }
+            IkeEvent::Rekeyed => one.note_rekeyed(),
+            IkeEvent::ChildInstalled(child) => {
+                let spi = child.inbound.spi;
+                let Some(run) = self.runs.get(&one.pair.run) else { return };
+                let tunnel = Tunnel {
+                    tun: one.tun,
+                    child: *child,
+                    peer: one.remote,
+                    peer_address: PeerAddress::Fixed,
+                    lifetime: data_lifetime(&one.peer.lifetime),
+                    flows: flows(&run.routes, &one.pair.ike, &one.inner),
+                };
+                one.note_child(spi);
+                if let Err(error) = self.context.worker.install(tunnel) {
+                    let event = Event::new("tunnel-not-installed").field("run", &one.run_name);
+                    self.context.log.error(event.field("error", &error));
+                }
+            }
+            // If the worker has ended, no packet is sent.
+            IkeEvent::ChildActive(spi) => {
+                let _ = self.context.worker.activate(spi);
+            }
+            IkeEvent::ChildRemoved(spi) => {
+                one.note_removed(spi);
+                let _ = self.context.worker.remove(spi);
+            }
+            IkeEvent::ExchangeFailed(failure) => self.report_failure(at, &failure),
+            IkeEvent::Failed(failure) => {
+                let is_new = one.note_failed(&failure, now);
+                if is_new {
+                    log_failure(&self.context.log, &self.connections[at], &failure);
+                }
+            }
+            IkeEvent::Closed => {
+                let event = Event::new("ike-closed").field("run", &one.run_name);
+                self.context.log.info(event.field("ike", &one.pair.ike));
+                one.note_ended(now);
+            }
+        }
+    }
+
+    fn report_failure(&mut self, at: usize, failure: &IkeFailure) {
+        if self.connections[at].is_new(failure.kind) {
+            log_failure(&self.context.log, &self.connections[at], failure);
+        }
+    }
+
+    fn publish(&self) {
+        let known = self.connections.iter().filter(|one| one.stranger.is_none());
+        let statuses = known.map(PeerConnection::status).collect();
+        *self.context.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
+    }
+}
+
+fn log_failure(log: &Log, one: &PeerConnection, failure: &IkeFailure) {
+    let event = Event::new("ike-failed").field("run", &one.run_name);
+    let event = event.field("ike", &one.pair.ike).field("peer", &one.remote);
+    log.warn(event.field("kind", failure.kind).field("error", failure));
+}
+
+/// The ends of a packet that a program has sent.
+fn tunnel_packet(packet: &IpPacket) -> Option<TunnelPacket> {
+    let (protocol, has_ports) = match packet.protocol {
+        6 => (Protocol::Tcp, true),
+        17 => (Protocol::Udp, true),
+        1 | 58 => (Protocol::Icmp, false),
+        _ => return None,
+    };
+    let (local, remote) = packet.ports.filter(|_| has_ports).unwrap_or_default();
+    Some(TunnelPacket {
+        protocol,
+        local: SocketAddr::new(packet.source, local),
+        remote: SocketAddr::new(packet.destination, remote),
+    })
+}
+
+/// The address from which packets to a peer are sent, as far as this host knows it.
+fn local(locals: &[SocketAddr], remote: SocketAddr) -> SocketAddr {
+    let of_family = locals.iter().find(|local| local.is_ipv4() == remote.is_ipv4());
+    let port = of_family.map_or(0, SocketAddr::port);
+    let any: std::net::IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    // Connecting a datagram socket only looks up the route and sends nothing.
+    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(remote)?;
+        socket.local_addr()
+    });
+    SocketAddr::new(found.map_or(any, |local| local.ip()), port)
+}

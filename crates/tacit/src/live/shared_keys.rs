@@ -1,0 +1,114 @@
+//! Reads the keys that tacit shares with the peers of tunnels: the files of `psk-file`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tacit_core::message_id::MessageId;
+use tacit_core::policy::{Diagnostic, IkeCredentials, Policy, SourcePosition};
+use tacit_ipsec::SecretBytes;
+
+/// The longest key.
+const KEY_BYTES_MAX: u64 = 4096;
+/// The shortest key that is not warned about: 16 random bytes (RFC 7296 section 2.15).
+const KEY_BYTES_ADVISED: usize = 16;
+
+/// The keys, by the name of the peer. Adds errors and warnings to `findings`.
+pub(super) fn load(
+    policy: &Policy,
+    base: &Path,
+    findings: &mut Vec<Diagnostic>,
+) -> BTreeMap<String, SecretBytes> {
+    let mut keys = BTreeMap::new();
+    for (name, peer) in &policy.ikes {
+        let IkeCredentials::SharedKey { file, position } = &peer.credentials else { continue };
+        match read(&base.join(file), *position) {
+            Ok(key) => {
+                findings.extend(doubt(&key, file, *position));
+                keys.insert(name.clone(), key);
+            }
+            Err(finding) => findings.push(finding),
+        }
+    }
+    keys
+}
+
+/// Reads one key. The newline at the end of the file is not part of it.
+fn read(path: &Path, position: SourcePosition) -> Result<SecretBytes, Diagnostic> {
+    let shown = path.display();
+    let refused = |what: String, fix: String| {
+        let message = format!("cannot use the key in {shown}: {what}");
+        Diagnostic::error(MessageId("unusable-file"), position, message).with_fix(fix)
+    };
+    let unreadable = |error: io::Error| {
+        refused(error.to_string(), "write the key to the file, or correct `psk-file`".to_owned())
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let what = format!("group or others can access the file (mode {mode:04o})");
+        return Err(refused(what, format!("run: chmod 600 {shown}")));
+    }
+    let mut bytes = Vec::new();
+    file.take(KEY_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    match u64::try_from(bytes.len()) {
+        Ok(0) => Err(refused("the file is empty".to_owned(), "write the key to it".to_owned())),
+        Ok(1..=KEY_BYTES_MAX) => Ok(SecretBytes::new(bytes)),
+        _ => Err(refused(
+            format!("it is longer than {KEY_BYTES_MAX} bytes"),
+            "write only the key to the file".to_owned(),
+        )),
+    }
+}
+
+/// Warns about a key that an attacker can guess from recorded messages.
+fn doubt(key: &SecretBytes, file: &Path, position: SourcePosition) -> Option<Diagnostic> {
+    let bytes = key.as_bytes().len();
+    (bytes < KEY_BYTES_ADVISED).then(|| {
+        let message = format!(
+            "the key in {} has only {bytes} bytes: an attacker between both sides can guess a \
+             short key",
+            file.display()
+        );
+        let fix = "use a random key on both sides, for example from: openssl rand -base64 32";
+        Diagnostic::warning(MessageId("doubtful-file"), position, message).with_fix(fix)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    #[test]
+    fn only_a_private_file_with_a_key_is_used() {
+        let start = SourcePosition { file: 0, line: 1, column: 1 };
+        let path = std::env::temp_dir().join(format!("tacit-psk-{}", std::process::id()));
+        let read_with = |content: &[u8], mode: u32| {
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            read(&path, start).map_err(|finding| finding.message)
+        };
+        let key = read_with(b"a shared key\n", 0o600).unwrap();
+        assert_eq!(key.as_bytes(), b"a shared key");
+        assert!(doubt(&key, &path, start).is_some());
+        let key = read_with(&[b'k'; 44], 0o400).unwrap();
+        assert!(doubt(&key, &path, start).is_none());
+        for (content, mode, why) in [
+            (&b"a shared key"[..], 0o640, "mode 0640"),
+            (b"\n", 0o600, "empty"),
+            (&[b'k'; 4097], 0o600, "longer than 4096"),
+        ] {
+            let message = read_with(content, mode).unwrap_err();
+            assert!(message.contains(why) && !message.contains("kk"), "{message}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(read(&path, start).unwrap_err().message.contains("No such file"));
+    }
+}
