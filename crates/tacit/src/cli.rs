@@ -397,9 +397,9 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     if let Some(running) = RunningAgent::at(&control) {
         let control = control.display();
         let reason = format!(
-            "an agent is already running at {control}: {running}\n    \
-             fix: end it with `tacit drain --control {control}` (or `kill {}` to end it \
-             immediately), or use another socket with --control",
+            "an agent is already running at {control}: {running}\n    fix: end that agent with \
+             `tacit drain --control {control}` (or `kill {}` to end it immediately), or choose \
+             another control socket with --control",
             running.pid
         );
         return fail(MessageId("agent-runs-already"), reason, EXIT_FAILURE);

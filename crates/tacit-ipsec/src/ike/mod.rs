@@ -2,11 +2,11 @@
 //! of a tunnel.
 //!
 //! In reading order:
-//! * [`IkeConfig`]: what the policy says about a peer;
+//! * [`IkeConfig`]: the settings of the policy for a peer;
 //! * [`IkeConnection`]: the exchanges with a peer, as a state machine;
-//! * [`IkeGate`]: which first requests of strangers become connections;
-//! * [`IkeEvent`]: what the connection reports, with the keys of tunnels;
-//! * [`IkeFailure`]: why something failed, and which side has to change what.
+//! * [`IkeGate`]: which first requests of unknown senders become connections;
+//! * [`IkeEvent`]: the events that a connection reports, with the keys of tunnels;
+//! * [`IkeFailure`]: why an exchange failed, which side has to act, and what to do.
 //!
 //! Inside, `codec` reads and writes messages, `proposal` chooses algorithms, and `crypto` derives
 //! keys and encrypts messages.

@@ -82,8 +82,8 @@ impl IdentityMapper {
             Err(_) => Err(refusal(
                 "certificate-not-mapped",
                 leaf,
-                "the certificate contains names that are not text, are too long or are too many: \
-                 reissue the certificate with fewer names",
+                "the certificate contains too many names, or a name that is too long or is not \
+                 text: reissue the certificate with other names",
             )),
         }
     }

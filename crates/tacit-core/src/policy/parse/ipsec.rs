@@ -80,16 +80,18 @@ fn refuse(table: &TomlTable<'_>) {
         "replace-stale",
         "clear",
     ];
-    let why = "packets of a tunnel go directly to the programs of a run, without a socket of tacit";
+    let why = "the packets of a tunnel go directly to programs of a run, and pass through no \
+               socket of tacit";
     table.refuse(&sockets, why, "remove the key; `local-ports` selects the ports of programs");
     let owners = ["program", "user", "group", "cgroup", "slice", "unit"];
-    let why = "routes select the packets of a tunnel, and know no program";
+    let why = "the kernel selects the packets of a tunnel by routes, which do not depend on the \
+               program";
     table.refuse(&owners, why, "remove the key; `run` selects programs");
-    let why = "routes select the packets of a tunnel at all times";
+    let why = "the kernel selects the packets of a tunnel by routes, which apply at all times";
     table.refuse(&["when"], why, "remove the key");
     let why = "the local address of a flow in a tunnel is `inner` of [ike.NAME]";
     table.refuse(&["local"], why, "remove the key");
-    let why = "tacit sees packets of a tunnel, and no connections";
+    let why = "tacit handles a tunnel packet by packet, and knows no connections in it";
     table.refuse(&["log", "idle"], why, "remove the key");
     let why = "in audit mode the packets would leave in clear";
     table.refuse(&["mode"], why, "remove the key");
@@ -100,11 +102,11 @@ fn remote(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     let (problem, fix) = match selector {
         AddressSelector::Name { .. } => (
-            "is a name, and routes select the packets of a tunnel by address",
+            "is a name, and the routes of a tunnel contain only addresses",
             "write the address or network behind the peer; `names` lets programs resolve names",
         ),
         _ if selector.near().is_some() => (
-            "is an address of this host or link, which no tunnel reaches",
+            "is an address of this host or of its link, and no tunnel leads there",
             "write the address or network behind the peer",
         ),
         _ => return Some(selector),

@@ -89,12 +89,12 @@ fn two_tunnels(read: &Read<'_, '_>, earlier: &Rule) {
     let report = read.value.report;
     let line = report.line(earlier.position, rule.position);
     let message = format!(
-        "rule `{}` leads flows to `{}` that rule `{}` in line {line} leads to `{}`: two tunnels \
-         claim one flow",
+        "rule `{}` sends flows to the peer `{}`, but rule `{}` in line {line} sends some of these \
+         flows to the peer `{}`",
         rule.name, ipsec.ike, earlier.name, other.ike
     );
     let fix = "give both rules addresses or ports that do not overlap; or let the earlier rule \
-               select a part of the later one";
+               select only a part of the flows of the later rule";
     let at = read.value.value.get("ipsec").map_or_else(|| read.value.at.clone(), |v| v.span());
     report.error(MessageId("two-tunnels"), &at, message, fix);
 }
@@ -104,8 +104,8 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
     let Some(key) = condition_beyond_routes(earlier.rule) else { return };
     let line = report.line(rule.position, earlier.rule.position);
     let message = format!(
-        "rule `{}` selects by `{key}` among flows of rule `{}` in line {line}, whose packets go \
-         into a tunnel by their addresses and ports alone",
+        "rule `{}` selects by `{key}` some flows of rule `{}` in line {line}, but the kernel sends \
+         packets into a tunnel by addresses and ports only",
         earlier.rule.name, rule.name
     );
     let fix = format!(
@@ -129,7 +129,7 @@ fn limits(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     for run in [""].into_iter().chain(runs.into_iter().take(RUNS_MAX)) {
         let Err(limit) = TunnelRoutes::of_rules(&all, run, &[]) else { continue };
         let fix = match limit {
-            TunnelLimit::Groups => "use fewer port ranges; write rules with the same ports once",
+            TunnelLimit::Groups => "use fewer port ranges, or merge rules with the same ports",
             TunnelLimit::Prefixes | TunnelLimit::Ranges => {
                 "write networks instead of single addresses and ranges"
             }

@@ -1,4 +1,4 @@
-//! Selects the packets of a run that pass through tunnels, in the form that routes need.
+//! Computes which packets of a run pass through tunnels, as routes and routing rules of the kernel.
 //!
 //! The kernel chooses a routing table by protocol and ports, and in the table a route by address.
 //! So the rules of a policy become groups with one combination of protocol and ports each, and the

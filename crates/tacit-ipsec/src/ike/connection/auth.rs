@@ -114,7 +114,9 @@ impl IkeConnection {
             (Some(id), Some(auth)) => (id, auth),
             // RFC 7296 section 2.16.
             (Some(_), None) if !sa.is_initiator => return Err(eap_wanted()),
-            _ => return Err(IkeFailure::protocol("its identity or AUTH payload is missing")),
+            _ => {
+                return Err(IkeFailure::protocol("the peer's identity or AUTH payload is missing"));
+            }
         };
         let identity = IkeIdentity::from_payload(id);
         if identity.as_ref() != Some(&self.config.remote) {

@@ -341,7 +341,7 @@ impl<'a> InitPayloads<'a> {
         });
         let (Some(proposals), Some(key_exchange), Some(nonce)) = (proposals, key_exchange, nonce)
         else {
-            return Err(IkeFailure::protocol("a payload of IKE_SA_INIT is missing"));
+            return Err(IkeFailure::protocol("the peer's IKE_SA_INIT message lacks a payload"));
         };
         Ok(Self { proposals, key_exchange, nonce })
     }

@@ -289,7 +289,7 @@ impl<'a> RekeyPayloads<'a> {
         }
         let (Some(proposals), Some(nonce), Some(key_exchange)) = (proposals, nonce, key_exchange)
         else {
-            return Err(IkeFailure::protocol("a payload for new keys is missing"));
+            return Err(IkeFailure::protocol("the peer's message for new keys lacks a payload"));
         };
         Ok(Self { proposals, nonce, key_exchange })
     }

@@ -1,8 +1,9 @@
 //! Encodes the conditions and actions of packet rules for the kernel.
 //!
 //! An [`Expression`] is one condition or action, such as "the port is 53". It is encoded as one to
-//! three expressions of the kernel. These load a value into register 1, compare it, and continue
-//! only if it matches. Every number is in network order, except a packet mark.
+//! three expressions of the kernel. The kernel's expressions load a value into register 1, compare
+//! the value, and continue only if the value matches. Every number is in network order, except a
+//! packet mark.
 
 use std::net::IpAddr;
 

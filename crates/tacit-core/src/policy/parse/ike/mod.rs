@@ -39,7 +39,7 @@ fn read(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<IkePeer>
         None => Some(IkePeer::PORT_DEFAULT),
     };
     let credentials = credentials(&table, names);
-    let fix = "set who tacit claims to be, as the peer expects it: local-id = \"client.example\"";
+    let fix = "set the identity that the peer expects of tacit: local-id = \"client.example\"";
     let local_id = table.required("local-id", fix).and_then(|value| ike_name(&value));
     let remote_id = match table.value("remote-id") {
         Some(value) => ike_name(&value),
@@ -54,7 +54,7 @@ fn read(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<IkePeer>
         .value("dpd")
         .map_or(Some(IkePeer::DPD_DEFAULT), |value| value::duration(&value, DPD_MIN, DPD_MAX));
     let fix = "set the address of runs inside the tunnel: inner = \"10.1.0.1\"; or, if the peer \
-               assigns it: inner = \"gateway\"";
+               assigns the address: inner = \"gateway\"";
     let inner = table.required("inner", fix).and_then(|value| inner(&value));
     let proposals = proposals?;
     let esp_proposals = esp_proposals?;
@@ -239,7 +239,7 @@ fn inner(value: &TomlValue<'_>) -> Option<InnerAddressSource> {
         if address.is_none_or(|ip| !usable(&ip)) {
             let message = format!("`inner` cannot be `{text}`");
             let fix = "write the address of runs inside the tunnel, without a prefix length: \
-                       \"10.1.0.1\"; or \"gateway\", if the peer assigns it";
+                       \"10.1.0.1\"; or \"gateway\", if the peer assigns the address";
             item.error(message, fix);
             return None;
         }

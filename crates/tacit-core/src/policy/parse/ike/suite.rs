@@ -10,7 +10,10 @@ pub(super) fn ike(value: &TomlValue<'_>) -> Option<IkeSuite> {
     let Parts { text, cipher, hash, prf, group } = parts;
     // As in strongSwan, the hash of an HMAC is also that of the PRF unless another is named.
     let Some(prf) = prf.or(hash) else {
-        let message = format!("`{text}` names no PRF, and {cipher} has no hash for one");
+        let message = format!(
+            "`{text}` names no PRF (pseudorandom function), and {cipher} has no hash that the PRF \
+             could use"
+        );
         value.error(message, format!("write `{cipher}-prfsha384-x25519`"));
         return None;
     };
@@ -26,7 +29,7 @@ pub(super) fn ike(value: &TomlValue<'_>) -> Option<IkeSuite> {
 pub(super) fn esp(value: &TomlValue<'_>) -> Option<EspSuite> {
     let Parts { text, cipher, prf, group, .. } = Parts::read(value)?;
     if prf.is_some() {
-        let message = format!("`{text}` names a PRF, and ESP has none");
+        let message = format!("`{text}` names a PRF (pseudorandom function), but ESP uses no PRF");
         value.error(message, "remove the part that begins with `prf`");
         return None;
     }
@@ -79,7 +82,7 @@ impl<'a> Parts<'a> {
             };
             if all.iter().any(|other: &Part| other.kind() == part.kind()) {
                 let message = format!("`{text}` names two algorithms for the {}", part.kind());
-                let fix = "write a proposal for each combination: a list of proposals";
+                let fix = "write a list with one proposal for each combination";
                 value.error(message, fix);
                 return None;
             }
@@ -116,13 +119,14 @@ impl<'a> Parts<'a> {
             (Some(128), Some(hash)) => TunnelCipher::Aes128Cbc(hash),
             (Some(_), Some(hash)) => TunnelCipher::Aes256Cbc(hash),
             (Some(bits), None) => {
-                let message = format!("`{text}`: AES-CBC needs a hash for its integrity");
+                let message =
+                    format!("`{text}`: AES-CBC needs a hash, which protects the integrity");
                 value.error(message, format!("write `aes{bits}-sha256`, or use `aes{bits}gcm16`"));
                 return None;
             }
             (None, Some(hash)) => {
                 let hash = hash.word();
-                let message = format!("`{text}`: {aead} needs no hash for its integrity");
+                let message = format!("`{text}`: {aead} needs no hash to protect the integrity");
                 value.error(message, format!("remove `{hash}`, or write `prf{hash}` for the PRF"));
                 return None;
             }
@@ -220,7 +224,7 @@ const KNOWN: [&str; 14] = [
 
 /// Algorithms that RFC 8221 and RFC 8247 forbid or advise against: names, reason, replacement.
 const REFUSED: [(&[&str], &str, &str); 10] = [
-    (&["des", "desiv64", "desiv32"], "its keys have 56 bits", CIPHERS),
+    (&["des", "desiv64", "desiv32"], "keys of 56 bits are too short", CIPHERS),
     (
         &["3des", "3desede", "des3"],
         "ciphers with 64-bit blocks leak data after hours of traffic (Sweet32)",
@@ -231,7 +235,7 @@ const REFUSED: [(&[&str], &str, &str); 10] = [
         "ciphers with 64-bit blocks leak data after hours of traffic (Sweet32)",
         CIPHERS,
     ),
-    (&["null", "nullgcm", "aes128gmac", "aes256gmac"], "it does not encrypt", CIPHERS),
+    (&["null", "nullgcm", "aes128gmac", "aes256gmac"], "this algorithm does not encrypt", CIPHERS),
     (&["md5", "md5128", "hmacmd5"], "MD5 is broken", "`sha256`"),
     (&["prfmd5"], "MD5 is broken", "`prfsha256`"),
     (&["sha", "sha1", "sha1160", "hmacsha1"], "SHA-1 is broken", "`sha256`"),
@@ -254,12 +258,12 @@ const CIPHERS: &str = "`aes256gcm16` or `aes256-sha256`";
 const NOT_SUPPORTED: [(&[&str], &str, &str); 6] = [
     (
         &["modp2048", "modp3072", "modp4096", "modp6144", "modp8192"],
-        "tacit has groups of elliptic curves",
+        "tacit supports groups of elliptic curves",
         "`x25519`, `ecp256` or `ecp384`",
     ),
     (
         &["ecp192", "ecp224", "ecp521", "x448", "curve448", "ecp256bp", "ecp384bp", "ecp512bp"],
-        "tacit has other curves",
+        "tacit supports only other curves",
         "`x25519`, `ecp256` or `ecp384`",
     ),
     (&["aes192", "aes192gcm16"], "keys of 192 bits are rare", "`aes256gcm16` or `aes256-sha256`"),
@@ -270,8 +274,12 @@ const NOT_SUPPORTED: [(&[&str], &str, &str); 6] = [
     ),
     (
         &["aes128ctr", "aes256ctr", "aes128ccm16", "aes256ccm16", "camellia128", "camellia256"],
-        "tacit has AES-GCM, ChaCha20-Poly1305 and AES-CBC",
+        "tacit supports only AES-GCM, ChaCha20-Poly1305 and AES-CBC",
         "`aes256gcm16`",
     ),
-    (&["aesxcbc", "prfaesxcbc", "aescmac", "prfaescmac"], "tacit has HMAC with SHA-2", "`sha256`"),
+    (
+        &["aesxcbc", "prfaesxcbc", "aescmac", "prfaescmac"],
+        "tacit supports only HMAC with SHA-2",
+        "`sha256`",
+    ),
 ];

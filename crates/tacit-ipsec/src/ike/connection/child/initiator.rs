@@ -211,7 +211,9 @@ impl IkeConnection {
         };
         if !is_within(&child.local, answer.initiator) || !is_within(&child.remote, answer.responder)
         {
-            return Err(IkeFailure::protocol("the peer chose packets that tacit did not offer"));
+            return Err(IkeFailure::protocol(
+                "the peer chose traffic selectors that tacit did not offer",
+            ));
         }
         let shared = match (&request.secret, answer.key_exchange) {
             (None, _) => None,

@@ -83,7 +83,7 @@ impl<'a> ChildAnswer<'a> {
         }
         let error = notifications(payloads).find(|one| one.is_error());
         Err(error.map_or_else(
-            || IkeFailure::protocol("a payload for the tunnel is missing"),
+            || IkeFailure::protocol("the peer's message for a child SA lacks a payload"),
             |error| IkeFailure::refused(error.kind, "the tunnel"),
         ))
     }
