@@ -152,6 +152,23 @@ impl HostCapture {
         }
     }
 
+    /// Whether the table must be installed again, because NAT may change destinations now.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn is_outdated(&mut self) -> Result<bool, Error> {
+        host::is_outdated(&mut self.netlinks.netfilter)
+    }
+
+    /// Makes the installed table cheaper if no connection is left that an earlier table captured
+    /// and this one would not.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn forget_strays(&mut self, table: &HostTable<'_>) -> Result<(), Error> {
+        host::forget_strays(&mut self.netlinks.netfilter, table)
+    }
+
     /// Installs the routing rules that another program has removed; returns whether there were any.
     ///
     /// # Errors

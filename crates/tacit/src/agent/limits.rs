@@ -8,7 +8,7 @@ use tacit_core::policy::{
     PORT_PARTS_MAX, SENDER_CHECKS_MAX,
 };
 use tacit_core::refusal::REFUSALS_MAX;
-use tacit_sys::netlink::nft::host::NAMED_ADDRESSES_MAX;
+use tacit_sys::netlink::nft::host::{FLOWS_MAX, NAMED_ADDRESSES_MAX};
 use tacit_sys::socket;
 use tacit_tls::verify::CHAINS_MAX;
 
@@ -112,6 +112,8 @@ impl Agent {
                 .beyond("programs get SERVFAIL for new names until old names expire"),
             LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX)
                 .beyond("programs get SERVFAIL for new names until old addresses expire"),
+            LimitDisplay::new("host-flows", FLOWS_MAX)
+                .beyond("new captured flows and new clients are refused"),
             LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
                 .beyond("the agent removes the flow that was seen least recently"),
             LimitDisplay::new("host-coverage-flows", COVERAGE_FLOWS_MAX)

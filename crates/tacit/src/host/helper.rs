@@ -23,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_core::flow;
 use tacit_core::policy::{HostName, HostPlan, NamedAddress};
 use tacit_sys::host::{HostCapture, is_taken};
+use tacit_sys::netlink::nft::host::RuleChanges;
 use tacit_sys::process::{self, StandardError};
 use tacit_sys::sandbox::{self, CapabilitySet};
 use tacit_sys::{IpVersion, transparent};
@@ -96,27 +97,47 @@ fn serve(channel: UnixStream) -> io::Result<()> {
 pub(super) fn serve_requests(channel: UnixStream) -> io::Result<()> {
     let mut server = HostHelperServer::default();
     let mut channels = vec![channel];
+    let changes = RuleChanges::open()?;
     while !channels.is_empty() {
         let left = server.watched.look(server.capture.as_mut(), Instant::now());
-        if let Some(at) = wait(&channels, left)? {
+        let Woken { request, has_report } = wait(&channels, &changes, left)?;
+        if has_report && changes.read() {
+            server.watched.look_soon(Instant::now());
+        }
+        if let Some(at) = request {
             server.answer_on(&mut channels, at);
         }
     }
     server.watched.end_audit(server.capture.as_mut())
 }
 
-/// Waits for a request; `None` if the time is over.
-fn wait(channels: &[UnixStream], time: Option<Duration>) -> io::Result<Option<usize>> {
+/// Why the helper continues; neither: the time is over.
+struct Woken {
+    /// The channel with a request.
+    request: Option<usize>,
+    /// A program has changed packet rules.
+    has_report: bool,
+}
+
+/// Waits for a request, for a change of packet rules, or for this time.
+fn wait(
+    channels: &[UnixStream],
+    changes: &RuleChanges,
+    time: Option<Duration>,
+) -> io::Result<Woken> {
     let time = time.and_then(|time| Timespec::try_from(time).ok());
-    let mut polled: Vec<_> = channels
-        .iter()
-        .map(|channel| PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN))
-        .collect();
+    let channels = channels.iter().map(AsFd::as_fd);
+    let all = channels.chain([changes.as_fd()]);
+    let mut polled: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
     match poll(&mut polled, time.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(errno) => return Err(errno.into()),
     }
-    Ok(polled.iter().position(|one| !one.revents().is_empty()))
+    let report = polled.pop();
+    Ok(Woken {
+        request: polled.iter().position(|one| !one.revents().is_empty()),
+        has_report: report.is_some_and(|one| !one.revents().is_empty()),
+    })
 }
 
 /// The state of the helper.

@@ -16,6 +16,10 @@ use crate::run::protocol::NAMES_PER_REPLY_MAX;
 
 /// The interval between two checks of the installed rules.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long changes of packet rules are collected before a check.
+const CHANGES_INTERVAL: Duration = Duration::from_millis(10);
+/// The interval between two searches for connections that are captured no longer.
+const STRAYS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The rules that capture a host.
 pub(super) struct Installed {
@@ -40,6 +44,11 @@ pub(super) trait HostRules {
     fn has_table(&mut self) -> io::Result<bool>;
     /// Installs the missing routing rules; returns whether any were missing.
     fn restore_routes(&mut self) -> io::Result<bool>;
+    /// Whether the packet rules must be installed again, because of NAT that another program has
+    /// installed.
+    fn is_outdated(&mut self) -> io::Result<bool>;
+    /// Makes the packet rules cheaper if connections have ended that they no longer capture.
+    fn forget_strays(&mut self, installed: &Installed) -> io::Result<()>;
     /// Adds units that the kernel does not know; returns whether another program had removed their
     /// table, which is there again then.
     fn follow_units(&mut self, installed: &Installed) -> io::Result<bool>;
@@ -78,6 +87,17 @@ impl HostRules for HostCapture {
         Self::restore_routes(self).map_err(io::Error::other)
     }
 
+    fn is_outdated(&mut self) -> io::Result<bool> {
+        Self::is_outdated(self).map_err(io::Error::other)
+    }
+
+    fn forget_strays(&mut self, installed: &Installed) -> io::Result<()> {
+        let contents = TableContents::of(&installed.plan, &installed.senders, &[]);
+        let sections = contents.sections();
+        let table = contents.table(&sections, installed.marks, installed.user);
+        Self::forget_strays(self, &table).map_err(io::Error::other)
+    }
+
     fn follow_units(&mut self, installed: &Installed) -> io::Result<bool> {
         let Some(wanted) = &installed.plan.units else { return Ok(false) };
         units::follow(self, wanted, installed.drop_ins)
@@ -97,6 +117,8 @@ pub(super) struct Watched {
     had_table: Option<bool>,
     /// The last failure, which is reported once.
     failure: Option<String>,
+    /// When connections that are captured no longer are looked for.
+    next_strays: Option<Instant>,
 }
 
 impl Watched {
@@ -192,9 +214,22 @@ impl Watched {
             return Some(*next_look - now);
         }
         *next_look = now + LOOK_INTERVAL;
-        let restored = restore(kernel?, installed, &mut self.learnt, now);
+        let kernel = kernel?;
+        let mut restored = restore(kernel, installed, &mut self.learnt, now);
+        if self.next_strays.is_none_or(|next| now >= next) {
+            self.next_strays = Some(now + STRAYS_INTERVAL);
+            restored = restored.and_then(|what| kernel.forget_strays(installed).map(|()| what));
+        }
         self.report(restored);
         Some(LOOK_INTERVAL)
+    }
+
+    /// Checks the installed rules shortly: a program has changed packet rules. Changes that follow
+    /// each other are checked at once.
+    pub(super) fn look_soon(&mut self, now: Instant) {
+        if let Some((_, next_look)) = &mut self.installed {
+            *next_look = (*next_look).min(now + CHANGES_INTERVAL);
+        }
     }
 
     fn report(&mut self, restored: io::Result<Option<&'static str>>) {
@@ -238,6 +273,9 @@ fn restore(
         }
         return Ok(Some("the packet rules"));
     }
+    if kernel.is_outdated()? {
+        install_again(kernel, installed, learnt, now)?;
+    }
     let routes_were_missing = kernel.restore_routes()?;
     let units_were_missing = kernel.follow_units(installed)?;
     follow_senders(kernel, installed, learnt, now)?;
@@ -261,17 +299,27 @@ fn follow_senders(
     if found == installed.senders && are_drop_ins_same {
         return Ok(());
     }
-    // The kernel has given addresses in use more time.
-    learnt.add(&kernel.named_addresses()?, &[], now);
     let senders_before = std::mem::replace(&mut installed.senders, found);
     let drop_ins_before = std::mem::replace(&mut installed.drop_ins, drop_ins);
     if !are_drop_ins_same {
         drop_ins.report();
     }
-    kernel.install(installed, &learnt.addresses(now)).inspect_err(|_| {
+    install_again(kernel, installed, learnt, now).inspect_err(|_| {
         installed.senders = senders_before;
         installed.drop_ins = drop_ins_before;
     })
+}
+
+/// Installs the rules in place of those that are there.
+fn install_again(
+    kernel: &mut impl HostRules,
+    installed: &Installed,
+    learnt: &mut Learnt,
+    now: Instant,
+) -> io::Result<()> {
+    // The kernel has given addresses in use more time.
+    learnt.add(&kernel.named_addresses()?, &[], now);
+    kernel.install(installed, &learnt.addresses(now))
 }
 
 #[cfg(test)]
@@ -323,6 +371,14 @@ mod tests {
             let were_absent = !self.has_routes;
             self.has_routes = true;
             Ok(were_absent)
+        }
+
+        fn is_outdated(&mut self) -> io::Result<bool> {
+            Ok(false)
+        }
+
+        fn forget_strays(&mut self, _: &Installed) -> io::Result<()> {
+            Ok(())
         }
 
         fn follow_units(&mut self, _: &Installed) -> io::Result<bool> {

@@ -340,6 +340,9 @@ fn what_the_hosts_nat_leads_to_a_captured_address_is_refused() {
         capture
         ip route add 198.51.100.0/24 dev v0
         bypass rewrite 198.51.100.7 192.0.2.2
+        # The helper sees that there is NAT.
+        refused() { [ "$(ask 198.51.100.7 4433 other)" = ECONNREFUSED ]; }
+        until_true refused
         ask 198.51.100.7 4433 marked
         ask 198.51.100.7 8001 word
         ask 192.0.2.2 4433 marked

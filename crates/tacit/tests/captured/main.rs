@@ -35,3 +35,4 @@ mod outbound;
 mod published;
 mod scenario;
 mod senders;
+mod untracked;

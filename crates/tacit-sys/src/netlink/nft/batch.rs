@@ -16,7 +16,17 @@ pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<NetlinkRequest>) -> 
 
 /// Builds a message with its `nfgenmsg`: family, version, and a resource that only batches use.
 pub(super) fn message(step: &'static str, kind: u16, flags: u16) -> NetlinkRequest {
-    NetlinkRequest::new(step, SUBSYSTEM << 8 | kind, flags).fixed(&[FAMILY_INET, 0, 0, 0])
+    NetlinkRequest::new(step, of_subsystem(kind), flags).fixed(&[FAMILY_INET, 0, 0, 0])
+}
+
+/// Builds a message about the tables of all families.
+pub(super) fn of_all_families(step: &'static str, kind: u16, flags: u16) -> NetlinkRequest {
+    NetlinkRequest::new(step, of_subsystem(kind), flags).fixed(&[FAMILY_ANY, 0, 0, 0])
+}
+
+/// The number of a message of nftables.
+pub(super) fn of_subsystem(kind: u16) -> u16 {
+    SUBSYSTEM << 8 | kind
 }
 
 /// Changes the name of the table in a message. All messages begin with the name of their table.
@@ -34,6 +44,8 @@ pub(super) const CHAIN: &str = "prerouting";
 const NFGENMSG_BYTES: usize = 4;
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10;
+/// `NFPROTO_UNSPEC`.
+const FAMILY_ANY: u8 = 0;
 /// `NFPROTO_INET`: IPv4 and IPv6 in one table.
 const FAMILY_INET: u8 = 1;
 pub(super) const BATCH_BEGIN: u16 = 0x10;

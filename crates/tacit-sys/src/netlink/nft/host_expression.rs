@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::agent::INBOUND_PORT;
+use super::flow_expression::FlowExpression;
 use super::primitive::{
-    ACCEPT, EQUAL, META_L4PROTO, META_MARK, NETWORK, NOT_EQUAL, NftFamily, PacketEnd, REGISTER_1,
-    REGISTER_VERDICT, Redirect, SOCKET_TRANSPARENT, TRANSPORT, compare, expression, load, load_end,
-    look_up, mask, meta, redirect_to, socket_that_takes_it, within,
+    ACCEPT, EQUAL, META_L4PROTO, META_MARK, NETWORK, NOT_EQUAL, NftFamily, PLAIN_V4, PacketEnd,
+    REGISTER_1, REGISTER_32_00, REGISTER_VERDICT, Redirect, SOCKET_TRANSPARENT, TRANSPORT, compare,
+    expression, is_in_addresses, is_in_ports, keep, load, load_end, look_up, mask, meta,
+    redirect_to, socket_that_takes_it,
 };
 use crate::netlink::message::NetlinkRequest;
 
@@ -78,6 +80,8 @@ pub(super) enum HostExpression {
         first: u16,
         last: u16,
     },
+    /// A condition on flows, or a note of one.
+    Flow(FlowExpression),
     /// The verdict that the map of this name has for the destination address and port. If the map
     /// has none, the next rule decides.
     Verdict(SectionMap, NftFamily),
@@ -206,8 +210,11 @@ impl HostExpression {
             Self::ReceivedOn(name) => compare_interface_name(rule, name),
             Self::ToLo => compare_with_lo(rule, META_OIF, EQUAL),
             Self::NotToLo => compare_with_lo(rule, META_OIF, NOT_EQUAL),
-            Self::ToAddresses { first, last } => is_to_addresses(rule, first, last),
-            Self::ToPorts { first, last } => is_to_ports(rule, first, last),
+            Self::ToAddresses { first, last } => {
+                is_in_addresses(rule, PacketEnd::Destination, first, last);
+            }
+            Self::ToPorts { first, last } => is_in_ports(rule, PacketEnd::Destination, first, last),
+            Self::Flow(expression) => expression.write(rule),
             Self::IsLocal(end) => compare_with_local(rule, end, EQUAL),
             Self::IsForeign(end) => compare_with_local(rule, end, NOT_EQUAL),
             Self::Verdict(map, family) => {
@@ -248,22 +255,9 @@ fn compare_with_local(rule: &mut NetlinkRequest, end: PacketEnd, operation: u32)
     compare(rule, operation, &RTN_LOCAL.to_ne_bytes());
 }
 
-fn is_to_ports(rule: &mut NetlinkRequest, first: u16, last: u16) {
-    load(rule, TRANSPORT, 2, 2, REGISTER_1);
-    within(rule, &first.to_be_bytes(), &last.to_be_bytes());
-}
-
 fn compare_bits(rule: &mut NetlinkRequest, operation: u32, bits: MarkBits) {
     mask(rule, &bits.mask.to_ne_bytes(), &[0; 4]);
     compare(rule, operation, &bits.value.to_ne_bytes());
-}
-
-/// Compares the destination address with the ends of a range, which are of the packet's family.
-fn is_to_addresses(rule: &mut NetlinkRequest, first: IpAddr, last: IpAddr) {
-    let first = octets(first);
-    let (offset, len) = if first.len() == 4 { (16, 4) } else { (24, 16) };
-    load(rule, NETWORK, offset, len, REGISTER_1);
-    within(rule, &first, &octets(last));
 }
 
 /// Compares the user or the group of the socket that sends.
@@ -300,14 +294,6 @@ fn store(rule: &mut NetlinkRequest, name: &'static str, keys: [u16; 2], property
         data.be32(key, property);
         data.be32(register, REGISTER_1);
     });
-}
-
-/// The bytes of an address, in network order.
-pub(super) fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
 }
 
 /// Loads a property of the packet's connection.
@@ -352,7 +338,7 @@ fn has_source_route(rule: &mut NetlinkRequest, route: SourceRoute) {
 fn look_up_name(rule: &mut NetlinkRequest, set: &'static str, family: NftFamily) {
     load_name_key(rule, family);
     look_up(rule, set);
-    renew(rule, set);
+    keep(rule, set, USED_TIME);
 }
 
 /// Loads the destination address and, from the map of ports, the part beside it. Protocol and port
@@ -372,17 +358,6 @@ fn load_name_key(rule: &mut NetlinkRequest, family: NftFamily) {
         data.text(1, PORTS);
         data.be32(2, part + 1);
         data.be32(3, part);
-    });
-}
-
-/// Gives the element whose key stands in register 1 its whole time again.
-fn renew(rule: &mut NetlinkRequest, set: &'static str) {
-    let ms = u64::try_from(USED_TIME.as_millis()).unwrap_or(u64::MAX);
-    expression(rule, "dynset", |data| {
-        data.text(1, set);
-        data.be32(3, DYNSET_UPDATE);
-        data.be32(4, REGISTER_1);
-        data.attribute(6, &ms.to_be_bytes());
     });
 }
 
@@ -443,11 +418,6 @@ pub(super) fn write_accept(data: &mut NetlinkRequest) {
     data.nest(2, |verdict| verdict.be32(1, ACCEPT));
 }
 
-/// The first byte of an IPv4 header of 20 bytes.
-const PLAIN_V4: u8 = 0x45;
-/// The first four bytes of the first register; the next four have the next number.
-const REGISTER_32_00: u32 = 8;
-const DYNSET_UPDATE: u32 = 1;
 const META_IIF: u32 = 4;
 const META_OIF: u32 = 5;
 const META_IIFNAME: u32 = 6;

@@ -21,6 +21,7 @@
 mod agent;
 mod batch;
 mod expression;
+mod flow_expression;
 pub mod host;
 mod host_expression;
 mod install;

@@ -2,6 +2,9 @@
 //!
 //! Every number is in network order, except a packet mark.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
 use super::agent::SYN_LOG_GROUP;
 use crate::netlink::message::NetlinkRequest;
 
@@ -167,6 +170,46 @@ pub(super) fn reject(rule: &mut NetlinkRequest, kind: u32, code: u8) {
     });
 }
 
+/// Continues if a port is in the range, ends included.
+pub(super) fn is_in_ports(rule: &mut NetlinkRequest, end: PacketEnd, first: u16, last: u16) {
+    let offset = if end == PacketEnd::Source { 0 } else { 2 };
+    load(rule, TRANSPORT, offset, 2, REGISTER_1);
+    within(rule, &first.to_be_bytes(), &last.to_be_bytes());
+}
+
+/// Compares an address with the ends of a range, which are of the packet's family.
+pub(super) fn is_in_addresses(
+    rule: &mut NetlinkRequest,
+    end: PacketEnd,
+    first: IpAddr,
+    last: IpAddr,
+) {
+    let first = octets(first);
+    let (source, len) = if first.len() == 4 { (12, 4) } else { (8, 16) };
+    let offset = if end == PacketEnd::Source { source } else { source + len };
+    load(rule, NETWORK, offset, len, REGISTER_1);
+    within(rule, &first, &octets(last));
+}
+
+/// The bytes of an address, in network order.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// Adds the element whose key is in register 1, or gives it this time.
+pub(super) fn keep(rule: &mut NetlinkRequest, set: &'static str, time: Duration) {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    expression(rule, "dynset", |data| {
+        data.text(1, set);
+        data.be32(3, DYNSET_UPDATE);
+        data.be32(4, REGISTER_1);
+        data.attribute(6, &ms.to_be_bytes());
+    });
+}
+
 /// The largest size of the IP and TCP headers with their options.
 pub(in crate::netlink) const COPIED_BYTES_MAX: u32 = 128;
 /// `NFT_LIMIT_PKTS`.
@@ -198,3 +241,8 @@ pub(super) const REJECT_TCP_RST: u32 = 1;
 pub(super) const REJECT_ICMPX: u32 = 2;
 pub(super) const ICMPX_PORT_UNREACHABLE: u8 = 1;
 pub(super) const ICMPX_PROHIBITED: u8 = 3;
+/// The first byte of an IPv4 header of 20 bytes.
+pub(super) const PLAIN_V4: u8 = 0x45;
+/// The first four bytes of the first register; the next four have the next number.
+pub(super) const REGISTER_32_00: u32 = 8;
+const DYNSET_UPDATE: u32 = 1;

@@ -4,14 +4,14 @@
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, section_chain};
 use super::super::sets::{SetValue, declare_ranges};
-use super::HostTable;
 use super::elements::{inbound, outbound};
-use super::names::{Chain, Hook, INBOUND, MAPS};
-use super::{named, rules};
+use super::names::{Chain, Hook, INBOUND, MAPS, Openers};
+use super::{HostTable, Layout, NEWCHAIN, Stage};
+use super::{flows, named, rules, untracked};
 use crate::ip_version::{IpSupport, IpVersion};
 use crate::netlink::message::NetlinkRequest;
 
-pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkRequest> {
+pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> Vec<NetlinkRequest> {
     let mut messages = Vec::new();
     let mut number = 1..;
     let mut declare = |name: &str, version, value| {
@@ -28,10 +28,19 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkReques
     if table.names.is_some() {
         messages.extend(named::declarations());
     }
-    let needed = |chain: &Chain| !table.forwarded.is_empty() || !chain.is_for_containers();
+    messages.extend(flows::declarations());
+    let needed = |chain: &Chain| {
+        let has_flows = match layout.openers {
+            Openers::InSets => untracked::needs(*chain),
+            Openers::Tracked => untracked::is_needed_with_tracking(*chain),
+        };
+        let is_for_flows = !table.forwarded.is_empty() || !chain.is_for_containers();
+        let is_in_time = *chain != Chain::Strays || layout.stage == Stage::Replacing;
+        has_flows && is_for_flows && is_in_time
+    };
     messages.extend(Chain::ALL.into_iter().filter(needed).map(chain));
     messages.extend(rules::chained(table).map(|section| chain_named(&section_chain(section))));
-    messages.extend(rules::all(kernel, table));
+    messages.extend(rules::all(kernel, table, layout));
     for (number, section) in table.sections.iter().enumerate() {
         messages.extend(outbound(number, section.outbound));
     }
@@ -65,5 +74,4 @@ fn chain_named(name: &str) -> NetlinkRequest {
     message
 }
 
-const NEWCHAIN: u16 = 3;
 const POLICY_ACCEPT: u32 = 1;

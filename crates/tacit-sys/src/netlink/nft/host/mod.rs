@@ -8,7 +8,9 @@
 //!   sets in4 in6                      ports of this host's programs whose clients are captured
 //!   map nameports                     protocol . port range -> part
 //!   sets named4 named6                address . part: captured addresses with names
+//!   sets kept_* client_*              captured flows, and flows of clients (see `flows.rs`)
 //!   chain output                      marks captured packets: the kernel routes them to lo
+//!   chain strays                      marks packets of connections that an earlier table captured
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
 //!   chains forwarded forwarding       mark what comes from the interfaces of containers
 //!   chains capture refuse prohibit    the verdicts of the maps
@@ -16,10 +18,15 @@
 //!   chain postrouting                 drops captured packets on other interfaces than lo
 //! ```
 //!
+//! There are two kinds of tables: `rules.rs` builds one with connection tracking, `untracked.rs`
+//! one without, for policies that do not need it.
+//!
 //! [`install`] replaces the whole table in one transaction. For a moment the kernel does not find
-//! the elements of the new maps. Therefore a second table with the same contents, `inet tacit-new`,
-//! exists during this time. So the old table, the new table or both check each packet. The table
-//! remains when the process that installed it ends, and then refuses the flows that it captures.
+//! the elements of the new maps, and the new sets have no flows yet. Therefore a second table with
+//! the same contents, `inet tacit-new`, exists during this time, to which the flows are copied and
+//! from which they are copied back. So the old table, the new table or both check each packet. The
+//! table remains when the process that installed it ends, and then refuses the flows that it
+//! captures.
 //!
 //! The senders of a rule are the users or control groups that it selects. Consecutive rules with
 //! the same senders form a section. The output chain checks the sections in order. `N` is the
@@ -31,19 +38,25 @@
 //! `store.rs`).
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders,
-//! [`NAMED_ADDRESSES_MAX`] addresses with names. Needs Linux 5.9 with conntrack, and 5.13 for
-//! control groups.
+//! [`NAMED_ADDRESSES_MAX`] addresses with names, [`FLOWS_MAX`] flows in each set. Needs Linux 5.9
+//! with conntrack, and 5.13 for control groups.
 
+mod bounds;
+mod changes;
 mod contents;
 mod elements;
+mod flows;
 mod named;
 mod names;
+mod nat;
 mod rules;
 mod store;
 #[cfg(test)]
 mod tests;
 mod units;
+mod untracked;
 
+use self::names::{Chain, Openers};
 use self::store::NAMES_TABLE;
 use super::batch::{CREATE, TABLE, commit, message, of_table};
 pub use super::host_expression::{CgroupId, UNITS};
@@ -54,6 +67,8 @@ use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};
 use crate::netlink::socket::{Netlink, ReplyCount};
 
 pub use super::host_expression::USED_TIME;
+pub use changes::RuleChanges;
+pub use flows::FLOWS_MAX;
 pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
 pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
 pub use units::{
@@ -191,6 +206,21 @@ pub struct HostTable<'a> {
     pub lifetime: Lifetime,
 }
 
+/// Which rules a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    openers: Openers,
+    stage: Stage,
+}
+
+/// Whether a table replaces another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    First,
+    /// It gets the flows of the other table after it has been installed.
+    Replacing,
+}
+
 /// Installs the table in place of an earlier one. Where the kernel has owners, only the installer
 /// changes the table while it lives, and others' `nft flush ruleset` leaves it.
 ///
@@ -216,22 +246,92 @@ pub fn install(
     if table.forwarded.len() > HOST_INTERFACES_MAX {
         return Err(Error::Invalid("the table has too many interfaces"));
     }
-    let is_replaced = is_installed(netfilter)?;
-    if is_replaced {
-        replace(netfilter, NEW_TABLE, kernel, table)?;
+    let openers = openers(netfilter, table)?;
+    if is_installed(netfilter)? {
+        replace(netfilter, kernel, table, openers)
+    } else {
+        fill(netfilter, TABLE, kernel, table, Layout { openers, stage: Stage::First })
     }
-    let installed = replace(netfilter, TABLE, kernel, table);
-    // An installer that was killed may have left it, too.
-    let removed = remove_table(netfilter, NEW_TABLE);
-    installed.and(removed)
+}
+
+/// How the table finds out who opened a flow. Once it uses connection tracking, it continues to do
+/// so: the sets would not have the flows that are open.
+fn openers(netfilter: &mut Netlink, table: &HostTable<'_>) -> Result<Openers, Error> {
+    let is_tracked = untracked::openers(table) == Openers::Tracked
+        || has_chain(netfilter, Chain::Rewritten)?
+        || nat::changes_destinations(netfilter)?;
+    Ok(if is_tracked { Openers::Tracked } else { Openers::InSets })
+}
+
+/// Whether the table must be installed again: it uses no connection tracking, and NAT changes
+/// destinations now.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_outdated(netfilter: &mut Netlink) -> Result<bool, Error> {
+    Ok(has_chain(netfilter, Chain::Candidates)? && nat::changes_destinations(netfilter)?)
+}
+
+/// Replaces the table. Both tables see each packet while the flows are copied, so that each flow is
+/// in one of them at any time.
+fn replace(
+    netfilter: &mut Netlink,
+    kernel: IpSupport,
+    table: &HostTable<'_>,
+    openers: Openers,
+) -> Result<(), Error> {
+    let layout = Layout { openers, stage: Stage::Replacing };
+    // An installer that was killed may have left the second table, which has flows then.
+    if exists(netfilter, NEW_TABLE)? {
+        flows::copy(netfilter, NEW_TABLE, TABLE)?;
+    }
+    let prepared = fill(netfilter, NEW_TABLE, kernel, table, layout)
+        .and_then(|()| flows::copy(netfilter, TABLE, NEW_TABLE))
+        .and_then(|()| end_filling(netfilter, NEW_TABLE, openers))
+        .and_then(|()| fill(netfilter, TABLE, kernel, table, layout));
+    if prepared.is_err() {
+        // What is refused has changed nothing.
+        let removed = remove_table(netfilter, NEW_TABLE);
+        return prepared.and(removed);
+    }
+    // If one of these steps fails, the second table stays, with the same rules and all flows.
+    flows::copy(netfilter, NEW_TABLE, TABLE)?;
+    end_filling(netfilter, TABLE, openers)?;
+    if !flows::has_strays(netfilter, table, openers)? {
+        flows::remove_strays_chain(netfilter)?;
+    }
+    remove_table(netfilter, NEW_TABLE)
+}
+
+fn end_filling(netfilter: &mut Netlink, name: &str, openers: Openers) -> Result<(), Error> {
+    match openers {
+        Openers::InSets => flows::end_filling(netfilter, name),
+        Openers::Tracked => Ok(()),
+    }
+}
+
+/// Removes the chain for connections that other rules do not find, if there are none any more.
+///
+/// # Errors
+/// The kernel's.
+pub fn forget_strays(netfilter: &mut Netlink, table: &HostTable<'_>) -> Result<(), Error> {
+    if !has_chain(netfilter, Chain::Strays)? {
+        return Ok(());
+    }
+    let openers = openers(netfilter, table)?;
+    if flows::has_strays(netfilter, table, openers)? {
+        return Ok(());
+    }
+    flows::remove_strays_chain(netfilter)
 }
 
 /// Installs the contents as the table with this name.
-fn replace(
+fn fill(
     netfilter: &mut Netlink,
     name: &str,
     kernel: IpSupport,
     table: &HostTable<'_>,
+    layout: Layout,
 ) -> Result<(), Error> {
     let owned = match table.lifetime {
         Lifetime::Unlimited => OWNER | PERSIST,
@@ -244,7 +344,7 @@ fn replace(
     for (taken, flags) in attempts {
         for of_names in NAMES_FLAGS {
             let mut messages = vec![declare(taken), delete(), declare(flags)];
-            messages.extend(contents::all(kernel, table));
+            messages.extend(contents::all(kernel, table, layout));
             let messages = messages.into_iter().map(|message| of_table(message, name));
             let names = table.names.iter().flat_map(|_| store::declarations(of_names));
             match commit(netfilter, names.chain(messages).collect()) {
@@ -271,6 +371,17 @@ pub fn is_installed(netfilter: &mut Netlink) -> Result<bool, Error> {
 fn exists(netfilter: &mut Netlink, table: &str) -> Result<bool, Error> {
     let mut question = message("checking whether the nftables table exists", GETTABLE, 0);
     question.text(1, table);
+    is_found(netfilter, question)
+}
+
+fn has_chain(netfilter: &mut Netlink, chain: Chain) -> Result<bool, Error> {
+    let mut question = message("checking whether a chain exists", GETCHAIN, 0);
+    question.text(1, TABLE);
+    question.text(3, chain.name());
+    is_found(netfilter, question)
+}
+
+fn is_found(netfilter: &mut Netlink, question: NetlinkRequest) -> Result<bool, Error> {
     match netfilter.ask(question, ReplyCount::One, |_| Ok(())) {
         Ok(()) => Ok(true),
         Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
@@ -321,6 +432,8 @@ const DECLARING: &str = "making the table";
 const NEWTABLE: u16 = 0;
 const GETTABLE: u16 = 1;
 const DELTABLE: u16 = 2;
+const NEWCHAIN: u16 = 3;
+const GETCHAIN: u16 = 4;
 /// The table of names persists, because its contents must outlive every change of the other table;
 /// 0 where the kernel has no tables that persist.
 const NAMES_FLAGS: [u32; 2] = [OWNER | PERSIST, 0];

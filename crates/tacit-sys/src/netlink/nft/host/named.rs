@@ -12,7 +12,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::super::batch::{CREATE, TABLE, message};
-use super::super::host_expression::{PORTS, octets};
+use super::super::host_expression::PORTS;
+use super::super::primitive::octets;
 use super::super::sets::{ELEMENTS_PER_MESSAGE_MAX, NEWSET, NEWSETELEM};
 use super::names::NAMED;
 use crate::ip_version::IpVersion;
@@ -282,13 +283,13 @@ const SET_INTERVAL: u32 = 4;
 const SET_MAP: u32 = 8;
 pub(super) const SET_TIMEOUT: u32 = 0x10;
 /// Packets change elements.
-const SET_EVAL: u32 = 0x20;
+pub(super) const SET_EVAL: u32 = 0x20;
 const SET_CONCAT: u32 = 0x80;
 /// How `nft list` shows parts of keys.
-const TYPE_V4: u32 = 7;
+pub(super) const TYPE_V4: u32 = 7;
 pub(super) const TYPE_V6: u32 = 8;
 const TYPE_PROTOCOL: u32 = 12;
-const TYPE_PORT: u32 = 13;
+pub(super) const TYPE_PORT: u32 = 13;
 pub(super) const TYPE_MARK: u32 = 19;
 pub(super) const TYPE_BITS: u32 = 6;
 

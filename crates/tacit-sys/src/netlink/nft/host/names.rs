@@ -7,6 +7,20 @@ pub(super) const INBOUND: [&str; 2] = ["in4", "in6"];
 /// The sets of addresses with names, by IP version.
 pub(super) const NAMED: [&str; 2] = ["named4", "named6"];
 
+/// The sets of flows that programs have opened and that go to the agent, in the order of [`MAPS`].
+pub(super) const KEPT: [&str; 4] = ["kept_tcp4", "kept_tcp6", "kept_udp4", "kept_udp6"];
+/// The sets of flows that clients have opened, in the order of [`MAPS`].
+pub(super) const CLIENTS: [&str; 4] = ["client_tcp4", "client_tcp6", "client_udp4", "client_udp6"];
+
+/// How a table finds out who opened a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Openers {
+    /// By connection tracking.
+    Tracked,
+    /// By the sets [`KEPT`] and [`CLIENTS`].
+    InSets,
+}
+
 /// A chain of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chain {
@@ -26,11 +40,26 @@ pub(super) enum Chain {
     Closed,
     Prerouting,
     Postrouting,
+    KeepV4,
+    KeepV6,
+    ServeV4,
+    ServeV6,
+    Filling,
+    Candidates,
+    Unusual,
+    Answered,
+    Looped,
+    Strays,
 }
 
 impl Chain {
     /// All chains. A chain to which others refer comes before them.
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 26] = [
+        Self::KeepV4,
+        Self::KeepV6,
+        Self::ServeV4,
+        Self::ServeV6,
+        Self::Filling,
         Self::Capture,
         Self::Refuse,
         Self::Prohibit,
@@ -45,8 +74,13 @@ impl Chain {
         Self::Returned,
         Self::Clients,
         Self::Closed,
+        Self::Candidates,
+        Self::Unusual,
+        Self::Answered,
+        Self::Looped,
         Self::Prerouting,
         Self::Postrouting,
+        Self::Strays,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -67,6 +101,16 @@ impl Chain {
             Self::Closed => "closed",
             Self::Prerouting => "prerouting",
             Self::Postrouting => "postrouting",
+            Self::KeepV4 => "keep4",
+            Self::KeepV6 => "keep6",
+            Self::ServeV4 => "serve4",
+            Self::ServeV6 => "serve6",
+            Self::Filling => "filling",
+            Self::Candidates => "candidates",
+            Self::Unusual => "unusual",
+            Self::Answered => "answered",
+            Self::Looped => "looped",
+            Self::Strays => "strays",
         }
     }
 
@@ -81,6 +125,10 @@ impl Chain {
             Self::Capture | Self::Refuse | Self::Prohibit | Self::Forwarding => return None,
             Self::Marked | Self::Headers | Self::Noted => return None,
             Self::Returned | Self::Clients | Self::Closed => return None,
+            Self::KeepV4 | Self::KeepV6 | Self::ServeV4 | Self::ServeV6 => return None,
+            Self::Filling | Self::Candidates | Self::Unusual => return None,
+            Self::Answered | Self::Looped => return None,
+            Self::Strays => ("route", 3, PRIORITY_MANGLE + 1),
             Self::Forwarded => ("filter", 0, PRIORITY_MANGLE - 1),
             Self::Prerouting => ("filter", 0, PRIORITY_MANGLE),
             Self::Output => ("route", 3, PRIORITY_MANGLE),

@@ -1,5 +1,5 @@
 //! Builds the packet rules of a captured host, in the order in which the kernel evaluates them for
-//! a packet.
+//! a packet. These are the rules with connection tracking; `untracked.rs` has those without.
 //!
 //! ```text
 //! output         with a mark                                              to `marked`
@@ -75,32 +75,32 @@ use super::super::host_expression::{
 };
 use super::super::primitive::{NftFamily, PacketEnd, Redirect};
 use super::super::rules::rule_in;
-use super::super::sets::Element;
+use super::bounds::Bounds;
 use super::elements::map_of;
-use super::names::{Chain, INBOUND, MAPS, NAMED};
-use super::{HostMarks, HostTable, Lifetime, PacketVerdict, SenderCheck};
+use super::names::{Chain, INBOUND, MAPS, NAMED, Openers};
+use super::{HostMarks, HostTable, Layout, Lifetime, PacketVerdict, SenderCheck, Stage};
 use crate::ip_version::IpSupport;
 use crate::netlink::message::NetlinkRequest;
 use crate::netlink::nft::agent::{AGENT_PORT, HOLD_PORT, INBOUND_PORT};
 
 use Expression::{
-    Accept, CopyToAgent, Drop, Host, PastSyn, PortUnreachable, Prohibited, Reset, Syn, ToAgent,
-    ToHold, ToPort, Transport,
+    Accept, CopyToAgent, Drop, Host, PastSyn, PortUnreachable, Reset, Syn, ToAgent, ToHold, ToPort,
+    Transport,
 };
 use HostExpression::{
     AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, FromLo, Goto, HasMoreThanPlainV4, IsForeign,
     IsLocal, IsOriginal, IsReply, IsRewritten, Jump, MarkIs, MarkIsNot, Named, NotFromLo, NotToLo,
     OfCgroup, OfGroup, OfUser, ReceivedOn, SentFrom, SetConnectionMark, SetMark, SourceRouted,
-    ToAddresses, ToInbound, ToLo, ToPorts, ToSection, Transparent, Verdict,
+    ToInbound, ToLo, ToPorts, ToSection, Transparent, Verdict,
 };
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
 const DNS_PORT: u16 = 53;
 const V4: Expression = Expression::NftFamily(NftFamily::V4);
 const V6: Expression = Expression::NftFamily(NftFamily::V6);
 /// Protocol and IP version of each of [`MAPS`].
-const KEYS: [(u8, NftFamily, Expression); 4] = [
+pub(super) const KEYS: [(u8, NftFamily, Expression); 4] = [
     (TCP, NftFamily::V4, V4),
     (TCP, NftFamily::V6, V6),
     (UDP, NftFamily::V4, V4),
@@ -108,32 +108,22 @@ const KEYS: [(u8, NftFamily, Expression); 4] = [
 ];
 
 /// All rules.
-pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>) -> Vec<NetlinkRequest> {
+pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> Vec<NetlinkRequest> {
     let redirect = match kernel {
         IpSupport::V4Only => Redirect::V4,
         IpSupport::V4AndV6 => Redirect::Any,
     };
     let mut rules = Rules { bits: Bits::of(table.marks), redirect, list: Vec::new() };
-    rules.push_answers();
-    rules.push_verdicts(table.lifetime);
-    rules.push_sections(table);
-    rules.push_output(table);
-    rules.push_rewritten(table);
-    if !table.forwarded.is_empty() {
-        rules.push_forwarded(table);
+    match layout.openers {
+        Openers::InSets => rules.push_untracked(table),
+        Openers::Tracked => rules.push_tracked(table),
     }
-    if table.forwarded.is_empty() {
-        rules.push_returned(table);
-        rules.push_noted(table);
-    } else {
-        // What comes from containers is noted before it is sent to the agent.
-        rules.push_noted(table);
-        rules.push_returned(table);
+    if layout.stage == Stage::Replacing {
+        rules.push_strays();
+        if layout.openers == Openers::InSets {
+            rules.push_filling();
+        }
     }
-    if !table.inbound.is_empty() {
-        rules.push_clients(table.lifetime);
-    }
-    rules.push_closed_ports();
     let leaving = [Host(MarkIs(rules.bits.returns)), Host(NotToLo), Drop];
     rules.push(
         Chain::Postrouting,
@@ -151,14 +141,14 @@ pub(super) fn chained(table: &HostTable<'_>) -> impl Iterator<Item = usize> {
 
 /// What the marks say.
 #[derive(Clone, Copy)]
-struct Bits {
+pub(super) struct Bits {
     agent: MarkBits,
-    captured: MarkBits,
+    pub(super) captured: MarkBits,
     release: MarkBits,
     /// Captured or released: a routing rule returns it to `lo`.
     returns: MarkBits,
-    /// Of a connection: nothing is noted.
-    none: MarkBits,
+    /// Of a connection: nothing is noted. Of a packet: it has no mark.
+    pub(super) none: MarkBits,
     /// Of a connection: a client opened it.
     client: MarkBits,
     /// Of a connection: a program opened it, and it was captured.
@@ -189,14 +179,44 @@ impl Bits {
 }
 
 /// Rules in the order in which a packet meets them.
-struct Rules {
+pub(super) struct Rules {
     bits: Bits,
     redirect: Redirect,
     list: Vec<NetlinkRequest>,
 }
 
 impl Rules {
-    fn push(&mut self, chain: Chain, step: &'static str, expressions: &[Expression]) {
+    /// The bits of marks.
+    pub(super) fn bits(&self) -> Bits {
+        self.bits
+    }
+
+    /// All rules of a table with connection tracking.
+    fn push_tracked(&mut self, table: &HostTable<'_>) {
+        self.push_keep(table);
+        self.push_answers();
+        self.push_verdicts(table);
+        self.push_sections(table);
+        self.push_output(table);
+        self.push_rewritten(table);
+        if !table.forwarded.is_empty() {
+            self.push_forwarded(table);
+        }
+        if table.forwarded.is_empty() {
+            self.push_returned(table);
+            self.push_noted(table);
+        } else {
+            // What comes from containers is noted before it is sent to the agent.
+            self.push_noted(table);
+            self.push_returned(table);
+        }
+        if !table.inbound.is_empty() {
+            self.push_clients(table.lifetime);
+        }
+        self.push_closed_ports();
+    }
+
+    pub(super) fn push(&mut self, chain: Chain, step: &'static str, expressions: &[Expression]) {
         self.list.push(rule_in(chain.name(), step, expressions));
     }
 
@@ -213,10 +233,10 @@ impl Rules {
     }
 
     /// The chains that the maps lead to.
-    fn push_verdicts(&mut self, lifetime: Lifetime) {
+    fn push_verdicts(&mut self, table: &HostTable<'_>) {
         let Bits { captured, kept, .. } = self.bits;
         let capture = Chain::Capture;
-        if lifetime == Lifetime::OfInstaller {
+        if table.lifetime == Lifetime::OfInstaller {
             let older = [Transport(TCP), PastSyn, Accept];
             self.push(capture, "adding the rule that accepts older connections", &older);
             let rewritten = [Host(IsRewritten(true)), Accept];
@@ -232,19 +252,7 @@ impl Rules {
         self.push(capture, "adding the rule that keeps a connection captured", &keep);
         let marked = [Host(SetMark(captured)), Accept];
         self.push(capture, "adding the rule that marks captured packets", &marked);
-        for (protocol, refusal) in [(TCP, Reset), (UDP, PortUnreachable)] {
-            let refused = [Transport(protocol), refusal];
-            self.push(
-                Chain::Refuse,
-                "adding the rule that rejects packets of denied flows",
-                &refused,
-            );
-        }
-        self.push(
-            Chain::Prohibit,
-            "adding the rule that rejects denied packets as prohibited",
-            &[Prohibited],
-        );
+        self.push_refusals(table);
     }
 
     fn push_output(&mut self, table: &HostTable<'_>) {
@@ -344,7 +352,7 @@ impl Rules {
 
     /// What no router may lead elsewhere. No program would get an answer to a refusal: its socket
     /// does not know the first hop.
-    fn push_source_routes(&mut self, chain: Chain) {
+    pub(super) fn push_source_routes(&mut self, chain: Chain) {
         let routes =
             [(V4, SourceRoute::Loose), (V4, SourceRoute::Strict), (V6, SourceRoute::Header)];
         for (family_is, route) in routes {
@@ -401,7 +409,7 @@ impl Rules {
     }
 
     /// What the agent sends.
-    fn push_own_packets(&mut self, chain: Chain) {
+    pub(super) fn push_own_packets(&mut self, chain: Chain) {
         let Bits { agent, release, .. } = self.bits;
         self.push(
             chain,
@@ -416,7 +424,7 @@ impl Rules {
     }
 
     /// The chains of sections that are not for all senders.
-    fn push_sections(&mut self, table: &HostTable<'_>) {
+    pub(super) fn push_sections(&mut self, table: &HostTable<'_>) {
         for section in chained(table) {
             self.push_section(&section_chain(section), section, table);
         }
@@ -428,7 +436,8 @@ impl Rules {
         let elements = table.sections.get(section).map_or(&[][..], |section| section.outbound);
         for (base, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
             let of_map = elements.iter().map(|one| &one.to).filter(|to| map_of(to) == base);
-            let Some([to_addresses, to_ports]) = whole(of_map) else { continue };
+            let Some(bounds) = Bounds::of(of_map) else { continue };
+            let [to_addresses, to_ports] = bounds.to();
             let map = SectionMap { base, section };
             let verdict = Host(Verdict(map, family));
             let verdict = [family_is, Transport(protocol), to_addresses, to_ports, verdict];
@@ -441,7 +450,7 @@ impl Rules {
     }
 
     /// Name, sender and destination decide.
-    fn push_destinations(&mut self, chain: Chain, table: &HostTable<'_>) {
+    pub(super) fn push_destinations(&mut self, chain: Chain, table: &HostTable<'_>) {
         if table.names.is_some() {
             self.push_names(chain);
         }
@@ -546,14 +555,20 @@ impl Rules {
 
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
-        let Bits { agent, captured, release, none, .. } = self.bits;
+        let none = self.bits.none;
         let step = "adding the rule that checks packets with a mark";
         let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
         // What comes from containers is marked on its own interface.
         let is_only_on_lo = table.forwarded.is_empty();
         let from_lo = if is_only_on_lo { &[Host(FromLo)][..] } else { &[] };
-        let of_agent = if is_only_on_lo { &[][..] } else { &[Host(FromLo)] };
         self.push(Chain::Prerouting, step, &[from_lo, &returned].concat());
+        self.push_returned_to_agent(table);
+    }
+
+    /// The chain for what the routing rule has returned to `lo`.
+    pub(super) fn push_returned_to_agent(&mut self, table: &HostTable<'_>) {
+        let Bits { agent, captured, release, .. } = self.bits;
+        let of_agent = if table.forwarded.is_empty() { &[][..] } else { &[Host(FromLo)] };
         let chain = Chain::Returned;
         let to_agent = ToAgent(self.redirect);
         let tcp = [Host(MarkIs(captured)), Transport(TCP)];
@@ -602,7 +617,7 @@ impl Rules {
     }
 
     /// No packet that has come so far is meant for the agent.
-    fn push_closed_ports(&mut self) {
+    pub(super) fn push_closed_ports(&mut self) {
         let closed = [
             (TCP, AGENT_PORT, Reset),
             (TCP, HOLD_PORT, Reset),
@@ -639,15 +654,6 @@ impl Rules {
     }
 }
 
-/// IP version of each of [`INBOUND`].
-const FAMILIES: [(NftFamily, Expression); 2] = [(NftFamily::V4, V4), (NftFamily::V6, V6)];
-
-/// Compares destinations with the smallest range of addresses and of ports that contain all
-/// elements, which are of one family. `None`: there are none.
-fn whole<'e>(elements: impl Iterator<Item = &'e Element> + Clone) -> Option<[Expression; 2]> {
-    let first = elements.clone().map(|to| to.first).min()?;
-    let last = elements.clone().map(|to| to.last).max()?;
-    let first_port = elements.clone().map(|to| to.first_port).min()?;
-    let last_port = elements.map(|to| to.last_port).max()?;
-    Some([Host(ToAddresses { first, last }), Host(ToPorts { first: first_port, last: last_port })])
-}
+/// Both IP versions.
+pub(super) const FAMILIES: [(NftFamily, Expression); 2] =
+    [(NftFamily::V4, V4), (NftFamily::V6, V6)];

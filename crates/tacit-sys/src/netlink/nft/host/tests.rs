@@ -1,7 +1,8 @@
 use super::super::sets::Element;
+use super::names::Openers;
 use super::{
-    CgroupId, HostElement, HostMarks, HostTable, Lifetime, PacketVerdict, SenderCheck,
-    TableSection, contents, declare,
+    CgroupId, HostElement, HostMarks, HostTable, Layout, Lifetime, PacketVerdict, SenderCheck,
+    Stage, TableSection, contents, declare,
 };
 use crate::ip_version::IpSupport;
 use crate::netlink::IpProtocol;
@@ -11,6 +12,8 @@ const EVERYONE: &[TableSection<'static>] = &[TableSection {
     senders: &[SenderCheck { user: None, group: None, cgroup: None, without_mark: None }],
     outbound: &[],
 }];
+
+const TRACKED: Layout = Layout { openers: Openers::Tracked, stage: Stage::First };
 
 fn table(inbound: &[Element]) -> HostTable<'_> {
     let marks = HostMarks::new(0x3000_0000).unwrap();
@@ -77,7 +80,7 @@ fn an_element_holds_its_verdict_byte_by_byte() {
 #[test]
 fn inbound_rules_are_there_only_for_captured_ports() {
     let leads = |inbound: &[Element]| {
-        let all = contents::all(IpSupport::V4AndV6, &table(inbound));
+        let all = contents::all(IpSupport::V4AndV6, &table(inbound), TRACKED);
         all.iter().any(|message| message.step.contains("sends clients to the agent"))
     };
     assert!(!leads(&[]));
@@ -86,7 +89,8 @@ fn inbound_rules_are_there_only_for_captured_ports() {
 
 #[test]
 fn every_captured_packet_that_finds_no_agent_is_refused() {
-    let all = contents::all(IpSupport::V4AndV6, &table(&[element(IpProtocol::Tcp, "::", 80)]));
+    let all =
+        contents::all(IpSupport::V4AndV6, &table(&[element(IpProtocol::Tcp, "::", 80)]), TRACKED);
     let holds = |message: &crate::netlink::message::NetlinkRequest, name: &[u8]| {
         sealed(message).windows(name.len()).any(|part| part == name)
     };
@@ -100,7 +104,11 @@ fn destinations_are_decided_as_programs_use_them_and_as_nat_makes_them() {
     let to = element(IpProtocol::Udp, "10.9.8.7", 443);
     let outbound = [HostElement { to, verdict: PacketVerdict::Capture }];
     let sections = [TableSection { outbound: &outbound, ..EVERYONE[0] }];
-    let all = contents::all(IpSupport::V4AndV6, &HostTable { sections: &sections, ..table(&[]) });
+    let all = contents::all(
+        IpSupport::V4AndV6,
+        &HostTable { sections: &sections, ..table(&[]) },
+        TRACKED,
+    );
     let decided = |chain: &[u8]| {
         let holds =
             |message: &[u8], name: &[u8]| message.windows(name.len()).any(|part| part == name);
@@ -128,7 +136,11 @@ fn a_section_is_reached_only_by_its_senders() {
         TableSection { senders: &[], outbound },
         TableSection { outbound, ..EVERYONE[0] },
     ];
-    let all = contents::all(IpSupport::V4AndV6, &HostTable { sections: &sections, ..table(&[]) });
+    let all = contents::all(
+        IpSupport::V4AndV6,
+        &HostTable { sections: &sections, ..table(&[]) },
+        TRACKED,
+    );
     let holds = |message: &[u8], part: &[u8]| message.windows(part.len()).any(|at| at == part);
     let sealed: Vec<_> = all.iter().map(|message| (message.step, sealed(message))).collect();
     let jumps: Vec<_> = sealed
@@ -146,4 +158,81 @@ fn a_section_is_reached_only_by_its_senders() {
     };
     let chains = [&b"section_0\0"[..], b"section_1\0", b"section_2\0", b"output\0"];
     assert_eq!(chains.map(in_chain), [1, 1, 0, 1]);
+}
+
+/// The rules without connection tracking for one captured port, each with its bytes.
+fn untracked(stage: Stage) -> Vec<(&'static str, Vec<u8>)> {
+    let to = element(IpProtocol::Tcp, "10.9.8.7", 443);
+    let outbound = [HostElement { to, verdict: PacketVerdict::Capture }];
+    let sections = [TableSection { outbound: &outbound, ..EVERYONE[0] }];
+    let table = HostTable { sections: &sections, ..table(&[]) };
+    assert_eq!(super::untracked::openers(&table), Openers::InSets);
+    let layout = Layout { openers: Openers::InSets, stage };
+    let all = contents::all(IpSupport::V4AndV6, &table, layout);
+    all.iter().map(|message| (message.step, sealed(message))).collect()
+}
+
+fn holds(message: &[u8], part: &[u8]) -> bool {
+    message.windows(part.len()).any(|at| at == part)
+}
+
+#[test]
+fn a_table_of_outbound_rules_has_no_expression_of_connection_tracking() {
+    for (step, message) in untracked(Stage::Replacing) {
+        assert!(!holds(&message, b"\x07\0\x01\0ct\0"), "{step}");
+    }
+    let tracked = contents::all(IpSupport::V4AndV6, &table(&[]), TRACKED);
+    assert!(tracked.iter().any(|message| holds(&sealed(message), b"\x07\0\x01\0ct\0")));
+}
+
+#[test]
+fn every_captured_packet_that_cannot_be_noted_is_refused() {
+    let all = untracked(Stage::First);
+    let notes = |(_, message): &&(_, Vec<u8>)| {
+        // Those that are for a SYN, and those for datagrams.
+        holds(message, b"dynset") && (holds(message, &180_000_u64.to_be_bytes()))
+    };
+    let kept = all.iter().filter(notes).filter(|(step, _)| step.contains("keeps a connection"));
+    assert_eq!(kept.count(), 4, "a SYN and an end, over IPv4 and IPv6");
+    let syn = |(step, message): &(&str, Vec<u8>), last: &[u8]| {
+        step.contains("keeps a connection") && holds(message, last) && !holds(message, b"goto")
+    };
+    let first = all.iter().position(|rule| syn(rule, b"dynset")).unwrap();
+    assert!(syn(&all[first + 1], b"reject"), "the next rule refuses the SYN");
+    let datagrams = all.iter().rposition(|(step, _)| step.contains("captures datagrams")).unwrap();
+    assert!(holds(&all[datagrams + 1].1, b"reject"), "the next rule refuses the datagram");
+}
+
+#[test]
+fn strays_are_looked_for_only_after_another_table() {
+    let counted = |stage| {
+        let all = untracked(stage);
+        all.iter().filter(|(_, message)| holds(message, b"strays\0")).count()
+    };
+    assert_eq!([counted(Stage::First), counted(Stage::Replacing)], [0, 5]);
+}
+
+#[test]
+fn rules_that_answers_to_clients_meet_need_connection_tracking() {
+    let to = element(IpProtocol::Tcp, "10.9.8.7", 443);
+    let of = |last_port, verdict, others, forwarded: &[String]| {
+        let to = Element { last_port, ..to };
+        let outbound = [HostElement { to, verdict }];
+        let sections = [TableSection { outbound: &outbound, ..EVERYONE[0] }];
+        super::untracked::openers(&HostTable {
+            sections: &sections,
+            others,
+            forwarded,
+            ..table(&[])
+        })
+    };
+    let capture = PacketVerdict::Capture;
+    let pass = PacketVerdict::Pass;
+    assert_eq!(of(443, capture, pass, &[]), Openers::InSets);
+    assert_eq!(of(u16::MAX, pass, pass, &[]), Openers::InSets);
+    assert_eq!(of(u16::MAX, capture, pass, &[]), Openers::Tracked);
+    assert_eq!(of(443, capture, PacketVerdict::Refuse, &[]), Openers::Tracked);
+    assert_eq!(of(443, capture, pass, &["br0".to_owned()]), Openers::Tracked);
+    let inbound = [to];
+    assert_eq!(super::untracked::openers(&table(&inbound)), Openers::Tracked);
 }
