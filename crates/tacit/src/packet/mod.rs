@@ -17,11 +17,12 @@
 //! tunnel with [`PeerAddress::Roaming`]. It changes after a packet that passes the integrity check
 //! and has a higher sequence number than all earlier packets.
 //!
-//! In reading order: `tunnel`, `answers`, `table`, `outbound`, `inbound`, `thread`.
+//! In reading order: `tunnel`, `answers`, `flow_cache`, `table`, `outbound`, `inbound`, `thread`.
 
 mod answers;
 mod context;
 mod device;
+mod flow_cache;
 mod inbound;
 mod outbound;
 mod statistics;

@@ -12,8 +12,9 @@ use tacit_ipsec::esp::{DropReason, InboundSa, KeyLengthError, LifetimeState, Out
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::datagram_batch::path_mtu;
 
+use super::flow_cache::FlowCache;
 use super::statistics::TunnelCounters;
-use super::tunnel::{Direction, PeerAddress, Permission, TunId, Tunnel, TunnelFlow, permission};
+use super::tunnel::{Direction, PeerAddress, Permission, TunId, Tunnel};
 
 /// A tunnel with its SAs.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(super) struct InstalledTunnel {
     pub(super) outbound: OutboundSa,
     pub(super) peer: SocketAddr,
     peer_address: PeerAddress,
-    flows: Vec<TunnelFlow>,
+    flows: FlowCache,
     /// The longest inner packet for the path to the peer.
     pub(super) inner_bytes_max: usize,
 }
@@ -47,6 +48,7 @@ impl InstalledTunnel {
         let Tunnel { tun, child, peer, peer_address, lifetime, flows } = tunnel;
         let inbound = InboundSa::new(&child, lifetime)?;
         let outbound = OutboundSa::new(&child, lifetime)?;
+        let flows = FlowCache::new(flows);
         let mut installed =
             Self { tun, inbound, outbound, peer, peer_address, flows, inner_bytes_max: 0 };
         installed.learn_path();
@@ -65,12 +67,12 @@ impl InstalledTunnel {
 
     /// Finds out whether a packet may go through the tunnel.
     pub(super) fn permission(
-        &self,
+        &mut self,
         direction: Direction,
         packet: &IpPacket,
         bytes: &[u8],
     ) -> Permission {
-        permission(&self.flows, direction, packet, bytes)
+        self.flows.permission(direction, packet, bytes)
     }
 
     /// Records from where the newest authentic packet came. Returns the address if the peer has
@@ -151,14 +153,16 @@ impl TunnelTable {
     /// Finds the tunnel for a packet among the active ones of its device, newest first, and what it
     /// permits.
     pub(super) fn outbound(
-        &self,
+        &mut self,
         active: &[TunnelSlot],
         packet: &IpPacket,
         bytes: &[u8],
     ) -> Result<(TunnelSlot, Permission), DropReason> {
         let mut reason = DropReason::NoSa;
         for slot in active {
-            let Some(tunnel) = self.slots.get(slot.0).and_then(Option::as_ref) else { continue };
+            let Some(tunnel) = self.slots.get_mut(slot.0).and_then(Option::as_mut) else {
+                continue;
+            };
             if tunnel.outbound.matches(packet) {
                 match tunnel.permission(Direction::Outbound, packet, bytes) {
                     Permission::Denied => reason = DropReason::Flow,

@@ -62,7 +62,7 @@ pub enum FlowOpener {
 }
 
 /// Where a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Direction {
     /// From the TUN device to the peer.
     Outbound,
@@ -137,7 +137,7 @@ fn ends(packet: &IpPacket, from: &TrafficSelector, to: &TrafficSelector) -> [Opt
 }
 
 /// Reports whether a packet is the first of a TCP connection: SYN without ACK.
-fn opens_connection(packet: &IpPacket, bytes: &[u8]) -> bool {
+pub(super) fn opens_connection(packet: &IpPacket, bytes: &[u8]) -> bool {
     let flags = bytes.get(packet.transport_at + TCP_FLAGS_AT).copied().unwrap_or(0);
     packet.protocol == TCP && packet.ports.is_some() && flags & (SYN | ACK) == SYN
 }

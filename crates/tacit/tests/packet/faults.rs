@@ -7,8 +7,8 @@ use tacit_core::icmp::{IcmpError, error_about};
 use tacit_ipsec::esp::DropReason;
 use tacit_sys::datagram_batch::{BatchSocket, DatagramBatch};
 
-use super::in_namespace;
 use super::peer::{EVENTS_MAX, Lab, WORKER, drops, program, syn, udp};
+use super::{in_namespace, keys};
 
 const QUESTION: (&str, &str) = ("10.1.0.1:4000", "10.2.0.1:53");
 
@@ -117,6 +117,42 @@ fn icmp_errors_reach_the_program_that_caused_them() {
     lab.send(&sas.seal(&error));
     let refused = program.recv(&mut [0; 8]).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_peer_cannot_send_with_addresses_of_another() {
+    if !in_namespace("faults::a_peer_cannot_send_with_addresses_of_another") {
+        return;
+    }
+    let lab = Lab::open();
+    let mut first = lab.establish(lab.tunnel(1), 1);
+    let mut other = lab.tunnel(2);
+    other.child.remote = vec![keys::selector(("10.4.0.0", "10.4.0.255"))];
+    let mut second = lab.establish(other, 2);
+    let program = program();
+    lab.ask(&program, &mut first);
+    let answer = udp(QUESTION.1, QUESTION.0, b"answer");
+    lab.send(&second.seal(&answer));
+    lab.wait_for_drops(DropReason::Selectors, 1);
+    lab.send(&first.seal(&answer));
+    assert_eq!(program.recv(&mut [0; 100]).unwrap(), 6);
+}
+
+/// Otherwise two hosts could send keepalives to each other without end.
+#[test]
+fn keepalives_are_not_answered() {
+    if !in_namespace("faults::keepalives_are_not_answered") {
+        return;
+    }
+    let lab = Lab::open();
+    for _ in 0..3 {
+        lab.send(&[0xff]);
+    }
+    lab.wait("keepalives", |statistics| statistics.keepalives == 3);
+    lab.worker.send_ike(b"last", lab.socket.local_addr().unwrap()).unwrap();
+    let mut buffer = [0; 100];
+    let bytes = lab.socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..bytes], b"\0\0\0\0last", "the first datagram");
 }
 
 /// The kernel joins datagrams of one length, whatever they contain.

@@ -1,0 +1,146 @@
+//! Defines [`FlowCache`]: remembers what a tunnel with many permitted flows permits, so that a
+//! packet does not cost a search of the whole list.
+//!
+//! Only packets are remembered whose headers decide alone: not fragments, not ICMP, which may be
+//! errors about other packets, and not the first packets of TCP connections.
+//!
+//! Limits: [`ENTRIES`]; a flow takes the entry of another one with the same hash.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use tacit_ipsec::packet::IpPacket;
+
+use super::tunnel::{Direction, Permission, TunnelFlow, opens_connection, permission};
+
+/// The number of remembered flows.
+const ENTRIES: usize = 1_024;
+/// Up to this many flows, a search costs less than a look-up.
+const FLOWS_WITHOUT_CACHE: usize = 8;
+
+/// The flows of one tunnel.
+#[derive(Debug)]
+pub(super) struct FlowCache {
+    flows: Vec<TunnelFlow>,
+    /// Empty if there are few flows.
+    entries: Vec<Option<(FlowKey, Permission)>>,
+    hasher: RandomState,
+}
+
+/// The headers of a packet that decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FlowKey {
+    direction: Direction,
+    protocol: u8,
+    source: IpAddr,
+    destination: IpAddr,
+    ports: (u16, u16),
+}
+
+impl FlowCache {
+    pub(super) fn new(flows: Vec<TunnelFlow>) -> Self {
+        let entries = if flows.len() > FLOWS_WITHOUT_CACHE { vec![None; ENTRIES] } else { vec![] };
+        Self { flows, entries, hasher: RandomState::new() }
+    }
+
+    /// Finds out whether a packet may go through the tunnel.
+    pub(super) fn permission(
+        &mut self,
+        direction: Direction,
+        packet: &IpPacket,
+        bytes: &[u8],
+    ) -> Permission {
+        let search = || permission(&self.flows, direction, packet, bytes);
+        let Some(key) = FlowKey::of(direction, packet, bytes) else { return search() };
+        let hash = usize::try_from(self.hasher.hash_one(key) % ENTRIES as u64).unwrap_or(0);
+        match self.entries.get_mut(hash) {
+            Some(Some((known, permission))) if *known == key => *permission,
+            Some(entry) => entry.insert((key, search())).1,
+            None => search(),
+        }
+    }
+}
+
+impl FlowKey {
+    fn of(direction: Direction, packet: &IpPacket, bytes: &[u8]) -> Option<Self> {
+        let is_plain = !packet.is_fragment
+            && !matches!(packet.protocol, ICMP | ICMPV6)
+            && !opens_connection(packet, bytes);
+        let ports = packet.ports.filter(|_| is_plain)?;
+        let IpPacket { protocol, source, destination, .. } = *packet;
+        Some(Self { direction, protocol, source, destination, ports })
+    }
+}
+
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tacit_ipsec::TrafficSelector;
+
+    use super::*;
+    use crate::packet::tunnel::FlowOpener;
+
+    fn address(network: u8, host: u8) -> IpAddr {
+        [10, network, 0, host].into()
+    }
+
+    /// A flow for some protocol and ports, to one host.
+    fn flow((protocol, port, host, is_local): (u8, u16, u8, bool)) -> TunnelFlow {
+        let end =
+            |ports, first, last| TrafficSelector::new(protocol, ports, (first, last)).unwrap();
+        TunnelFlow {
+            local: end((0, u16::MAX), address(1, 0), address(1, 255)),
+            remote: end((port, port + 2), address(2, host), address(2, host)),
+            opened_by: if is_local { FlowOpener::Local } else { FlowOpener::Remote },
+        }
+    }
+
+    /// TCP or UDP headers, with few different values.
+    fn packet((protocol, port, host, flags): (u8, u16, u8, u8), direction: Direction) -> Vec<u8> {
+        let near = [10, 1, 0, 1];
+        let far = [10, 2, 0, host];
+        let (from, to, ports) = match direction {
+            Direction::Outbound => (near, far, (4_000, port)),
+            Direction::Inbound => (far, near, (port, 4_000)),
+        };
+        let mut bytes = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0];
+        bytes.extend([from, to].concat());
+        bytes.extend([ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat());
+        bytes.resize(40, 0);
+        bytes[33] = flags;
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn the_cache_agrees_with_a_search(
+            flows in prop::collection::vec(
+                (prop::sample::select(vec![0_u8, 6, 17]), 50_u16..60, 0_u8..4, any::<bool>()),
+                0..40,
+            ),
+            packets in prop::collection::vec(
+                (
+                    prop::sample::select(vec![6_u8, 17]),
+                    50_u16..63,
+                    0_u8..4,
+                    prop::sample::select(vec![0x02_u8, 0x10, 0x12]),
+                ),
+                1..200,
+            ),
+        ) {
+            let flows: Vec<_> = flows.into_iter().map(flow).collect();
+            let mut cache = FlowCache::new(flows.clone());
+            for (number, headers) in packets.into_iter().enumerate() {
+                let direction =
+                    if number % 2 == 0 { Direction::Outbound } else { Direction::Inbound };
+                let bytes = packet(headers, direction);
+                let parsed = IpPacket::parse(&bytes).unwrap();
+                let wanted = permission(&flows, direction, &parsed, &bytes);
+                prop_assert_eq!(cache.permission(direction, &parsed, &bytes), wanted);
+            }
+        }
+    }
+}
