@@ -147,7 +147,7 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
         PathFault::NotPinned => format!("{of} is not a pinned certificate"),
         PathFault::AnchorExpired { subject, not_after } => format!(
             "{of} leads to the CA {subject}, which expired at {}: add the CA's renewed certificate \
-             to the trust, or set expired-anchors = \"accept\" there",
+             to the trust, or set expired-anchors = \"accept\" in the trust",
             utc(*not_after)
         ),
         PathFault::CaMayNotSign { subject } => format!(

@@ -212,7 +212,7 @@ fn forbidden(machine: &Machine) -> String {
         APPARMOR
     } else if machine.is_filtered {
         "a seccomp filter of the surrounding container forbids this call: allow `unshare` and \
-         `clone` with CLONE_NEWUSER there (Docker: use a modified seccomp profile)"
+         `clone` with CLONE_NEWUSER in that filter (Docker: use a modified seccomp profile)"
     } else {
         "a chroot, a security module or a container's filter forbids this call"
     }

@@ -296,7 +296,7 @@ fn anchor_warnings(
         warnings.push(if facts.is_self_signed {
             format!(
                 "{at} is not a CA certificate: tacit trusts only this certificate. Use a CA and a \
-                 leaf certificate, so that you can renew the leaf without a change here"
+                 leaf certificate, so that you can renew the leaf without a change to this trust"
             )
         } else if facts.denies_ca {
             format!(

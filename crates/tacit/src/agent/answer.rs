@@ -307,9 +307,9 @@ impl Agent {
         let pid = supervisor.pid();
         supervisor.restart().map_err(|_| {
             format!(
-                "cannot start a successor: the supervisor of this agent, process {pid}, has \
-                 ended; the agent continues to serve\n    fix: run `tacit drain`, which ends the \
-                 agent after its last connection, then start the agent again"
+                "cannot start a successor: the supervisor of this agent, process {pid}, has ended; \
+                 the agent continues to serve\n    fix: run `tacit drain`, wait until the agent \
+                 has ended, and start the agent again"
             )
         })
     }
@@ -347,9 +347,9 @@ struct CloseSelection {
 const DISPLAYS_MAX: usize = 16;
 
 const NO_SUPERVISOR: &str = "cannot start a successor: this agent was started with \
-                             --no-supervisor\n    fix: run `tacit drain`, which ends the agent \
-                             after its last connection, then start the agent again; or run \
-                             `systemctl restart` for its service, which resets open connections";
+                             --no-supervisor\n    fix: run `tacit drain`, wait until the agent \
+                             has ended, and start the agent again; or, if open connections may be \
+                             reset, run `systemctl restart` for the agent's service";
 
 /// The absolute path, or the path itself if there is no current directory.
 fn absolute(path: &Path) -> PathBuf {

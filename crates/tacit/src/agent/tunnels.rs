@@ -1,5 +1,5 @@
-//! Starts the driver of IKE when the first run needs a tunnel, and gives it the devices of runs and
-//! the installed policy.
+//! Starts the IKE driver when the first run needs a tunnel. Gives the driver the TUN devices of
+//! runs and the installed policy.
 
 use std::sync::Arc;
 
@@ -77,8 +77,8 @@ impl Agent {
                 }
                 Err(error) => {
                     let event = Event::new("tunnels-unavailable").field("error", &error);
-                    let next = "packets of rules with `ipsec` are dropped: solve this, and run \
-                                `tacit restart`";
+                    let next = "packets of rules with `ipsec` are dropped: correct the cause, and \
+                                run `tacit restart`";
                     self.shared.log.error(event.field("next", next));
                     return;
                 }

@@ -84,9 +84,9 @@ impl fmt::Display for HostError {
                  fix: start it with CAP_NET_ADMIN and CAP_NET_RAW, as tacit-host.service does"
             ),
             Self::InUse => f.write_str(
-                "another agent already captures this host\n    \
-                 fix: end it first, with `systemctl stop tacit-host` or `tacit drain`; if there is \
-                 none, end the program at port 15001, 15002 or 15003",
+                "another agent already captures this host\n    fix: end that agent first, with \
+                 `systemctl stop tacit-host` or `tacit drain`; if no other agent runs, end the \
+                 program that uses port 15001, 15002 or 15003",
             ),
             Self::Helper(error) => write!(
                 f,

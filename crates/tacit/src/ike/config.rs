@@ -1,4 +1,4 @@
-//! Converts the policy about a peer to the configuration of a connection, and its rules to the
+//! Converts `[ike.NAME]` to the configuration of a connection, and the rules for the peer to the
 //! flows of a tunnel.
 
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Defines [`PeerConnection`]: the connection of one run with one peer, and when it is tried again.
+//! Defines [`PeerConnection`]: the connection of one run with one peer, and the time of the next
+//! attempt.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

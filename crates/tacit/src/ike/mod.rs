@@ -1,4 +1,5 @@
-//! Makes the tunnels of runs: drives IKE connections, and gives the keys to the packet worker.
+//! Creates the tunnels of runs: drives the IKE connections, and passes their keys to the packet
+//! worker.
 //!
 //! ```text
 //! agent ── runs, TUN devices, policy ──> IkeDriver ──> thread `tacit-ike`
@@ -9,9 +10,9 @@
 //!
 //! A run has one connection with each peer that its rules name. The connection begins when a
 //! program sends the first packet, or, if the peer assigns the address, when the run begins. After
-//! a failure the next attempt waits, longer each time.
+//! each failure, the driver waits longer before the next attempt.
 //!
-//! No packet leaves in clear while there is no tunnel: the worker holds or drops it.
+//! Without a tunnel, no packet leaves in clear: the worker holds or drops the packet.
 //!
 //! Limits: [`RUNS_MAX`] runs, [`INPUTS_MAX`] waiting inputs.
 

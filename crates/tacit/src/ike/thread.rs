@@ -1,5 +1,5 @@
-//! Runs the thread of the driver: it moves messages, timers and events between connections, the
-//! packet worker and the agent.
+//! Runs the thread of the IKE driver. The thread moves messages and events between connections, the
+//! packet worker and the agent, and handles the timers of connections.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -58,14 +58,14 @@ impl fmt::Display for InheritError {
             Self::IoUring(number) => write!(
                 f,
                 "the program would inherit file descriptor {number}, an io_uring, whose operations \
-                 bypass the policy\n    \
-                 fix: close it ({number}>&-), or allow it with --inherit-fd {number}"
+                 bypass the policy\n    fix: close the descriptor ({number}>&-), or allow it with \
+                 --inherit-fd {number}"
             ),
             Self::Directory(number) => write!(
                 f,
                 "the program would inherit file descriptor {number}, a directory in which the \
-                 policy and its keys are not hidden\n    \
-                 fix: close it ({number}>&-), or allow it with --inherit-fd {number}"
+                 policy and its keys are not hidden\n    fix: close the descriptor ({number}>&-), \
+                 or allow it with --inherit-fd {number}"
             ),
             Self::WorkingDirectory(error) => write!(
                 f,
@@ -89,8 +89,8 @@ impl fmt::Display for InheritError {
                 }
                 write!(
                     f,
-                    ", which bypasses the policy\n    \
-                     fix: close it ({number}>&-), or allow it with --inherit-fd {number}"
+                    ", which bypasses the policy\n    fix: close the descriptor ({number}>&-), or \
+                     allow it with --inherit-fd {number}"
                 )
             }
         }
@@ -157,7 +157,7 @@ mod tests {
             refused,
             "the program would inherit file descriptor 7, a network socket at 127.0.0.1:4000, \
              connected to 127.0.0.1:5432, which bypasses the policy\n    \
-             fix: close it (7>&-), or allow it with --inherit-fd 7"
+             fix: close the descriptor (7>&-), or allow it with --inherit-fd 7"
         );
         assert!(check_open(&open, &[7]).is_ok());
         assert!(check_open(&open, &[7, 0]).is_ok());

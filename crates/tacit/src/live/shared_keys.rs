@@ -60,7 +60,7 @@ fn read(path: &Path, position: SourcePosition) -> Result<SecretBytes, Diagnostic
         Ok(0) => Err(refused("the file is empty".to_owned(), "write the key to it".to_owned())),
         Ok(1..=KEY_BYTES_MAX) => Ok(SecretBytes::new(bytes)),
         _ => Err(refused(
-            format!("it is longer than {KEY_BYTES_MAX} bytes"),
+            format!("the key is longer than {KEY_BYTES_MAX} bytes"),
             "write only the key to the file".to_owned(),
         )),
     }

@@ -1,4 +1,4 @@
-//! Leads the packets of a run that the policy protects with IPsec into a TUN device of the run.
+//! Routes the packets that the policy protects with IPsec to a TUN device of the run.
 //!
 //! ```text
 //! policy ── TunnelRoutes ──> TunnelPlan ── helper ──> routing rules and routes inside
@@ -6,8 +6,9 @@
 //!             driver of IKE <── TUN device ── helper <───┘  the first time
 //! ```
 //!
-//! Routes to no host are installed before the device is made, and stay when it is gone. So a packet
-//! that the policy protects never reaches the packet rules that lead to the relay.
+//! `unreachable` routes are installed before the device is created, and stay when the device is
+//! removed. So a packet that the policy protects never reaches the packet rules that send packets
+//! to the relay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
