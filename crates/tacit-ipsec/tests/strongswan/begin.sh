@@ -156,8 +156,14 @@ STRONGSWAN_CONF=$directory/strongswan.conf nsenter -t "$peer" -n -m sh -c '
 processes+=($!)
 until_true test -S vici
 swan --load-all >load 2>&1 || fail "$(cat load)"
+# driver OWN CONTACT: a driver with this address, which asserts or omits INITIAL_CONTACT.
+driver() {
+    export IKE_DRIVER=@ROLE@ IKE_INNER=@INNER@ IKE_PROPOSAL=@PROPOSAL@ IKE_OWN=$1 IKE_PEER=@PEER@
+    export IKE_LOSS=@LOSS@ IKE_CONTACT=$2
+    exec @DRIVER@ driver --exact --nocapture
+}
 mkfifo commands
-IKE_DRIVER=@ROLE@ IKE_INNER=@INNER@ IKE_PROPOSAL=@PROPOSAL@ IKE_OWN=@OWN@ IKE_PEER=@PEER@ IKE_LOSS=@LOSS@ @DRIVER@ driver --exact --nocapture <commands >events 2>&1 &
+driver @OWN@ assert <commands >events 2>&1 &
 processes+=($!)
 exec 3>commands
 expect ready 1

@@ -171,6 +171,10 @@ fn config(proposal: &str) -> IkeConfig {
         ),
         false => (LocalAuth::SharedKey(key.clone()), RemoteAuth::SharedKey(key)),
     };
+    let initial_contact = match std::env::var("IKE_CONTACT").unwrap().as_str() {
+        "omit" => InitialContact::Omit,
+        _ => InitialContact::Assert,
+    };
     let selector = |first: &str, last: &str| {
         TrafficSelector::of_addresses(first.parse().unwrap(), last.parse().unwrap()).unwrap()
     };
@@ -195,7 +199,7 @@ fn config(proposal: &str) -> IkeConfig {
             lifetime: Duration::from_secs(3600),
         },
         inner,
-        initial_contact: InitialContact::Assert,
+        initial_contact,
         lifetime: Duration::from_secs(4 * 3600),
         liveness: Duration::from_secs(30),
     }

@@ -109,6 +109,25 @@ fn either_side_deletes_the_ike_sa() {
 }
 
 #[test]
+fn strongswan_ends_older_connections_only_if_tacit_asserts_initial_contact() {
+    let another = "
+another() {
+    ip address add 10.99.0.$1/24 dev w0
+    mkfifo commands$1
+    driver 10.99.0.$1 $2 <commands$1 >events$1 2>&1 &
+    processes+=($!)
+}
+another 3 omit; exec 4>commands3
+until_true grep -q ^active events3; until_true established 2
+[ $(count closed) = 0 ] || fail closed
+another 4 assert; exec 5>commands4
+until_true grep -q ^active events4; until_true established 1
+grep -q 'destroying duplicate' charon.log || fail 'no duplicate'";
+    let script = Setup::new("gcm").script(another);
+    execute(&script.replace("remote_addrs = 10.99.0.1", "remote_addrs = %any"));
+}
+
+#[test]
 fn a_wrong_key_is_named() {
     let script = Setup::new("gcm").script("expect 'failed peer-refused' 1");
     let script = script.replace("secret = \"a shared key\"", "secret = \"another\"");
