@@ -52,7 +52,8 @@
 //! Each module uses only the modules before it in this list: [`facts`], [`files`], [`fault`],
 //! [`subject`], [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by
 //! callback), [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`,
-//! [`dry_run`], [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].
+//! [`dry_run`], [`tunnel_auth`], [`recheck`], `session`, `machine`, `handshake`, `settings_pair`,
+//! [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -79,6 +80,7 @@ mod session;
 mod settings_pair;
 pub mod signer;
 pub mod subject;
+pub mod tunnel_auth;
 pub mod verify;
 
 #[cfg(any(test, feature = "testing"))]

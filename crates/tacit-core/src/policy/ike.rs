@@ -132,17 +132,13 @@ pub enum IkeName {
     Fqdn(String),
     /// `user@host`.
     UserFqdn(String),
-    /// A distinguished name, such as `C=DE, O=Branch, CN=gateway`.
-    DistinguishedName(String),
 }
 
 impl fmt::Display for IkeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(f, "{address}"),
-            Self::Fqdn(name) | Self::UserFqdn(name) | Self::DistinguishedName(name) => {
-                f.write_str(name)
-            }
+            Self::Fqdn(name) | Self::UserFqdn(name) => f.write_str(name),
         }
     }
 }
@@ -268,11 +264,13 @@ pub enum IkeGroup {
     P256,
     /// The curve P-384 (RFC 5903).
     P384,
+    /// The group of integers with 2048 bits (RFC 3526).
+    Modp2048,
 }
 
 impl IkeGroup {
     /// All groups.
-    pub const ALL: [Self; 3] = [Self::X25519, Self::P256, Self::P384];
+    pub const ALL: [Self; 4] = [Self::X25519, Self::P256, Self::P384, Self::Modp2048];
 
     /// Returns the word in the policy.
     #[must_use]
@@ -281,6 +279,7 @@ impl IkeGroup {
             Self::X25519 => "x25519",
             Self::P256 => "ecp256",
             Self::P384 => "ecp384",
+            Self::Modp2048 => "modp2048",
         }
     }
 }

@@ -10,9 +10,10 @@
 //!
 //! The agent parses bytes of untrusted peers. Therefore its memory must not contain a private key.
 //! The agent sends the signer the whole message that needs a signature. The signer signs only those
-//! messages of TLS handshakes that prove possession of a key ([`Signable`]). This module defines
-//! the messages between agent and signer, and a key type for rustls that uses these messages. The
-//! module does no I/O: the caller implements [`SignerClient`] with sockets and processes.
+//! messages of TLS handshakes and of IKE that prove possession of a key ([`Signable`]). This module
+//! defines the messages between agent and signer, and a key type for rustls that uses these
+//! messages. The module does no I/O: the caller implements [`SignerClient`] with sockets and
+//! processes.
 
 mod signable;
 pub mod wire;

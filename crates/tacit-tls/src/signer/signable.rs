@@ -1,10 +1,11 @@
-//! Recognises the messages that the signer may sign: the messages of TLS handshakes that prove
-//! possession of a key.
+//! Recognises the messages that the signer may sign: the messages of TLS handshakes and of IKE that
+//! prove possession of a key.
 //!
 //! ```text
 //! TLS 1.3  CertificateVerify   64 spaces, a context string, 0, the transcript's hash
 //! TLS 1.2  ServerKeyExchange   both randoms, a named curve and a point on it
 //! TLS 1.2  CertificateVerify   every handshake message so far, ClientHello to ClientKeyExchange
+//! IKEv2    AUTH                the first message, the nonce of the peer, the MAC of the identity
 //! ```
 //!
 //! The signer refuses to sign anything else, such as a certificate, a certificate request or a
@@ -25,6 +26,14 @@ const CURVES: [(u16, usize); 4] = [(23, 65), (24, 97), (25, 133), (29, 32)];
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
 const CLIENT_KEY_EXCHANGE: u8 = 16;
+/// The size of an IKE header (RFC 7296 section 3.1).
+const IKE_HEADER_BYTES: usize = 28;
+/// Version 2.0 and `IKE_SA_INIT` in an IKE header.
+const IKE_SA_INIT: [u8; 2] = [0x20, 34];
+/// The sizes of a nonce, and of a MAC with SHA-256, SHA-384 or SHA-512 (RFC 7296 sections 2.15 and
+/// 3.9).
+const NONCE_BYTES: std::ops::RangeInclusive<usize> = 16..=256;
+const MAC_BYTES: [usize; 3] = [32, 48, 64];
 
 /// A message of a handshake that may be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +44,8 @@ pub enum Signable {
     ServerKeyExchange12,
     /// `CertificateVerify` of TLS 1.2.
     CertificateVerify12,
+    /// `AUTH` of IKEv2.
+    IkeAuth,
 }
 
 impl Signable {
@@ -48,6 +59,8 @@ impl Signable {
             Some(Self::ServerKeyExchange12)
         } else if is_transcript_12(message) {
             Some(Self::CertificateVerify12)
+        } else if is_ike_auth(message) {
+            Some(Self::IkeAuth)
         } else {
             None
         }
@@ -82,6 +95,18 @@ fn is_transcript_12(message: &[u8]) -> bool {
     rest.is_empty() && is_in_order
 }
 
+/// The signed octets of RFC 7296 section 2.15: a whole `IKE_SA_INIT` message, a nonce, and a MAC.
+fn is_ike_auth(message: &[u8]) -> bool {
+    let Some(header) = message.first_chunk::<IKE_HEADER_BYTES>() else { return false };
+    let [message_id @ .., a, b, c, d] = &header[20..] else { return false };
+    let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+    let Some(rest) = message.len().checked_sub(length) else { return false };
+    let has_end = MAC_BYTES
+        .iter()
+        .any(|mac| rest.checked_sub(*mac).is_some_and(|nonce| NONCE_BYTES.contains(&nonce)));
+    header[17..19] == IKE_SA_INIT && message_id == [0; 4] && length > IKE_HEADER_BYTES && has_end
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +138,29 @@ mod tests {
         }
         let message = transcript(&[1, 2, 11, 12, 13, 14, 11, 16]);
         assert_eq!(Signable::of(&message), Some(Signable::CertificateVerify12));
+    }
+
+    fn ike_auth(length: u8, rest: usize) -> Vec<u8> {
+        let mut header = [1; IKE_HEADER_BYTES];
+        header[17..19].copy_from_slice(&IKE_SA_INIT);
+        header[20..].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, length]);
+        [&header[..], &[5; 100][..usize::from(length) - IKE_HEADER_BYTES], &vec![6; rest]].concat()
+    }
+
+    #[test]
+    fn the_octets_of_ike_are_signed() {
+        for rest in [32 + 16, 64 + 256, 48 + 32] {
+            assert_eq!(Signable::of(&ike_auth(100, rest)), Some(Signable::IkeAuth));
+        }
+        let mut other_exchange = ike_auth(100, 64);
+        other_exchange[18] = 35;
+        let mut later = ike_auth(100, 64);
+        later[23] = 1;
+        for message in
+            [ike_auth(100, 47), ike_auth(100, 321), ike_auth(28, 64), other_exchange, later]
+        {
+            assert_eq!(Signable::of(&message), None);
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ mod trust_check;
 pub use chain_cache::{CHAINS_MAX, ChainCache};
 pub use client::ClientCheck;
 pub use identity::{IdentityMapper, MappedIdentity, PeerIdentity, identity};
-pub(crate) use proof::provable;
+pub(crate) use proof::{algorithms, provable};
 pub use server::ServerCheck;
 pub(crate) use server::unnamed;
 

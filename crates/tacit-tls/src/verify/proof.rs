@@ -15,7 +15,7 @@ use crate::facts::CertificateFacts;
 use crate::outcome::report_check;
 
 /// The signature algorithms that are accepted.
-pub(super) fn algorithms() -> WebPkiSupportedAlgorithms {
+pub(crate) fn algorithms() -> WebPkiSupportedAlgorithms {
     aws_lc_rs::default_provider().signature_verification_algorithms
 }
 

@@ -80,6 +80,8 @@ impl Agent {
         let connections_max = self.connections_max;
         let runs = self.runs.registry.len();
         let coverage = self.covered();
+        let ike = self.tunnels.show_ike();
+        let packets = self.tunnels.statistics();
         tokio::task::spawn_local(async move {
             publisher.publish().await;
             let failures = |account: &_| live.failures(account);
@@ -98,6 +100,8 @@ impl Agent {
                     runs,
                     log_lines_lost: log.lost(),
                     refused: &refused(&refusals),
+                    ike: &ike,
+                    packets: &packets,
                     coverage: coverage.as_ref(),
                 });
                 Reply::ok(json!(MetricsDisplay { version: VERSION, text }))

@@ -357,6 +357,7 @@ impl Agent {
                     self.shared.log.info(with_changes(event, &changes));
                 }
                 self.credentials.loaded = credentials;
+                self.tunnels.follow(self.ike_policy());
             }
         }
         self.credentials.report_errors(errors, &self.shared.log);

@@ -7,9 +7,12 @@ use tokio::sync::mpsc;
 
 use super::Agent;
 use super::runs::Runs;
+use crate::control::display::tunnels::{self, IkeDisplay, SaDisplay};
 use crate::ike::{IkeDriver, IkeNotice, IkePolicy, TunnelRun};
 use crate::ledger::on_own_thread;
+use crate::live::Credentials;
 use crate::log::Event;
+use crate::packet::PacketStatistics;
 use crate::run::tunnels::OpenedTun;
 
 /// The largest number of reports about runs that are being set up.
@@ -41,6 +44,23 @@ impl Tunnels {
         if let Some(driver) = &self.driver {
             driver.remove_run(id);
         }
+    }
+
+    /// `tacit show ike`.
+    pub(super) fn show_ike(&self) -> IkeDisplay {
+        let statuses = self.driver.as_ref().map(IkeDriver::statuses).unwrap_or_default();
+        tunnels::ike(&statuses)
+    }
+
+    /// `tacit show sa`.
+    pub(super) fn show_sa(&self) -> SaDisplay {
+        let statuses = self.driver.as_ref().map(IkeDriver::statuses).unwrap_or_default();
+        tunnels::sa(&statuses, &self.statistics())
+    }
+
+    /// The counters of packets.
+    pub(super) fn statistics(&self) -> PacketStatistics {
+        self.driver.as_ref().map(IkeDriver::statistics).unwrap_or_default()
     }
 
     /// Ends all tunnels, and waits a moment for the peers.
@@ -92,9 +112,12 @@ impl Agent {
 
     /// The installed policy with its keys.
     pub(super) fn ike_policy(&self) -> IkePolicy {
+        let Credentials { identities, trusts, shared_keys, .. } = &self.credentials.loaded;
         IkePolicy {
             policy: Arc::clone(&self.shared.live.load().policy),
-            shared_keys: self.credentials.loaded.shared_keys.clone(),
+            shared_keys: shared_keys.clone(),
+            identities: identities.clone(),
+            trusts: trusts.clone(),
         }
     }
 }

@@ -127,6 +127,10 @@ pub enum Display {
     Limits,
     /// Each CPU: who uses it, how busy it is, and how fast cipher suites are.
     Cpus,
+    /// The connections of runs with peers of IPsec tunnels.
+    Ike,
+    /// The IPsec tunnels of runs, and the packets that were dropped.
+    Sa,
     /// The traces in progress.
     Traces,
     /// The refused requests of programs, newest first, with the change that would allow each.

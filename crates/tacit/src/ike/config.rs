@@ -1,8 +1,8 @@
 //! Converts `[ike.NAME]` to the configuration of a connection, and the rules for the peer to the
 //! flows of a tunnel.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::{
@@ -14,36 +14,48 @@ use tacit_ipsec::ike::{
     ChildConfig, EspProposal, IkeConfig, IkeIdentity, IkeProposal, InitialContact, InnerConfig,
     KeGroup, LocalAuth, Prf, RemoteAuth,
 };
-use tacit_ipsec::{Cipher, IntegrityHash, SecretBytes, TrafficSelector};
+use tacit_ipsec::{Cipher, IntegrityHash, TrafficSelector};
 
+use super::IkePolicy;
+use super::certificates::{IdentitySigner, TrustVerifier};
 use crate::packet::{FlowOpener, TunnelFlow};
 
-/// Why a connection cannot be configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ConfigError {
-    /// The key of this peer was not read.
-    NoKey,
-    /// Authentication with certificates is not supported.
-    Certificates,
-    /// A distinguished name as identity is not supported.
-    DistinguishedName,
+/// How both sides prove who they are.
+pub(super) struct Authentication {
+    local: LocalAuth,
+    remote: RemoteAuth,
+}
+
+impl Authentication {
+    /// That of a peer; `None`: its key or a certificate was not read.
+    pub(super) fn of(policy: &IkePolicy, ike: &str, peer: &IkePeer) -> Option<Self> {
+        match &peer.credentials {
+            IkeCredentials::SharedKey { .. } => {
+                let key = policy.shared_keys.get(ike)?;
+                let local = LocalAuth::SharedKey(key.clone());
+                Some(Self { local, remote: RemoteAuth::SharedKey(key.clone()) })
+            }
+            IkeCredentials::Certificates { identity, trust } => {
+                let identity = policy.identities.get(identity)?;
+                let trust = policy.trusts.get(trust)?;
+                let signer = IdentitySigner(Arc::clone(identity));
+                let verifier = TrustVerifier(Arc::clone(trust));
+                Some(Self {
+                    local: LocalAuth::Signature(Arc::new(signer)),
+                    remote: RemoteAuth::Signature(Arc::new(verifier)),
+                })
+            }
+        }
+    }
 }
 
 /// The configuration for a peer. `inner` are the addresses of the policy.
-///
-/// # Errors
-/// See [`ConfigError`].
 pub(super) fn ike_config(
     ike: &str,
     peer: &IkePeer,
     routes: &TunnelRoutes,
-    shared_key: Option<&SecretBytes>,
-) -> Result<IkeConfig, ConfigError> {
-    match &peer.credentials {
-        IkeCredentials::SharedKey { .. } => {}
-        IkeCredentials::Certificates { .. } => return Err(ConfigError::Certificates),
-    }
-    let key = shared_key.ok_or(ConfigError::NoKey)?;
+    authentication: Authentication,
+) -> IkeConfig {
     let (inner, local, initial_contact) = match &peer.inner {
         // No other run has the address, so earlier connections are those of a dead agent.
         InnerAddressSource::Policy(addresses) => {
@@ -69,18 +81,18 @@ pub(super) fn ike_config(
         remote: selectors(routes.remotes(ike).iter().copied()),
         lifetime: peer.lifetime.time,
     };
-    Ok(IkeConfig {
-        local: identity(&peer.local_id)?,
-        remote: identity(&peer.remote_id)?,
-        local_auth: LocalAuth::SharedKey(key.clone()),
-        remote_auth: RemoteAuth::SharedKey(key.clone()),
+    IkeConfig {
+        local: identity(&peer.local_id),
+        remote: identity(&peer.remote_id),
+        local_auth: authentication.local,
+        remote_auth: authentication.remote,
         proposals: peer.proposals.iter().map(ike_proposal).collect(),
         child,
         inner,
         initial_contact,
         lifetime: peer.ike_lifetime,
         liveness: peer.dpd,
-    })
+    }
 }
 
 /// The flows that the rules permit in the tunnel with a peer.
@@ -142,29 +154,32 @@ fn selectors(ranges: impl Iterator<Item = (IpAddr, IpAddr)>) -> Vec<TrafficSelec
     ranges.filter_map(|(first, last)| TrafficSelector::of_addresses(first, last)).collect()
 }
 
-fn identity(name: &IkeName) -> Result<IkeIdentity, ConfigError> {
+fn identity(name: &IkeName) -> IkeIdentity {
     match name {
-        IkeName::Address(address) => Ok(IkeIdentity::Address(*address)),
-        IkeName::Fqdn(name) => Ok(IkeIdentity::Fqdn(name.clone())),
-        IkeName::UserFqdn(name) => Ok(IkeIdentity::UserFqdn(name.clone())),
-        IkeName::DistinguishedName(_) => Err(ConfigError::DistinguishedName),
+        IkeName::Address(address) => IkeIdentity::Address(*address),
+        IkeName::Fqdn(name) => IkeIdentity::Fqdn(name.clone()),
+        IkeName::UserFqdn(name) => IkeIdentity::UserFqdn(name.clone()),
     }
 }
 
-fn ike_proposal(suite: &IkeSuite) -> IkeProposal {
-    let prf = match suite.prf {
+pub(super) fn ike_proposal(suite: &IkeSuite) -> IkeProposal {
+    let IkeSuite { cipher: with, prf: hash, group: of } = *suite;
+    IkeProposal { cipher: cipher(with), prf: prf(hash), group: group(of) }
+}
+
+pub(super) fn prf(hash: Sha2) -> Prf {
+    match hash {
         Sha2::Sha256 => Prf::HmacSha256,
         Sha2::Sha384 => Prf::HmacSha384,
         Sha2::Sha512 => Prf::HmacSha512,
-    };
-    IkeProposal { cipher: cipher(suite.cipher), prf, group: group(suite.group) }
+    }
 }
 
 fn esp_proposal(suite: &EspSuite) -> EspProposal {
     EspProposal { cipher: cipher(suite.cipher), pfs: suite.group.map(group) }
 }
 
-fn cipher(cipher: TunnelCipher) -> Cipher {
+pub(super) fn cipher(cipher: TunnelCipher) -> Cipher {
     let hash = |hash| match hash {
         Sha2::Sha256 => IntegrityHash::Sha256,
         Sha2::Sha384 => IntegrityHash::Sha384,
@@ -179,25 +194,11 @@ fn cipher(cipher: TunnelCipher) -> Cipher {
     }
 }
 
-fn group(group: IkeGroup) -> KeGroup {
+pub(super) fn group(group: IkeGroup) -> KeGroup {
     match group {
         IkeGroup::X25519 => KeGroup::X25519,
         IkeGroup::P256 => KeGroup::P256,
         IkeGroup::P384 => KeGroup::P384,
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoKey => "the key in `psk-file` was not read; fix: reload the policy",
-            Self::Certificates => {
-                "`identity` and `trust` are not supported for tunnels yet; fix: use `psk-file`"
-            }
-            Self::DistinguishedName => {
-                "a distinguished name as identity is not supported for tunnels yet; fix: use a \
-                 host name or an address"
-            }
-        })
+        IkeGroup::Modp2048 => KeGroup::Modp2048,
     }
 }

@@ -16,10 +16,12 @@
 //!
 //! Limits: [`RUNS_MAX`] runs, [`INPUTS_MAX`] waiting inputs.
 
+mod certificates;
 mod config;
 mod connection;
 mod status;
 mod thread;
+mod words;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,10 +30,11 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tacit_core::policy::Policy;
+use tacit_core::policy::{IkeCredentials, Policy};
 use tacit_ipsec::SecretBytes;
 use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets};
 use tacit_sys::tun::Tun;
+use tacit_tls::credentials::{LoadedIdentity, LoadedTrust};
 use tokio::sync::mpsc;
 
 use crate::log::Log;
@@ -39,6 +42,7 @@ use crate::packet::{PacketEvent, PacketStatistics, PacketWorker, UdpUnderlay};
 
 pub use status::{IkeState, IkeStatus};
 use thread::IkeThread;
+pub(crate) use words::proposal_words;
 
 /// The largest number of runs with tunnels.
 pub const RUNS_MAX: usize = 4096;
@@ -64,6 +68,28 @@ pub struct IkePolicy {
     pub policy: Arc<Policy>,
     /// The keys that both sides know, by the name of the peer.
     pub shared_keys: BTreeMap<String, SecretBytes>,
+    /// The identities, by name.
+    pub identities: BTreeMap<String, Arc<LoadedIdentity>>,
+    /// The trusts, by name.
+    pub trusts: BTreeMap<String, Arc<LoadedTrust>>,
+}
+
+impl IkePolicy {
+    /// Whether authentication with a peer uses the same keys and certificates as in another policy.
+    fn has_same_keys(&self, other: &Self, ike: &str) -> bool {
+        let Some(peer) = self.policy.ikes.get(ike) else { return false };
+        match &peer.credentials {
+            IkeCredentials::SharedKey { .. } => {
+                self.shared_keys.get(ike) == other.shared_keys.get(ike)
+            }
+            IkeCredentials::Certificates { identity, trust } => {
+                let identities = self.identities.get(identity).zip(other.identities.get(identity));
+                let trusts = self.trusts.get(trust).zip(other.trusts.get(trust));
+                identities.is_some_and(|(one, other)| one.same(other))
+                    && trusts.is_some_and(|(one, other)| one.same(other))
+            }
+        }
+    }
 }
 
 /// A run with a TUN device.

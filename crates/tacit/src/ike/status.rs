@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::IkeProposal;
 
@@ -36,7 +37,8 @@ pub struct IkeStatus {
 }
 
 /// The state of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum IkeState {
     /// It is being established.
     Opening,
@@ -46,4 +48,20 @@ pub enum IkeState {
     Closing,
     /// The last attempt has failed.
     Failed,
+}
+
+impl IkeState {
+    /// All states.
+    pub const ALL: [Self; 4] = [Self::Opening, Self::Established, Self::Closing, Self::Failed];
+
+    /// The word in displays.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Established => "established",
+            Self::Closing => "closing",
+            Self::Failed => "failed",
+        }
+    }
 }

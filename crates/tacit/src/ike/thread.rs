@@ -18,7 +18,7 @@ use tacit_ipsec::ike::{
 use tacit_ipsec::packet::IpPacket;
 use tokio::sync::mpsc;
 
-use super::config::{data_lifetime, flows, ike_config};
+use super::config::{Authentication, data_lifetime, flows, ike_config};
 use super::connection::{Pair, PeerConnection};
 use super::status::IkeStatus;
 use super::{CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, RUNS_MAX, TunnelRun};
@@ -138,7 +138,7 @@ impl IkeThread {
             .policy
             .ikes
             .keys()
-            .filter(|ike| self.policy.shared_keys.get(*ike) != policy.shared_keys.get(*ike))
+            .filter(|ike| !policy.has_same_keys(&self.policy, ike))
             .cloned()
             .collect();
         self.policy = policy;
@@ -251,23 +251,19 @@ impl IkeThread {
             self.context.log.warn(event.field("next", next).limited(limited));
             return None;
         }
-        let key = self.policy.shared_keys.get(&pair.ike);
-        match ike_config(&pair.ike, peer, &run.routes, key) {
-            Ok(config) => {
-                let name = run.name.clone();
-                let config = Arc::new(config);
-                let one = PeerConnection::new(pair.clone(), name, run.tun, peer.clone(), config);
-                self.connections.push(one);
-                Some(self.connections.len() - 1)
-            }
-            Err(error) => {
-                let event = Event::new("ike-not-configured").field("run", &run.name);
-                let event = event.field("ike", &pair.ike).field("error", &error);
-                let limited = format!("ike-not-configured {}", pair.ike);
-                self.context.log.error(event.limited(limited));
-                None
-            }
-        }
+        let Some(authentication) = Authentication::of(&self.policy, &pair.ike, peer) else {
+            let event = Event::new("ike-not-configured").field("run", &run.name);
+            let error = "its key or a certificate was not read; fix: reload the policy";
+            let event = event.field("ike", &pair.ike).field("error", &error);
+            let limited = format!("ike-not-configured {}", pair.ike);
+            self.context.log.error(event.limited(limited));
+            return None;
+        };
+        let config = Arc::new(ike_config(&pair.ike, peer, &run.routes, authentication));
+        let name = run.name.clone();
+        let one = PeerConnection::new(pair.clone(), name, run.tun, peer.clone(), config);
+        self.connections.push(one);
+        Some(self.connections.len() - 1)
     }
 
     /// The other run that has the address which the policy gives to runs towards this peer.

@@ -20,6 +20,10 @@ pub struct PacketStatistics {
     pub keepalives: u64,
     /// Packets that wait for their first SA.
     pub held: u64,
+    /// What was received with all SAs, also those that were removed.
+    pub inbound: SaVolume,
+    /// What was sent with all SAs.
+    pub outbound: SaVolume,
     /// The SAs that are installed, by inbound SPI.
     pub tunnels: Vec<TunnelStatistics>,
 }
@@ -40,7 +44,7 @@ pub struct TunnelStatistics {
 }
 
 /// What one SA has processed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaVolume {
     /// Inner packets.
     pub packets: u64,
@@ -57,7 +61,15 @@ pub(super) struct Counters {
     pub(super) ike_messages: Counter,
     pub(super) keepalives: Counter,
     pub(super) held: Counter,
-    tunnels: Mutex<BTreeMap<EspSpi, TunnelCounters>>,
+    shown: Mutex<ShownTunnels>,
+}
+
+/// The SAs that are shown, and the sums of those that were removed.
+#[derive(Debug, Default)]
+struct ShownTunnels {
+    tunnels: BTreeMap<EspSpi, TunnelCounters>,
+    inbound: SaVolume,
+    outbound: SaVolume,
 }
 
 /// A number that one thread writes.
@@ -85,44 +97,75 @@ impl Counter {
 impl Counters {
     /// Shows an SA from now on.
     pub(super) fn add(&self, inbound_spi: EspSpi, counters: TunnelCounters) {
-        self.tunnels().insert(inbound_spi, counters);
+        self.shown().tunnels.insert(inbound_spi, counters);
     }
 
     /// Shows an SA no longer.
     pub(super) fn remove(&self, inbound_spi: EspSpi) {
-        self.tunnels().remove(&inbound_spi);
+        let mut shown = self.shown();
+        if let Some(counters) = shown.tunnels.remove(&inbound_spi) {
+            shown.add_ended(&counters);
+        }
     }
 
     /// Shows the SAs of a device no longer.
     pub(super) fn remove_tun(&self, tun: TunId) {
-        self.tunnels().retain(|_, counters| counters.tun != tun);
+        let mut shown = self.shown();
+        let (ended, others): (BTreeMap<_, _>, _) = std::mem::take(&mut shown.tunnels)
+            .into_iter()
+            .partition(|(_, counters)| counters.tun == tun);
+        shown.tunnels = others;
+        ended.values().for_each(|counters| shown.add_ended(counters));
     }
 
     pub(super) fn snapshot(&self) -> PacketStatistics {
         let drops = DropReason::ALL.map(|reason| (reason, self.drops.count(reason)));
         let read = |counter: &Counter| counter.0.load(Ordering::Relaxed);
-        let tunnels = self.tunnels();
+        let shown = self.shown();
+        let tunnels: Vec<_> =
+            shown.tunnels.iter().map(|(spi, counters)| statistics(*spi, counters)).collect();
+        let sum = |ended: SaVolume, of: fn(&TunnelStatistics) -> SaVolume| {
+            tunnels.iter().map(of).fold(ended, SaVolume::plus)
+        };
         PacketStatistics {
+            inbound: sum(shown.inbound, |one| one.inbound),
+            outbound: sum(shown.outbound, |one| one.outbound),
             drops: drops.into_iter().filter(|(_, count)| *count > 0).collect(),
             ike_messages: read(&self.ike_messages),
             keepalives: read(&self.keepalives),
             held: read(&self.held),
-            tunnels: tunnels.iter().map(|(spi, counters)| statistics(*spi, counters)).collect(),
+            tunnels,
         }
     }
 
     /// The thread of the data path never takes this lock.
-    fn tunnels(&self) -> MutexGuard<'_, BTreeMap<EspSpi, TunnelCounters>> {
-        self.tunnels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shown(&self) -> MutexGuard<'_, ShownTunnels> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl ShownTunnels {
+    fn add_ended(&mut self, counters: &TunnelCounters) {
+        self.inbound = self.inbound.plus(volume(&counters.inbound));
+        self.outbound = self.outbound.plus(volume(&counters.outbound));
+    }
+}
+
+impl SaVolume {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            packets: self.packets.wrapping_add(other.packets),
+            bytes: self.bytes.wrapping_add(other.bytes),
+            dummies: self.dummies.wrapping_add(other.dummies),
+        }
+    }
+}
+
+fn volume(counters: &SaCounters) -> SaVolume {
+    SaVolume { packets: counters.packets(), bytes: counters.bytes(), dummies: counters.dummies() }
+}
+
 fn statistics(inbound_spi: EspSpi, counters: &TunnelCounters) -> TunnelStatistics {
-    let volume = |counters: &SaCounters| SaVolume {
-        packets: counters.packets(),
-        bytes: counters.bytes(),
-        dummies: counters.dummies(),
-    };
     TunnelStatistics {
         tun: counters.tun,
         inbound_spi,

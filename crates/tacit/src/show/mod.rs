@@ -25,6 +25,7 @@ use crate::control::display::refused::RefusedDisplay;
 use crate::control::display::rules::RulesDisplay;
 use crate::control::display::runs::RunsDisplay;
 use crate::control::display::traces::TracesDisplay;
+use crate::control::display::tunnels::{IkeDisplay, SaDisplay};
 use crate::control::render::costs::By;
 use crate::control::render::{self, Table, connections};
 use crate::control::{Display, Request, private_agents};
@@ -44,6 +45,7 @@ Examples:
   tacit show connections 17
   tacit show connections 17 --interval 100ms --csv > connection.csv
   tacit show refused
+  tacit show ike
   tacit show policy web
   tacit show rules --json | jq '.rules[] | select(.hits == 0).name'
   tacit show costs --by component --interval 10s")]
@@ -110,6 +112,8 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Audit, _) => args.show::<AuditDisplay>(),
         (Display::Coverage, _) => args.show::<CoverageDisplay>(),
         (Display::Traces, _) => args.show::<TracesDisplay>(),
+        (Display::Ike, _) => args.show::<IkeDisplay>(),
+        (Display::Sa, _) => args.show::<SaDisplay>(),
     };
     match shown {
         Ok(shown) => print(shown, EXIT_OK),

@@ -14,6 +14,7 @@
 )]
 #![allow(unreachable_pub, reason = "nobody but this binary sees it")]
 
+mod certificates;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/fits.rs"]
 mod fits;

@@ -15,6 +15,7 @@ pub mod refused;
 pub mod rules;
 pub mod runs;
 pub mod traces;
+pub mod tunnels;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -12,6 +12,7 @@
 
 mod exposition;
 pub mod server;
+mod tunnels;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +25,12 @@ use super::display::coverage::CoverageDisplay;
 use super::display::identities::IdentitiesDisplay;
 use super::display::refused::RefusedDisplay;
 use super::display::rules::RulesDisplay;
+use super::display::tunnels::IkeDisplay;
 use super::render::costs::name;
 use crate::clock::Rfc3339;
 use crate::ledger::costs::{ByCpuPlace, Costs, RuleCosts};
 use crate::live::{Live, LiveAction, LiveRule};
+use crate::packet::PacketStatistics;
 use crate::session::ConnectionTable;
 
 /// The state of the agent that metrics are computed from.
@@ -55,6 +58,10 @@ pub struct Sources<'a> {
     pub log_lines_lost: u64,
     /// Refused requests of programs, as `tacit show refused` has them.
     pub refused: &'a RefusedDisplay,
+    /// The connections with peers of tunnels.
+    pub ike: &'a IkeDisplay,
+    /// What the tunnels have processed.
+    pub packets: &'a PacketStatistics,
     /// The flows of the captured host, as `tacit show coverage` has them.
     pub coverage: Option<&'a CoverageDisplay>,
 }
@@ -71,6 +78,7 @@ pub fn text(sources: &Sources<'_>) -> String {
     if let Some(display) = sources.coverage {
         covered(&mut page, display);
     }
+    tunnels::write(&mut page, sources.ike, sources.packets);
     traffic(&mut page, &sources.costs.rules);
     cpu_time(&mut page, sources.costs);
     certificates(&mut page, sources.identities);

@@ -7,6 +7,7 @@ pub mod costs;
 mod identities;
 pub mod policy;
 pub(crate) mod table;
+mod tunnels;
 
 use serde::Serialize;
 use tacit_core::flow::Direction;

@@ -12,7 +12,6 @@ use crate::policy::ike::{
     EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeName, IkePeer, IkeSuite, InnerAddressSource,
     KeyLifetime, esp_offers,
 };
-use crate::policy::map::distinguished::DnPattern;
 use crate::policy::text::{TomlTable, TomlValue};
 
 mod suite;
@@ -140,13 +139,13 @@ fn ike_name(value: &TomlValue<'_>) -> Option<IkeName> {
     }
     let is_plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
     if text.contains('=') {
-        if DnPattern::parse(text).is_err() || text.contains('*') {
-            let message = format!("`{}` cannot be `{text}`: this is not a name", value.name);
-            let fix = "write a distinguished name as in `C=DE, O=Branch, CN=gateway`";
-            value.error(message, fix);
-            return None;
-        }
-        return Some(IkeName::DistinguishedName(text.to_owned()));
+        let message = format!(
+            "`{}` cannot be `{text}`: distinguished names are not supported yet",
+            value.name
+        );
+        let fix = "write a host name that the certificate has in its subjectAltName";
+        value.error_of(MessageId("not-built"), message, fix);
+        return None;
     }
     let is_name = text.len() <= NAME_BYTES_MAX && is_plain(text);
     match text.split_once('@') {
@@ -156,8 +155,7 @@ fn ike_name(value: &TomlValue<'_>) -> Option<IkeName> {
         None if is_name => Some(IkeName::Fqdn(text.to_ascii_lowercase())),
         _ => {
             let message = format!("`{}` cannot be `{text}`: this is not an identity", value.name);
-            let fix = "write an IP address, a host name, \"user@host.example\", or a \
-                       distinguished name such as \"C=DE, CN=gateway\"";
+            let fix = "write an IP address, a host name, or \"user@host.example\"";
             value.error(message, fix);
             None
         }

@@ -205,7 +205,7 @@ fn groups() -> String {
     IkeGroup::ALL.map(|group| format!("`{}`", group.word())).join(", ")
 }
 
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
     "aes128gcm16",
     "aes256gcm16",
     "chacha20poly1305",
@@ -220,6 +220,7 @@ const KNOWN: [&str; 14] = [
     "x25519",
     "ecp256",
     "ecp384",
+    "modp2048",
 ];
 
 /// Algorithms that RFC 8221 and RFC 8247 forbid or advise against: names, reason, replacement.
@@ -257,9 +258,9 @@ const CIPHERS: &str = "`aes256gcm16` or `aes256-sha256`";
 /// Sound or harmless algorithms that tacit does not have.
 const NOT_SUPPORTED: [(&[&str], &str, &str); 6] = [
     (
-        &["modp2048", "modp3072", "modp4096", "modp6144", "modp8192"],
-        "tacit supports groups of elliptic curves",
-        "`x25519`, `ecp256` or `ecp384`",
+        &["modp3072", "modp4096", "modp6144", "modp8192"],
+        "groups of elliptic curves are faster",
+        "`x25519`, `ecp384` or `modp2048`",
     ),
     (
         &["ecp192", "ecp224", "ecp521", "x448", "curve448", "ecp256bp", "ecp384bp", "ecp512bp"],

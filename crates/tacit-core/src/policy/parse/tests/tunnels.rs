@@ -16,7 +16,7 @@ fn a_peer_of_tunnels_has_defaults_and_the_words_of_strongswan() {
     assert_eq!(words(&peer.proposals), IkePeer::PROPOSALS_DEFAULT);
     assert_eq!(peer.esp_proposals.len(), IkePeer::ESP_PROPOSALS_DEFAULT.len());
     assert_eq!(peer.esp_offers().len(), 9, "three ciphers with three groups");
-    let more = "remote-id = \"C=DE, CN=gw\"\npfs = false\nproposals = \
+    let more = "remote-id = \"a@gw.example\"\npfs = false\nproposals = \
                 \"AES256-SHA2_512-curve25519\"\nesp-proposals = \
                 [\"aes128-sha256\"]\nlifetime-bytes = \"1GiB\"\nport = 500\nversion = 2\n";
     let inner = "inner = [\"10.1.0.1\", \"fd01::1\"]";
@@ -27,7 +27,7 @@ fn a_peer_of_tunnels_has_defaults_and_the_words_of_strongswan() {
     assert_eq!(words(&peer.proposals), ["aes256-sha512-prfsha512-x25519"]);
     let offers: Vec<_> = peer.esp_offers().iter().map(ToString::to_string).collect();
     assert_eq!(offers, ["aes128-sha256"]);
-    assert_eq!(peer.remote_id, IkeName::DistinguishedName("C=DE, CN=gw".to_owned()));
+    assert_eq!(peer.remote_id, IkeName::UserFqdn("a@gw.example".to_owned()));
     assert_eq!(peer.lifetime.bytes, Some(1 << 30));
     let InnerAddressSource::Policy(inner) = peer.inner else { panic!() };
     assert_eq!(inner.len(), 2);

@@ -1,0 +1,228 @@
+//! Authenticates both sides of an IPsec tunnel with the identities and trusts of the policy: the
+//! signatures of IKE (RFC 7427).
+//!
+//! The chain of the peer is checked as that of a TLS server: anchors, CRLs, pinned certificates and
+//! the size of keys. If its certificate has an extended key usage, it must include serverAuth.
+
+use std::net::IpAddr;
+
+use aws_lc_rs::digest;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use tacit_core::policy::Verify;
+use webpki::EndEntityCert;
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+use crate::credentials::{LoadedIdentity, LoadedTrust, error_of};
+use crate::dry_run;
+use crate::signer::Scheme;
+use crate::verify::algorithms;
+
+/// What a peer has sent to prove who it is.
+#[derive(Clone, Copy, Debug)]
+pub struct TunnelProof<'a> {
+    /// Its certificates in DER, its own first.
+    pub certificates: &'a [&'a [u8]],
+    /// Who it claims to be.
+    pub name: TunnelPeerName<'a>,
+    /// How it signed.
+    pub scheme: Scheme,
+    /// What it signed.
+    pub message: &'a [u8],
+    /// The signature.
+    pub signature: &'a [u8],
+}
+
+/// A name that must be in the subjectAltName of a peer's certificate.
+#[derive(Clone, Copy, Debug)]
+pub enum TunnelPeerName<'a> {
+    /// A host name.
+    Host(&'a str),
+    /// An IP address.
+    Address(IpAddr),
+    /// An e-mail address: user@host.
+    Email(&'a str),
+}
+
+/// Checks the chain, the name and the signature of a peer.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn verify_tunnel_peer(
+    trust: &LoadedTrust,
+    proof: &TunnelProof<'_>,
+    now: UnixTime,
+) -> Result<(), String> {
+    let chain: Vec<CertificateDer<'_>> =
+        proof.certificates.iter().map(|der| CertificateDer::from(*der)).collect();
+    let Some(leaf) = chain.first() else {
+        return Err("the peer has sent no certificate".to_owned());
+    };
+    let server_name = match proof.name {
+        TunnelPeerName::Host(name) => Some(name.to_owned()),
+        TunnelPeerName::Address(address) => Some(address.to_string()),
+        TunnelPeerName::Email(_) => None,
+    };
+    let trust_name = trust.name.clone();
+    let verify = match server_name {
+        Some(name) => Verify::Full { trust: trust_name, server_name: Some(name) },
+        None => Verify::Chain { trust: trust_name, server_name: None },
+    };
+    let run = dry_run::server(&verify, Some(trust), &chain, &[], now);
+    run.map_err(|error| error.to_string())?.mapped?;
+    if let TunnelPeerName::Email(name) = proof.name
+        && !has_email(leaf, name)
+    {
+        return Err(format!("the peer's certificate is not for {name}"));
+    }
+    verify_signature(leaf, proof)
+}
+
+fn has_email(leaf: &CertificateDer<'_>, wanted: &str) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(leaf) else { return false };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };
+    names.value.general_names.iter().any(|name| match name {
+        GeneralName::RFC822Name(email) => email.eq_ignore_ascii_case(wanted),
+        _ => false,
+    })
+}
+
+fn verify_signature(leaf: &CertificateDer<'_>, proof: &TunnelProof<'_>) -> Result<(), String> {
+    let certificate = EndEntityCert::try_from(leaf)
+        .map_err(|error| format!("the peer's certificate: {}", error_of(error)))?;
+    let mapping = algorithms().mapping;
+    let of_scheme = mapping.iter().find(|(scheme, _)| *scheme == proof.scheme);
+    let fits = |algorithm: &&dyn rustls_pki_types::SignatureVerificationAlgorithm| {
+        certificate.verify_signature(*algorithm, proof.message, proof.signature).is_ok()
+    };
+    if of_scheme.is_some_and(|(_, known)| known.iter().any(fits)) {
+        return Ok(());
+    }
+    Err("the peer's signature does not match its certificate".to_owned())
+}
+
+/// Signs with the key of an identity.
+///
+/// # Errors
+/// The key does not support the scheme, or the signer refuses or cannot be reached.
+pub fn sign_tunnel_auth(
+    identity: &LoadedIdentity,
+    scheme: Scheme,
+    message: &[u8],
+) -> Result<Vec<u8>, String> {
+    let signer = identity.certified_key.key.choose_scheme(&[scheme]);
+    let signer = signer.ok_or_else(|| format!("the key does not support {scheme:?}"))?;
+    signer.sign(message).map_err(|error| error.to_string())
+}
+
+/// Whether the key of an identity supports a scheme.
+#[must_use]
+pub fn supports_scheme(identity: &LoadedIdentity, scheme: Scheme) -> bool {
+    identity.certified_key.key.choose_scheme(&[scheme]).is_some()
+}
+
+/// Returns the SHA-1 hashes of the keys of a trust's anchors, by which a peer chooses its
+/// certificate (RFC 7296 section 3.7). Empty if there are more than `max`.
+#[must_use]
+pub fn authority_hashes(trust: &LoadedTrust, max: usize) -> Vec<[u8; 20]> {
+    let roots = &trust.roots.roots;
+    if roots.len() > max {
+        return Vec::new();
+    }
+    let hash = |key: &[u8]| {
+        // The anchor has the content of the sequence, and the hash is that of the whole.
+        let whole = [&sequence_header(key.len())[..], key].concat();
+        let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, &whole);
+        let mut bytes = [0; 20];
+        bytes.copy_from_slice(hash.as_ref());
+        bytes
+    };
+    roots.iter().map(|root| hash(&root.subject_public_key_info)).collect()
+}
+
+/// The header of a DER sequence with a content of so many bytes.
+fn sequence_header(length: usize) -> Vec<u8> {
+    let bytes = length.to_be_bytes();
+    let used = &bytes[bytes.iter().position(|byte| *byte != 0).unwrap_or(bytes.len() - 1)..];
+    match used {
+        [short] if *short < 0x80 => vec![0x30, *short],
+        long => {
+            // A length has at most eight bytes.
+            let count = u8::try_from(long.len()).unwrap_or(u8::MAX);
+            [&[0x30, 0x80 | count], long].concat()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use rustls_pki_types::UnixTime;
+    use tacit_core::policy::{FilePositions, Identity, SourcePosition};
+
+    use super::*;
+    use crate::credentials::load_identity;
+    use crate::signer::KeyProvider;
+    use crate::test_certificates::{Ca, Directory, Leaf, LeafKind, NAME, SanType};
+
+    fn loaded(leaf: &Leaf) -> LoadedIdentity {
+        let directory = Directory::new();
+        directory.write("cert.pem", &leaf.cert_pem, 0o600);
+        directory.write("key.pem", &leaf.key_pem, 0o600);
+        let identity = Identity {
+            cert: PathBuf::from("cert.pem"),
+            key: PathBuf::from("key.pem"),
+            position: SourcePosition::default(),
+            file_positions: FilePositions::default(),
+        };
+        load_identity("gw", &identity, directory.path(), &KeyProvider::local()).unwrap()
+    }
+
+    fn check(ca: &Ca, leaf: &Leaf, name: TunnelPeerName<'_>) -> Result<(), String> {
+        let identity = loaded(leaf);
+        let message = b"octets";
+        let scheme = Scheme::ECDSA_NISTP256_SHA256;
+        let signature = sign_tunnel_auth(&identity, scheme, message).unwrap();
+        let trust = LoadedTrust::of_roots("corp", ca.roots());
+        let certificates: Vec<&[u8]> = leaf.chain.iter().map(AsRef::as_ref).collect();
+        let signature = &signature;
+        let certificates = &certificates;
+        let proof = TunnelProof { certificates, name, scheme, message, signature };
+        let changed = TunnelProof { message: b"octet5", ..proof };
+        assert!(verify_tunnel_peer(&trust, &changed, UnixTime::now()).is_err());
+        verify_tunnel_peer(&trust, &proof, UnixTime::now())
+    }
+
+    #[test]
+    fn a_peer_needs_a_trusted_chain_its_name_and_its_key() {
+        let ca = Ca::new("corp");
+        let leaf = ca.leaf(LeafKind::Valid);
+        assert_eq!(check(&ca, &leaf, TunnelPeerName::Host(NAME)), Ok(()));
+        assert!(check(&ca, &leaf, TunnelPeerName::Host("other.example")).is_err());
+        assert!(check(&ca, &leaf, TunnelPeerName::Address([192, 0, 2, 1].into())).is_err());
+        assert!(check(&ca, &leaf, TunnelPeerName::Email("db@db.example")).is_err());
+        assert!(check(&Ca::new("other"), &leaf, TunnelPeerName::Host(NAME)).is_err());
+        let user = ca.leaf_made(|params| {
+            let email = "db@db.example".try_into().unwrap();
+            params.subject_alt_names = vec![SanType::Rfc822Name(email)];
+        });
+        assert_eq!(check(&ca, &user, TunnelPeerName::Email("DB@db.example")), Ok(()));
+        assert!(check(&ca, &user, TunnelPeerName::Email("eve@db.example")).is_err());
+    }
+
+    #[test]
+    fn the_hash_of_an_anchor_is_that_of_its_whole_key() {
+        let ca = Ca::new("corp");
+        let trust = LoadedTrust::of_roots("corp", ca.roots());
+        let der = ca.der();
+        let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+        let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, certificate.public_key().raw);
+        assert_eq!(authority_hashes(&trust, 32), [<[u8; 20]>::try_from(hash.as_ref()).unwrap()]);
+        assert!(authority_hashes(&trust, 0).is_empty());
+        for (length, header) in
+            [(5, vec![0x30, 5]), (200, vec![0x30, 0x81, 200]), (294, vec![0x30, 0x82, 1, 38])]
+        {
+            assert_eq!(sequence_header(length), header);
+        }
+    }
+}

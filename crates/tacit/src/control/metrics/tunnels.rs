@@ -1,0 +1,58 @@
+//! Writes the metrics of IPsec tunnels.
+
+use std::collections::BTreeMap;
+
+use super::exposition::{Kind, Page};
+use crate::control::display::tunnels::IkeDisplay;
+use crate::ike::IkeState;
+use crate::packet::{PacketStatistics, SaVolume};
+
+/// Writes all of them.
+pub(super) fn write(page: &mut Page, ike: &IkeDisplay, packets: &PacketStatistics) {
+    connections(page, ike);
+    let PacketStatistics { inbound, outbound, drops, .. } = packets;
+    let both = [("inbound", inbound), ("outbound", outbound)];
+    let mut family = page.family(
+        "tacit_tunnel_packets_total",
+        Kind::Counter,
+        "Packets of programs that IPsec tunnels have transferred, by direction.",
+    );
+    for (direction, SaVolume { packets, .. }) in both {
+        family.sample(&[("direction", direction)], *packets as f64);
+    }
+    let mut family = page.family(
+        "tacit_tunnel_bytes_total",
+        Kind::Counter,
+        "Bytes of these packets, by direction.",
+    );
+    for (direction, SaVolume { bytes, .. }) in both {
+        family.sample(&[("direction", direction)], *bytes as f64);
+    }
+    let mut family = page.family(
+        "tacit_tunnel_dropped_total",
+        Kind::Counter,
+        "Packets of IPsec tunnels that were dropped, by reason.",
+    );
+    for (reason, count) in drops {
+        family.sample(&[("reason", reason.name())], *count as f64);
+    }
+}
+
+fn connections(page: &mut Page, ike: &IkeDisplay) {
+    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for one in &ike.connections {
+        // Alert rules can watch a series only if it also exists while its value is zero.
+        for state in IkeState::ALL {
+            let count = counts.entry((&one.ike, state.word())).or_default();
+            *count += u64::from(state == one.state);
+        }
+    }
+    let mut family = page.family(
+        "tacit_ike_connections",
+        Kind::Gauge,
+        "Connections of runs with peers of IPsec tunnels, by peer and state.",
+    );
+    for ((ike, state), count) in counts {
+        family.sample(&[("ike", ike), ("state", state)], count as f64);
+    }
+}

@@ -1,0 +1,80 @@
+//! Authenticates with the certificates of the policy: `identity` and `trust` of `[ike.NAME]`.
+
+use std::sync::Arc;
+
+use rustls_pki_types::UnixTime;
+use tacit_ipsec::ike::{
+    AuthScheme, AuthSigner, AuthVerifier, FailureSide, IkeFailure, IkeIdentity, SignedByPeer,
+};
+use tacit_tls::credentials::{LoadedIdentity, LoadedTrust};
+use tacit_tls::signer::Scheme;
+use tacit_tls::tunnel_auth::{
+    TunnelPeerName, TunnelProof, authority_hashes, sign_tunnel_auth, supports_scheme,
+    verify_tunnel_peer,
+};
+
+/// The most authorities that a request names.
+const AUTHORITIES_MAX: usize = 32;
+
+/// Signs with an identity of the policy; its key may be in the signer.
+#[derive(Debug)]
+pub(super) struct IdentitySigner(pub(super) Arc<LoadedIdentity>);
+
+/// Checks peers with a trust of the policy.
+#[derive(Debug)]
+pub(super) struct TrustVerifier(pub(super) Arc<LoadedTrust>);
+
+impl AuthSigner for IdentitySigner {
+    fn certificates(&self) -> Vec<Vec<u8>> {
+        self.0.certified_key.cert.iter().map(|der| der.to_vec()).collect()
+    }
+
+    fn schemes(&self) -> Vec<AuthScheme> {
+        let fits = |one: &AuthScheme| supports_scheme(&self.0, scheme(*one));
+        AuthScheme::ALL.into_iter().filter(fits).collect()
+    }
+
+    fn sign(&self, with: AuthScheme, message: &[u8]) -> Result<Vec<u8>, IkeFailure> {
+        sign_tunnel_auth(&self.0, scheme(with), message).map_err(|reason| IkeFailure {
+            kind: "not-signed",
+            side: FailureSide::Host,
+            message: format!("cannot sign with identity `{}`: {reason}", self.0.name),
+        })
+    }
+}
+
+impl AuthVerifier for TrustVerifier {
+    fn authorities(&self) -> Vec<[u8; 20]> {
+        authority_hashes(&self.0, AUTHORITIES_MAX)
+    }
+
+    fn verify(&self, signed: &SignedByPeer<'_>) -> Result<(), IkeFailure> {
+        let SignedByPeer { certificates, identity, scheme: with, message, signature } = *signed;
+        let refused = |reason: String| IkeFailure {
+            kind: "peer-not-trusted",
+            side: FailureSide::Both,
+            message: format!("trust `{}` does not accept the peer: {reason}", self.0.name),
+        };
+        let name = match identity {
+            IkeIdentity::Address(address) => TunnelPeerName::Address(*address),
+            IkeIdentity::Fqdn(name) => TunnelPeerName::Host(name),
+            IkeIdentity::UserFqdn(name) => TunnelPeerName::Email(name),
+            IkeIdentity::DistinguishedName(_) | IkeIdentity::KeyId(_) => {
+                return Err(refused("its identity is of a kind that is not supported".to_owned()));
+            }
+        };
+        let proof = TunnelProof { certificates, name, scheme: scheme(with), message, signature };
+        verify_tunnel_peer(&self.0, &proof, UnixTime::now()).map_err(refused)
+    }
+}
+
+fn scheme(scheme: AuthScheme) -> Scheme {
+    match scheme {
+        AuthScheme::Ed25519 => Scheme::ED25519,
+        AuthScheme::EcdsaP256 => Scheme::ECDSA_NISTP256_SHA256,
+        AuthScheme::EcdsaP384 => Scheme::ECDSA_NISTP384_SHA384,
+        AuthScheme::RsaPssSha256 => Scheme::RSA_PSS_SHA256,
+        AuthScheme::RsaPssSha384 => Scheme::RSA_PSS_SHA384,
+        AuthScheme::RsaPssSha512 => Scheme::RSA_PSS_SHA512,
+    }
+}
