@@ -103,6 +103,8 @@ for rule in json.load(sys.stdin)['rules']: print(rule['rule'], rule['would'], ru
 echo "- enforcement"
 sed -i 's/^mode = .*/mode = "enforce"/' host.toml
 ./tacit reload --control host.sock | cut -d';' -f 1
+# What programs opened while the policy was replaced may be relayed as before.
+./tacit close --stale --control host.sock >/dev/null
 words marked
 all_get marked; client marked-client ca.pem; undisturbed enforcement
 client clear-late | tr -c 'a-zA-Z\n' . | cut -c 1-3
