@@ -84,7 +84,12 @@ impl Owners {
     fn find_one(&mut self, ends: SocketEnds, forwarded: &[String]) -> Option<SocketOwner> {
         let SocketEnds { protocol, program, peer } = ends;
         let found = diag::owner(&mut self.diagnosis, ip_protocol(protocol), program, peer).ok()?;
-        if found.is_none() && !forwarded.is_empty() && is_elsewhere(program.ip()) {
+        // A socket of this host that is bound to no address has the port of a container's flow by
+        // chance.
+        let is_bound =
+            |socket: &DiagSocket| canonical(socket.local).ip() == program.ip().to_canonical();
+        let is_found = found.as_ref().is_some_and(is_bound);
+        if !is_found && !forwarded.is_empty() && is_elsewhere(program.ip()) {
             return Some(no_program_of_host());
         }
         let socket = found.filter(|socket| is_held(socket, ends))?;

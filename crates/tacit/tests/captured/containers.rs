@@ -184,3 +184,45 @@ answer to marked from ::ffff:127.0.0.1
 ",
     );
 }
+
+#[test]
+fn a_program_of_the_host_with_the_same_port_is_not_the_sender_of_a_containers_datagram() {
+    let rule = |name: &str, rest: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+             remote = \"192.0.2.2\"\nremote-ports = 5001\nlog = true\n{rest}\n"
+        )
+    };
+    let rules = [rule("of-host", "user = \"root\"\ndeny = true"), rule("rest", "permit = true")];
+    expect(
+        &Machines::new(CAPTURED, &rules.concat()),
+        r#"
+        cat >udp.py <<'P'
+import socket, sys, time
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind(("0.0.0.0", int(sys.argv[2])))
+one.settimeout(8)
+open(sys.argv[1] + ".ready", "w")
+if sys.argv[1] == "hold":
+    time.sleep(60)
+while sys.argv[1] == "serve":
+    data, peer = one.recvfrom(4096)
+    one.sendto(b"answer to " + data, peer)
+one.sendto(b"word", ("192.0.2.2", 5001))
+try:
+    print(one.recv(4096).decode())
+except OSError as error:
+    print(type(error).__name__)
+P
+        start_far python3 udp.py serve 5001 2>/dev/null
+        start python3 udp.py hold 6001
+        until_true [ -e serve.ready -a -e hold.ready ]
+        capture
+        in_box python3 udp.py ask 6001
+        connections of-host rest"#,
+        "
+answer to word
+0 1
+",
+    );
+}
