@@ -193,6 +193,14 @@ impl HostCapture {
         read_unbroken(|| host::units_in_kernel(&mut self.netlinks.netfilter))
     }
 
+    /// Whether the table of units has rules; another program may have removed them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn has_unit_rules(&mut self) -> Result<bool, Error> {
+        host::has_unit_rules(&mut self.netlinks.netfilter)
+    }
+
     /// Adds control groups of units.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ pub(super) fn install(
 }
 
 /// Adds units that the kernel does not know, such as those that systemd started before their
-/// drop-in was there. Returns whether another program had removed the table.
+/// drop-in was there. Returns whether another program had removed the table or its rules.
 ///
 /// # Errors
 /// The kernel's.
@@ -92,6 +92,10 @@ pub(super) fn follow(
         install(capture, units, drop_ins)?;
         return Ok(true);
     };
+    if !capture.has_unit_rules().map_err(io::Error::other)? {
+        install(capture, units, drop_ins)?;
+        return Ok(true);
+    }
     let mut found = groups_of(units);
     found.retain(|group| !known.contains(group));
     capture.add_units(&found).map_err(io::Error::other)?;

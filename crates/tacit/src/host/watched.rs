@@ -52,6 +52,8 @@ pub(super) trait HostRules {
     /// Adds units that the kernel does not know; returns whether another program had removed their
     /// table, which is there again then.
     fn follow_units(&mut self, installed: &Installed) -> io::Result<bool>;
+    /// Installs the table of units as it was with these rules.
+    fn restore_units(&mut self, installed: &Installed) -> io::Result<()>;
     /// Removes packet rules and routing rules.
     fn remove(&mut self) -> io::Result<()>;
 }
@@ -103,6 +105,13 @@ impl HostRules for HostCapture {
         units::follow(self, wanted, installed.drop_ins)
     }
 
+    fn restore_units(&mut self, installed: &Installed) -> io::Result<()> {
+        match &installed.plan.units {
+            Some(wanted) => units::install(self, wanted, installed.drop_ins),
+            None => self.remove_units().map_err(io::Error::other),
+        }
+    }
+
     fn remove(&mut self) -> io::Result<()> {
         Self::remove(self).map_err(io::Error::other)
     }
@@ -137,7 +146,12 @@ impl Watched {
             Some(had_table) => had_table,
             None => kernel.has_table()?,
         };
-        kernel.install(&wanted, addresses)?;
+        if let Err(error) = kernel.install(&wanted, addresses) {
+            if let Some((before, _)) = &self.installed {
+                kernel.restore_units(before)?;
+            }
+            return Err(error);
+        }
         self.had_table = Some(had_table);
         self.learnt.replace_addresses(addresses, now);
         self.installed = Some((wanted, now + LOOK_INTERVAL));
@@ -337,6 +351,8 @@ mod tests {
         names: Vec<HostName>,
         /// The number of installations that it refuses.
         refusals: u32,
+        /// How often the table of units was restored.
+        units_restored: u32,
     }
 
     impl HostRules for Kernel {
@@ -383,6 +399,11 @@ mod tests {
 
         fn follow_units(&mut self, _: &Installed) -> io::Result<bool> {
             Ok(false)
+        }
+
+        fn restore_units(&mut self, _: &Installed) -> io::Result<()> {
+            self.units_restored += 1;
+            Ok(())
         }
 
         fn remove(&mut self) -> io::Result<()> {
@@ -474,6 +495,7 @@ mod tests {
         let (mut watched, mut kernel, now) = watched();
         kernel.refusals = 1;
         assert!(watched.install(&mut kernel, installed(), &[], now).is_err());
+        assert_eq!(kernel.units_restored, 1);
         (kernel.has_table, kernel.has_routes) = (false, false);
         watched.look(Some(&mut kernel), now + LOOK_INTERVAL);
         assert!(kernel.has_table);

@@ -267,11 +267,16 @@ fn without_what_systemd_adds_the_agent_decides_about_units_until_the_helper_has_
         has_unit() {{ [ "$(count_units 2>/dev/null)" = 1 ]; }}
         until_true has_unit
         in_unit ask 192.0.2.2 4433 marked
+        restored() {{ grep -c 'removed the packet rules for units' host.log; }}
+        before=$(restored)
+        python3 -c 'import nft; print("without rules", nft.remove_rules("tacit_units"))'
+        restored_again() {{ [ "$(restored)" -gt $before ]; }}
+        until_true restored_again
         rm "/run/systemd/system/$unit.d/50-tacit.conf"
         to_agent() {{ ask 192.0.2.2 8001 word >/dev/null; [ "$(connections others)" -gt 1 ]; }}
         until_true to_agent
         in_unit ask 192.0.2.2 8001 word
-        grep -c 'have no drop-in' host.log
+        grep -c 'has no drop-in' host.log
         seen marked"#
     );
     let wanted = "
@@ -281,6 +286,7 @@ answer to marked from ::ffff:127.0.0.1
 ECONNREFUSED
 answer to word from ::ffff:192.0.2.1
 answer to marked from ::ffff:127.0.0.1
+without rules 0
 ECONNREFUSED
 1
 0
@@ -298,7 +304,7 @@ fn with_a_systemd_that_is_too_old_drop_ins_do_not_count() {
         in_unit ask 192.0.2.2 8001 word
         ask 192.0.2.2 8001 word
         connections denied others
-        grep -c 'have no drop-in' host.log"#
+        grep -c 'has no drop-in' host.log"#
     );
     let wanted = "
 ECONNREFUSED

@@ -92,6 +92,18 @@ def publish(chain, hook, port, instead, instead_port, address="192.0.2.1"):
     ])
 
 
+def remove_rules(table):
+    """What `nft flush table inet TABLE` does; returns the error number of the kernel."""
+    batch = b"".join([
+        message(16, 1, b"", 0, 10),
+        message(10 << 8 | 8, 5, text(1, table), 1),
+        message(17, 1, b"", 0, 10),
+    ])
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    kernel.send(batch)
+    return -struct.unpack("=i", kernel.recv(4096)[16:20])[0]
+
+
 def add(table, name, key):
     """Adds an element to a set of an `inet` table; returns the error number of the kernel."""
     element = nest(3, nest(1, nest(1, attribute(1, key))))

@@ -72,7 +72,8 @@ pub use flows::FLOWS_MAX;
 pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
 pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
 pub use units::{
-    UNIT_LEVEL_MAX, UNITS_TABLE, add_units, install_units, remove_units, units_in_kernel,
+    UNIT_LEVEL_MAX, UNITS_TABLE, add_units, has_unit_rules, install_units, remove_units,
+    units_in_kernel,
 };
 
 /// The most ranges of a table, all maps and sets together.

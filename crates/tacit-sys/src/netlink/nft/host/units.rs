@@ -29,7 +29,7 @@ use super::named::{key_of, read_set};
 use super::{HOST_RANGES_MAX, NEWCHAIN, declare, exists, remove_table};
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes};
-use crate::netlink::socket::Netlink;
+use crate::netlink::socket::{Netlink, ReplyCount};
 
 use Expression::{Accept, Captured, Host, NftFamily as OfFamily, Transport};
 use HostExpression::{Goto, MarkIs, OfUnits, SetMark};
@@ -101,6 +101,24 @@ pub fn units_in_kernel(netfilter: &mut Netlink) -> Result<Option<Vec<u64>>, Erro
     let mut found = Vec::new();
     read_set(netfilter, UNITS_TABLE, UNITS, |element| found.extend(group_of(element)))?;
     Ok(Some(found))
+}
+
+/// Whether the table has rules.
+///
+/// # Errors
+/// The kernel's.
+pub fn has_unit_rules(netfilter: &mut Netlink) -> Result<bool, Error> {
+    let mut question = message("reading the rules for units", GETRULE, NLM_F_DUMP);
+    question.text(1, UNITS_TABLE);
+    let mut has_rules = false;
+    let read = netfilter.ask(question, ReplyCount::Many, |_| {
+        has_rules = true;
+        Ok(())
+    });
+    match read {
+        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
+        read => read.map(|()| has_rules),
+    }
 }
 
 /// Removes the table, if it is there.
@@ -220,7 +238,9 @@ pub const UNITS_TABLE: &str = "tacit_units";
 const HOOK_OUTPUT: u32 = 3;
 const HOOK_POSTROUTING: u32 = 4;
 const KEY_END: u16 = 10;
+const GETRULE: u16 = 7;
 const DELRULE: u16 = 8;
+const NLM_F_DUMP: u16 = 0x300;
 const POLICY_ACCEPT: u32 = 1;
 /// How `nft list` shows a key.
 const TYPE_CGROUP: u32 = 46;
