@@ -1,8 +1,9 @@
-//! Defines [`FlowCache`]: remembers what a tunnel with many permitted flows permits, so that a
-//! packet does not cost a search of the whole list.
+//! Defines [`FlowCache`]: stores the decisions of a tunnel with many permitted flows, so that a
+//! packet needs no search of the whole list.
 //!
-//! Only packets are remembered whose headers decide alone: not fragments, not ICMP, which may be
-//! errors about other packets, and not the first packets of TCP connections.
+//! The cache is used only for packets whose own headers are sufficient for the decision. It is not
+//! used for fragments, ICMP (which may report an error about another packet), and the first packets
+//! of TCP connections.
 //!
 //! Limits: [`ENTRIES`]; a flow takes the entry of another one with the same hash.
 

@@ -1,6 +1,6 @@
-//! Computes the smallest range of addresses and ports that contains all destinations of a table
-//! about which rules have a decision. The kernel compares packets with it first: that takes a
-//! fraction of the time of a lookup, and most packets are outside.
+//! Computes the smallest range of addresses and ports that contains all destinations of rules in a
+//! table. The kernel first compares a packet with this range. Most packets are outside, and the
+//! comparison takes a fraction of the time of a look-up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

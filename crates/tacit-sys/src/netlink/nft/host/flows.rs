@@ -1,6 +1,6 @@
-//! Sets of flows in the nftables table of a captured host: those that go to the agent, and those
-//! that clients have opened. Packets add them. They move to the next table when the table is
-//! replaced.
+//! Defines the sets of flows in the nftables table of a captured host: flows that go to the agent,
+//! and flows that clients have opened. Packet rules add the flows. When the table is replaced, the
+//! flows move to the new table.
 //!
 //! ```text
 //! kept_tcp4 ... kept_udp6       flows that programs have opened and that go to the agent
@@ -8,7 +8,7 @@
 //! key: address of the program . other address . port of the program . other port
 //! ```
 //!
-//! Limit: [`FLOWS_MAX`] flows in a set. A flow that does not fit is refused.
+//! Limit: [`FLOWS_MAX`] flows in a set. If a set is full, new flows are refused.
 
 use std::net::IpAddr;
 use std::time::Duration;

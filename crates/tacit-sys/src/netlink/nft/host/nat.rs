@@ -1,8 +1,8 @@
-//! Finds out whether the host's own NAT may change the destinations of its programs.
+//! Detects whether the host's own NAT may change the destinations of programs.
 //!
-//! Then destinations are checked twice, and the second check needs connection tracking. A chain of
-//! the kind `nat` counts, whatever its rules are, and so do the table `nat` of older packet filters
-//! and services of IPVS.
+//! With NAT, the packet rules check destinations twice, and the second check needs connection
+//! tracking. Every chain of type `nat` counts, whatever its rules are. The table `nat` of older
+//! packet filters and services of IPVS count too.
 
 use std::{fs, io};
 

@@ -1,5 +1,5 @@
-//! Builds the packet rules of a captured host that needs no connection tracking: no rule of its
-//! policy is for clients or containers, flows without a rule are permitted, and no NAT changes
+//! Builds the packet rules of a captured host that needs no connection tracking. Such a host has no
+//! rules for clients or containers, permits flows without a rule, and has no NAT that changes
 //! destinations.
 //!
 //! ```text
@@ -28,15 +28,14 @@
 //! postrouting    captured, on another interface than lo                   dropped
 //! ```
 //!
-//! Each hook, and each condition, costs time for every packet of the host. Most packets are for no
-//! rule: they leave after a comparison of address and port.
+//! Each hook and each condition costs time for every packet of the host. Most packets match no
+//! rule, and pass after one comparison of address and port.
 //!
 //! A connection that was captured continues to go to the agent even if a later table does not
-//! capture its destination. For this there is the chain `strays`, as long as such connections
-//! exist.
+//! capture its destination. The chain `strays` does this as long as such connections exist.
 //!
-//! A segment past the SYN to a captured destination goes to the agent even if the connection is
-//! unknown: if no socket of the agent receives it, the connection is reset.
+//! A segment after the SYN to a captured destination goes to the agent even if the connection is
+//! unknown. If no socket of the agent receives the segment, the connection is reset.
 
 use super::super::expression::Expression;
 use super::super::flow_expression::{FlowExpression, FlowKey};
@@ -114,7 +113,7 @@ impl Rules {
             let key = key_of_sent(set);
             let marked = [family_is, Transport(TCP), Host(MarkIs(bits.captured))];
             let to_keep = Host(Goto(keep.name()));
-            let step = "adding the rule for captured connections";
+            let step = "adding the rule that checks captured connections";
             self.push(Chain::Strays, step, &[&marked[..], &[to_keep]].concat());
             let stray = [family_is, Transport(TCP), Host(MarkIs(bits.none)), PastSyn];
             let known = [flow(InFlows(set, key)), to_keep];
@@ -179,10 +178,10 @@ impl Rules {
                 let answers_syn = flow(Flags(SYN | ACK, SYN | ACK));
                 let noted = [flow(KeepFlow(set, key_of_sent(set), SERVED)), Accept];
                 let answer = [&[family_is, Transport(TCP), answers_syn][..], &noted].concat();
-                self.push(chain, "adding the rule that notes clients", &answer);
+                self.push(chain, "adding the rule that notes flows of clients", &answer);
             }
             let filling = Host(Jump(Chain::Filling.name()));
-            self.push(chain, "adding the rule for flows of an earlier table", &[filling]);
+            self.push(chain, "adding the rule that checks flows of an earlier table", &[filling]);
         }
         self.push_capture(table.lifetime);
         self.push_refusals(table);
@@ -206,18 +205,22 @@ impl Rules {
             self.push(capture, "adding the rule that captures datagrams", &kept);
         }
         let full = [Transport(UDP), PortUnreachable];
-        self.push(capture, "adding the rule that rejects datagrams of too many flows", &full);
+        self.push(
+            capture,
+            "adding the rule that rejects datagrams if there are too many flows",
+            &full,
+        );
     }
 
     /// What is near the destination of a rule.
     fn push_candidates(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Candidates;
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Marked.name()))];
-        self.push(chain, "adding the rule for packets with a mark", &marked);
+        self.push(chain, "adding the rule that checks packets with a mark", &marked);
         self.push_own_packets(Chain::Marked);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
-            self.push(chain, "adding the rule that accepts the agent's user", &of_agent);
+            self.push(chain, "adding the rule that accepts packets of the agent's user", &of_agent);
         }
         // What goes to an address of this host in another way is accepted where it is captured.
         let local = [Host(ToLo), Host(IsLocal(PacketEnd::Destination)), Accept];
@@ -225,7 +228,7 @@ impl Rules {
         for (((_, family_is), set), keep) in FAMILIES.into_iter().zip(KEPT).zip(KEEP) {
             let known = flow(InFlows(set, key_of_sent(set)));
             let kept = [family_is, Transport(TCP), PastSyn, known, Host(Goto(keep.name()))];
-            self.push(chain, "adding the rule for captured connections", &kept);
+            self.push(chain, "adding the rule that checks captured connections", &kept);
         }
         self.push_destinations(chain, table);
     }
@@ -236,7 +239,7 @@ impl Rules {
             self.push_source_routes(Chain::Unusual);
         }
         let candidates = Host(Goto(Chain::Candidates.name()));
-        let step = "adding the rule for packets near the destinations of rules";
+        let step = "adding the rule that checks packets near the destinations of rules";
         for (map, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
             let Some(bounds) = Bounds::of_map(table, map) else { continue };
             if family == NftFamily::V4 {
@@ -248,16 +251,24 @@ impl Rules {
             self.push(Chain::Unusual, step, &near.concat());
         }
         let unusual = [Host(HasMoreThanPlainV4), Host(Goto(Chain::Unusual.name()))];
-        self.push(Chain::Output, "adding the rule for headers with options", &unusual);
+        self.push(
+            Chain::Output,
+            "adding the rule that checks packets with header options",
+            &unusual,
+        );
     }
 
     /// What arrives on `lo`.
     fn push_looped(&mut self, table: &HostTable<'_>) {
         let looped = [Host(FromLo), Host(Jump(Chain::Looped.name()))];
-        self.push(Chain::Prerouting, "adding the rule for packets on lo", &looped);
+        self.push(Chain::Prerouting, "adding the rule that checks packets on lo", &looped);
         let answered =
             [Transport(TCP), flow(AnyFlag(SYN | RST)), Host(Jump(Chain::Answered.name()))];
-        self.push(Chain::Looped, "adding the rule for answers to captured flows", &answered);
+        self.push(
+            Chain::Looped,
+            "adding the rule that checks answers to captured flows",
+            &answered,
+        );
         for ((family, family_is), set) in FAMILIES.into_iter().zip(KEPT) {
             let key = FlowKey::Received(family);
             for (flags, time) in [(Flags(SYN | ACK, SYN | ACK), OPEN), (AnyFlag(RST), CLOSING)] {
@@ -267,7 +278,7 @@ impl Rules {
             }
         }
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];
-        self.push(Chain::Looped, "adding the rule for packets with a mark", &marked);
+        self.push(Chain::Looped, "adding the rule that checks packets with a mark", &marked);
         self.push_returned_to_agent(table);
     }
 
@@ -295,7 +306,7 @@ impl Rules {
             // The refusal would bring the content of the datagram to the address.
             let foreign = [Transport(UDP), Host(IsForeign(PacketEnd::Source)), Drop];
             for chain in [Chain::Refuse, Chain::Prohibit] {
-                let step = "adding the rule that drops datagrams in the name of others";
+                let step = "adding the rule that drops datagrams with the address of another host";
                 self.push(chain, step, &foreign);
             }
         }
