@@ -13,6 +13,7 @@ pub mod cpu;
 pub mod datagram;
 pub mod datagram_batch;
 pub mod descriptor;
+pub mod handed;
 pub mod host;
 mod ip_version;
 pub mod job;

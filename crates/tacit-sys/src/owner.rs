@@ -12,6 +12,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
+use std::os::fd::RawFd;
 
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 
@@ -69,6 +70,36 @@ pub fn holds(pid: u32, inode: u32) -> io::Result<bool> {
 /// # Errors
 /// As [`holds`].
 pub fn each_socket(pid: u32, mut take: impl FnMut(u32) -> ControlFlow<()>) -> io::Result<()> {
+    each_descriptor(pid, |found, _| take(found))
+}
+
+/// A descriptor of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldDescriptor {
+    /// The process.
+    pub pid: u32,
+    /// The number of the descriptor.
+    pub number: RawFd,
+}
+
+/// Finds the descriptor of a descendant of `root` that refers to the socket with this inode number.
+#[must_use]
+pub fn descriptor(root: u32, inode: u32) -> Option<HeldDescriptor> {
+    descendants(root).into_iter().find_map(|pid| {
+        let mut number = None;
+        // A process that has ended meanwhile holds nothing.
+        let _ = each_descriptor(pid, |found, at| {
+            number = (found == inode).then_some(at);
+            if number.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        Some(HeldDescriptor { pid, number: number? })
+    })
+}
+
+fn each_descriptor(
+    pid: u32,
+    mut take: impl FnMut(u32, RawFd) -> ControlFlow<()>,
+) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let descriptors = rustix::fs::openat(CWD, format!("/proc/{pid}/fd"), flags, Mode::empty())?;
     let mut names = Vec::new();
@@ -85,8 +116,9 @@ pub fn each_socket(pid: u32, mut take: impl FnMut(u32) -> ControlFlow<()>) -> io
         let number = std::str::from_utf8(link)
             .ok()
             .and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
-        if let Some(inode) = number
-            && take(inode).is_break()
+        let at = name.to_str().ok().and_then(|name| name.parse().ok());
+        if let (Some(inode), Some(at)) = (number, at)
+            && take(inode, at).is_break()
         {
             break;
         }
@@ -134,6 +166,9 @@ mod tests {
         assert_eq!(found, shell.id(), "the nearest of those that hold it");
         assert_eq!(holder(shell.id(), kept), None);
         assert_eq!(holder(me, 0), None);
+        let held = descriptor(me, given).unwrap();
+        assert_eq!((held.pid, held.number), (shell.id(), 0), "its standard input");
+        assert_eq!(descriptor(me, kept + 1_000_000), None);
         drop(ours);
         shell.wait().unwrap();
         assert!(holds(shell.id(), given).is_err());

@@ -394,6 +394,14 @@ pub fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
     Ok(sockopt::tcp_congestion(socket)?)
 }
 
+/// Sets the congestion control of a TCP socket.
+///
+/// # Errors
+/// `NotFound` if the kernel does not have it; otherwise the error of `setsockopt`.
+pub fn set_congestion_control(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    Ok(sockopt::set_tcp_congestion(socket, name)?)
+}
+
 /// Returns the number of bytes that were written to the socket and that the peer's kernel may still
 /// acknowledge (`SIOCOUTQ`).
 ///

@@ -108,6 +108,7 @@ const LAYERS: [Layers; 3] = [
             "lane",
             "intercept",
             "admit",
+            "handed",
             "dial",
             "header",
             "starttls_driver",

@@ -12,7 +12,9 @@ use super::engine::EngineSettings;
 use super::host::HostSettings;
 use super::ike::IkePeer;
 use super::map::IdentityMap;
-use super::rule::Rule;
+use super::rule::{PathChoice, Rule};
+use super::selector::Selectors;
+use crate::flow::Direction;
 
 /// A complete policy that can be installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub struct Policy {
     pub host: Option<HostSettings>,
     /// `[limits]`.
     pub limits: Limits,
+    /// `path` of rules that have none of their own.
+    pub path: PathChoice,
     /// The patterns of `include`, as they are written.
     pub includes: Vec<String>,
     /// The names of the included files, in their order.
@@ -43,6 +47,33 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// How the connections of a rule may reach their destination. A rule in audit mode has its
+    /// connections relayed, so that the agent sees what it would protect.
+    #[must_use]
+    pub fn path_of(&self, rule: &Rule) -> PathChoice {
+        if rule.permits_connections() && rule.audited.is_none() {
+            rule.path.unwrap_or(self.path)
+        } else {
+            PathChoice::Relay
+        }
+    }
+
+    /// Whether programs can get sockets of the agent's network by some rule.
+    #[must_use]
+    pub fn hands_sockets(&self) -> bool {
+        self.rules.iter().any(|rule| self.path_of(rule) == PathChoice::Auto)
+    }
+
+    /// Whether a rule for connections that programs open depends on the address or port of the
+    /// program's socket, which is not known before it connects.
+    #[must_use]
+    pub fn selects_local(&self) -> bool {
+        self.rules.iter().any(|rule| {
+            let Selectors { direction, local, local_ports, .. } = &rule.selectors;
+            *direction == Direction::Outbound && !(local.is_empty() && local_ports.is_empty())
+        })
+    }
+
     /// Returns the rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {

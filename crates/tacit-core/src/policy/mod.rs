@@ -65,7 +65,8 @@ pub use parse::{
     ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files, parse_size,
 };
 pub use rule::{
-    Action, Answers, Deny, ForwardRule, InboundRule, Ipsec, Rule, RuleForm, SendProxy, UnixSocket,
+    Action, Answers, Deny, ForwardRule, InboundRule, Ipsec, PathChoice, Rule, RuleForm, SendProxy,
+    UnixSocket,
 };
 pub use selector::{Mismatch, NamePattern, SLICE, Selectors, UnknownOwner, unescaped, unit_of};
 pub use source::{INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText};

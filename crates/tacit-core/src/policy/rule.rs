@@ -7,7 +7,32 @@ use super::diagnostic::SourcePosition;
 use super::selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 use super::target::Connect;
 use super::tls::Tls;
-use crate::flow::{Address, Flow};
+use crate::flow::{Address, Flow, Protocol};
+
+/// `path`: how a connection that a program opens may reach its destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathChoice {
+    /// The agent relays it.
+    #[default]
+    Relay,
+    /// The program gets a socket of the agent's network, if nothing speaks against it. Otherwise
+    /// the agent relays it.
+    Auto,
+}
+
+impl PathChoice {
+    /// The words of the policy.
+    pub const WORDS: [(&'static str, Self); 2] = [("auto", Self::Auto), ("relay", Self::Relay)];
+
+    /// The word in the policy.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Relay => "relay",
+            Self::Auto => "auto",
+        }
+    }
+}
 
 /// One rule of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +57,9 @@ pub struct Rule {
     pub idle: Option<Duration>,
     /// Which answers to a program's datagrams reach the program. Only for rules that permit UDP.
     pub answers: Answers,
+    /// How its connections may reach their destination; `None`: as the top of the policy says. Only
+    /// for rules that permit TCP connections that programs open.
+    pub path: Option<PathChoice>,
     /// The position of the rule in the policy text.
     pub position: SourcePosition,
 }
@@ -50,6 +78,7 @@ impl Rule {
             log,
             idle,
             answers,
+            path,
             // A rule that has only moved counts as equal.
             position: _,
         } = self;
@@ -62,6 +91,7 @@ impl Rule {
             && *log == other.log
             && *idle == other.idle
             && *answers == other.answers
+            && *path == other.path
     }
 
     /// Returns the action that applies to its flows, or that would apply outside audit mode. The
@@ -69,6 +99,14 @@ impl Rule {
     #[must_use]
     pub fn enforced(&self) -> &Action {
         self.audited.as_ref().unwrap_or(&self.action)
+    }
+
+    /// Whether the rule permits connections that programs open.
+    #[must_use]
+    pub fn permits_connections(&self) -> bool {
+        self.action == Action::Permit
+            && self.form == RuleForm::Outbound
+            && self.selectors.protocol == Protocol::Tcp
     }
 
     /// Whether the rule is about programs of a captured host, and not only about those of runs.

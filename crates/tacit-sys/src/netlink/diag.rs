@@ -127,7 +127,7 @@ fn question(protocol: IpProtocol, source: SocketAddr, destination: SocketAddr) -
 
 /// Builds an `inet_diag_req_v2`: family, protocol, extensions, states and the two ends of the
 /// socket.
-fn request(
+pub(super) fn request(
     protocol: IpProtocol,
     states: u32,
     source: SocketAddr,
@@ -209,12 +209,12 @@ fn is_transparent(answer: &[u8]) -> Option<bool> {
     Some(options.first()? & SOCKOPT_TRANSPARENT != 0)
 }
 
-fn attribute(answer: &[u8], kind: u16) -> Option<&[u8]> {
+pub(super) fn attribute(answer: &[u8], kind: u16) -> Option<&[u8]> {
     let mut all = attributes(answer.get(MESSAGE_BYTES..)?);
     all.find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
+pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_DUMP: u16 = 0x300;
 /// The size of an `inet_diag_msg`.
 const MESSAGE_BYTES: usize = 72;

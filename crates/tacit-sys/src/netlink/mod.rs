@@ -5,10 +5,9 @@
 //! ```
 //!
 //! One message type serves all modules: [`route`] (addresses and routes), [`tunnel`] (routes of
-//! protected flows), [`nft`] (packet rules), [`nflog`] (copies of packets) and [`diag`] (owners of
-//! sockets). An attribute has a 16-bit
-//! length, a 16-bit type and a payload padded to four bytes, all in host order. The modules encode
-//! the payloads.
+//! protected flows), [`nft`] (packet rules), [`nflog`] (copies of packets), [`diag`] (owners of
+//! sockets) and [`usage`] (bytes of sockets). An attribute has a 16-bit length, a 16-bit type and a
+//! payload padded to four bytes, all in host order. The modules encode the payloads.
 //!
 //! An error names the step that failed and, if the kernel reports the attribute at fault, the part
 //! of the message with this attribute. For example, the error "no such file" for a packet rule does
@@ -34,6 +33,7 @@ pub mod route;
 pub mod routing_rule;
 mod socket;
 pub mod tunnel;
+pub mod usage;
 
 pub use error::Error;
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
 //! io_uring_*            ENOSYS: its operations create sockets without a system call; the program
 //!                       may have a ring from outside
+//! connect, listen,      allowed, or the listener decides ([`ConnectCalls`])
+//! send with MSG_FASTOPEN
 //! all other calls       allowed
 //! ```
 //!
@@ -18,12 +20,13 @@
 //!
 //! Limit: the arguments of `socketcall` are in memory that a filter cannot read. So 32-bit programs
 //! that create sockets by `socketcall` get an error; 32-bit programs that use the newer calls work.
+//! If the listener decides about `connect`, its forms of `socketcall` return an error too.
 
 use libc::sock_filter;
 
 use crate::seccomp::{
-    AND, LOAD, OFFSET_ARCH, OFFSET_NUMBER, RETURN, error, jump, length, offset_of_argument, pass,
-    statement,
+    AND, LOAD, OFFSET_ARCH, OFFSET_NUMBER, RETURN, error, jump, jump_if_any, length,
+    offset_of_argument, pass, statement,
 };
 
 /// What answers a refused call.
@@ -33,6 +36,63 @@ pub(super) enum RefusalSource {
     Kernel,
     /// A process that listens to the notifications of the filter.
     Listener,
+}
+
+/// How the filter handles `connect` and the calls that begin or accept a connection like it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectCalls {
+    /// It allows them.
+    Allowed,
+    /// The listener of the filter decides about each.
+    Notified,
+}
+
+/// A call about which the listener of a filter was notified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotifiedCall {
+    /// A call that the filter refuses.
+    Refused(RefusedCall),
+    /// `connect`, with the descriptor, and the address of the socket address with its length.
+    Connect {
+        /// The number of the descriptor.
+        descriptor: i32,
+        /// Where the socket address is in the memory of the program.
+        address: u64,
+        /// Its length, in bytes.
+        length: i32,
+    },
+    /// `listen`, with the number of the descriptor.
+    Listen(i32),
+    /// A send with `MSG_FASTOPEN`, which connects, with the number of the descriptor.
+    FastOpen(i32),
+}
+
+impl NotifiedCall {
+    /// Determines the kind of a system call from its ABI, its number and its arguments.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the kernel also reads only 32 bits of these arguments"
+    )]
+    pub(super) fn identify(audit_arch: u32, number: u32, arguments: &[u64; 6]) -> Self {
+        let refused = || RefusedCall::identify(audit_arch, number, arguments[0] as u32);
+        let Some(abi) = abi(audit_arch) else { return Self::Refused(refused()) };
+        let number = number & !abi.variant_bits;
+        let descriptor = arguments[0] as i32;
+        if number == abi.connect {
+            let length = arguments[2] as i32;
+            Self::Connect { descriptor, address: arguments[1], length }
+        } else if number == abi.listen {
+            Self::Listen(descriptor)
+        } else if abi.sends.iter().any(|send| send.number == number) {
+            Self::FastOpen(descriptor)
+        } else {
+            Self::Refused(refused())
+        }
+    }
+}
+
+fn abi(audit_arch: u32) -> Option<&'static Abi> {
+    ABIS.iter().find(|abi| abi.audit_arch.is_none_or(|arch| arch == audit_arch))
 }
 
 /// A refused call of a program, by the kind of object that it would create.
@@ -51,8 +111,7 @@ pub enum RefusedCall {
 impl RefusedCall {
     /// Determines the kind of a system call from its ABI, its number and its first argument.
     pub(super) fn identify(audit_arch: u32, number: u32, first_argument: u32) -> Self {
-        let is_it = |abi: &&Abi| abi.audit_arch.is_none_or(|arch| arch == audit_arch);
-        let Some(abi) = ABIS.iter().find(is_it) else { return Self::Unknown };
+        let Some(abi) = abi(audit_arch) else { return Self::Unknown };
         let number = number & !abi.variant_bits;
         if IO_URING.contains(&number) {
             Self::IoUring
@@ -76,10 +135,10 @@ impl RefusedCall {
 }
 
 /// Builds the filter program, in the kernel's format.
-pub(super) fn program(answers: RefusalSource) -> Vec<sock_filter> {
+pub(super) fn program(answers: RefusalSource, connects: ConnectCalls) -> Vec<sock_filter> {
     let mut program = Vec::new();
     for abi in ABIS {
-        let body = body(abi, answers);
+        let body = body(abi, answers, connects);
         match abi.audit_arch {
             Some(arch) => {
                 program.push(statement(LOAD, OFFSET_ARCH));
@@ -108,6 +167,21 @@ struct Abi {
     socket: u32,
     socketpair: u32,
     socketcall: Option<u32>,
+    connect: u32,
+    listen: u32,
+    sends: &'static [SendCall],
+}
+
+/// A call that sends, and connects if its flags contain `MSG_FASTOPEN`.
+#[derive(Clone, Copy, Debug)]
+struct SendCall {
+    number: u32,
+    /// The index of the argument with the flags.
+    flags: u32,
+}
+
+const fn send(number: u32, flags: u32) -> SendCall {
+    SendCall { number, flags }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -119,6 +193,10 @@ const ABIS: &[Abi] = &[
         socket: 41,
         socketpair: 53,
         socketcall: None,
+        connect: 42,
+        listen: 50,
+        // sendto, sendmsg and sendmmsg; the last two are those of x32.
+        sends: &[send(44, 3), send(46, 2), send(307, 3), send(518, 2), send(538, 3)],
     },
     I386,
 ];
@@ -130,6 +208,9 @@ const I386: Abi = Abi {
     socket: 359,
     socketpair: 360,
     socketcall: Some(102),
+    connect: 362,
+    listen: 363,
+    sends: &[send(369, 3), send(370, 2), send(345, 3)],
 };
 
 #[cfg(target_arch = "aarch64")]
@@ -140,6 +221,9 @@ const ABIS: &[Abi] = &[
         socket: 198,
         socketpair: 199,
         socketcall: None,
+        connect: 203,
+        listen: 201,
+        sends: &[send(206, 3), send(211, 2), send(269, 3)],
     },
     // 32-bit ARM.
     Abi {
@@ -148,6 +232,9 @@ const ABIS: &[Abi] = &[
         socket: 281,
         socketpair: 288,
         socketcall: Some(102),
+        connect: 283,
+        listen: 284,
+        sends: &[send(290, 3), send(296, 2), send(374, 3)],
     },
 ];
 
@@ -166,6 +253,13 @@ const ABIS: &[Abi] = &[Abi {
     socketcall: Some(libc::SYS_socketcall as u32),
     #[cfg(not(any(target_arch = "s390x", target_arch = "powerpc64")))]
     socketcall: None,
+    connect: libc::SYS_connect as u32,
+    listen: libc::SYS_listen as u32,
+    sends: &[
+        send(libc::SYS_sendto as u32, 3),
+        send(libc::SYS_sendmsg as u32, 2),
+        send(libc::SYS_sendmmsg as u32, 3),
+    ],
 }];
 
 /// `io_uring_setup`, `io_uring_enter` and `io_uring_register`: their numbers are the same in every
@@ -176,9 +270,11 @@ const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6
 
 /// `SYS_SOCKET` and `SYS_SOCKETPAIR` of `socketcall`.
 const SOCKETCALLS: [u32; 2] = [1, 8];
+/// `SYS_CONNECT`, `SYS_LISTEN`, `SYS_SENDTO`, `SYS_SENDMSG` and `SYS_SENDMMSG` of `socketcall`.
+const CONNECTING_SOCKETCALLS: [u32; 5] = [3, 4, 11, 16, 20];
 
 /// Builds the part of the filter for a call of this ABI. Every path ends in a result.
-fn body(abi: &Abi, answers: RefusalSource) -> Vec<sock_filter> {
+fn body(abi: &Abi, answers: RefusalSource, connects: ConnectCalls) -> Vec<sock_filter> {
     let answer = |errno| match answers {
         RefusalSource::Kernel => error(errno),
         RefusalSource::Listener => statement(RETURN, libc::SECCOMP_RET_USER_NOTIF),
@@ -195,15 +291,23 @@ fn body(abi: &Abi, answers: RefusalSource) -> Vec<sock_filter> {
         families.push(jump(family.cast_unsigned(), u8::try_from(to_pass).unwrap_or(0), 0));
     }
     families.extend([answer(libc::EAFNOSUPPORT), pass()]);
-    let calls = [
+    let mut calls = vec![
         statement(LOAD, offset_of_argument(0)),
         jump(SOCKETCALLS[0], 1, 0),
         jump(SOCKETCALLS[1], 0, 1),
         answer(libc::EAFNOSUPPORT),
-        pass(),
     ];
+    if connects == ConnectCalls::Notified {
+        for call in CONNECTING_SOCKETCALLS {
+            calls.extend([jump(call, 0, 1), error(libc::ENOSYS)]);
+        }
+    }
+    calls.push(pass());
     let [setup, enter, register] = IO_URING;
     body.extend([jump(setup, 2, 0), jump(enter, 1, 0), jump(register, 0, 1), answer(libc::ENOSYS)]);
+    if connects == ConnectCalls::Notified {
+        body.extend(connecting(abi));
+    }
     if let Some(socketcall) = abi.socketcall {
         body.push(jump(socketcall, 0, length(&calls)));
         body.extend(calls);
@@ -213,6 +317,23 @@ fn body(abi: &Abi, answers: RefusalSource) -> Vec<sock_filter> {
     body.extend(families);
     body.push(pass());
     body
+}
+
+/// The part that notifies the listener about calls that connect or listen. The number is loaded
+/// before, and after the part if none of them matches.
+fn connecting(abi: &Abi) -> Vec<sock_filter> {
+    let notify = || statement(RETURN, libc::SECCOMP_RET_USER_NOTIF);
+    let mut part = vec![jump(abi.connect, 1, 0), jump(abi.listen, 0, 1), notify()];
+    for send in abi.sends {
+        part.extend([
+            jump(send.number, 0, 4),
+            statement(LOAD, offset_of_argument(send.flags)),
+            jump_if_any(libc::MSG_FASTOPEN.cast_unsigned(), 0, 1),
+            notify(),
+            pass(),
+        ]);
+    }
+    part
 }
 
 #[cfg(test)]
@@ -242,7 +363,8 @@ mod tests {
     }
 
     fn run(answers: RefusalSource, arch: u32, number: u32, argument: u32) -> u32 {
-        seccomp::verdict(&program(answers), arch, number, [argument, 0, 0, 0, 0, 0])
+        let program = program(answers, ConnectCalls::Allowed);
+        seccomp::verdict(&program, arch, number, [argument, 0, 0, 0, 0, 0])
     }
 
     fn refused(errno: libc::c_int) -> u32 {
@@ -307,5 +429,52 @@ mod tests {
         }
         assert_eq!(asked(I386, 102, 1), RefusedCall::Socketcall);
         assert_eq!(RefusedCall::identify(0xdead_beef, 41, 40), RefusedCall::Unknown);
+    }
+
+    #[test]
+    fn a_listener_decides_about_every_call_that_connects_or_listens() {
+        const FAST: u32 = 0x2000_0000;
+        let program = program(RefusalSource::Listener, ConnectCalls::Notified);
+        let verdict = |arch, number, arguments| seccomp::verdict(&program, arch, number, arguments);
+        let asked = libc::SECCOMP_RET_USER_NOTIF;
+        let plain = [40, 0, 0, 0, 0, 0];
+        for (arch, connect, listen, sends) in [
+            (NATIVE, 42, 50, [(44, 3), (46, 2), (307, 3)]),
+            (NATIVE, X32 | 42, X32 | 50, [(X32 | 44, 3), (X32 | 518, 2), (X32 | 538, 3)]),
+            (I386, 362, 363, [(369, 3), (370, 2), (345, 3)]),
+        ] {
+            for number in [connect, listen] {
+                assert_eq!(verdict(arch, number, plain), asked, "{arch:x} {number}");
+            }
+            let arguments = [7, 8, 9, 0, 0, 0];
+            let connects = NotifiedCall::Connect { descriptor: 7, address: 8, length: 9 };
+            assert_eq!(NotifiedCall::identify(arch, connect, &arguments), connects);
+            let listens = NotifiedCall::Listen(7);
+            assert_eq!(NotifiedCall::identify(arch, listen, &arguments), listens);
+            for (number, flags) in sends {
+                let mut arguments = [0; 6];
+                assert_eq!(verdict(arch, number, arguments), PASS, "{arch:x} {number}");
+                arguments[flags] = FAST | 0x4000;
+                assert_eq!(verdict(arch, number, arguments), asked, "{arch:x} {number}");
+                let call = NotifiedCall::identify(arch, number, &arguments.map(u64::from));
+                assert_eq!(call, NotifiedCall::FastOpen(0));
+            }
+        }
+        for call in 1..=20 {
+            let wanted = match call {
+                1 | 8 => asked,
+                3 | 4 | 11 | 16 | 20 => refused(libc::ENOSYS),
+                _ => PASS,
+            };
+            assert_eq!(verdict(I386, 102, [call, 0, 0, 0, 0, 0]), wanted, "socketcall {call}");
+        }
+        for number in [41, 53] {
+            assert_eq!(verdict(NATIVE, number, plain), asked);
+            assert_eq!(verdict(NATIVE, number, [2, 0, 0, 0, 0, 0]), PASS);
+        }
+        for number in [0, 1, 3, 43, 45, 47, 49, 288] {
+            assert_eq!(verdict(NATIVE, number, [FAST; 6]), PASS, "{number}");
+        }
+        assert_eq!(verdict(0xdead_beef, 42, plain), refused(libc::ENOSYS));
     }
 }

@@ -45,8 +45,8 @@ use filter::RefusalSource;
 
 pub use cover::cover;
 pub use failure::{SpawnError, SpawnStep};
-pub use filter::RefusedCall;
-pub use notify::{Call, NotifyListener};
+pub use filter::{ConnectCalls, NotifiedCall, RefusedCall};
+pub use notify::{Call, NotifyListener, NotifyReply};
 
 /// The largest number of paths that can be hidden from one program; more are an error.
 pub const HIDDEN_MAX: usize = 200;
@@ -85,6 +85,9 @@ pub struct SpawnOptions<'a> {
     /// The UNIX socket over which the child sends the filter's listener ([`NotifyListener`]).
     /// Without it, or if the kernel does not support listeners, refused calls are not reported.
     pub listener_to: Option<BorrowedFd<'a>>,
+    /// How the filter handles calls that connect. If the kernel does not support
+    /// [`ConnectCalls::Notified`], it allows them.
+    pub connects: ConnectCalls,
 }
 
 /// The signal mask and limits that the launcher was started with.
@@ -165,14 +168,41 @@ pub fn spawn(
     }
 }
 
+/// A filter with a listener.
+struct AskingFilter {
+    program: Vec<libc::sock_filter>,
+    flags: libc::c_ulong,
+    /// The socket over which to send the listener.
+    socket: RawFd,
+}
+
+/// The filters with a listener, in the order in which they are tried.
+fn asking(options: &SpawnOptions<'_>) -> Vec<AskingFilter> {
+    let Some(socket) = options.listener_to.map(|socket| socket.as_raw_fd()) else {
+        return Vec::new();
+    };
+    let filter = |connects, flags| {
+        let program = filter::program(RefusalSource::Listener, connects);
+        AskingFilter { program, flags, socket }
+    };
+    let plain = [
+        filter(ConnectCalls::Allowed, notify::KILLABLE),
+        filter(ConnectCalls::Allowed, notify::LISTENER),
+    ];
+    // A signal must not repeat a call whose socket was replaced.
+    let first = (options.connects == ConnectCalls::Notified)
+        .then(|| filter(ConnectCalls::Notified, notify::KILLABLE));
+    first.into_iter().chain(plain).collect()
+}
+
 /// The data that the child needs after the fork.
 struct ChildSetup {
     network: RawFd,
     user: Option<RawFd>,
     hidden: Vec<Hidden>,
     filter: Vec<libc::sock_filter>,
-    /// The filter with a listener, and the socket over which to send the listener.
-    asking: Option<(Vec<libc::sock_filter>, RawFd)>,
+    /// The filters with a listener, in the order in which they are tried.
+    asking: Vec<AskingFilter>,
     original: LauncherState,
     dies_with_parent: bool,
     cpus: Option<CpuSet>,
@@ -197,10 +227,8 @@ impl ChildSetup {
             network: options.network.as_raw_fd(),
             user: options.user.map(|user| user.as_raw_fd()),
             hidden,
-            filter: filter::program(RefusalSource::Kernel),
-            asking: options
-                .listener_to
-                .map(|socket| (filter::program(RefusalSource::Listener), socket.as_raw_fd())),
+            filter: filter::program(RefusalSource::Kernel, ConnectCalls::Allowed),
+            asking: asking(options),
             original: *options.original,
             dies_with_parent: options.dies_with_parent,
             cpus: match options.cpus {
@@ -246,11 +274,13 @@ impl ChildSetup {
     }
 
     fn try_install(&self) -> io::Result<()> {
-        let Some((filter, socket)) = &self.asking else { return self.install_plain() };
-        match notify::install(filter, *socket) {
-            Err(error) if !is_missing_right(&error) => self.install_plain(),
-            installed => installed,
+        for AskingFilter { program, flags, socket } in &self.asking {
+            match notify::install(program, *flags, *socket) {
+                Err(error) if !is_missing_right(&error) => {}
+                installed => return installed,
+            }
         }
+        self.install_plain()
     }
 
     fn install_plain(&self) -> io::Result<()> {

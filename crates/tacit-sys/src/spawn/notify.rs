@@ -1,11 +1,11 @@
-//! Receives the system calls that the seccomp filter of a run refuses, and returns an error to
-//! each.
+//! Receives the system calls that the seccomp filter of a run refuses or leaves to its listener,
+//! and answers each.
 //!
 //! ```text
 //!   child, before exec ── install ──> kernel: filter and listener
 //!                      ── listener, over a UNIX socket ──> helper
 //!   program ── refused call ──> kernel ── Listener::take ──> helper
-//!           <── the filter's error ────── Listener::answer ──┘
+//!           <── the answer ─────────────── Listener::reply ──┘
 //! ```
 //!
 //! # Theory of operation
@@ -28,36 +28,36 @@
 //! Limit: a signal that a program handles without `SA_RESTART` may end its call with `EINTR` before
 //! the helper has taken it.
 //!
-//! A call is never allowed: no answer has the flag `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
+//! A call that the filter refuses is never allowed. A call that connects may be
+//! ([`NotifyReply::Proceed`]). Then the kernel reads its arguments again, which another thread of
+//! the program may have changed since the notification.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::FdFlags;
 
-use super::filter::RefusedCall;
+use super::filter::NotifiedCall;
 use crate::{descriptor, seccomp};
 
-/// With `WAIT_KILLABLE_RECV` (Linux 5.19), a signal that the program handles does not repeat the
-/// call.
-const FLAGS: [libc::c_ulong; 2] = [
-    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
-    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-];
+/// Requests a listener. A signal that the program handles may repeat a call.
+pub(super) const LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+/// The same; with `WAIT_KILLABLE_RECV` (Linux 5.19), such a signal does not repeat a call that was
+/// received.
+pub(super) const KILLABLE: libc::c_ulong = LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
 
 /// Installs a filter with a listener, and sends the listener. Makes only system calls.
 ///
 /// # Errors
 /// The kernel does not create a listener. Then no filter is installed.
-pub(super) fn install(filter: &[libc::sock_filter], socket: RawFd) -> io::Result<()> {
-    let attempt = |flags: libc::c_ulong| {
-        let made = seccomp::install(filter, flags)?;
-        RawFd::try_from(made).map_err(io::Error::other)
-    };
-    let raw = match attempt(FLAGS[0]) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attempt(FLAGS[1])?,
-        made => made?,
-    };
+pub(super) fn install(
+    filter: &[libc::sock_filter],
+    flags: libc::c_ulong,
+    socket: RawFd,
+) -> io::Result<()> {
+    let made = seccomp::install(filter, flags)?;
+    let raw = RawFd::try_from(made).map_err(io::Error::other)?;
     // SAFETY: the kernel has just made the descriptor for this process, close-on-exec.
     let listener = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: the launcher holds the socket open while it waits for this process to exec.
@@ -84,9 +84,26 @@ pub struct Call {
     id: u64,
     /// The ID of the calling thread in the PID namespace of this process; 0 if it has none there.
     pub thread: u32,
-    /// The kind of the refused call.
-    pub call: RefusedCall,
+    /// The call.
+    pub call: NotifiedCall,
 }
+
+/// The answer to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotifyReply {
+    /// The call has succeeded.
+    Done,
+    /// The call has failed with this error.
+    Error(libc::c_int),
+    /// The call was interrupted by a signal that waits for the program. The kernel repeats it after
+    /// the signal was handled, or the program gets `EINTR`, as for calls that the kernel executes.
+    Interrupted,
+    /// The kernel executes the call.
+    Proceed,
+}
+
+/// `ERESTARTSYS`, which only the kernel knows.
+const ERESTARTSYS: libc::c_int = 512;
 
 impl NotifyListener {
     /// Uses a listener that was received from another process.
@@ -141,13 +158,8 @@ impl NotifyListener {
         // SAFETY: as above; all of it is numbers, of which every value is one.
         let call = unsafe { call.read() };
         let number = call.data.nr.cast_unsigned();
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the kernel also reads only 32 bits of the argument"
-        )]
-        let first_argument = call.data.args[0] as u32;
-        let refused = RefusedCall::identify(call.data.arch, number, first_argument);
-        Ok(Some(Call { id: call.id, thread: call.pid, call: refused }))
+        let notified = NotifiedCall::identify(call.data.arch, number, &call.data.args);
+        Ok(Some(Call { id: call.id, thread: call.pid, call: notified }))
     }
 
     /// Whether the call still waits for its answer. If it does, everything that was read from
@@ -161,13 +173,47 @@ impl NotifyListener {
         result == 0
     }
 
-    /// Returns the error of the filter to the caller.
+    /// Puts a descriptor of this process under a number of the caller, in place of the one that is
+    /// there.
+    ///
+    /// # Errors
+    /// The caller has ended, or the number is not within its limit of open files.
+    pub fn replace_descriptor(
+        &self,
+        call: &Call,
+        number: RawFd,
+        by: BorrowedFd<'_>,
+        flags: FdFlags,
+    ) -> io::Result<()> {
+        let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+        let newfd_flags = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
+        let replaced = libc::seccomp_notif_addfd {
+            id: call.id,
+            flags: u32::try_from(libc::SECCOMP_ADDFD_FLAG_SETFD).unwrap_or(1),
+            srcfd: u32::try_from(by.as_raw_fd()).map_err(invalid)?,
+            newfd: u32::try_from(number).map_err(invalid)?,
+            newfd_flags: newfd_flags.cast_unsigned(),
+        };
+        let request = libc::SECCOMP_IOCTL_NOTIF_ADDFD;
+        // SAFETY: the structure is live during the call, and the kernel only reads it.
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw const replaced) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Answers a call.
     ///
     /// # Errors
     /// The descriptor is not a listener. It is not an error if the caller has ended.
-    pub fn answer(&mut self, call: &Call) -> io::Result<()> {
-        let error = -call.call.errno();
-        let answer = libc::seccomp_notif_resp { id: call.id, val: 0, error, flags: 0 };
+    pub fn reply(&mut self, call: &Call, reply: NotifyReply) -> io::Result<()> {
+        let (error, flags) = match reply {
+            NotifyReply::Done => (0, 0),
+            NotifyReply::Error(error) => (-error, 0),
+            NotifyReply::Interrupted => (-ERESTARTSYS, 0),
+            NotifyReply::Proceed => {
+                (0, u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(1))
+            }
+        };
+        let answer = libc::seccomp_notif_resp { id: call.id, val: 0, error, flags };
         self.answer.fill(0);
         let buffer = self.answer.as_mut_ptr().cast::<libc::seccomp_notif_resp>();
         // SAFETY: the buffer is live, writable, aligned and large enough.

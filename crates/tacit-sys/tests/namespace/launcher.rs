@@ -14,7 +14,7 @@ use tacit_sys::namespace::{self, NamespaceSockets, Netlinks};
 use tacit_sys::netlink::nft::{self, Element};
 use tacit_sys::netlink::route::{self, Families, SourceAddresses};
 use tacit_sys::netlink::{self, IpProtocol, Netlink, diag};
-use tacit_sys::spawn::{self, LauncherState, SpawnOptions};
+use tacit_sys::spawn::{self, ConnectCalls, LauncherState, SpawnOptions};
 use tacit_sys::syn_log::Copies;
 use tacit_sys::tun::Tun;
 use tacit_sys::{IpVersion, descriptor, transparent};
@@ -146,6 +146,7 @@ impl<'a> Run<'a> {
             dies_with_parent: true,
             cpus: &[],
             listener_to: None,
+            connects: ConnectCalls::Allowed,
         };
         let started = spawn::spawn(command, &inside).unwrap();
         assert!(started.not_hidden.is_empty(), "{:?}", started.not_hidden);
@@ -389,6 +390,7 @@ pub(crate) fn start_error(run: &Run<'_>, program: &str) -> spawn::SpawnError {
         dies_with_parent: false,
         cpus: &[],
         listener_to: None,
+        connects: ConnectCalls::Allowed,
     };
     spawn::spawn(Command::new(program), &inside).unwrap_err()
 }

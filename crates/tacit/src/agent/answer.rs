@@ -77,6 +77,9 @@ impl Agent {
     }
 
     fn show(&self, what: Display, back: oneshot::Sender<Reply>) {
+        if let Some(handed) = &self.runs.handed {
+            handed.refresh();
+        }
         let reply = match what {
             Display::Connections => return self.show_connections(back),
             Display::Costs => return self.show_costs(back),
@@ -132,6 +135,9 @@ impl Agent {
     }
 
     fn show_connection(&self, id: u64, back: oneshot::Sender<Reply>) {
+        if let Some(handed) = &self.runs.handed {
+            handed.refresh();
+        }
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
         tokio::task::spawn_local(async move {

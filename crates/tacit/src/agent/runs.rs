@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -30,7 +31,7 @@ use crate::control::display::runs::{RunDisplay, RunListener, RunName, RunsDispla
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::ike::IkeNotice;
-use crate::log::Event;
+use crate::log::{Event, Log};
 use crate::run::channel::{HelperChannel, adopt};
 use crate::run::handover::HeldAddress;
 use crate::run::host::{HostNetwork, InterfaceChanges};
@@ -40,6 +41,7 @@ use crate::run::registry::Registry;
 use crate::run::tunnels::OpenedTun;
 use crate::run::{Run, RunIdentity};
 use crate::session::ConnectionRecord;
+use crate::stream::handed::HandedConnections;
 use crate::stream::lane::Shared;
 
 /// How long a reload waits until the address sets in the kernel are updated for all runs.
@@ -72,6 +74,8 @@ pub(super) struct Runs {
     pub(super) shared: Shared,
     /// The maximum number of held SYNs of a run.
     pub(super) held_syns_max: usize,
+    /// The connections of sockets that programs got; `None` if they get none.
+    pub(super) handed: Option<Rc<HandedConnections>>,
     /// The policy file, which programs must not read.
     policy_file: PathBuf,
     /// The other files that programs must not read.
@@ -80,6 +84,19 @@ pub(super) struct Runs {
     open_windows: Vec<bool>,
     /// Whether the helper that captured the host has ended before this agent.
     pub(super) has_lost_host: bool,
+}
+
+/// The table of connections whose sockets programs have; `None` if the kernel cannot report their
+/// ends.
+fn handed(log: &Log) -> Option<Rc<HandedConnections>> {
+    let table = HandedConnections::new(log.clone());
+    match table.watch() {
+        Ok(()) => Some(table),
+        Err(error) => {
+            log.warn(Event::new("sockets-not-handed").field("error", &error));
+            None
+        }
+    }
 }
 
 /// What has ended with a run.
@@ -147,6 +164,7 @@ impl Runs {
             tuns,
             assigned: Vec::new(),
             held_syns_max: held_syns_max(shared.places.available_permits()),
+            handed: options.private.then(|| handed(&shared.log)).flatten(),
             shared,
             policy_file: options.policy.clone(),
             secrets: RefCell::default(),
@@ -280,6 +298,8 @@ impl Runs {
             events: self.events.clone(),
             tuns: self.tuns.clone(),
             held_syns_max: self.held_syns_max,
+            shared: self.shared.clone(),
+            handed: self.handed.clone(),
         }
     }
 
@@ -303,6 +323,7 @@ impl Runs {
             hide: secrets::paths(policy, &self.policy_file),
             keep_off: cpus.engines.to_vec(),
             cpu: run_cpu.or(cpus.only),
+            hands_sockets: self.handed.is_some() && policy.hands_sockets(),
             warnings: about_no_run(policy).map(str::to_owned).into_iter().collect(),
         };
         Ok(Admission { id, terms })

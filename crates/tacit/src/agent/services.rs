@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -28,7 +29,9 @@ use crate::run::registry;
 use crate::run::tunnels::{OpenedTun, RunTunnels};
 use crate::run::{Run, Scope, listening};
 use crate::session::{ConnectionTable, RefusalTable};
+use crate::stream::handed::{ConnectJudge, HandedConnections};
 use crate::stream::intercept::{ConnectionSource, HoldSource, Listener};
+use crate::stream::lane::Shared;
 
 /// A run with its services.
 pub(super) type Enrolled = registry::Enrolled<Services>;
@@ -54,6 +57,9 @@ pub(super) struct Services {
     renewing: JoinHandle<()>,
     /// Receives reports about refused sockets from the helper.
     receiving_reports: JoinHandle<()>,
+    /// Answers the helper's questions about connections; `None` if programs get no sockets of the
+    /// agent.
+    judging: Option<JoinHandle<()>>,
     /// Dropped when the run has ended.
     _serving: oneshot::Sender<()>,
 }
@@ -76,6 +82,7 @@ impl Drop for Services {
     fn drop(&mut self) {
         self.watching.abort();
         self.renewing.abort();
+        self.judging.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -91,6 +98,9 @@ pub(super) struct RunContext {
     /// Where TUN devices of runs go.
     pub(super) tuns: mpsc::Sender<OpenedTun>,
     pub(super) held_syns_max: usize,
+    pub(super) shared: Shared,
+    /// The connections of handed sockets; `None` if the agent gives no sockets to programs.
+    pub(super) handed: Option<Rc<HandedConnections>>,
 }
 
 /// A run whose services are to be started.
@@ -113,13 +123,10 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let tunnels = RunTunnels::new(context.tuns.clone());
     let capture = Capture::new(Arc::clone(&run), Arc::clone(live), tunnels, log.clone());
     let capture = Arc::new(capture);
-    let query = match (sockets.query, sockets.tcp.first()) {
-        (Some(query), Some(network)) => {
-            let started = QueryService::start(query, network, before, &run, table, log);
-            started.inspect_err(|error| note_no_queries(&run, error, log)).ok()
-        }
-        _ => None,
-    };
+    let query = sockets.query.zip(sockets.tcp.first()).and_then(|(query, network)| {
+        let started = QueryService::start(query, network, before, &run, table, log);
+        started.inspect_err(|error| note_no_queries(&run, error, log)).ok()
+    });
     run.set_capture(&capture);
     let generation = live.load().generation;
     capture.take_hosts(hosts);
@@ -144,13 +151,13 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
         ServedSource::new(Receiver { socket, raw, run, names: Arc::clone(&names) })
     };
     let receivers = sockets.udp.into_iter().zip(&raw).map(receiver).collect();
+    let scope = Scope::of(Arc::clone(&run));
     let hold = match sockets.syn_log {
         Some(log) => {
             let hold_sockets = hold_sockets(&listeners, sockets.hold, sockets.release, &raw);
             let hold = Arc::new(Hold::new(log, hold_sockets, context.held_syns_max)?);
             // All listeners capture SYNs by the same source.
             let listener = listeners.drain(..).next().ok_or(io::ErrorKind::InvalidData)?;
-            let scope = Scope::of(Arc::clone(&run));
             let listener = Arc::new(listener);
             Some(ServedSource::new(HoldSource { hold, scope, listener }))
         }
@@ -162,6 +169,7 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let renewing = tokio::task::spawn_local(Arc::clone(&capture).renew_names_always());
     let receiver =
         ReportReceiver { run: Arc::clone(&run), refusals: Arc::clone(refusals), log: log.clone() };
+    let judging = begin_judging(&run, &names, context).await;
     let (serving, run_ended) = oneshot::channel();
     let receiving_reports = tokio::task::spawn_local(receiver.receive(run_ended));
     let services = Services {
@@ -173,9 +181,24 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
         watching,
         renewing,
         receiving_reports,
+        judging,
         _serving: serving,
     };
     Ok(Enrolled { run, launcher, generation, capture, services })
+}
+
+/// Offers the helper sockets of the agent. If that fails, all connections are relayed.
+async fn begin_judging(
+    run: &Arc<Run>,
+    names: &Arc<Forwarder>,
+    context: &RunContext,
+) -> Option<JoinHandle<()>> {
+    let table = context.handed.as_ref().filter(|_| !run.has_plan())?;
+    let scope = Scope::of(Arc::clone(run));
+    let shared = context.shared.clone();
+    let judge = ConnectJudge::new(shared, scope, Arc::clone(names), Rc::clone(table));
+    let channel = judge.offer().await.ok()?;
+    Some(tokio::task::spawn_local(judge.serve(channel)))
 }
 
 /// The run is protected without the query socket too. Old kernels cannot identify the network of a
@@ -243,8 +266,9 @@ impl Services {
     pub(super) fn stop(&self) {
         self.watching.abort();
         self.renewing.abort();
-        // The successor receives further reports of the helper.
+        // The successor receives further reports and questions of the helper.
         self.receiving_reports.abort();
+        self.judging.iter().for_each(JoinHandle::abort);
     }
 
     /// Duplicates of all sockets, for a successor.

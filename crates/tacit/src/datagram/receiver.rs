@@ -33,7 +33,9 @@ use crate::live::{Live, LiveAction};
 use crate::log::Event;
 use crate::net::Security;
 use crate::run::{Run, Scope};
-use crate::session::{Connection, Failure, Opening, RefusedFlow, ScopeFacts, Unreached, account};
+use crate::session::{
+    Connection, ConnectionPath, Failure, Opening, RefusedFlow, ScopeFacts, Unreached, account,
+};
 
 /// How often ended flows are removed and drops are logged.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -351,6 +353,7 @@ impl Lane {
             alias: flow.alias,
             moves: AtomicU8::new(0),
             tls_control: None,
+            path: ConnectionPath::Relay(None),
         };
         let opening = Opening {
             rule,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tacit_sys::namespace::{self, Namespace, NamespaceError, NamespaceStep};
 use tacit_sys::netlink::route::{Families, LargeSegments};
 use tacit_sys::process::{self, StandardError};
-use tacit_sys::spawn::{self, LauncherState, SpawnError, SpawnOptions};
+use tacit_sys::spawn::{self, ConnectCalls, LauncherState, SpawnError, SpawnOptions};
 
 use super::finding::{Finding, Presence};
 use crate::host;
@@ -232,6 +232,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
         dies_with_parent: true,
         cpus: &[],
         listener_to: None,
+        connects: ConnectCalls::Allowed,
     };
     let mut command = Command::new("/proc/self/exe");
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

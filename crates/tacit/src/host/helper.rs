@@ -222,6 +222,9 @@ impl HostHelperServer {
             HelperRequest::Cpu => HelperReply::Cpu(0),
             // Programs of the host belong to no run, so no file is hidden from them.
             HelperRequest::Hide(_) => HelperReply::Done,
+            HelperRequest::Reset { .. } | HelperRequest::Connects { .. } => {
+                HelperReply::Refused("this helper gives programs no sockets".to_owned())
+            }
             HelperRequest::Families { .. }
             | HelperRequest::Network { .. }
             | HelperRequest::Change { .. }

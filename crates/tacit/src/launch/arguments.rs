@@ -61,6 +61,10 @@ pub struct RunArgs {
     /// ~/.local/state/tacit), `stderr`, `journal`, `syslog`, `none` or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "state", conflicts_with = "agent")]
     pub(super) log: LogDestination,
+    /// How the connections that a rule permits reach their destination. `relay`: through the agent,
+    /// whatever the policy says
+    #[arg(long, value_enum, value_name = "PATH")]
+    pub(super) path: Option<PathArg>,
     /// What to do with processes that still run when CMD ends
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(super) orphans: Orphans,
@@ -112,6 +116,15 @@ fn name_of(program: &Path) -> String {
     let name: String =
         file_name.chars().filter(|c| !c.is_control()).take(NAME_CHARACTERS).collect();
     if name.is_empty() { "run".into() } else { name }
+}
+
+/// How connections that a rule permits reach their destination
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum PathArg {
+    /// As the policy says
+    Auto,
+    /// Through the agent
+    Relay,
 }
 
 /// What to do with processes that still run when CMD ends

@@ -4,8 +4,9 @@
 //! policy, and ends with the launcher. It answers the agent's requests one after the other on a
 //! channel. While a successor replaces the agent, the successor has a second channel.
 //!
-//! The helper also answers the kernel's notifications of refused system calls (`notices/`). It does
-//! so even while there is no agent.
+//! The helper also answers the kernel's notifications of refused system calls (`notices/`), and of
+//! calls that connect, if the policy has rules with `path = "auto"` (`connects/`). It does so even
+//! while there is no agent.
 //!
 //! Limits: `CHANNELS_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
 
@@ -23,8 +24,9 @@ use tacit_sys::netlink::nft::{self, AGENT_PORT, HOLD_PORT, SocketMarks};
 use tacit_sys::netlink::route::{self, Families, SourceAddresses};
 use tacit_sys::netlink::{self, diag, interfaces, tunnel};
 use tacit_sys::tun::Tun;
-use tacit_sys::{IpVersion, cpu, owner, transparent};
+use tacit_sys::{IpVersion, cpu, owner, process, transparent};
 
+use super::connects::ConnectHandler;
 use super::covers::Covers;
 use super::notices::Notices;
 use crate::run::host::HostAddresses;
@@ -79,6 +81,9 @@ pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Res
     drop((sockets, theirs));
     protocol::write(launcher, &(), &[])?;
     let notices = Notices::awaited(launcher.try_clone()?);
+    // The helper uses the descriptor numbers of programs. With a lower limit, some connections are
+    // relayed.
+    let _ = process::raise_descriptor_limit();
     HelperServer { launcher: parent, kernel, covers }.serve(channel, notices)
 }
 
@@ -112,14 +117,16 @@ impl HelperServer {
     /// Answers until neither an agent nor the kernel can send a request.
     fn serve(mut self, first: UnixStream, mut notices: Notices) -> io::Result<()> {
         let mut channels = vec![first];
+        let mut connects = ConnectHandler::default();
         while !channels.is_empty() || notices.can_come() {
-            let PendingEvents { channel, of_notices, of_covers } =
-                wait(&channels, &notices, &self.covers)?;
+            let PendingEvents { channel, of_notices, of_connects, of_covers } =
+                wait(&channels, &notices, &connects, &self.covers)?;
             self.covers.serve(&of_covers);
             if let Some(reason) = self.covers.take_failure() {
                 notices.report_not_hidden(reason);
             }
-            notices.serve(&of_notices);
+            connects.serve(&of_connects, notices.listener());
+            notices.serve(&of_notices, &mut connects);
             let Some(at) = channel else { continue };
             // An error on one channel affects only its agent.
             let kept = match protocol::read::<HelperRequest>(&channels[at]) {
@@ -128,6 +135,10 @@ impl HelperServer {
                 }
                 Ok(Some(Frame { message: HelperRequest::Reports, .. })) => {
                     notices.report_on(channels.remove(at));
+                    continue;
+                }
+                Ok(Some(Frame { message: HelperRequest::Connects { outside }, .. })) => {
+                    connects.ask(channels.remove(at), outside, notices.listener());
                     continue;
                 }
                 Ok(Some(Frame { message: request, .. })) => {
@@ -190,6 +201,9 @@ impl HelperServer {
             }
             HelperRequest::Listening => self.listening().map(HelperReply::Listening),
             HelperRequest::Cpu => Ok(HelperReply::Cpu(self.cpu_ns())),
+            HelperRequest::Reset { inode } => {
+                ConnectHandler::reset(self.launcher, inode).map(|()| HelperReply::Done)
+            }
             HelperRequest::Hide(paths) => self.covers.replace(paths).map(|()| HelperReply::Done),
             HelperRequest::OpenTun => {
                 return match open_tun() {
@@ -211,7 +225,9 @@ impl HelperServer {
                 Err("the helper of a run does not capture the host".to_owned())
             }
             // `serve` handles these requests, because it owns the channels.
-            HelperRequest::Channel | HelperRequest::Reports => Ok(HelperReply::Done),
+            HelperRequest::Channel | HelperRequest::Reports | HelperRequest::Connects { .. } => {
+                Ok(HelperReply::Done)
+            }
         };
         (done.unwrap_or_else(HelperReply::Refused), Vec::new())
     }
@@ -312,27 +328,38 @@ struct PendingEvents {
     channel: Option<usize>,
     /// The events of [`Notices::descriptors`].
     of_notices: Vec<PollFlags>,
+    /// The events of [`ConnectHandler::descriptors`].
+    of_connects: Vec<PollFlags>,
     /// The events of [`Covers::descriptors`].
     of_covers: Vec<PollFlags>,
 }
 
 /// Waits for a request of an agent, the kernel or the launcher.
-fn wait(channels: &[UnixStream], notices: &Notices, covers: &Covers) -> io::Result<PendingEvents> {
+fn wait(
+    channels: &[UnixStream],
+    notices: &Notices,
+    connects: &ConnectHandler,
+    covers: &Covers,
+) -> io::Result<PendingEvents> {
     let of_channels = channels.iter().map(AsFd::as_fd);
-    let all = of_channels.chain(notices.descriptors()).chain(covers.descriptors());
+    let of_calls = notices.descriptors().chain(connects.descriptors());
+    let all = of_channels.chain(of_calls).chain(covers.descriptors());
     let mut polled: Vec<_> = all.map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
-    let timeouts = [notices.timeout(), covers.timeout()].into_iter().flatten();
+    let timeouts = [notices.timeout(), connects.timeout(), covers.timeout()];
+    let timeouts = timeouts.into_iter().flatten();
     let timeout = timeouts.min_by_key(|timeout| (timeout.tv_sec, timeout.tv_nsec));
     match poll(&mut polled, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(errno) => return Err(errno.into()),
     }
     let (of_channels, others) = polled.split_at(channels.len());
-    let (of_notices, of_covers) = others.split_at(notices.descriptors().count());
+    let (of_notices, others) = others.split_at(notices.descriptors().count());
+    let (of_connects, of_covers) = others.split_at(connects.descriptors().count());
     let events = |polled: &[PollFd<'_>]| polled.iter().map(PollFd::revents).collect();
     Ok(PendingEvents {
         channel: of_channels.iter().position(|one| !one.revents().is_empty()),
         of_notices: events(of_notices),
+        of_connects: events(of_connects),
         of_covers: events(of_covers),
     })
 }

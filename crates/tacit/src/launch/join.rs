@@ -79,7 +79,7 @@ impl JoinedNetwork {
         for warning in &terms.warnings {
             warn(MessageId("run-policy"), warning);
         }
-        let running = Running { program: None, agent, helper };
+        let running = Running { program: None, agent, helper, needs_helper: false };
         Ok((ProtectedNetwork { network, running, name }, terms))
     }
 }

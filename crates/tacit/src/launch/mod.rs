@@ -14,6 +14,7 @@
 
 mod agent;
 mod arguments;
+mod connects;
 mod covers;
 mod enter;
 mod error;
@@ -35,7 +36,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
 
 use tacit_core::message_id::MessageId;
-use tacit_sys::spawn::{self, LauncherState, SpawnOptions};
+use tacit_sys::spawn::{self, ConnectCalls, LauncherState, SpawnOptions};
 use tacit_sys::{job, schedule};
 
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain_of, fail, print, warn};
@@ -44,6 +45,7 @@ use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
 use agent::Agent;
 pub use agent::control_of;
 pub use arguments::RunArgs;
+use arguments::{Orphans, PathArg};
 use enter::{Helper, Prepared};
 pub use error::RunError;
 use join::JoinedNetwork;
@@ -106,18 +108,22 @@ fn run_own(args: &RunArgs, source: &PolicySource) -> Result<ExitCode, RunError> 
         sockets: SocketSet::Held,
         covers_files: true,
     };
-    let terms = agent.enrol(enrolment, sockets)?;
+    let mut terms = agent.enrol(enrolment, sockets)?;
+    // A process that stays after the run could continue to use such a socket.
+    let stays = args.orphans == Orphans::Leave;
+    terms.hands_sockets &= args.path != Some(PathArg::Relay) && !stays;
     for warning in &terms.warnings {
         warn(MessageId("run-policy"), warning);
     }
     let mut command = command(args);
     command.env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
+    let needs_helper = terms.hands_sockets;
     let StartedProgram { child, mounts, files } =
         origin.start(command, &helper, terms, Some(channel.as_fd()))?;
     // The helper now has the filter's listener, or sees end of file if there is none.
     drop(channel);
     helper.keep_hidden(mounts, files);
-    let running = Running { program: Some(child.id()), agent, helper };
+    let running = Running { program: Some(child.id()), agent, helper, needs_helper };
     running.wait(&child, args.orphans)
 }
 
@@ -181,6 +187,10 @@ impl Origin {
         listener_to: Option<BorrowedFd<'_>>,
     ) -> Result<StartedProgram, RunError> {
         let cpus = cpus(&terms);
+        let connects = match terms.hands_sockets && listener_to.is_some() {
+            true => ConnectCalls::Notified,
+            false => ConnectCalls::Allowed,
+        };
         let (directories, files): (Vec<_>, Vec<_>) =
             terms.hide.into_iter().partition(|path| path.is_dir());
         let mut hidden: Vec<PathBuf> =
@@ -199,6 +209,7 @@ impl Origin {
             dies_with_parent: false,
             cpus: &cpus,
             listener_to,
+            connects,
         };
         tacit_sys::orphan::collect()
             .map_err(|error| RunError::SystemCall("collect orphans", error))?;

@@ -10,4 +10,6 @@ pub(super) struct Running {
     pub(super) program: Option<u32>,
     pub(super) agent: Agent,
     pub(super) helper: Helper,
+    /// Whether only this helper can answer the program's calls that connect.
+    pub(super) needs_helper: bool,
 }

@@ -69,6 +69,13 @@ impl Running {
             && process::try_wait(helper).is_ok_and(|ended| ended.is_some())
         {
             self.helper.forget();
+            if std::mem::take(&mut self.needs_helper) {
+                complain_of(
+                    MessageId("helper-ended"),
+                    "the helper process ended: new connections of the program fail, and open ones \
+                     continue\n    fix: start the program again",
+                );
+            }
             // Without an agent, no helper is needed.
             if self.agent.serves()
                 && let Err(error) = self.replace_helper()

@@ -249,6 +249,14 @@ impl HelperChannel {
         self.ask_for_one(HelperRequest::Channel).await
     }
 
+    /// Resets the connection of a socket that a program of the run has.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn reset(&self, inode: u32) -> io::Result<()> {
+        self.ask(HelperRequest::Reset { inode }).await.map(|_| ())
+    }
+
     /// Returns the processes that hold sockets of the run, in the order of the request; `None` if
     /// no visible process holds the socket.
     ///

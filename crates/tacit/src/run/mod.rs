@@ -13,6 +13,7 @@ pub mod listening;
 pub mod named;
 pub mod protocol;
 pub mod registry;
+mod relayed;
 mod scope;
 pub mod tunnels;
 
@@ -32,9 +33,10 @@ use capture::Capture;
 use channel::HelperChannel;
 use expected::Expectations;
 use host::HostNetwork;
-use protocol::SocketSet;
+use protocol::{RelayReason, SocketSet};
 
 pub use expected::{EXPECTED_MAX, Expected};
+pub use relayed::KnownReason;
 pub use scope::Scope;
 
 fn has_plan(sockets: SocketSet) -> bool {
@@ -145,6 +147,10 @@ pub struct Run {
     has_departed: AtomicBool,
     /// How often the agent has requested to hide files from its programs.
     hidings: AtomicU64,
+    /// Why the connections that programs are opening are relayed.
+    relayed: relayed::RelayReasons,
+    /// Whether the agent answers questions about the connections of its programs.
+    is_judged: AtomicBool,
 }
 
 impl Run {
@@ -184,6 +190,8 @@ impl Run {
             capture: OnceLock::new(),
             has_departed: AtomicBool::new(false),
             hidings: AtomicU64::new(0),
+            relayed: relayed::RelayReasons::default(),
+            is_judged: AtomicBool::new(false),
         }
     }
 
@@ -209,6 +217,23 @@ impl Run {
     /// Counts a request to hide files from its programs; returns the number of the request.
     pub fn begin_hiding(&self) -> u64 {
         self.hidings.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Records why a connection that a program opens to this address is relayed.
+    pub fn note_relayed(&self, remote: SocketAddr, reason: RelayReason) {
+        self.relayed.note(remote, reason);
+    }
+
+    /// The reason why a connection to this address is relayed, now or soon; `None` if its programs
+    /// get no sockets of the agent.
+    #[must_use]
+    pub fn why_relayed(&self, remote: SocketAddr) -> Option<KnownReason> {
+        self.is_judged.load(Ordering::Relaxed).then(|| self.relayed.of_connection(remote))
+    }
+
+    /// Records that the agent answers questions about the connections of its programs.
+    pub fn begin_judging(&self) {
+        self.is_judged.store(true, Ordering::Relaxed);
     }
 
     /// Records that a successor serves it: it does not learn what this agent learns from now on.

@@ -27,6 +27,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use rustix::net::{SendFlags, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::{Direction, Protocol};
@@ -119,6 +120,9 @@ pub struct RunTerms {
     /// Warnings that the launcher prints.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Whether the agent may give CMD sockets of its own network.
+    #[serde(default)]
+    pub hands_sockets: bool,
 }
 
 /// A request of the agent to the helper inside the run.
@@ -217,12 +221,147 @@ pub enum HelperRequest {
     OpenTun,
     /// Route the packets of tunnels, and no others, into a TUN device.
     Tunnels(TunnelPlan),
+    /// Ask on this channel about the connections that programs open ([`FromConnects`]); the agent
+    /// sends only [`ConnectAnswer`] on it.
+    Connects {
+        /// The number of the agent's network namespace.
+        outside: u64,
+    },
+    /// Reset the connection of a socket of the agent that a program has.
+    Reset {
+        /// The inode of the socket.
+        inode: u32,
+    },
     /// Make another channel, for a successor of the agent.
     #[serde(rename = "line")]
     Channel,
     /// Send a [`HelperReport`] on this channel for each kind of sockets that programs are refused;
     /// the agent sends no further request on it.
     Reports,
+}
+
+/// What a helper sends on the channel about connections that programs open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FromConnects {
+    /// May the program get a socket of the agent for this connection?
+    Question(ConnectQuestion),
+    /// The agent will be asked to relay a connection to this address, for this reason.
+    Relayed {
+        /// The address that the program connects to.
+        remote: SocketAddr,
+        /// The reason.
+        reason: RelayReason,
+    },
+    /// A program has the agent's socket.
+    Started {
+        /// The number of the question.
+        number: u64,
+        /// The address of the socket.
+        local: SocketAddr,
+        /// How far the connection is.
+        progress: ConnectProgress,
+    },
+    /// A program does not have the agent's socket, or not any more.
+    Ended {
+        /// The number of the question.
+        number: u64,
+        /// The error of `connect`; `None` if the agent relays the connection, or the program has
+        /// ended.
+        error: Option<i32>,
+    },
+}
+
+/// How far the connection of a program is when it has its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConnectProgress {
+    /// The destination has not answered yet.
+    Connecting,
+    /// The connection is established.
+    Established,
+}
+
+/// A question about a connection that a program opens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ConnectQuestion {
+    /// The number of the question, for the answer.
+    pub number: u64,
+    /// The address that the program connects to.
+    pub remote: SocketAddr,
+    /// Whether its socket is one for IPv6.
+    pub ipv6: bool,
+    /// Who connects.
+    pub owner: SocketOwner,
+}
+
+/// The agent's answer; a socket comes with it if the program gets one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ConnectAnswer {
+    /// The number of the question.
+    pub number: u64,
+    /// The address to which the socket has to be connected; `None` if the connection is not one
+    /// for a socket of the agent.
+    pub to: Option<SocketAddr>,
+}
+
+/// Why the agent relays a connection that its rule permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RelayReason {
+    /// The socket has an address of the run.
+    Bound,
+    /// The program gets signals for the socket.
+    Async,
+    /// An option of the socket cannot be transferred.
+    Option,
+    /// The process has another descriptor of the socket.
+    Dup,
+    /// The process has too many descriptors to look at.
+    Descriptors,
+    /// The socket is in an epoll instance in a way that cannot be moved.
+    Epoll,
+    /// The kernel does not provide what is needed.
+    Kernel,
+    /// The destination is this host itself.
+    Local,
+    /// The rule or the policy has `path = "relay"`.
+    Path,
+    /// The rule has `idle`.
+    Idle,
+    /// The rule is in audit mode.
+    Audit,
+    /// A trace is recording.
+    Trace,
+    /// A rule selects by the address of the program's socket.
+    Selector,
+    /// A limit of connections is reached.
+    Limit,
+}
+
+impl RelayReason {
+    /// The word in displays.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Bound => "bound",
+            Self::Async => "async",
+            Self::Option => "option",
+            Self::Dup => "dup",
+            Self::Descriptors => "descriptors",
+            Self::Epoll => "epoll",
+            Self::Kernel => "kernel",
+            Self::Local => "local",
+            Self::Path => "path",
+            Self::Idle => "idle",
+            Self::Audit => "audit",
+            Self::Trace => "trace",
+            Self::Selector => "selector",
+            Self::Limit => "limit",
+        }
+    }
 }
 
 /// A helper's report, on a channel that is for reports.
@@ -348,6 +487,20 @@ pub fn write(
     // of it.
     let sent = descriptor::send(socket, &bytes, descriptors)?;
     socket.write_all(bytes.get(sent..).unwrap_or_default())
+}
+
+/// Writes a short frame completely or not at all, without waiting for the reader; returns whether
+/// it was written.
+#[must_use]
+pub fn write_at_once(socket: &UnixStream, frame: &impl Serialize) -> bool {
+    let Ok(frame) = encode(frame) else { return false };
+    let sent = send(socket, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let is_whole = sent.is_ok_and(|bytes| bytes == frame.len());
+    if !is_whole && sent.is_ok() {
+        // After an incomplete frame the connection is useless; the reader sees end of file.
+        let _ = socket.shutdown(std::net::Shutdown::Both);
+    }
+    is_whole
 }
 
 /// Reads one frame from a blocking socket; `None`: the other side has ended.

@@ -228,6 +228,18 @@ impl Connection {
         meter::count(record.account(), counted);
     }
 
+    /// Sets the bytes of a connection whose bytes do not pass this process. Its messages are not
+    /// known.
+    pub fn set_totals(&self, sent: u64, received: u64) {
+        let set =
+            |to: &AtomicU64, total: u64| total.saturating_sub(to.swap(total, Ordering::Relaxed));
+        let record = &self.record;
+        let [sent, received] =
+            [set(&record.sent_bytes, sent), set(&record.received_bytes, received)];
+        let counted = [(Count::BytesSent, sent), (Count::BytesReceived, received)];
+        meter::count(record.account(), counted);
+    }
+
     /// Sets the number of KeyUpdate messages sent so far.
     pub fn count_rekeys(&self, rekeys: u32) {
         self.record.rekeys.store(rekeys, Ordering::Relaxed);

@@ -28,8 +28,8 @@ pub use failure::{Failure, Unreached};
 pub use quotas::{ConnectionOpener, QuotaExceeded, QuotaPermit, Quotas};
 pub use recheck::{Pass, Peers};
 pub use record::{
-    Closing, ConnectionRecord, ConnectionSockets, CurrentTls, Opening, Proxied, ScopeFacts,
-    TlsFacts,
+    Closing, ConnectionPath, ConnectionRecord, ConnectionSockets, CurrentTls, Opening, Proxied,
+    ScopeFacts, TlsFacts,
 };
 pub use refusals::{RefusalTable, RefusedName};
 pub use table::ConnectionTable;

@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 use crate::address;
 use crate::ledger::Account;
 use crate::live::LiveRule;
-use crate::run::protocol::SocketEnds;
-use crate::run::{Scope, Usage};
+use crate::run::protocol::{SocketEnds, SocketOwner};
+use crate::run::{KnownReason, Scope, Usage};
 use tacit_tls::recheck::TrustedPeer;
 use tacit_tls::verify::MappedIdentity;
 use tacit_tls::{CertificateFacts, NegotiatedParameters, PeerCheck};
@@ -112,6 +112,17 @@ pub struct ScopeFacts {
     pub moves: AtomicU8,
     /// Receives requests for TLS, if the program decides when TLS begins.
     pub tls_control: Option<Box<TlsControl>>,
+    /// How its bytes reach the destination.
+    pub path: ConnectionPath,
+}
+
+/// How the bytes of a connection reach its destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectionPath {
+    /// Through the agent, for this reason, if the rule allows another path.
+    Relay(Option<KnownReason>),
+    /// The program has a socket of the agent's network. The owner is the process that connected.
+    Handed(SocketOwner),
 }
 
 impl ScopeFacts {
@@ -269,6 +280,10 @@ impl ConnectionRecord {
     #[must_use]
     pub fn ends(&self) -> Option<SocketEnds> {
         let facts = self.scope.as_ref()?;
+        if self.handed_to().is_some() {
+            // Its socket is not in the network of the program.
+            return None;
+        }
         let (program, peer) = if facts.is_inbound {
             let sockets = self.sockets.get()?;
             let socket = sockets.upstream.upgrade()?;
@@ -288,6 +303,15 @@ impl ConnectionRecord {
                 Some(SocketEnds { protocol: self.protocol, program, peer })
             }
             _ => None,
+        }
+    }
+
+    /// The process that has the socket, if the program connected with a socket of the agent.
+    #[must_use]
+    pub fn handed_to(&self) -> Option<&SocketOwner> {
+        match &self.scope.as_ref()?.path {
+            ConnectionPath::Handed(owner) => Some(owner),
+            ConnectionPath::Relay(_) => None,
         }
     }
 

@@ -4,6 +4,7 @@
 //! This stage uses no socket, because the connection may not be accepted yet. A connection of a run
 //! is admitted while the agent still holds its SYN packet.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -21,9 +22,10 @@ use crate::ledger::{Account, meter};
 use crate::live::{Live, LiveAction, LiveRule, NoRule};
 use crate::net::Security;
 use crate::run::Scope;
+use crate::run::protocol::SocketOwner;
 use crate::session::{
-    Connection, ConnectionOpener, Opening, Proxied, QuotaExceeded, QuotaPermit, Quotas,
-    RefusedFlow, ScopeFacts, account,
+    Connection, ConnectionOpener, ConnectionPath, Opening, Proxied, QuotaExceeded, QuotaPermit,
+    Quotas, RefusedFlow, ScopeFacts, account,
 };
 
 use super::data::PendingDataConnection;
@@ -90,6 +92,39 @@ fn count(
     }
 }
 
+/// A connection that a rule permits and that is not open yet, with its permits.
+#[derive(Debug)]
+pub(super) struct ReservedConnection {
+    permitted: Permitted,
+    request: Request<'static>,
+}
+
+/// Takes the permits for a connection of a rule; `None` if a limit is reached.
+pub(super) fn reserve(
+    shared: &Shared,
+    rule: Arc<LiveRule>,
+    flow: Flow,
+    scope: Scope,
+) -> Option<ReservedConnection> {
+    if !fits(&rule.rule.form, Some(&scope)) {
+        return None;
+    }
+    let permit = Arc::clone(&shared.places).try_acquire_owned().ok()?;
+    let accepting = Ticks::default();
+    let request = Request { flow, scope: Some(scope), claim: None, permit, accepting };
+    let permitted = count(&shared.quotas, rule, &request).ok()?;
+    Some(ReservedConnection { permitted, request })
+}
+
+impl ReservedConnection {
+    /// Opens the connection of a socket that the program has.
+    pub(super) fn open(self, shared: &Shared, local: SocketAddr, owner: SocketOwner) -> Connection {
+        let Self { permitted, mut request } = self;
+        request.flow.local = local.into();
+        open_on(shared, permitted, request, ConnectionPath::Handed(owner))
+    }
+}
+
 /// Logs and records a packet that the kernel inside has refused.
 pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
     let run = scope.run();
@@ -111,6 +146,7 @@ pub(super) fn note_refused(shared: &Shared, mut flow: Flow, scope: Scope) {
 }
 
 /// A flow that a rule permits, within all limits.
+#[derive(Debug)]
 struct Permitted {
     rule: Arc<LiveRule>,
     counted: Option<QuotaPermit>,
@@ -150,6 +186,25 @@ fn fits(form: &RuleForm, scope: Option<&Scope>) -> bool {
 }
 
 fn open(shared: &Shared, permitted: Permitted, request: Request<'_>) -> Connection {
+    let is_relayed = matches!(permitted.rule.action, LiveAction::Permit)
+        && request.flow.direction == Direction::Outbound;
+    let run = request.scope.as_ref().filter(|_| is_relayed).map(Scope::run);
+    let reason = run.and_then(|run| run.why_relayed(dialled(&request.flow)?));
+    open_on(shared, permitted, request, ConnectionPath::Relay(reason))
+}
+
+/// The address that the program connects to.
+fn dialled(flow: &Flow) -> Option<SocketAddr> {
+    let Address::Inet(remote) = flow.remote else { return None };
+    Some(flow.alias.map_or(remote, |alias| SocketAddr::new(alias, remote.port())))
+}
+
+fn open_on(
+    shared: &Shared,
+    permitted: Permitted,
+    request: Request<'_>,
+    path: ConnectionPath,
+) -> Connection {
     let Permitted { rule, counted } = permitted;
     let Request { flow, scope, claim, permit, .. } = request;
     let accepted = if rule.rule.tls_arrives() { Security::Tls } else { Security::Clear };
@@ -158,7 +213,8 @@ fn open(shared: &Shared, permitted: Permitted, request: Request<'_>) -> Connecti
         let tls_control = rule.is_controlled().then(Box::default);
         let names = flow.remote_names;
         let moves = AtomicU8::new(0);
-        Box::new(ScopeFacts { scope, is_inbound, names, alias: flow.alias, moves, tls_control })
+        let alias = flow.alias;
+        Box::new(ScopeFacts { scope, is_inbound, names, alias, moves, tls_control, path })
     });
     let program = flow.program;
     let client = flow.remote;
@@ -203,6 +259,7 @@ pub(super) fn admit_data(
             alias: facts.alias,
             moves: AtomicU8::new(0),
             tls_control: None,
+            path: ConnectionPath::Relay(None),
         })
     });
     let opening = Opening {

@@ -380,7 +380,12 @@ fn captured(
 }
 
 /// The flow of a program's connection.
-fn flow_of_program(scope: &Scope, protocol: Protocol, local: Address, mut remote: Address) -> Flow {
+pub(super) fn flow_of_program(
+    scope: &Scope,
+    protocol: Protocol,
+    local: Address,
+    mut remote: Address,
+) -> Flow {
     let mut remote_names = Vec::new();
     let mut alias = None;
     let mut is_shared = false;

@@ -22,6 +22,7 @@ pub mod intercept;
 
 mod dial;
 pub mod establish;
+pub mod handed;
 mod header;
 mod starttls_driver;
 

@@ -26,6 +26,7 @@ mod datagrams;
 mod difference;
 mod faults;
 mod ftp;
+mod handed;
 mod hidden;
 mod host;
 mod import;

@@ -42,6 +42,7 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
         audited: None,
         idle: None,
         answers: Answers::Destination,
+        path: None,
         position,
     }
 }

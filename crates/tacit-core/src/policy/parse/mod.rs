@@ -115,6 +115,7 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let engine = engine::read(top);
     let limits = limits(top);
     let host = host::read(top);
+    let path = rule::path(top);
     let rules = rules(top, &names, agent.as_ref(), host.as_ref().and_then(Option::as_ref));
     if rules.is_some() {
         // A rule with an error may use a table that now seems unused.
@@ -152,6 +153,7 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
         engine,
         host: host?,
         limits: limits?,
+        path: path?.unwrap_or_default(),
         includes,
         included: Vec::new(),
     })

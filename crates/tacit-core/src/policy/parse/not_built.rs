@@ -6,5 +6,4 @@
 use crate::policy::text::PlannedKey;
 
 /// Planned keys of a rule.
-pub(super) const RULE: &[PlannedKey] =
-    &[PlannedKey { key: "path", instead: "remove the key: tacit relays every connection" }];
+pub(super) const RULE: &[PlannedKey] = &[];

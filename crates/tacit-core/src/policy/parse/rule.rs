@@ -12,7 +12,7 @@ use super::words::Scope;
 use super::{address, value, when};
 use crate::flow::{Direction, Protocol};
 use crate::message_id::MessageId;
-use crate::policy::rule::{Action, Answers, Deny, ForwardRule, Rule, RuleForm};
+use crate::policy::rule::{Action, Answers, Deny, ForwardRule, PathChoice, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
 use crate::policy::target::{Connect, Target};
@@ -52,6 +52,7 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
         .map_or(Some(None), |value| value::duration(&value, IDLE_MIN, IDLE_MAX).map(Some));
     let words = [("destination", Answers::Destination), ("any", Answers::Any)];
     let answers = table.value("answers").map_or(Some(None), |value| value.choice(&words).map(Some));
+    let path = path(&table);
     let position = table.report.position(table.at.start);
     let rule = Rule {
         name: name?.to_owned(),
@@ -63,12 +64,14 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
         log: log?,
         idle: idle?,
         answers: answers?.unwrap_or_default(),
+        path: path?,
         position,
     };
     let sound = check_protocol(&table, &rule)
         & check_prohibited(&table, &rule)
         & check_idle(&table, &rule)
         & check_answers(&table, &rule)
+        & check_path(&table, &rule)
         & forward::check_clear(&table, &rule)
         & forward::check_send_proxy(&table, &rule);
     let rule = match mode? {
@@ -399,6 +402,23 @@ fn check_answers(table: &TomlTable<'_>, rule: &Rule) -> bool {
                true";
     table.report.error(MessageId("conflicting-keys"), &answers.name_at, message, fix);
     false
+}
+
+/// Reads `path`. The outer `None` means that an error was reported.
+pub(super) fn path(table: &TomlTable<'_>) -> Option<Option<PathChoice>> {
+    table.value("path").map_or(Some(None), |value| value.choice(&PathChoice::WORDS).map(Some))
+}
+
+/// Only connections that the agent neither protects nor refuses can have another path.
+fn check_path(table: &TomlTable<'_>, rule: &Rule) -> bool {
+    let is_wrong = rule.path.is_some() && !rule.permits_connections();
+    if is_wrong && let Some(path) = table.value("path") {
+        let message = "`path` applies only to TCP connections that programs of a run may open in \
+                       clear";
+        let fix = "remove the key, or set direction = \"outbound\" and permit = true";
+        table.report.error(MessageId("conflicting-keys"), &path.name_at, message, fix);
+    }
+    !is_wrong
 }
 
 /// A rule that permits by name is only as secure as DNS.

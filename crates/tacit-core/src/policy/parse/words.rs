@@ -140,7 +140,7 @@ impl From<Scope> for TableSchema {
 
 const POLICY: &[&str] = &[
     "version", "include", "identity", "trust", "map", "ike", "agent", "engine", "host", "limits",
-    "rule",
+    "path", "rule",
 ];
 
 const IKE: &[&str] = &[
@@ -210,6 +210,7 @@ const RULE: &[&str] = &[
     "log",
     "idle",
     "answers",
+    "path",
     "listen",
     "connect",
     "order",

@@ -192,6 +192,7 @@ fn rule() -> impl Strategy<Value = Rule> {
             log: false,
             idle: None,
             answers: Answers::default(),
+            path: None,
             position: SourcePosition::default(),
         }
     })

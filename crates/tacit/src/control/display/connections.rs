@@ -18,7 +18,7 @@ use tacit_tls::verify::{PeerIdentity, identity};
 use crate::clock::Rfc3339;
 use crate::live::Live;
 use crate::run::protocol::SocketOwner;
-use crate::session::{ConnectionRecord, ConnectionTable, TlsFacts};
+use crate::session::{ConnectionPath, ConnectionRecord, ConnectionTable, TlsFacts};
 
 use super::{VERSION, client_cert, owners, role};
 
@@ -326,7 +326,7 @@ fn connection(
         run: run_of(record, owner),
         role: role(&record.rule).map(str::to_owned),
         protocol: record.protocol,
-        path: "relay".to_owned(),
+        path: path_of(record),
         starttls,
         controlled: record.tls_control().map(|_| record.state()),
         state: if record.is_open() { "open" } else { "setting-up" }.to_owned(),
@@ -348,6 +348,19 @@ fn connection(
     }
 }
 
+/// How its bytes reach the destination: `relay`, with the reason if the rule allows another path,
+/// or `handed`.
+fn path_of(record: &ConnectionRecord) -> String {
+    match record.scope.as_ref().map(|facts| &facts.path) {
+        Some(ConnectionPath::Handed(_)) => "handed".to_owned(),
+        Some(ConnectionPath::Relay(Some(reason))) => match reason.get() {
+            Some(reason) => format!("relay ({})", reason.word()),
+            None => "relay".to_owned(),
+        },
+        Some(ConnectionPath::Relay(None)) | None => "relay".to_owned(),
+    }
+}
+
 fn run_of(record: &ConnectionRecord, owner: Option<&SocketOwner>) -> Option<ConnectionRun> {
     let facts = record.scope.as_ref()?;
     let run = facts.scope.run();
@@ -361,7 +374,7 @@ fn run_of(record: &ConnectionRecord, owner: Option<&SocketOwner>) -> Option<Conn
         direction: if facts.is_inbound { "inbound" } else { "outbound" }.to_owned(),
         names: facts.names.clone(),
         alias: facts.alias,
-        program: owner.and_then(|owner| {
+        program: owner.or_else(|| record.handed_to()).and_then(|owner| {
             let name = owner.program.as_ref().and_then(name);
             Some(ConnectionProgram { pid: owner.pid?, path: owner.program.clone(), name })
         }),

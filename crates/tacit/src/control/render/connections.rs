@@ -34,7 +34,7 @@ const NARROW: [(usize, Column); 10] = [
     (7, ("AGE", |c| Some(format!("{}s", c.age_s)))),
 ];
 
-const WIDE: [Column; 21] = [
+const WIDE: [Column; 22] = [
     ("ID", |c| Some(c.id.to_string())),
     ("RULE", |c| Some(c.rule.clone())),
     ("ROLE", |c| c.role.clone()),
@@ -42,6 +42,7 @@ const WIDE: [Column; 21] = [
     ("POLICY", |c| Some(c.policy.clone())),
     ("LOCAL", |c| Some(c.local.to_string())),
     ("REMOTE", |c| Some(c.origin().to_string())),
+    ("PATH", |c| Some(c.path.clone())),
     ("CONNECT", |c| c.connect.as_ref().map(ToString::to_string)),
     ("RUN", |c| c.run.as_ref().map(|run| run.name.clone())),
     ("PROGRAM", ConnectionDisplay::program),

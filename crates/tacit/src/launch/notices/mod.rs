@@ -1,5 +1,6 @@
-//! Answers the kernel's notifications about sockets that a program must not create, and reports
-//! each refusal to the agent.
+//! Receives the kernel's notifications about calls of a program. Answers those about sockets that
+//! the program must not create, and reports each refusal to the agent. The others are about
+//! connections, which `connects/` handles.
 //!
 //! ```text
 //!   kernel ── Listener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
@@ -23,12 +24,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFlags, Timespec};
-use rustix::net::{SendFlags, send};
 use tacit_core::refusal::RefusedSocketKind;
 use tacit_sys::descriptor;
-use tacit_sys::spawn::{Call, NotifyListener, RefusedCall};
+use tacit_sys::spawn::{Call, NotifiedCall, NotifyListener, NotifyReply, RefusedCall};
 
-use crate::run::protocol::{self, HelperReport, RefusedSocket};
+use super::connects::ConnectHandler;
+use crate::run::protocol::{HelperReport, RefusedSocket, write_at_once};
 
 /// Minimum time between two reports of one kind of socket.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -115,18 +116,26 @@ impl Notices {
     }
 
     /// Handles the events of [`Self::descriptors`].
-    pub(super) fn serve(&mut self, events: &[PollFlags]) {
+    pub(super) fn serve(&mut self, events: &[PollFlags], connects: &mut ConnectHandler) {
         let (source, reporters) = events.split_at(usize::from(self.can_come()).min(events.len()));
         // Agents send nothing here: an event means that the agent has closed the connection.
         let mut ended = reporters.iter().map(|event| !event.is_empty());
         self.reporters.retain(|_| !ended.next().unwrap_or(false));
         if let Some(event) = source.first().filter(|event| !event.is_empty()) {
-            self.serve_source(*event);
+            self.serve_source(*event, connects);
         }
         self.report_due(Instant::now());
     }
 
-    fn serve_source(&mut self, event: PollFlags) {
+    /// The listener, while programs run.
+    pub(super) fn listener(&mut self) -> Option<&mut NotifyListener> {
+        match &mut self.source {
+            Source::Listening(listener) => Some(listener),
+            Source::None | Source::Awaited(_) => None,
+        }
+    }
+
+    fn serve_source(&mut self, event: PollFlags, connects: &mut ConnectHandler) {
         self.source = match std::mem::take(&mut self.source) {
             Source::None => Source::None,
             Source::Awaited(from) => match receive(&from) {
@@ -138,7 +147,7 @@ impl Notices {
             },
             Source::Listening(mut listener) => {
                 let served = if event.contains(PollFlags::IN) {
-                    self.answer_one(&mut listener)
+                    self.answer_one(&mut listener, connects)
                 } else {
                     // All programs have ended.
                     Err(io::ErrorKind::UnexpectedEof.into())
@@ -150,9 +159,16 @@ impl Notices {
     }
 
     /// Reports before answering: the answer may end the program, and with it the run.
-    fn answer_one(&mut self, listener: &mut NotifyListener) -> io::Result<()> {
+    fn answer_one(
+        &mut self,
+        listener: &mut NotifyListener,
+        connects: &mut ConnectHandler,
+    ) -> io::Result<()> {
         let Some(call) = listener.take()? else { return Ok(()) };
-        if let Some(socket) = socket_of(call.call) {
+        let NotifiedCall::Refused(refused) = call.call else {
+            return connects.take(listener, call);
+        };
+        if let Some(socket) = socket_of(refused) {
             let now = Instant::now();
             let refused = self.refused.entry(socket).or_default();
             refused.times = refused.times.saturating_add(1);
@@ -161,17 +177,19 @@ impl Notices {
                 self.report_due(now);
             }
         }
-        listener.answer(&call)
+        listener.reply(&call, NotifyReply::Error(refused.errno()))
     }
 
     fn report_due(&mut self, now: Instant) {
         let Some(reporter) = self.reporters.last() else { return };
         if self.is_unreported {
-            self.is_unreported = !write(reporter, &HelperReport::Unreported);
+            self.is_unreported = !write_at_once(reporter, &HelperReport::Unreported);
         }
         if let Some(reason) = self.not_hidden.take() {
             let report = HelperReport::NotHidden(reason);
-            if let (false, HelperReport::NotHidden(reason)) = (write(reporter, &report), report) {
+            if let (false, HelperReport::NotHidden(reason)) =
+                (write_at_once(reporter, &report), report)
+            {
                 self.not_hidden = Some(reason);
             }
         }
@@ -181,7 +199,7 @@ impl Notices {
             }
             let Refused { times, program, .. } = refused;
             let report = RefusedSocket { socket: *socket, times: *times, program: program.clone() };
-            if !write(reporter, &HelperReport::Refused(report)) {
+            if !write_at_once(reporter, &HelperReport::Refused(report)) {
                 return;
             }
             refused.times = 0;
@@ -208,19 +226,6 @@ fn socket_of(call: RefusedCall) -> Option<RefusedSocketKind> {
 fn program_of(listener: &NotifyListener, call: &Call) -> Option<PathBuf> {
     let program = std::fs::read_link(format!("/proc/{}/exe", call.thread)).ok();
     program.filter(|_| listener.is_waiting(call))
-}
-
-/// Writes a report completely or not at all; returns whether it was written. It does not wait for
-/// the agent, because the program waits for the helper.
-fn write(reporter: &UnixStream, report: &HelperReport) -> bool {
-    let Ok(frame) = protocol::encode(report) else { return false };
-    let sent = send(reporter, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    let is_whole = sent.is_ok_and(|bytes| bytes == frame.len());
-    if !is_whole && sent.is_ok() {
-        // After an incomplete frame the connection is useless; the agent sees end of file.
-        let _ = reporter.shutdown(std::net::Shutdown::Both);
-    }
-    is_whole
 }
 
 #[cfg(test)]

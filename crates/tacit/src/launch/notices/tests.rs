@@ -1,6 +1,6 @@
 use super::*;
 
-use crate::run::protocol::Frame;
+use crate::run::protocol::{self, Frame};
 
 fn note(notices: &mut Notices, family: u32, now: Instant) {
     let refused = notices.refused.entry(RefusedSocketKind::of_family(family)).or_default();
@@ -92,7 +92,8 @@ fn a_program_without_a_listener_is_reported_once() {
     notices.report_on(far);
     assert!(notices.can_come());
     drop(launcher);
-    notices.serve(&[PollFlags::IN | PollFlags::HUP, PollFlags::empty()]);
+    let events = [PollFlags::IN | PollFlags::HUP, PollFlags::empty()];
+    notices.serve(&events, &mut ConnectHandler::default());
     assert!(!notices.can_come());
     let report = protocol::read::<HelperReport>(&near).unwrap().unwrap().message;
     assert_eq!(report, HelperReport::Unreported);

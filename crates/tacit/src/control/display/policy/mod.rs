@@ -318,6 +318,10 @@ fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> Polic
         };
         settings.add("answers", word, rule.answers == Answers::default());
     }
+    if rule.permits_connections() {
+        let path = rule.path.unwrap_or(policy.path);
+        settings.add("path", path.word(), rule.path.is_none());
+    }
     let table = settings.table("[[rule]]", Some(&rule.name));
     match position {
         Some(position) => table.at(policy, position),

@@ -1,0 +1,202 @@
+//! Reports how many bytes TCP sockets have transferred, also those of other processes: at any time
+//! for an open socket, and once when a socket is destroyed.
+//!
+//! The kernel destroys a socket when no process has it open and its connection has ended. It counts
+//! the end of the stream (FIN) as a byte.
+//!
+//! Limit: of sockets that are destroyed faster than they are read, the kernel drops some
+//! ([`Destroyed::Lost`]).
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::netlink::{self as families, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+
+use super::diag::{self, SOCK_DIAG_BY_FAMILY};
+use super::error::Error;
+use super::message::{NetlinkRequest, answers};
+use super::protocol::IpProtocol;
+use super::socket::{Netlink, ReplyCount};
+
+/// How much a TCP socket has transferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpUsage {
+    /// The number of the socket, which no other socket has.
+    pub cookie: u64,
+    /// Whether its connection is or was established.
+    pub was_established: bool,
+    /// Bytes that it has sent.
+    pub sent_bytes: u64,
+    /// Bytes that it has received. After the end of the connection this is one less than the kernel
+    /// counts, for the FIN of the peer; so it is one too few if the peer has sent none.
+    pub received_bytes: u64,
+}
+
+/// A message about destroyed sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destroyed {
+    /// A socket was destroyed.
+    Socket(TcpUsage),
+    /// The kernel has dropped messages.
+    Lost,
+}
+
+/// Opens a socket on which the kernel reports each TCP socket of the network namespace that is
+/// destroyed.
+///
+/// # Errors
+/// The error of `socket` or `bind`.
+pub fn watch_destroyed() -> io::Result<OwnedFd> {
+    let family = AddressFamily::NETLINK;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let protocol = Some(families::SOCK_DIAG);
+    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
+    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, DESTROY_GROUPS))?;
+    Ok(socket)
+}
+
+/// Reads the next message about a destroyed socket; `None` if none waits.
+///
+/// # Errors
+/// The error of `recv`.
+pub fn next_destroyed(watched: BorrowedFd<'_>) -> io::Result<Option<Destroyed>> {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    loop {
+        let count = match rustix::net::recv(watched, &mut bytes[..], RecvFlags::empty()) {
+            Ok((_, count)) => count.min(bytes.len()),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::NOBUFS) => return Ok(Some(Destroyed::Lost)),
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let first = answers(&bytes[..count]).find_map(Result::ok);
+        if let Some(usage) = first.and_then(|message| usage_of(message.payload)) {
+            return Ok(Some(Destroyed::Socket(usage)));
+        }
+    }
+}
+
+/// Reads the usage of an open socket; `None` if there is none with these addresses.
+///
+/// # Errors
+/// The error of the netlink socket.
+pub fn of_socket(
+    diag: &mut Netlink,
+    local: SocketAddr,
+    peer: SocketAddr,
+) -> Result<Option<TcpUsage>, Error> {
+    let mut body = diag::request(IpProtocol::Tcp, u32::MAX, local, peer);
+    body[EXTENSIONS_AT] = WITH_INFO;
+    let step = "reading the counters of a socket";
+    let question = NetlinkRequest::new(step, SOCK_DIAG_BY_FAMILY, 0).fixed(&body);
+    let mut found = None;
+    let asked = diag.ask(question, ReplyCount::One, |answer| {
+        found = usage_of(answer);
+        Ok(())
+    });
+    match asked {
+        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
+        asked => asked.map(|()| found),
+    }
+}
+
+/// Parses an `inet_diag_msg` with the attribute `INET_DIAG_INFO`.
+fn usage_of(message: &[u8]) -> Option<TcpUsage> {
+    let cookie = message.get(COOKIE_AT..).and_then(|rest| rest.first_chunk())?;
+    let info = diag::attribute(message, INET_DIAG_INFO)?;
+    // The offsets are those of `tcp_info` in <linux/tcp.h>. An older kernel sends fewer fields.
+    let number = |at: usize| {
+        info.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |one| u64::from_ne_bytes(*one))
+    };
+    let [acknowledged, received, sent, sent_again] = [120, 128, 200, 208].map(number);
+    let state = *info.first()?;
+    let has_fin = !HAVE_NO_FIN.contains(&state);
+    Some(TcpUsage {
+        cookie: u64::from_ne_bytes(*cookie),
+        // The SYN counts as a byte.
+        was_established: acknowledged > 0,
+        sent_bytes: sent.saturating_sub(sent_again),
+        received_bytes: received.saturating_sub(u64::from(has_fin)),
+    })
+}
+
+/// `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY` as bits.
+const DESTROY_GROUPS: u32 = 1 << 0 | 1 << 2;
+/// Has room for some thousand sockets; the system may limit this size.
+const BUFFER_BYTES: usize = 4 * 1024 * 1024;
+/// The kernel sends less than 600 bytes for each socket.
+const MESSAGE_BYTES_MAX: usize = 2048;
+/// The offset of the extensions in a request.
+const EXTENSIONS_AT: usize = 2;
+/// The extension `INET_DIAG_INFO` as a bit.
+const WITH_INFO: u8 = 1 << 1;
+const INET_DIAG_INFO: u16 = 2;
+/// The offset of the cookie in an `inet_diag_msg`.
+const COOKIE_AT: usize = 44;
+/// The states before the FIN of the peer: `ESTABLISHED`, `SYN_SENT`, `SYN_RECV`, `FIN_WAIT1` and
+/// `FIN_WAIT2`.
+const HAVE_NO_FIN: [u8; 5] = [1, 2, 3, 4, 5];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::Subsystem;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn bytes_are_counted_exactly_while_a_socket_is_open_and_when_it_is_destroyed() {
+        let watched = watch_destroyed().unwrap();
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(any).unwrap();
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut server = listener.accept().unwrap().0;
+            client.write_all(&[1; 70_000]).unwrap();
+            server.read_exact(&mut [0; 70_000]).unwrap();
+            server.write_all(b"answer").unwrap();
+            client.read_exact(&mut [0; 6]).unwrap();
+            let cookie = rustix::net::sockopt::socket_cookie(&client).unwrap();
+            let wanted =
+                TcpUsage { cookie, was_established: true, sent_bytes: 70_000, received_bytes: 6 };
+            let [local, peer] = [client.local_addr(), client.peer_addr()].map(Result::unwrap);
+            let mut diag = Netlink::open(Subsystem::SocketDiagnosis).unwrap();
+            assert_eq!(of_socket(&mut diag, local, peer).unwrap(), Some(wanted));
+            drop(server);
+            assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+            assert_eq!(of_socket(&mut diag, local, peer).unwrap(), Some(wanted), "after the FIN");
+            drop(client);
+            assert_eq!(find(&watched, cookie), wanted);
+            assert_eq!(of_socket(&mut diag, local, peer).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn a_socket_that_was_refused_was_not_established() {
+        let watched = watch_destroyed().unwrap();
+        let socket = crate::handed::new_tcp(crate::IpVersion::V4).unwrap();
+        let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
+        let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let _ = crate::handed::connect(socket.as_fd(), crate::IpVersion::V4, nowhere);
+        drop(socket);
+        let found = find(&watched, cookie);
+        assert_eq!((found.was_established, found.sent_bytes, found.received_bytes), (false, 0, 0));
+    }
+
+    fn find(watched: &OwnedFd, cookie: u64) -> TcpUsage {
+        loop {
+            let mut polled = [PollFd::new(watched, PollFlags::IN)];
+            let wait = Timespec { tv_sec: 10, tv_nsec: 0 };
+            assert_eq!(poll(&mut polled, Some(&wait)).unwrap(), 1, "no message");
+            match next_destroyed(watched.as_fd()).unwrap() {
+                Some(Destroyed::Socket(usage)) if usage.cookie == cookie => return usage,
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Examines the socket and the address of a call, without changing anything.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use tacit_sys::IpVersion;
+use tacit_sys::handed::{self, Caller, Descriptors, Destination, SocketOptions};
+use tacit_sys::socket;
+use tacit_sys::spawn::{Call, NotifyReply};
+
+use super::{ConnectHandler, ProgramSocket, Templates, errno, index};
+use crate::run::protocol::RelayReason;
+
+/// The longest address that the kernel accepts, `sockaddr_storage`.
+const ADDRESS_BYTES_MAX: usize = 128;
+
+/// The network to which a TCP socket of a program belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The network namespace of the run.
+    Inside,
+    /// The agent's network.
+    Handed,
+}
+
+/// What was found under a descriptor number.
+pub(super) enum Examined {
+    /// A TCP socket of the run or of the agent.
+    Tcp(Caller, ProgramSocket),
+    /// Something else, for which the reply is this.
+    Replied(NotifyReply),
+}
+
+impl ConnectHandler {
+    /// Examines the socket of a call.
+    pub(super) fn examine(&mut self, call: &Call, number: i32) -> Examined {
+        let Ok(caller) = Caller::open(call.thread) else {
+            return Examined::Replied(self.unknown());
+        };
+        let file = match caller.descriptor(number) {
+            Ok(file) => file,
+            Err(error) if error.raw_os_error() == Some(errno::EBADF) => {
+                return Examined::Replied(NotifyReply::Error(errno::EBADF));
+            }
+            Err(_) => return Examined::Replied(self.unknown()),
+        };
+        let Some(version) = handed::tcp_version(file.as_fd()) else {
+            return Examined::Replied(NotifyReply::Proceed);
+        };
+        let found = handed::namespace_cookie(file.as_fd())
+            .and_then(|cookie| Ok((cookie, handed::status_flags(file.as_fd())?)));
+        let Ok((cookie, flags)) = found else { return Examined::Replied(self.unknown()) };
+        let origin = if Some(cookie) == self.outside {
+            Origin::Handed
+        } else if Some(cookie) == self.inside() {
+            Origin::Inside
+        } else {
+            return Examined::Replied(NotifyReply::Proceed);
+        };
+        Examined::Tcp(caller, ProgramSocket { number, file, version, origin, flags })
+    }
+
+    /// The reply to a call that cannot be examined. If a program has a socket of the agent, the
+    /// call may be about that socket.
+    fn unknown(&self) -> NotifyReply {
+        if self.has_handed { NotifyReply::Error(errno::EACCES) } else { NotifyReply::Proceed }
+    }
+
+    /// The number of the run's network namespace, in which the helper is.
+    fn inside(&mut self) -> Option<u64> {
+        if self.inside.is_none() {
+            let socket = handed::new_tcp(IpVersion::V4).ok()?;
+            self.inside = handed::namespace_cookie(socket.as_fd()).ok();
+        }
+        self.inside
+    }
+
+    /// Why a socket cannot be replaced, if it cannot.
+    pub(super) fn doubt(&mut self, caller: &Caller, own: &ProgramSocket) -> Option<RelayReason> {
+        let file = own.file.as_fd();
+        let local = socket::local_address(file).ok();
+        let local = local.and_then(|local| SocketAddr::try_from(local).ok());
+        if local.is_none_or(|local| local.port() != 0 || !local.ip().is_unspecified()) {
+            return Some(RelayReason::Bound);
+        }
+        if own.flags.is_asynchronous {
+            return Some(RelayReason::Async);
+        }
+        let options = SocketOptions::read(file, own.version);
+        let Ok(fresh) = self.fresh.of(own.origin, own.version) else {
+            return Some(RelayReason::Kernel);
+        };
+        if fresh.is_some_and(|fresh| !options.can_transfer(fresh)) {
+            return Some(RelayReason::Option);
+        }
+        match caller.duplicates(file, own.number) {
+            Ok(Descriptors::Single) => None,
+            Ok(Descriptors::Duplicated) => Some(RelayReason::Dup),
+            Ok(Descriptors::TooMany) => Some(RelayReason::Descriptors),
+            Err(_) => Some(RelayReason::Kernel),
+        }
+    }
+}
+
+impl Templates {
+    /// The options of a fresh socket; `None` if no socket of the agent is known.
+    ///
+    /// # Errors
+    /// The error of `socket`.
+    pub(super) fn of(
+        &mut self,
+        origin: Origin,
+        version: IpVersion,
+    ) -> io::Result<Option<&SocketOptions>> {
+        let at = index(version);
+        match origin {
+            Origin::Handed => Ok(self.outside[at].as_ref()),
+            Origin::Inside => {
+                if self.inside[at].is_none() {
+                    let socket = handed::new_tcp(version)?;
+                    self.inside[at] = Some(SocketOptions::read(socket.as_fd(), version));
+                }
+                Ok(self.inside[at].as_ref())
+            }
+        }
+    }
+}
+
+/// Reads the address of a `connect` call. The error is the kernel's reply to an unreadable one.
+pub(super) fn read_destination(
+    caller: &Caller,
+    address: u64,
+    length: i32,
+    version: IpVersion,
+) -> Result<Destination, NotifyReply> {
+    let length = usize::try_from(length).ok().filter(|length| *length <= ADDRESS_BYTES_MAX);
+    let length = length.ok_or(NotifyReply::Error(errno::EINVAL))?;
+    let mut bytes = [0; ADDRESS_BYTES_MAX];
+    match caller.read_memory(address, &mut bytes[..length]) {
+        Ok(read) if read == length => Ok(handed::destination(&bytes[..length], version)),
+        _ => Err(NotifyReply::Error(errno::EFAULT)),
+    }
+}
+
+/// Whether an address may be outside of the run: loopback is the run's own.
+pub(super) fn is_elsewhere(remote: SocketAddr) -> bool {
+    !remote.ip().is_loopback() && !remote.ip().is_unspecified()
+}
+
+/// The reply with the error of a system call.
+pub(super) fn reply_of(error: &io::Error) -> NotifyReply {
+    NotifyReply::Error(error.raw_os_error().unwrap_or(errno::EACCES))
+}

@@ -1,0 +1,20 @@
+//! Gives programs of runs sockets of the agent's network for connections that a rule permits, and
+//! accounts for these connections. Their bytes do not pass the agent.
+//!
+//! ```text
+//!   helper ── question ──> judge ── the rule permits, path = "auto" ──> new socket ──> helper
+//!          ── started ───> record in the table of connections
+//!   kernel ── socket destroyed, with its counters ──> end of the record
+//! ```
+//!
+//! The agent keeps no duplicate of the socket, because then the program could not close its
+//! connection. So the agent reads counters by socket diagnosis, and lets the helper reset a
+//! connection.
+//!
+//! Limits: `judge::PENDING_MAX` sockets for which the helper has not reported a result.
+
+mod judge;
+mod table;
+
+pub use judge::ConnectJudge;
+pub use table::HandedConnections;

@@ -1,0 +1,350 @@
+//! Keeps the connections of sockets that programs have, until the kernel reports their end.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tacit_sys::handed::SocketIdentity;
+use tacit_sys::netlink::usage::{self, Destroyed, TcpUsage};
+use tacit_sys::netlink::{Netlink, Subsystem};
+use tacit_sys::watch::{Watched, watch};
+use tokio::io::Interest;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::log::{Event, Log};
+use crate::run::Run;
+use crate::run::protocol::ConnectProgress;
+use crate::session::{Connection, ConnectionEnd, ConnectionSockets, Failure, Unreached, account};
+
+/// How often the agent looks whether connections are established.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often it does so for connections that are not established soon.
+const LATE_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How many destroyed sockets are read without a pause.
+const READ_AT_ONCE_MAX: usize = 256;
+
+/// All connections of handed sockets. Belongs to the control thread.
+#[derive(Debug)]
+pub struct HandedConnections {
+    log: Log,
+    state: RefCell<State>,
+    /// Wakes the task when a connection has started.
+    started: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: HashMap<u64, HandedConnection>,
+    /// The sockets of answers, which may be destroyed before the helper reports that they are used.
+    expected: HashSet<u64>,
+    /// Those of them that were destroyed.
+    early: HashMap<u64, TcpUsage>,
+    diagnosis: Option<Netlink>,
+}
+
+/// A connection that a program has started.
+#[derive(Debug)]
+pub(super) struct StartedConnection {
+    pub(super) connection: Connection,
+    pub(super) identity: SocketIdentity,
+    pub(super) local: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) asked: Instant,
+}
+
+#[derive(Debug)]
+struct HandedConnection {
+    started: StartedConnection,
+    run: std::sync::Weak<Run>,
+    number: u64,
+    is_established: bool,
+    /// Ends with the connection.
+    closing: Option<AbortHandle>,
+}
+
+impl Drop for HandedConnection {
+    fn drop(&mut self) {
+        if let Some(closing) = &self.closing {
+            closing.abort();
+        }
+    }
+}
+
+impl HandedConnections {
+    /// An empty table.
+    #[must_use]
+    pub fn new(log: Log) -> Rc<Self> {
+        Rc::new(Self { log, state: RefCell::default(), started: Notify::new() })
+    }
+
+    /// Receives the ends of connections until the table is dropped.
+    ///
+    /// # Errors
+    /// The kernel does not report them.
+    pub fn watch(self: &Rc<Self>) -> io::Result<()> {
+        let destroyed = watch(Arc::new(usage::watch_destroyed()?), Interest::READABLE)?;
+        self.state.borrow_mut().diagnosis = Some(Netlink::open(Subsystem::SocketDiagnosis)?);
+        tokio::task::spawn_local(receive(Rc::downgrade(self), destroyed));
+        Ok(())
+    }
+
+    /// A socket with this number is on its way to a program.
+    pub(super) fn expect(&self, cookie: u64) {
+        self.state.borrow_mut().expected.insert(cookie);
+    }
+
+    /// No program gets the socket with this number.
+    pub(super) fn forget(&self, cookie: u64) {
+        let mut state = self.state.borrow_mut();
+        state.expected.remove(&cookie);
+        state.early.remove(&cookie);
+    }
+}
+
+/// Connections begin and end.
+impl HandedConnections {
+    /// Adds a connection that a program has started.
+    pub(super) fn start(
+        self: &Rc<Self>,
+        started: StartedConnection,
+        number: u64,
+        progress: ConnectProgress,
+        run: &Arc<Run>,
+    ) {
+        let is_established = progress == ConnectProgress::Established;
+        let cookie = started.identity.cookie;
+        let record = started.connection.record();
+        // The record is new, so it has no sockets yet.
+        let _ = record.sockets.set(ConnectionSockets {
+            downstream: std::sync::Weak::new(),
+            upstream: std::sync::Weak::new(),
+            target: started.to.into(),
+        });
+        let mut handed = HandedConnection {
+            started,
+            run: Arc::downgrade(run),
+            number,
+            is_established: false,
+            closing: None,
+        };
+        let early = {
+            let mut state = self.state.borrow_mut();
+            state.expected.remove(&cookie);
+            state.early.remove(&cookie)
+        };
+        if is_established {
+            handed.establish(&self.log);
+        }
+        if let Some(usage) = early {
+            return handed.end(&self.log, usage);
+        }
+        let closing = tokio::task::spawn_local(close_on_request(Rc::downgrade(self), cookie));
+        handed.closing = Some(closing.abort_handle());
+        self.state.borrow_mut().open.insert(cookie, handed);
+        if !is_established {
+            self.started.notify_one();
+        }
+    }
+
+    /// The connection of a blocking `connect` has failed.
+    pub(super) fn fail(&self, run: &Arc<Run>, number: u64, error: &io::Error) {
+        let failed = {
+            let mut state = self.state.borrow_mut();
+            let is_it = |handed: &HandedConnection| {
+                handed.number == number && handed.run.as_ptr() == Arc::as_ptr(run)
+            };
+            let found = state.open.iter().find(|(_, handed)| is_it(handed));
+            let cookie = found.map(|(cookie, _)| *cookie);
+            cookie.and_then(|cookie| state.open.remove(&cookie))
+        };
+        if let Some(handed) = failed {
+            let failure = Failure::Dial(Unreached::new(&handed.started.to, error));
+            handed.fail(&self.log, &failure);
+        }
+    }
+
+    /// Reads the counters of all connections, for displays.
+    pub fn refresh(&self) {
+        let mut state = self.state.borrow_mut();
+        let State { open, diagnosis, .. } = &mut *state;
+        let Some(diagnosis) = diagnosis else { return };
+        for handed in open.values_mut() {
+            let StartedConnection { local, to, identity, .. } = handed.started;
+            match usage::of_socket(diagnosis, local, to) {
+                Ok(Some(usage)) if usage.cookie == identity.cookie => {
+                    handed.note(&self.log, usage);
+                }
+                // The kernel reports its end.
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn take_destroyed(&self, usage: TcpUsage) {
+        let ended = {
+            let mut state = self.state.borrow_mut();
+            if state.expected.contains(&usage.cookie) {
+                state.early.insert(usage.cookie, usage);
+            }
+            state.open.remove(&usage.cookie)
+        };
+        if let Some(ended) = ended {
+            ended.end(&self.log, usage);
+        }
+    }
+
+    /// Ends the connections whose end the kernel could not report.
+    fn end_missing(&self) {
+        let missing: Vec<_> = {
+            let mut state = self.state.borrow_mut();
+            let State { open, diagnosis, .. } = &mut *state;
+            let Some(diagnosis) = diagnosis else { return };
+            let mut is_missing = |handed: &HandedConnection| {
+                let StartedConnection { local, to, identity, .. } = handed.started;
+                let found = usage::of_socket(diagnosis, local, to);
+                found.is_ok_and(|found| found.is_none_or(|one| one.cookie != identity.cookie))
+            };
+            let cookies: Vec<_> =
+                open.iter().filter(|(_, one)| is_missing(one)).map(|(at, _)| *at).collect();
+            cookies.iter().filter_map(|cookie| open.remove(cookie)).collect()
+        };
+        for handed in missing {
+            handed.conclude(&self.log);
+        }
+    }
+
+    /// Looks whether connections are established; returns whether some are not.
+    fn look(&self) -> bool {
+        self.refresh();
+        self.state.borrow().open.values().any(|handed| !handed.is_established)
+    }
+}
+
+impl HandedConnection {
+    /// Takes over the counters of the kernel.
+    fn note(&mut self, log: &Log, usage: TcpUsage) {
+        let TcpUsage { was_established, sent_bytes, received_bytes, .. } = usage;
+        if was_established {
+            self.establish(log);
+        }
+        self.started.connection.set_totals(sent_bytes, received_bytes);
+    }
+
+    fn establish(&mut self, log: &Log) {
+        if std::mem::replace(&mut self.is_established, true) {
+            return;
+        }
+        let connection = &self.started.connection;
+        connection.record().rule.counters.connects.add(self.started.asked.elapsed());
+        connection.mark_open();
+        account::opened(log, connection);
+    }
+
+    fn end(mut self, log: &Log, usage: TcpUsage) {
+        self.note(log, usage);
+        self.conclude(log);
+    }
+
+    fn conclude(self, log: &Log) {
+        if !self.is_established {
+            let reason = "the destination did not accept the connection, or the program closed its \
+                          socket before";
+            return self.fail(log, &Failure::Dial(Unreached::from(reason)));
+        }
+        let record = self.started.connection.record();
+        account::settle(log, record, &ConnectionEnd::Orderly);
+        record.settle();
+    }
+
+    fn fail(self, log: &Log, failure: &Failure) {
+        let connection = &self.started.connection;
+        account::failed(log, connection, failure);
+        connection.record().settle();
+    }
+}
+
+/// Receives the ends of connections.
+async fn receive(table: std::rc::Weak<HandedConnections>, destroyed: Watched) {
+    let mut interval = LOOK_INTERVAL;
+    let mut has_new = false;
+    loop {
+        let Some(all) = table.upgrade() else { return };
+        tokio::select! {
+            ready = destroyed.readable() => {
+                let Ok(mut ready) = ready else { return };
+                for _ in 0..READ_AT_ONCE_MAX {
+                    match usage::next_destroyed(destroyed.get_ref().as_fd()) {
+                        Ok(Some(Destroyed::Socket(usage))) => all.take_destroyed(usage),
+                        Ok(Some(Destroyed::Lost)) => all.end_missing(),
+                        Ok(None) => {
+                            ready.clear_ready();
+                            break;
+                        }
+                        Err(_) => return,
+                    }
+                }
+            }
+            () = all.started.notified() => {
+                has_new = true;
+                interval = LOOK_INTERVAL;
+            }
+            () = tokio::time::sleep(interval), if has_new => {
+                has_new = all.look();
+                interval = (interval * 2).min(LATE_LOOK_INTERVAL);
+            }
+        }
+        drop(all);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Resets a connection when an operator closes it.
+async fn close_on_request(table: std::rc::Weak<HandedConnections>, cookie: u64) {
+    let record = {
+        let Some(table) = table.upgrade() else { return };
+        let state = table.state.borrow();
+        state.open.get(&cookie).map(|handed| Arc::clone(handed.started.connection.record()))
+    };
+    let Some(record) = record else { return };
+    record.closed().await;
+    let found = {
+        let Some(table) = table.upgrade() else { return };
+        table.refresh();
+        let state = table.state.borrow();
+        let handed = state.open.get(&cookie);
+        handed.and_then(|handed| Some((handed.run.upgrade()?, handed.started.identity.inode)))
+    };
+    let reset = match found {
+        Some((run, inode)) => run.helper.reset(inode).await,
+        None => Err(io::Error::other("the run has ended")),
+    };
+    let Some(table) = table.upgrade() else { return };
+    if let Err(error) = reset {
+        let event = Event::new("close-failed").connection(record.id).field("error", &error);
+        let next = "the program keeps the connection: end the program, or use path = \"relay\" in \
+                    the rule";
+        table.log.warn(event.field("next", next));
+        return;
+    }
+    let ended = {
+        let mut state = table.state.borrow_mut();
+        let mut ended = state.open.remove(&cookie);
+        // This task must not end itself before it has logged the end.
+        if let Some(ended) = &mut ended {
+            ended.closing = None;
+        }
+        ended
+    };
+    if let Some(ended) = ended {
+        account::closed_on_request(&table.log, &record);
+        record.settle();
+        drop(ended);
+    }
+}

@@ -1,0 +1,246 @@
+//! Tests connections for which a program gets a socket of the host's network: it reaches only what
+//! its rules permit, behaves as without tacit, and is accounted for.
+//!
+//! The other tests compare the output of many programs with handed sockets and without tacit
+//! ([`Network::compare`]).
+
+use crate::network::Network;
+
+/// Programs may connect to the server by its address.
+const RULE: &str = "[[rule]]\nname = \"address\"\ndirection = \"outbound\"\n\
+                    remote = \"10.9.8.7\"\npermit = true\n";
+
+fn network(setup: &str) -> Network {
+    Network::new(&[7000], setup).with_rules(RULE)
+}
+
+const ECHO: &str = "start python3 $PEERS/echo.py 7000; await 7000\n";
+
+/// Prints the path of each open connection of the run whose launcher is `$launcher`.
+const SHOWN: &str = r#"
+started() {
+    ordinary exec ./tacit run --policy handed.toml "$@" <&0 & launcher=$!
+    background+=($launcher)
+}
+control() { echo $TMPDIR/tacit-run-$launcher/agent.sock; }
+shown() {
+    ordinary ./tacit show connections --json --control $(control) | python3 -c "
+import json, sys
+for c in json.load(sys.stdin)['connections']:
+    print(c['path'], c['state'], c['bytes-in'], c['bytes-out'], c['run']['program']['name'])"
+}
+process() {
+    local pid
+    for pid in $(pgrep -P $launcher) $(pgrep -P $(pgrep -d , -P $launcher)); do
+        case " $* " in *" $(cat /proc/$pid/comm) "*) echo $pid ;; esac
+    done 2>/dev/null
+}
+"#;
+
+/// A program that keeps one connection, and executes each line of its input.
+const HOLDER: &str = r#"
+import socket, sys
+def new():
+    s = socket.create_connection(("10.9.8.7", 7000), 20)
+    s.sendall(b"12345")
+    return s
+old = new()
+assert old.recv(5) == b"12345"
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        print(eval(line), flush=True)
+    except OSError as error:
+        print(type(error).__name__, error.errno, flush=True)
+"#;
+
+/// Starts that program; `ask EXPRESSION` prints the answer.
+fn holder(script: &str) -> String {
+    let setup = format!(
+        "{ECHO}{SHOWN}\ncat >holder.py <<'END'\n{HOLDER}\nEND\nmkfifo to from\n\
+         ask() {{ echo \"$1\" >&8; read -t 30 -u 9 answer; echo \"$answer\"; }}\n\
+         exec 8<>to 9<>from\n\
+         started --log file.log -- /usr/bin/python3 holder.py <to >from 8>&- 9>&-\n\
+         read -t 30 -u 9 answer\n"
+    );
+    network(&setup.replace("file.log", "$PWD/scratch/run.log")).ok(script)
+}
+
+#[test]
+fn a_handed_connection_is_shown_counted_and_closed_on_request() {
+    let said = holder(
+        r#"
+        shown
+        ask 'old.send(b"x" * 1000) and sum(len(old.recv(1)) for _ in range(1000))'
+        shown
+        ask 'old.getsockname()[0] != "10.0.2.15" and old.getpeername()'
+        ordinary ./tacit close 1 --control $(control)
+        ask 'old.recv(1)'
+        shown
+        ask '[n := new(), n.recv(5), n.close()][2]'
+        ended() { [ -z "$(shown)" ]; }
+        until_true ended
+        ordinary ./tacit show costs --json --control $(control) | python3 -c "
+import json, sys
+(run,) = json.load(sys.stdin)['runs']
+print(run['connections'], run['bytes-sent'], run['bytes-received'])"
+        "#,
+    );
+    let wanted = "handed open 5 5 python3.11\n1000\nhanded open 1005 1005 python3.11\n\
+                  ('10.9.8.7', 7000)\nclosed 1\nConnectionResetError 104\nNone\n2 1010 1010\n";
+    let plain = |text: &str| {
+        let numbers = |word: &str| word.starts_with("python3.");
+        let words = |line: &str| {
+            let words = line.split(' ').filter(|word| !numbers(word));
+            words.collect::<Vec<_>>().join(" ")
+        };
+        text.lines().map(words).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(plain(&said), plain(wanted), "{said}");
+}
+
+#[test]
+fn a_program_cannot_reconnect_a_handed_socket_to_a_denied_address() {
+    let script = r#"
+        ip route add local 192.0.2.1/32 dev lo
+        start python3 $PEERS/counting.py 192.0.2.1 8085 counted
+        until_true [ -e counted ]
+        handed /usr/bin/python3 $PEERS/escapes.py 2>&1
+        echo "bytes at the denied server: $(stat -c %s counted)""#;
+    let said = network(ECHO).ok(script);
+    let wanted = "plain: ConnectionRefusedError\n\
+                  again: ConnectionRefusedError\n\
+                  unspecified: ConnectionRefusedError\n\
+                  long address: ConnectionRefusedError\n\
+                  fast open: OSError 95\n\
+                  listen: OSError 22\n\
+                  bound: ConnectionRefusedError\n\
+                  passed to a child: ConnectionRefusedError\n\
+                  permitted: works\n\
+                  bytes at the denied server: 0\n";
+    assert_eq!(said, wanted);
+}
+
+#[test]
+fn a_socket_that_cannot_be_replaced_is_relayed_with_the_reason() {
+    let said = holder(
+        r#"
+        ask '[s := socket.socket(), s.bind(("0.0.0.0", 0)), s.connect(("10.9.8.7", 7000))][2]'
+        ask '[t := socket.socket(), d := t.dup(), t.connect(old.getpeername()), d.getpeername()][3]'
+        until_true eval '[ $(shown | grep -c "(") = 2 ]'
+        shown | cut -d " " -f 1,2"#,
+    );
+    let wanted = "None\n('10.9.8.7', 7000)\nhanded open\nrelay (bound)\nrelay (dup)\n";
+    assert_eq!(said, wanted);
+}
+
+#[test]
+fn path_relay_hands_no_socket() {
+    let script = r#"
+        started --path relay -- bash -c 'exec 3<>/dev/tcp/10.9.8.7/7000; echo x >&3; sleep 30'
+        relayed() { [ "$(shown | cut -d ' ' -f 1,2)" = 'relay open' ]; }
+        until_true relayed; echo relayed"#;
+    assert_eq!(network(&format!("{ECHO}{SHOWN}")).ok(script), "relayed\n");
+}
+
+#[test]
+fn after_a_killed_helper_new_connections_fail_and_open_ones_continue() {
+    let said = holder(
+        r#"
+        helper=$(process tacit-helper); kill -9 $helper
+        another() { now=$(process tacit-helper); [ -n "$now" ] && [ $now != $helper ]; }
+        until_true another
+        ask 'old.send(b"y") and old.recv(1)'
+        ask 'new()'
+        exec 8>&-; wait $launcher; echo status $?"#,
+    );
+    assert_eq!(said, "b'y'\nOSError 38\nstatus 0\n");
+}
+
+/// The helper keeps neither a socket nor a process of a client that was killed.
+#[test]
+fn clients_killed_while_they_connect_leave_no_descriptor_in_the_helper() {
+    let script = r#"
+        # A neighbour that does not exist, so that no SYN is answered.
+        ip neigh add 192.168.77.9 lladdr 02:00:00:00:00:09 dev v0
+        printf '[[rule]]\nname = "silent"\ndirection = "outbound"\nremote = "192.168.77.9"\n' \
+            >>handed.toml; echo 'permit = true' >>handed.toml
+        started -- bash -c 'touch scratch/up; until [ -e scratch/go ]; do sleep 0.02; done
+            for round in $(seq 40); do
+                timeout -s KILL 0.1 bash -c "exec 3<>/dev/tcp/192.168.77.9/7000" & 
+                timeout -s KILL 0.1 bash -c "exec 3<>/dev/tcp/10.9.8.7/7000"
+            done 2>/dev/null; wait; sleep 0.2; touch scratch/done
+            until [ -e scratch/end ]; do sleep 0.02; done'
+        until_true [ -e scratch/up ]
+        helper=$(process tacit-helper)
+        count() { ls /proc/$helper/fd | wc -l; }
+        before=$(count); ordinary touch scratch/go
+        until_true [ -e scratch/done ]
+        # The first connection makes two descriptors that stay: of the agent, and of waiting calls.
+        same() { [ $(count) -le $((before + 1)) ]; }
+        until_true same; echo none left
+        none() { [ -z "$(shown)" ]; }
+        until_true none; echo none shown; ordinary touch scratch/end"#;
+    let said = network(&format!("{ECHO}{SHOWN}")).ok(script);
+    assert_eq!(said, "none left\nnone shown\n");
+}
+
+#[test]
+fn signals_and_timeouts_end_a_blocking_connect_as_without_tacit() {
+    let script = r#"
+        ip neigh add 192.168.77.9 lladdr 02:00:00:00:00:09 dev v0
+        printf '[[rule]]\nname = "silent"\ndirection = "outbound"\nremote = "192.168.77.9"\n' \
+            >>handed.toml; echo 'permit = true' >>handed.toml
+        for way in direct handed; do $way ./interrupted 192.168.77.9 10.9.8.7; done"#;
+    let network =
+        network(ECHO).with_build("cc -O1 -Wall -o interrupted $PEERS/interrupted.c -lpthread");
+    let said = network.ok(script);
+    let once = "handled without SA_RESTART: EINTR\n\
+                handled with SA_RESTART: waits on\n\
+                SO_SNDTIMEO: EINPROGRESS\n\
+                again without blocking: EALREADY\n\
+                refused: ECONNREFUSED\n\
+                refused without blocking: EINPROGRESS ECONNREFUSED\n\
+                after refused: 0\n\
+                connected: EISCONN\n\
+                disconnected and connected: 0\n";
+    assert_eq!(said, format!("{once}{once}"));
+}
+
+/// A thread adds the socket to an epoll instance while another connects it.
+#[test]
+fn a_socket_that_is_added_to_epoll_while_it_connects_is_not_lost() {
+    let network = network(ECHO).with_build("cc -O1 -Wall -o race $PEERS/epoll_race.c -lpthread");
+    let said = network.ok("handed ./race 10.9.8.7 7000 1000");
+    assert_eq!(said, "1000 rounds, lost 0, add errors 0, mod errors 0\n");
+}
+
+#[test]
+fn runs_with_handed_sockets_nest() {
+    let script = r#"
+        { echo 'version = 1'; echo 'path = "auto"'; echo '[[rule]]'; echo 'name = "all"'
+          echo 'direction = "outbound"'; echo 'remote = "10.9.8.7"'; echo 'permit = true'
+        } >inner.toml
+        handed ./tacit run --policy inner.toml -- \
+            /usr/bin/python3 $PEERS/clients.py 10.9.8.7 7000 20 2>&1"#;
+    let said = network(ECHO).ok(script);
+    assert_eq!(said, "20 ('10.9.8.7', 7000) right\n");
+}
+
+#[test]
+fn a_reload_decides_about_new_connections() {
+    let said = holder(
+        r#"
+        sed -i 's/path = "auto"/path = "relay"/' handed.toml
+        ordinary ./tacit reload --control $(control)
+        ask '[r := new(), r.recv(5)][1]'
+        until_true eval '[ $(shown | wc -l) = 2 ]'
+        shown | cut -d " " -f 1,2
+        sed -i 's/^permit = true/deny = true/' handed.toml
+        ordinary ./tacit reload --control $(control)
+        ask 'new()'
+        ask 'old.send(b"z") and old.recv(1)'"#,
+    );
+    assert!(said.contains("handed open\nrelay (path)"), "{said}");
+    assert!(said.contains("ConnectionRefusedError 111\nb'z'"), "{said}");
+}
