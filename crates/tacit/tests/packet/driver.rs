@@ -8,9 +8,10 @@ use tacit::packet::{
 };
 use tacit_ipsec::esp::DataLifetime;
 use tacit_ipsec::{Cipher, IntegrityHash};
+use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets, has_call_filters};
 use tacit_sys::tun::Tun;
 
-use super::{ip, keys, peer};
+use super::{ip, keys};
 
 /// Runs until the standard input ends; prints the statistics for each line.
 pub(crate) fn run(end: &str) {
@@ -37,7 +38,7 @@ pub(crate) fn run(end: &str) {
         variable("PACKET_LOCAL").split(' ').map(|address| address.parse().unwrap()).collect();
     let (sender, events) = sync_channel::<PacketEvent>(16);
     let worker = PacketWorker::start(UdpUnderlay::bind(&addresses).unwrap(), sender).unwrap();
-    peer::confine(&worker);
+    confine(&worker);
     let tun = worker.add_tun(tun).unwrap();
     let spi = child.inbound.spi;
     let flows = child.local.iter().zip(&child.remote).flat_map(|(local, remote)| {
@@ -63,4 +64,12 @@ pub(crate) fn run(end: &str) {
         println!("{:?}", worker.statistics());
     }
     drop(events);
+}
+
+/// Takes the rights of the thread that it does not need, as the agent does.
+pub(crate) fn confine(worker: &PacketWorker) {
+    let sockets = WorkerSockets::Internet;
+    let rights = WorkerRights { capabilities: CapabilitySet::empty(), sockets };
+    let result = worker.confine(rights);
+    assert!(result.is_ok() || !has_call_filters(), "{result:?}");
 }

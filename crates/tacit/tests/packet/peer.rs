@@ -12,10 +12,9 @@ use tacit::packet::{
 use tacit_core::packet::datagram;
 use tacit_ipsec::esp::{DataLifetime, DropReason, InboundSa, Opened, OutboundSa};
 use tacit_ipsec::{Cipher, EspSpi, TrafficSelector};
-use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets, has_call_filters};
 use tacit_sys::tun::Tun;
 
-use super::{ip, keys};
+use super::{driver, ip, keys};
 
 pub(crate) const WORKER: &str = "127.0.0.1:4500";
 /// More than the tests cause, except the one that fills the queue.
@@ -48,7 +47,7 @@ impl Lab {
         let (sender, events) = sync_channel(EVENTS_MAX);
         let underlay = UdpUnderlay::bind(&[WORKER.parse().unwrap()]).unwrap();
         let worker = PacketWorker::start(underlay, sender).unwrap();
-        confine(&worker);
+        driver::confine(&worker);
         let tun = worker.add_tun(tun).unwrap();
         Self { worker, events, tun, socket: socket() }
     }
@@ -135,14 +134,6 @@ impl PeerSas {
         self.outbound.seal_dummy(&mut frame, bytes).unwrap();
         frame
     }
-}
-
-/// Takes the rights of the thread that it does not need, as the agent does.
-pub(crate) fn confine(worker: &PacketWorker) {
-    let sockets = WorkerSockets::Internet;
-    let rights = WorkerRights { capabilities: CapabilitySet::empty(), sockets };
-    let result = worker.confine(rights);
-    assert!(result.is_ok() || !has_call_filters(), "{result:?}");
 }
 
 /// A socket of the peer.
