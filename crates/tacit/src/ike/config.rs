@@ -1,6 +1,7 @@
 //! Converts `[ike.NAME]` to the configuration of a connection, and the rules for the peer to the
 //! flows of a tunnel.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -49,18 +50,18 @@ impl Authentication {
     }
 }
 
-/// The configuration for a peer. `inner` are the addresses of the policy.
+/// The configuration for a peer, which is one of `peers`.
 pub(super) fn ike_config(
+    peers: &BTreeMap<String, IkePeer>,
     ike: &str,
     peer: &IkePeer,
     routes: &TunnelRoutes,
     authentication: Authentication,
 ) -> IkeConfig {
     let (inner, local, initial_contact) = match &peer.inner {
-        // No other run has the address, so earlier connections are those of a dead agent.
         InnerAddressSource::Policy(addresses) => {
             let local = addresses.iter().map(|address| (*address, *address));
-            (InnerConfig::Static, selectors(local), InitialContact::Assert)
+            (InnerConfig::Static, selectors(local), initial_contact(peers, ike, peer))
         }
         InnerAddressSource::Gateway => {
             let all: [(IpAddr, IpAddr); 2] = [
@@ -93,6 +94,16 @@ pub(super) fn ike_config(
         lifetime: peer.ike_lifetime,
         liveness: peer.dpd,
     }
+}
+
+/// Whether earlier connections are those of a dead agent: no other run has the inner address. The
+/// peer cannot distinguish the tunnels of two `[ike.NAME]` with the same identities, and would drop
+/// that of the other one (RFC 7296 section 2.4).
+fn initial_contact(peers: &BTreeMap<String, IkePeer>, ike: &str, peer: &IkePeer) -> InitialContact {
+    let identities = |one: &IkePeer| (one.address, one.local_id.clone(), one.remote_id.clone());
+    let is_same =
+        |(name, other): (&String, &IkePeer)| name != ike && identities(other) == identities(peer);
+    if peers.iter().any(is_same) { InitialContact::Omit } else { InitialContact::Assert }
 }
 
 /// The flows that the rules permit in the tunnel with a peer.
@@ -200,5 +211,32 @@ pub(super) fn group(group: IkeGroup) -> KeGroup {
         IkeGroup::P256 => KeGroup::P256,
         IkeGroup::P384 => KeGroup::P384,
         IkeGroup::Modp2048 => KeGroup::Modp2048,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_tunnel_that_is_alone_between_its_identities_ends_earlier_ones() {
+        let peer = |name: &str, local: &str, inner: &str| {
+            format!(
+                "[ike.{name}]\npeer = \"192.0.2.1\"\npsk-file = \"psk\"\nlocal-id = \"{local}\"\n\
+                 remote-id = \"gw.example\"\ninner = \"{inner}\"\n"
+            )
+        };
+        let text = [
+            "version = 1\n".to_owned(),
+            peer("first", "branch.example", "10.1.0.1"),
+            peer("second", "branch.example", "10.1.0.2"),
+            peer("other", "other.example", "10.1.0.3"),
+        ]
+        .concat();
+        let policy = tacit_core::policy::parse(&text).policy.unwrap();
+        let contact = |ike: &str| initial_contact(&policy.ikes, ike, &policy.ikes[ike]);
+        assert_eq!(contact("first"), InitialContact::Omit);
+        assert_eq!(contact("second"), InitialContact::Omit);
+        assert_eq!(contact("other"), InitialContact::Assert);
     }
 }

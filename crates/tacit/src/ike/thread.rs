@@ -259,7 +259,8 @@ impl IkeThread {
             self.context.log.error(event.limited(limited));
             return None;
         };
-        let config = Arc::new(ike_config(&pair.ike, peer, &run.routes, authentication));
+        let peers = &self.policy.policy.ikes;
+        let config = Arc::new(ike_config(peers, &pair.ike, peer, &run.routes, authentication));
         let name = run.name.clone();
         let one = PeerConnection::new(pair.clone(), name, run.tun, peer.clone(), config);
         self.connections.push(one);
