@@ -108,15 +108,17 @@ impl Bounds {
         if mask != 0 {
             conditions.push(FlowExpression::ToPrefixV4 { mask, value: first & mask });
         }
-        let first = self.first_port;
-        let last = self.last_port;
-        let mask = u16::MAX.checked_shl(16 - (first ^ last).leading_zeros()).unwrap_or_default();
-        if mask != 0 {
-            conditions.push(FlowExpression::ToPortPrefix { mask, value: first & mask });
-        }
+        conditions.extend(near_ports(self.first_port, self.last_port));
         let conditions = conditions.into_iter().map(HostExpression::Flow);
         conditions.map(Expression::Host).collect()
     }
+}
+
+/// The destination port has the bits that these ports and all between them have in common; `None`:
+/// there are none.
+pub(super) fn near_ports(first: u16, last: u16) -> Option<FlowExpression> {
+    let mask = u16::MAX.checked_shl(16 - (first ^ last).leading_zeros()).unwrap_or_default();
+    (mask != 0).then_some(FlowExpression::ToPortPrefix { mask, value: first & mask })
 }
 
 const DNS_PORT: u16 = 53;

@@ -75,7 +75,7 @@ use super::super::host_expression::{
 };
 use super::super::primitive::{NftFamily, PacketEnd, Redirect};
 use super::super::rules::rule_in;
-use super::bounds::Bounds;
+use super::bounds::{Bounds, near_ports};
 use super::elements::map_of;
 use super::names::{Chain, INBOUND, MAPS, NAMED, Openers};
 use super::{HostMarks, HostTable, Layout, Lifetime, PacketVerdict, SenderCheck, Stage};
@@ -88,10 +88,10 @@ use Expression::{
     Transport,
 };
 use HostExpression::{
-    AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, FromLo, Goto, HasMoreThanPlainV4, IsForeign,
-    IsLocal, IsOriginal, IsReply, IsRewritten, Jump, MarkIs, MarkIsNot, Named, NotFromLo, NotToLo,
-    OfCgroup, OfGroup, OfUser, ReceivedOn, SentFrom, SetConnectionMark, SetMark, SourceRouted,
-    ToInbound, ToLo, ToPorts, ToSection, Transparent, Verdict,
+    AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Flow, FromLo, Goto, HasMoreThanPlainV4,
+    IsForeign, IsLocal, IsOriginal, IsReply, IsRewritten, Jump, MarkIs, MarkIsNot, Named,
+    NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, ReceivedOn, SentFrom, SetConnectionMark,
+    SetMark, SourceRouted, ToInbound, ToLo, ToSection, Transparent, Verdict,
 };
 
 pub(super) const TCP: u8 = 6;
@@ -626,8 +626,10 @@ impl Rules {
         ];
         let ports = closed.map(|(_, port, _)| port);
         if let (Some(first), Some(last)) = (ports.iter().min(), ports.iter().max()) {
-            let near = Host(ToPorts { first: *first, last: *last });
-            let closed = [near, Host(Goto(Chain::Closed.name()))];
+            // Most packets are for other ports, and this comparison calls no function.
+            let near = near_ports(*first, *last).map(|near| Host(Flow(near)));
+            let near: Vec<_> = near.into_iter().collect();
+            let closed = [&near[..], &[Host(Goto(Chain::Closed.name()))]].concat();
             self.push(
                 Chain::Prerouting,
                 "adding the rule that checks packets to the agent's ports",
