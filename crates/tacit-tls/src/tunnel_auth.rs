@@ -1,8 +1,9 @@
 //! Authenticates both sides of an IPsec tunnel with the identities and trusts of the policy: the
 //! signatures of IKE (RFC 7427).
 //!
-//! The chain of the peer is checked as that of a TLS server: anchors, CRLs, pinned certificates and
-//! the size of keys. If its certificate has an extended key usage, it must include serverAuth.
+//! The chain of the peer gets the same checks as the chain of a TLS server: anchors, CRLs, pinned
+//! certificates and the size of keys. If the peer's certificate has an extended key usage, this
+//! usage must include serverAuth.
 
 use std::net::IpAddr;
 

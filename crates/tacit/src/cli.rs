@@ -255,8 +255,8 @@ struct DrainArgs {
 Examples:
   tacit close 17 18
   tacit close --stale        connections whose rule has been changed or removed
-  tacit close --peer invalid connections whose peer's certificate is not valid any more
-  tacit close --clear        connections in clear of rules that accept both")]
+  tacit close --peer invalid connections whose peer has a certificate that is no longer valid
+  tacit close --clear        connections in clear, for rules with accept = \"both\"")]
 struct CloseArgs {
     /// Connection ids, as `tacit show connections` prints them
     #[arg(required_unless_present_any = ["stale", "peer", "clear"])]

@@ -49,7 +49,7 @@ pub(crate) const TARGETS: [Target; 33] = [
     target("handshake", 4096, "bytes that a peer sends during a TLS handshake"),
     target("helper", 2048, "messages between an agent and its helper process"),
     target("icmp", 512, "ICMP error and the datagram that caused it"),
-    target("ike", 2048, "a script of two IKE connections; see ike/connection/fuzz.rs"),
+    target("ike", 2048, "commands for two IKE connections; see ike/connection/fuzz.rs"),
     target("ike-codec", 2048, "IKE message"),
     target("import-map", 4096, "map file of an import"),
     target("metrics", 1024, "HTTP request to the metrics socket"),

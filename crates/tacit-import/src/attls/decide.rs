@@ -87,8 +87,8 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
                 other.rule.name, own.value, rule.rule.name
             );
             let fix = format!(
-                "set the program or user in [{table}] instead, as {:?} = …, which applies to all \
-                 rules",
+                "set the program or user in [{table}] instead, as {:?} = …; that entry applies to \
+                 all rules",
                 own.value
             );
             findings.error(&own.at, message, fix);

@@ -211,8 +211,8 @@ pub(super) fn check_listens(rules: &[Listening<'_>], findings: &mut Findings) {
                 continue;
             };
             let message = format!(
-                "tacit cannot listen on port {} both on {} and on all addresses, as the rule at {} \
-                 requires",
+                "tacit cannot listen on port {} at the address {} and also at all addresses, but \
+                 the rule at {} requires this",
                 socket.port(),
                 socket.ip(),
                 wide.at

@@ -139,7 +139,7 @@ impl Runs {
             enrolled.capture.lead(policy).await.map_err(|error| {
                 format!(
                     "the policy was not installed: the packet rules of the run `{}` cannot be \
-                     changed: {error}; fix: end the run, which is process {}",
+                     changed: {error}; fix: end the run with `kill {}`",
                     enrolled.run.name, enrolled.run.pid
                 )
             })?;

@@ -1,4 +1,5 @@
-//! Authenticates with the certificates of the policy: `identity` and `trust` of `[ike.NAME]`.
+//! Authenticates both sides with certificates: those that `identity` and `trust` of `[ike.NAME]`
+//! name.
 
 use std::sync::Arc;
 
@@ -60,7 +61,9 @@ impl AuthVerifier for TrustVerifier {
             IkeIdentity::Fqdn(name) => TunnelPeerName::Host(name),
             IkeIdentity::UserFqdn(name) => TunnelPeerName::Email(name),
             IkeIdentity::DistinguishedName(_) | IkeIdentity::KeyId(_) => {
-                return Err(refused("its identity is of a kind that is not supported".to_owned()));
+                return Err(refused(
+                    "tacit does not support this kind of peer identity".to_owned(),
+                ));
             }
         };
         let proof = TunnelProof { certificates, name, scheme: scheme(with), message, signature };

@@ -253,7 +253,8 @@ impl IkeThread {
         }
         let Some(authentication) = Authentication::of(&self.policy, &pair.ike, peer) else {
             let event = Event::new("ike-not-configured").field("run", &run.name);
-            let error = "its key or a certificate was not read; fix: reload the policy";
+            let error = "the agent could not read the key or a certificate of this peer; fix: \
+                         reload the policy";
             let event = event.field("ike", &pair.ike).field("error", &error);
             let limited = format!("ike-not-configured {}", pair.ike);
             self.context.log.error(event.limited(limited));

@@ -1,4 +1,4 @@
-//! Tests authentication with certificates, and what is shown about tunnels.
+//! Tests authentication with certificates, and the displays of tunnels.
 
 use serde_json::Value;
 

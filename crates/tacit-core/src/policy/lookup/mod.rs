@@ -19,8 +19,9 @@
 //!   not match, but it never misses a rule that matches.
 //! * The tables are in the order of their first rule. The search ends when no remaining table can
 //!   have an earlier rule than the one found.
-//! * It is expensive to find the program and the user of a flow. So a flow may be looked up without
-//!   them; [`Lookup`] then reports whether they could lead to another rule.
+//! * It is expensive to find the program and the user of a flow. So a flow may be looked up
+//!   without them; [`Lookup`] then reports whether the program and the user could lead to another
+//!   rule.
 //!
 //! Limits: the cost grows with the number of shapes in use. There are at most 33 + 129 + 2 shapes
 //! of addresses and 18 of ports for either end, whatever the number of rules. The cost also grows

@@ -196,7 +196,8 @@ impl IkeConnection {
             (true, _) if self.sa(spi).is_some_and(|sa| sa.is_initiator) => {}
             _ => {
                 let exchange = opened.exchange;
-                let what = format_args!("it requests the exchange {exchange:?} at the wrong time");
+                let what =
+                    format_args!("the peer requested the exchange {exchange:?} at the wrong time");
                 let notify = NotifyPayload::new(notify::INVALID_SYNTAX, []);
                 self.refuse_malformed(now, spi, exchange, notify, IkeFailure::protocol(what));
             }

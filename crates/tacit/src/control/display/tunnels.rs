@@ -1,5 +1,5 @@
 //! Defines the content of `tacit show ike` and `tacit show sa`: the connections of runs with peers
-//! of IPsec tunnels, and what the tunnels have transferred.
+//! of IPsec tunnels, and the bytes and packets that the tunnels have transferred.
 
 use std::net::{IpAddr, SocketAddr};
 

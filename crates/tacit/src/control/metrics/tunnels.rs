@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Page, ike: &IkeDisplay, packets: &PacketStatistic
     let mut family = page.family(
         "tacit_tunnel_bytes_total",
         Kind::Counter,
-        "Bytes of these packets, by direction.",
+        "Bytes of the packets that IPsec tunnels have transferred, by direction.",
     );
     for (direction, SaVolume { bytes, .. }) in both {
         family.sample(&[("direction", direction)], *bytes as f64);

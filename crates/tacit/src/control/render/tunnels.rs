@@ -1,5 +1,5 @@
-//! Formats the connections with peers of tunnels, and the SAs, as tables: `tacit show ike` and
-//! `tacit show sa`.
+//! Formats the tables of `tacit show ike` (connections with peers of tunnels) and of `tacit show
+//! sa` (SAs).
 
 use super::Table;
 use super::table::{Column, list, optional, table};
