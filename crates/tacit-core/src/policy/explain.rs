@@ -17,7 +17,7 @@ const SHOWN_MAX: usize = 8;
 /// The decision for a flow, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// `permit`, `deny` or `tls`.
+    /// `permit`, `deny`, `tls` or `ipsec`.
     pub verdict: &'static str,
     /// The rule that decided; `None`: no rule matched.
     pub decision: Option<DecidingRule>,
@@ -38,6 +38,9 @@ pub struct DecidingRule {
     /// The action that a rule in audit mode would have if it were enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would: Option<String>,
+    /// The peer of the tunnel through which the packets pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ike: Option<String>,
 }
 
 /// A rule that did not match.
@@ -88,7 +91,8 @@ pub fn explain_at(
                     break;
                 }
                 let would = rule.audited.as_ref().map(|action| action.word().to_owned());
-                let decision = Some(DecidingRule { rule: rule_name, file, line, would });
+                let ike = rule.ipsec().map(|ipsec| ipsec.ike.clone());
+                let decision = Some(DecidingRule { rule: rule_name, file, line, would, ike });
                 return Explanation { verdict: rule.action.word(), decision, earlier };
             }
             Err(selector) => {
@@ -112,7 +116,7 @@ struct ReceivedExplanation {
 impl<'de> Deserialize<'de> for Explanation {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let ReceivedExplanation { verdict, decision, earlier } = Deserialize::deserialize(from)?;
-        let known = ["permit", "deny", "tls"].into_iter().find(|known| *known == verdict);
+        let known = ["permit", "deny", "tls", "ipsec"].into_iter().find(|known| *known == verdict);
         let unknown = || serde::de::Error::custom(format!("the verdict `{verdict}` is unknown"));
         Ok(Self { verdict: known.ok_or_else(unknown)?, decision, earlier })
     }
@@ -149,12 +153,15 @@ impl Display for Explanation {
             writeln!(f, "line {line}{of}: rule `{rule}` does not match: {why}")?;
         }
         match &self.decision {
-            Some(DecidingRule { rule, file, line, would }) => {
+            Some(DecidingRule { rule, file, line, would, ike }) => {
                 let of = of_file(file.as_deref());
                 write!(f, "line {line}{of}: rule `{rule}` matches: {}", self.verdict)?;
-                match would {
-                    Some(would) => write!(f, " (audit mode; with mode = \"enforce\": {would})"),
-                    None => Ok(()),
+                match (would, ike) {
+                    (Some(would), _) => {
+                        write!(f, " (audit mode; with mode = \"enforce\": {would})")
+                    }
+                    (None, Some(ike)) => write!(f, ", through a tunnel to [ike.{ike}]"),
+                    (None, None) => Ok(()),
                 }
             }
             None => write!(f, "no rule matches: {}", self.verdict),

@@ -25,16 +25,6 @@ impl LiveAction {
             Self::Permit | Self::Deny(_) => None,
         }
     }
-
-    /// The word in the policy.
-    #[must_use]
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Permit => "permit",
-            Self::Deny(_) => "deny",
-            Self::Tls(_) => "tls",
-        }
-    }
 }
 
 /// The TLS of an installed rule.

@@ -403,7 +403,7 @@ fn expectation(table: &TomlTable<'_>) -> Option<Expectation> {
             },
         })
     });
-    let actions = ["permit", "deny", "tls"];
+    let actions = ["permit", "deny", "tls", "ipsec"];
     let action =
         optional(table, "action", |value| value.choice(&actions.map(|action| (action, action))));
     let expectation = Expectation { rule: rule?, action: action? };
@@ -416,7 +416,7 @@ fn expectation(table: &TomlTable<'_>) -> Option<Expectation> {
             table.incomplete("[[flow]] has neither `expect` nor `action`", &fix);
             None
         }
-        (Some(ExpectedRule::Denied), Some("permit" | "tls")) => {
+        (Some(ExpectedRule::Denied), Some("permit" | "tls" | "ipsec")) => {
             let why = format!("`action` contradicts `expect`, which is already `{DENIED}`");
             table.refuse(&["action"], &why, "remove one of the two keys");
             None

@@ -58,11 +58,17 @@ fn a_peer_with_a_certificate_of_another_ca_gets_no_packet() {
         "{CERTIFICATES}\nuse_certificates ed25519
         openssl req -x509 -newkey ed25519 -nodes -days 30 -subj /CN=ca -keyout other.key \
             -out private/ca.pem 2>/dev/null
-        run curl -sS -m 3 http://10.2.0.1/ 2>&1 | grep -o 'timed out'
-        grep -q 'ike-failed.*does not accept the peer' run.log || fail \"$(cat run.log)\"
+        agent
+        enrolled bash -c 'curl -sS -m 3 http://10.2.0.1/; touch scratch/up
+            while [ ! -e scratch/end ]; do sleep 0.1; done' & program=$!
+        until_true [ -e scratch/up ]
+        control show ike | grep -o 'does not accept the peer'
+        touch scratch/end; wait $program
+        grep -o 'timed out' run.log
+        grep -q 'ike-failed.*does not accept the peer' agent.log || fail reason
         clear"
     ));
-    assert_eq!(text, "timed out\nonly UDP 4500\n");
+    assert_eq!(text, "does not accept the peer\ntimed out\nonly UDP 4500\n");
 }
 
 #[test]
@@ -76,6 +82,8 @@ fn displays_have_the_connection_its_keys_and_the_packets() {
         control show sa --json | tr -d '\\n'; echo
         control show ike
         control show sa
+        control explain --direction outbound --remote 10.2.0.1:80
+        control show rules | grep '^web '
         control show metrics | grep '^tacit_\\(ike\\|tunnel\\)'
         touch scratch/end; wait $program",
     );
@@ -99,4 +107,7 @@ fn displays_have_the_connection_its_keys_and_the_packets() {
     assert!(has("tacit_ike_connections{ike=\"branch\",state=\"established\"} 1"), "{text}");
     assert!(has("tacit_tunnel_packets_total{direction=\"inbound\"} "), "{text}");
     assert!(text.contains("10.99.0.2:4500  established"), "{text}");
+    assert!(text.contains("rule `web` matches: ipsec, through a tunnel to [ike.branch]"), "{text}");
+    let rule = others.iter().find(|line| line.starts_with("web ")).unwrap();
+    assert!(rule.contains(" ipsec "), "{text}");
 }

@@ -125,7 +125,7 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> RuleDisplay {
     let by_kind = rule.counters.failures_by_kind();
     RuleDisplay {
         name: rule.name().to_owned(),
-        action: rule.action.word().to_owned(),
+        action: rule.rule.action.word().to_owned(),
         would: rule.rule.audited.as_ref().map(|action| action.word().to_owned()),
         role: role(rule).map(str::to_owned),
         starttls,

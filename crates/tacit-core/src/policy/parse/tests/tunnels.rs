@@ -1,7 +1,8 @@
 //! Tests `[ike.NAME]`, and policies with several rules with `ipsec`.
 
 use super::{errors, sound};
-use crate::policy::{IkeName, IkePeer, IkeSuite, InnerAddressSource};
+use crate::flow::{Address, Direction, Flow, Protocol};
+use crate::policy::{IkeName, IkePeer, IkeSuite, InnerAddressSource, explain};
 
 #[test]
 fn a_peer_of_tunnels_has_defaults_and_the_words_of_strongswan() {
@@ -53,4 +54,32 @@ fn an_exception_before_a_tunnel_is_allowed() {
     let runs = |text: &str, run: &str| text.replace("ipsec", &format!("run = \"{run}\"\nipsec"));
     let apart = format!("version = 1\n{ikes}{}{}", runs(&wide, "x"), runs(&narrow, "y"));
     assert_eq!(errors(&apart), [""; 0]);
+}
+
+#[test]
+fn an_explanation_names_the_peer_of_the_tunnel() {
+    let policy = sound(
+        "version = 1\n[ike.b]\npeer = \"192.0.2.1\"\npsk-file = \"b.psk\"\nlocal-id = \
+         \"c.example\"\ninner = \"gateway\"\n[[rule]]\nname = \"a\"\ndirection = \
+         \"outbound\"\nprotocol = \"icmp\"\nremote = \"10.2.0.0/16\"\nipsec = { ike = \"b\" }\n",
+    );
+    let flow = Flow {
+        direction: Direction::Outbound,
+        protocol: Protocol::Icmp,
+        listen: None,
+        local: Address::Unnamed,
+        remote: "10.2.0.1:0".parse().unwrap(),
+        remote_names: Vec::new(),
+        alias: None,
+        is_shared: false,
+        to_own_host: false,
+        program: None,
+        user: None,
+        group: None,
+        cgroup: None,
+        run: Some(String::new()),
+        at_unix_s: 0,
+    };
+    let text = "line 7: rule `a` matches: ipsec, through a tunnel to [ike.b]";
+    assert_eq!(explain(&policy, &flow).to_string(), text);
 }
