@@ -35,7 +35,7 @@ pub(super) fn look() -> Vec<Finding> {
         cpus(),
         ktls(),
         device("vsock", "/dev/vsock", "used for links to virtual machines of this host"),
-        device("TUN", "/dev/net/tun", "used for IPsec, which this version does not implement"),
+        device("TUN", "/dev/net/tun", "used for the IPsec tunnels of runs (rules with `ipsec`)"),
         cgroups(),
         bridges(),
         sandbox(),

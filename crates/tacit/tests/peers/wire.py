@@ -1,10 +1,11 @@
 """Counts the packets on an interface until SIGTERM, by kind: wire.py INTERFACE OUTPUT
 
-Prints one line for each kind: `udp-4500`, `tcp PORT` (the lower port), `udp PORT`, `ip PROTOCOL`.
-Neighbour discovery is not counted.
+Prints one line for each kind: `sent` or `received`, and then `udp-4500`, `tcp PORT` (the lower
+port), `udp PORT` or `ip PROTOCOL`. Neighbour discovery is not counted.
 """
 import collections, select, signal, socket, struct, sys
 
+PACKET_OUTGOING = 4
 counts = collections.Counter()
 running = True
 
@@ -44,9 +45,10 @@ while running:
         continue
     try:
         while True:
-            found = kind(capture.recv(128))
+            frame, address = capture.recvfrom(128)
+            found = kind(frame)
             if found:
-                counts[found] += 1
+                counts[("sent " if address[2] == PACKET_OUTGOING else "received ") + found] += 1
     except BlockingIOError:
         pass
 with open(sys.argv[2], "w") as output:

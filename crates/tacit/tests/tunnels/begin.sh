@@ -44,12 +44,13 @@ process() {
     done 2>/dev/null
 }
 behind() { nsenter -t $peer -n "$@"; }
-# clear: the kinds of packets that were on the wire besides UDP 4500.
+# clear: the kinds of packets that this host has sent besides UDP 4500. When the tunnel of a run has
+# ended, the kernel of a server repeats its last segments in clear.
 clear() {
     sleep 0.3
     kill $wire
     until_true [ -e wire ]
-    sed 's/ [0-9]*$//' wire | grep -v '^udp-4500' || echo "only UDP 4500"
+    sed -n 's/^sent \(.*\) [0-9]*$/\1/p' wire | grep -v '^udp-4500' || echo "only UDP 4500"
 }
 said() { grep -q "$1" said 2>/dev/null; }
 # An agent that serves runs, and can be told to reload.
