@@ -125,6 +125,8 @@ enum Input {
     AddRun(Box<TunnelRun>),
     RemoveRun(u64),
     Packet(PacketEvent),
+    /// Gives up rights, and sends the result.
+    Confine(WorkerRights, SyncSender<io::Result<()>>),
     /// Ends the thread; it confirms by closing the sender.
     Close(SyncSender<()>),
 }
@@ -166,13 +168,18 @@ impl IkeDriver {
         Ok(Self { inputs, worker, statuses })
     }
 
-    /// Makes the thread that moves packets give up the rights that it does not need.
+    /// Makes both threads, which parse messages of strangers, give up the rights that they do not
+    /// need: capabilities, files, programs.
     ///
     /// # Errors
     /// The kernel does not support it.
     pub fn confine(&self) -> io::Result<()> {
-        let capabilities = CapabilitySet::empty();
-        self.worker.confine(WorkerRights { capabilities, sockets: WorkerSockets::Internet })
+        let rights =
+            WorkerRights { capabilities: CapabilitySet::empty(), sockets: WorkerSockets::Internet };
+        self.worker.confine(rights)?;
+        let (done, result) = sync_channel(1);
+        self.order(Input::Confine(rights, done));
+        result.recv().map_err(io::Error::other)?
     }
 
     /// Uses this policy from now on. Connections that it does not name, or names differently, end.

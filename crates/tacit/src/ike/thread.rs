@@ -16,7 +16,9 @@ use tacit_ipsec::ike::{
     RandomSource,
 };
 use tacit_ipsec::packet::IpPacket;
+use tacit_sys::sandbox::{self, WorkerRights};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::config::{Authentication, data_lifetime, flows, ike_config};
 use super::connection::{Pair, PeerConnection};
@@ -28,6 +30,8 @@ use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, PeerAddress, TunId, 
 /// The longest wait for an input.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// How long a report waits if the queue of the agent is full.
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 /// The largest number of connections of a pair that strangers have opened.
 const STRANGERS_MAX: usize = 8;
 
@@ -48,6 +52,8 @@ pub(super) struct IkeThread {
     gate: IkeGate,
     runs: BTreeMap<u64, DrivenRun>,
     connections: Vec<PeerConnection>,
+    /// Addresses that peers have assigned and that the agent does not know yet.
+    assigned: BTreeMap<Pair, Vec<std::net::IpAddr>>,
 }
 
 /// A run with a TUN device.
@@ -80,7 +86,14 @@ impl RandomSource for KernelRandom {
 impl IkeThread {
     pub(super) fn new(policy: IkePolicy, context: Surroundings) -> io::Result<Self> {
         let gate = IkeGate::new(&mut KernelRandom, Instant::now()).map_err(io::Error::other)?;
-        Ok(Self { context, policy, gate, runs: BTreeMap::new(), connections: Vec::new() })
+        Ok(Self {
+            context,
+            policy,
+            gate,
+            runs: BTreeMap::new(),
+            connections: Vec::new(),
+            assigned: BTreeMap::new(),
+        })
     }
 
     /// Runs until the driver closes.
@@ -94,7 +107,22 @@ impl IkeThread {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.pass_time();
+            self.report_addresses();
             self.publish();
+        }
+    }
+
+    /// Reports assigned addresses to the agent, as far as its queue has room. This thread never
+    /// waits for the agent, which may wait for this thread.
+    fn report_addresses(&mut self) {
+        while let Some(first) = self.assigned.first_entry() {
+            let Pair { run, ike } = first.key().clone();
+            let addresses = first.get().clone();
+            let notice = IkeNotice::Assigned { run, ike, addresses };
+            if let Err(TrySendError::Full(_)) = self.context.notices.try_send(notice) {
+                return;
+            }
+            first.remove();
         }
     }
 
@@ -103,6 +131,10 @@ impl IkeThread {
             Input::Follow(policy) => self.follow(*policy),
             Input::AddRun(run) => self.add_run(*run),
             Input::RemoveRun(id) => self.remove_run(id),
+            Input::Confine(rights, done) => {
+                // The handle waits for it.
+                let _ = done.send(confine(rights));
+            }
             Input::Packet(PacketEvent::Ike(datagram)) => self.receive(&datagram),
             Input::Packet(PacketEvent::Demand { tun, packet }) => self.demand(tun, &packet),
             Input::Packet(PacketEvent::RekeyDue(spi)) => self.rekey_child(spi),
@@ -387,7 +419,8 @@ impl IkeThread {
             let timeout = one.open.as_ref().and_then(IkeConnection::poll_timeout);
             [timeout, one.begins_at()]
         });
-        times.flatten().min().unwrap_or_else(|| Instant::now() + WAIT_MAX)
+        let report = (!self.assigned.is_empty()).then(|| Instant::now() + REPORT_INTERVAL);
+        times.flatten().chain(report).min().unwrap_or_else(|| Instant::now() + WAIT_MAX)
     }
 
     fn pass_time(&mut self) {
@@ -450,10 +483,7 @@ impl IkeThread {
             IkeEvent::InitialContact => {}
             IkeEvent::AddressesAssigned(inner) => {
                 one.inner.clone_from(&inner.addresses);
-                let Pair { run, ike } = one.pair.clone();
-                let notice = IkeNotice::Assigned { run, ike, addresses: inner.addresses };
-                // The agent handles notices as long as it lives.
-                let _ = self.context.notices.blocking_send(notice);
+                self.assigned.insert(one.pair.clone(), inner.addresses);
             }
             IkeEvent::Rekeyed => one.note_rekeyed(),
             IkeEvent::ChildInstalled(child) => {
@@ -513,6 +543,12 @@ fn log_failure(log: &Log, one: &PeerConnection, failure: &IkeFailure) {
     let event = Event::new("ike-failed").field("run", &one.run_name);
     let event = event.field("ike", &one.pair.ike).field("peer", &one.remote);
     log.warn(event.field("kind", failure.kind).field("error", failure));
+}
+
+fn confine(rights: WorkerRights) -> io::Result<()> {
+    let WorkerRights { capabilities, sockets } = rights;
+    sandbox::keep_capabilities(capabilities)?;
+    sandbox::filter_worker(sockets)
 }
 
 /// The ends of a packet that a program has sent.
