@@ -1,4 +1,4 @@
-//! Examines a thread that waits in a system call: its descriptors, memory and signals.
+//! Reads the descriptors, the memory and the signals of a thread that waits in a system call.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,9 +1,9 @@
-//! Moves the registrations of a socket in epoll instances to the socket that takes its place.
+//! Moves the registrations of a socket in epoll instances to the socket that replaces it.
 //!
-//! The kernel keeps a registration under the open file and the descriptor number together, and only
-//! a process that has this file under this number can change it. So a thread leaves the descriptor
-//! table of this process ([`libc::CLONE_FILES`]), and puts both files under the number in its own
-//! table, one after the other.
+//! The kernel identifies a registration by the open file and the descriptor number together. Only a
+//! process that has this file under this number can change the registration. So a thread leaves the
+//! descriptor table of this process ([`libc::CLONE_FILES`]). In a table of its own, the thread puts
+//! first one file and then the other under the number.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

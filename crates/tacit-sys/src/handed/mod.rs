@@ -3,15 +3,16 @@
 //!
 //! ```text
 //!   program ── connect ──> kernel ── notification ──> supervisor
-//!                                     Caller           whose descriptor it is, and what shares it
+//!                                     Caller           the process of the descriptor, and others
 //!                                     SocketOptions    what the program has set on it
 //!                                     NotifyListener   puts the other socket under its number
 //!                                     Registration     moves its epoll entries
 //! ```
 //!
-//! The functions only observe and act; the caller decides. Everything that is read about a process
-//! is valid only if the process still waits for the answer to its call afterwards
-//! ([`crate::spawn::NotifyListener::is_waiting`]), because its number may have been reused.
+//! The caller decides; the functions only read and change. After reading the state of a process,
+//! the caller must check that the process still waits for the answer to its call
+//! ([`crate::spawn::NotifyListener::is_waiting`]). Otherwise the process ID may belong to another
+//! process.
 //!
 //! Limits: [`DESCRIPTORS_MAX`] descriptors of a process are examined.
 

@@ -1,7 +1,7 @@
 //! Copies the options that a program has set on a socket to another socket.
 //!
-//! An option was set by the program if its value differs from that of a fresh socket of the same
-//! network namespace. Namespaces and hosts have defaults of their own, which must not be copied.
+//! The program has set an option if its value differs from that of a new socket in the same network
+//! namespace. Defaults are not copied, because they differ between namespaces and hosts.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,11 +1,11 @@
-//! Reports how many bytes TCP sockets have transferred, also those of other processes: at any time
-//! for an open socket, and once when a socket is destroyed.
+//! Reports how many bytes TCP sockets have transferred, including sockets of other processes. The
+//! kernel reports this at any time for an open socket, and once when a socket is destroyed.
 //!
 //! The kernel destroys a socket when no process has it open and its connection has ended. It counts
 //! the end of the stream (FIN) as a byte.
 //!
-//! Limit: of sockets that are destroyed faster than they are read, the kernel drops some
-//! ([`Destroyed::Lost`]).
+//! Limit: if sockets are destroyed faster than this module reads the reports, the kernel drops
+//! reports ([`Destroyed::Lost`]).
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,11 +1,11 @@
-//! Assigns to relayed connections of programs the reasons why they are relayed.
+//! Records for each relayed connection of a program why the connection is relayed.
 //!
-//! The helper knows the reason before the program's socket has an address, so reason and connection
-//! are brought together by the destination, whichever the agent gets first. If programs open
-//! several connections to one destination at the same time, their reasons may be exchanged.
+//! The helper knows the reason before the program's socket has an address. So this module matches
+//! reasons and connections by destination. If programs open several connections to one destination
+//! at the same time, a connection may get the reason of another one.
 //!
-//! Limits: [`WAITING_MAX`] reasons and as many connections, the oldest of which is dropped, each
-//! for [`WAITING_LASTS`].
+//! Limits: [`WAITING_MAX`] reasons and as many connections wait, each for [`WAITING_LASTS`]. Above
+//! the limit, the oldest is dropped.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,8 +1,9 @@
-//! Decides about the calls of programs that connect: gives a program a socket of the agent's
-//! network, or lets the kernel execute the call, whose connection the agent then relays.
+//! Decides about the `connect` calls of programs. It gives the program a socket of the agent's
+//! network, or lets the kernel execute the call. In the second case the agent relays the
+//! connection.
 //!
 //! ```text
-//!   connect ──> examine the socket ── nothing speaks against it ──> question ──> agent
+//!   connect ──> examine the socket ── no objection ──> question ──> agent
 //!                   │ doubt                                            answer, with a socket
 //!                   v                                                       v
 //!               relayed: the kernel proceeds        swap: options, descriptor, epoll, connect
@@ -12,20 +13,22 @@
 //!
 //! - *inside*: it belongs to the network namespace of the run. The kernel may execute calls on it:
 //!   the packet rules decide what it reaches.
-//! - *handed*: it belongs to the agent's network. The kernel never executes `connect`, `listen` or
-//!   a send with `MSG_FASTOPEN` on it, because it would reach any destination. The agent decides
-//!   about each new connection; if it gives no socket, the program gets an inside socket again.
-//! - Sockets of other namespaces and other kinds of sockets are left alone.
+//! - *handed*: it belongs to the agent's network. The kernel never executes `connect`, `listen`
+//!   or a send with `MSG_FASTOPEN` on it, because the call could reach any destination. The agent
+//!   decides about each new connection; if the agent gives no socket, the program gets an inside
+//!   socket again.
+//! - Sockets of other namespaces and other kinds of sockets are not changed.
 //!
-//! The helper keeps no duplicate of a handed socket after the call, because then the program could
-//! not close its connection.
+//! The helper keeps no duplicate of a handed socket after the call. With a duplicate, the program
+//! could not close its connection.
 //!
-//! A call that cannot be examined proceeds if no socket was handed so far, and fails otherwise.
+//! If the helper cannot examine a call, the call proceeds as long as no socket was handed.
+//! Otherwise the call fails.
 //!
 //! Limits: [`ASKED_MAX`] questions at a time, each for [`ANSWER_WAIT_MAX`];
-//! [`waiting::WAITING_MAX`] calls that wait for a connection. Above these, connections are relayed.
-//! A descriptor of another process, which was forked or has received it before the program
-//! connects, keeps the old socket.
+//! [`waiting::WAITING_MAX`] calls that wait for a connection. Above these limits, connections are
+//! relayed. A fork of the program, or a process that received the descriptor before the call, keeps
+//! the old socket.
 
 mod examine;
 mod swap;
@@ -381,13 +384,14 @@ impl ConnectHandler {
 
     /// Resets the connection of a handed socket.
     pub(super) fn reset(launcher: u32, inode: u32) -> Result<(), String> {
-        let held = tacit_sys::owner::descriptor(launcher, inode)
-            .ok_or("no process of the run has the socket open, or it hides its descriptors")?;
+        let held = tacit_sys::owner::descriptor(launcher, inode).ok_or(
+            "no process of the run has the socket open, or the process hides its descriptors",
+        )?;
         let file = Caller::open(held.pid).and_then(|caller| caller.descriptor(held.number));
         let file = file.map_err(|error| error.to_string())?;
         let found = handed::identity(file.as_fd()).map_err(|error| error.to_string())?;
         if found.inode != inode {
-            return Err("the program has closed the socket meanwhile".to_owned());
+            return Err("the program has already closed the socket".to_owned());
         }
         handed::disconnect(file.as_fd()).map_err(|error| error.to_string())
     }

@@ -1,7 +1,7 @@
-//! Keeps the `connect` calls of blocking sockets until their connections are established.
+//! Stores the `connect` calls of blocking sockets until their connections are established.
 //!
-//! The kernel interrupts a call by a signal only if it executes the call itself. So the helper
-//! looks at the pending signals of the waiting threads, [`LOOKS_MAX`] at a time.
+//! A signal interrupts a call only if the kernel itself executes the call. So the helper checks the
+//! waiting threads for pending signals, [`LOOKS_MAX`] threads at a time.
 //!
 //! Limit: [`WAITING_MAX`] calls.
 

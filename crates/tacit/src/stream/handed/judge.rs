@@ -1,4 +1,4 @@
-//! Answers the helper's questions whether a program gets a socket of the agent.
+//! Decides whether a program gets a socket of the agent, when the helper asks.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,5 @@
 //! Gives programs of runs sockets of the agent's network for connections that a rule permits, and
-//! accounts for these connections. Their bytes do not pass the agent.
+//! accounts for these connections. The bytes of these connections do not pass through the agent.
 //!
 //! ```text
 //!   helper ── question ──> judge ── the rule permits, path = "auto" ──> new socket ──> helper
@@ -7,9 +7,9 @@
 //!   kernel ── socket destroyed, with its counters ──> end of the record
 //! ```
 //!
-//! The agent keeps no duplicate of the socket, because then the program could not close its
-//! connection. So the agent reads counters by socket diagnosis, and lets the helper reset a
-//! connection.
+//! The agent keeps no duplicate of the socket. With a duplicate, the program could not close its
+//! connection. So the agent reads the counters by socket diagnosis, and a helper resets a
+//! connection if that is necessary.
 //!
 //! Limits: `judge::PENDING_MAX` sockets for which the helper has not reported a result.
 

@@ -1,4 +1,4 @@
-//! Keeps the connections of sockets that programs have, until the kernel reports their end.
+//! Stores the connections of handed sockets until the kernel reports their end.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -255,7 +255,7 @@ impl HandedConnection {
     fn conclude(self, log: &Log) {
         if !self.is_established {
             let reason = "the destination did not accept the connection, or the program closed its \
-                          socket before";
+                          socket too early";
             return self.fail(log, &Failure::Dial(Unreached::from(reason)));
         }
         let record = self.started.connection.record();
