@@ -184,7 +184,7 @@ async fn dial_target(
 ) -> Result<Upstream, Unreached> {
     let begun = Instant::now();
     let Ok(addresses) = tokio::time::timeout(timeout, target.addresses()).await else {
-        let reason = format!("cannot connect to {target}: the resolver did not answer in time");
+        let reason = format!("cannot connect to {target}: its name was not resolved in time");
         return Err(Unreached::timed_out(reason));
     };
     let left = timeout.saturating_sub(begun.elapsed());
@@ -429,7 +429,7 @@ mod tests {
         };
         assert_eq!(
             dial(Duration::from_millis(1)).await,
-            "cannot connect to db.example:5432: the resolver did not answer in time"
+            "cannot connect to db.example:5432: its name was not resolved in time"
         );
         // Port 1 of loopback has no listener.
         resolved.send_replace(vec!["127.0.0.1:1".parse().unwrap()]);
