@@ -137,8 +137,14 @@ fn ends(packet: &IpPacket, from: &TrafficSelector, to: &TrafficSelector) -> [Opt
 }
 
 /// Reports whether a packet is the first of a TCP connection: SYN without ACK.
+///
+/// A first fragment can end before the flags, so that they arrive in the next fragment, which has
+/// no ports to compare (RFC 1858 section 3). Such a fragment counts as the first packet. A later
+/// fragment cannot replace flags that were examined: the kernel discards packets whose fragments
+/// overlap.
 pub(super) fn opens_connection(packet: &IpPacket, bytes: &[u8]) -> bool {
-    let flags = bytes.get(packet.transport_at + TCP_FLAGS_AT).copied().unwrap_or(0);
+    let bytes = bytes.get(..packet.bytes).unwrap_or_default();
+    let flags = bytes.get(packet.transport_at + TCP_FLAGS_AT).copied().unwrap_or(SYN);
     packet.protocol == TCP && packet.ports.is_some() && flags & (SYN | ACK) == SYN
 }
 

@@ -7,7 +7,7 @@ use tacit_core::icmp::{IcmpError, error_about};
 use tacit_ipsec::esp::DropReason;
 use tacit_sys::datagram_batch::{BatchSocket, DatagramBatch};
 
-use super::peer::{EVENTS_MAX, Lab, WORKER, drops, program, syn, udp};
+use super::peer::{EVENTS_MAX, Lab, WORKER, drops, fragments, program, syn, udp};
 use super::{in_namespace, keys};
 
 const QUESTION: (&str, &str) = ("10.1.0.1:4000", "10.2.0.1:53");
@@ -87,13 +87,20 @@ fn a_peer_opens_connections_only_where_a_rule_permits_it() {
     lab.send(&sas.seal(&syn(far, (80, 9090), near)));
     lab.send(&sas.seal(&syn(far, (5000, 9090), near)));
     lab.wait_for_drops(DropReason::Flow, 2);
+    // The same from the port of a rule, with the flags in the second fragment.
+    for fragment in fragments(&syn(far, (80, 9090), near), 8) {
+        lab.send(&sas.seal(&fragment));
+    }
+    lab.wait_for_drops(DropReason::Flow, 3);
+    // The first answer is that of the permitted port.
     lab.send(&sas.seal(&syn(far, (5000, 8080), near)));
     let answer = lab.receive(&mut sas);
     assert_eq!((answer[9], answer[33]), (6, 0x12), "SYN and ACK");
+    assert_eq!(answer[20..22], 8080_u16.to_be_bytes(), "the permitted port");
     // A connection from the port inside that only accepts.
     drop(listeners);
     let flow = drops(&lab.worker.statistics(), DropReason::Flow);
-    assert_eq!(flow, 2);
+    assert_eq!(flow, 3);
 }
 
 #[test]

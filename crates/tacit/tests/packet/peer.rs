@@ -188,6 +188,24 @@ pub(crate) fn syn(from: [u8; 4], ports: (u16, u16), to: [u8; 4]) -> Vec<u8> {
     packet
 }
 
+/// Divides an IPv4 packet without options into two fragments. The first has this many bytes after
+/// the header, a multiple of eight.
+pub(crate) fn fragments(packet: &[u8], first_bytes: usize) -> [Vec<u8>; 2] {
+    let (header, payload) = packet.split_at(20);
+    let (first, second) = payload.split_at(first_bytes);
+    let offset = u16::try_from(first_bytes / 8).unwrap();
+    [(first, 0x2000), (second, offset)].map(|(part, flags_and_offset)| {
+        let mut fragment = [header, part].concat();
+        let length = u16::try_from(fragment.len()).unwrap();
+        fragment[2..4].copy_from_slice(&length.to_be_bytes());
+        fragment[6..8].copy_from_slice(&flags_and_offset.to_be_bytes());
+        fragment[10..12].fill(0);
+        let sum = checksum(&fragment[..20]);
+        fragment[10..12].copy_from_slice(&sum);
+        fragment
+    })
+}
+
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u32 = words.sum();
