@@ -327,7 +327,11 @@ impl IkeThread {
         };
         match self.connections.iter().position(owns) {
             Some(at) => {
-                if let Some(open) = &mut self.connections[at].open {
+                let one = &mut self.connections[at];
+                // Until a connection is established, anyone who has seen its SPI can forge
+                // messages.
+                let is_expected = one.is_established || one.remote.ip() == from.ip();
+                if is_expected && let Some(open) = &mut one.open {
                     open.handle_datagram(Instant::now(), message);
                 }
                 self.drain(at);
@@ -392,10 +396,15 @@ impl IkeThread {
     }
 
     /// The run and the peer of a message from this address, if there is one run with that peer.
+    ///
+    /// A peer that assigns addresses is not answered: only the initiator of a connection can
+    /// request an address, so in a connection that the peer opens, the run would have none.
     fn pair_for(&self, from: SocketAddr) -> Option<Pair> {
         let is_peer = |ike: &&str| {
             let peer = self.policy.policy.ikes.get(*ike);
-            peer.is_some_and(|peer| peer.address.ip() == from.ip())
+            peer.is_some_and(|peer| {
+                peer.address.ip() == from.ip() && peer.inner != InnerAddressSource::Gateway
+            })
         };
         let mut found = self.runs.iter().filter_map(|(id, run)| {
             Some(Pair { run: *id, ike: run.routes.ikes().find(is_peer)?.to_owned() })

@@ -21,7 +21,7 @@ pub(super) fn assigned(config: &InnerConfig, payloads: &[IkePayload]) -> Option<
     let reply = find(payloads, ConfigKind::Reply).filter(|_| *config == InnerConfig::Request)?;
     let mut inner = InnerAddresses::default();
     for ConfigAttribute { kind, value } in &reply.attributes {
-        let Some(address) = address(*kind, value) else { continue };
+        let Some(address) = address(*kind, value).filter(is_unicast) else { continue };
         let is_address = matches!(*kind, IP4_ADDRESS | IP6_ADDRESS);
         let list = if is_address { &mut inner.addresses } else { &mut inner.resolvers };
         let has_family = list.iter().any(|one| one.is_ipv4() == address.is_ipv4());
@@ -70,9 +70,38 @@ fn address(kind: u16, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
+/// Whether hosts can have this address, and use it outside of themselves. An interface with
+/// another address cannot be set up.
+fn is_unicast(address: &IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_broadcast)
+}
+
 const IP4_ADDRESS: u16 = 1;
 const IP4_DNS: u16 = 3;
 const IP6_ADDRESS: u16 = 8;
 const IP6_DNS: u16 = 10;
 /// The most addresses, and the most resolvers, of a reply.
 const LIST_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_assigns_only_addresses_that_hosts_can_have() {
+        let v6 = |text: &str| {
+            let address: std::net::Ipv6Addr = text.parse().unwrap();
+            ConfigAttribute { kind: IP6_ADDRESS, value: [&address.octets()[..], &[128]].concat() }
+        };
+        let v4 = |value: [u8; 4]| ConfigAttribute { kind: IP4_ADDRESS, value: value.to_vec() };
+        let bad4 = [[0; 4], [127, 0, 0, 1], [224, 0, 0, 1], [255; 4]].map(v4);
+        let bad6 = ["::", "::1", "ff02::1"].map(v6);
+        let good = [v4([10, 1, 0, 1]), v6("fd01::1")];
+        let attributes = bad4.into_iter().chain(bad6).chain(good).collect();
+        let reply = ConfigPayload { kind: ConfigKind::Reply, attributes };
+        let inner = assigned(&InnerConfig::Request, &[IkePayload::Config(reply)]).unwrap();
+        let expected: Vec<IpAddr> = ["10.1.0.1", "fd01::1"].map(|one| one.parse().unwrap()).into();
+        assert_eq!(inner.addresses, expected);
+    }
+}
