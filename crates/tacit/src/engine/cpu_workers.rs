@@ -2,8 +2,9 @@
 //! programs that run on its CPU.
 //!
 //! ```text
-//!   worker ── relay: its program runs on CPU 3 ──> is_on(3)?  yes: hand over
-//!                                                     └─ no: wanted ──> control starts one
+//! the program of a connection runs on CPU 3 ── is there a worker for CPU 3?
+//!                                                ├─ yes: it gets the connection
+//!                                                └─ no: the control thread starts it
 //! ```
 //!
 //! Limit: one worker for each CPU, and at most [`CPU_WORKERS_MAX`] in total.

@@ -1,9 +1,8 @@
 //! Routes the packets that the policy protects with IPsec to a TUN device of the run.
 //!
 //! ```text
-//! policy ── TunnelRoutes ──> TunnelPlan ── helper ──> routing rules and routes inside
-//!                                                        │
-//!             driver of IKE <── TUN device ── helper <───┘  the first time
+//! policy ── TunnelRoutes ──> TunnelPlan ──> helper ──┬─> routing rules and routes of the run
+//!                                                    └─> TUN device ──> driver of IKE
 //! ```
 //!
 //! `unreachable` routes are installed before the device is created, and stay when the device is

@@ -1,8 +1,9 @@
 //! Starts and manages the threads that serve connections. Data workers serve connections from
 //! beginning to end; engines serve them up to the relay (see [`crate::engine`]).
 //!
-//! Each thread has a single-threaded runtime of its own. The lanes implement [`Lanes`] and
-//! [`WorkSource`]; the code of a worker does not depend on protocols. The control thread sends
+//! Each thread has a single-threaded runtime of its own. The code of a worker does not depend on
+//! protocols: the lanes (the modules for streams and datagrams) implement [`Lanes`] and
+//! [`WorkSource`]. The control thread sends
 //! sources of work, such as listeners, to the engines or, without engines, to the workers.
 //!
 //! At first there is one worker. Another one is started when all workers are busy and there are

@@ -1,4 +1,5 @@
-//! Assigns each address to the first rule that selects this address, as disjoint ranges.
+//! Divides addresses into ranges that do not overlap. All addresses of a range have the same first
+//! rule that selects them.
 
 use std::collections::BTreeMap;
 

@@ -350,7 +350,7 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut next_update = page.family(
         "tacit_crl_next_update_seconds",
         Kind::Gauge,
-        "Time of the next update of the trust's CRL that becomes outdated first, in seconds since \
+        "When the first of the trust's CRLs becomes outdated (its nextUpdate), in seconds since \
          the Unix epoch.",
     );
     for trust in &display.trusts {

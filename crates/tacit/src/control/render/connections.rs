@@ -131,9 +131,7 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
         (Some(name), _) => format!("{name} ({check})"),
         (None, Some(claim)) => format!("none; the certificate claims {claim:?} ({check})"),
         (None, None) if peer.warned.is_some() => {
-            format!(
-                "none; the certificate matches an entry with `warn` of the identity map ({check})"
-            )
+            format!("none; the certificate matches an identity map entry that has `warn` ({check})")
         }
         (None, None) => check.to_owned(),
     })
