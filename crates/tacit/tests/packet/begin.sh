@@ -71,10 +71,10 @@ PACKET_DRIVER=near PACKET_LOCAL="10.99.0.1:4500 [fd99::1]:4500" PACKET_PEER=@FAR
     @DRIVER@ bulk::driver --exact --nocapture <near.in >near.out 2>&1 &
 processes+=($!)
 PACKET_DRIVER=far PACKET_LOCAL="10.99.0.2:4500 [fd99::2]:4500" PACKET_PEER=@NEAR@ \
-    far @DRIVER@ bulk::driver --exact --nocapture <far.in >far.out 2>&1 &
+    nsenter -t "$peer" -n @DRIVER@ bulk::driver --exact --nocapture <far.in >far.out 2>&1 &
 processes+=($!)
 until_true ready near
 until_true ready far
-far python3 talk.py serve >server.out 2>&1 &
+nsenter -t "$peer" -n python3 talk.py serve >server.out 2>&1 &
 processes+=($!)
 until_true grep -q ready server.out
