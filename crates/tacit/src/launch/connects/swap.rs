@@ -110,8 +110,11 @@ impl ConnectHandler {
         // Only now: another thread may have registered the old socket until it was replaced.
         let found = caller.registrations(own.file.as_fd(), own.number);
         let back = |reason| {
-            // If this fails, the caller has ended.
-            let _ = listener.replace_descriptor(call, own.number, own.file.as_fd(), flags);
+            // Another thread may have closed the number and opened another file under it.
+            if caller.is_same_file(file, own.number).unwrap_or(false) {
+                // If this fails, the caller has ended.
+                let _ = listener.replace_descriptor(call, own.number, own.file.as_fd(), flags);
+            }
             reason
         };
         let is_movable = |all: &Vec<_>| all.is_empty() || handed::can_move(own.number);
