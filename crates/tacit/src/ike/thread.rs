@@ -32,7 +32,9 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long a report waits if the queue of the agent is full.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
-/// The largest number of connections of a pair that strangers have opened.
+/// The largest number of connections of a pair that strangers have opened. It is higher than the
+/// number of first requests that the gate accepts without a cookie: those can have a forged
+/// address, and must leave room for the peer.
 const STRANGERS_MAX: usize = 8;
 
 /// What the thread works with.

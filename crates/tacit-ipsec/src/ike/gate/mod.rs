@@ -198,8 +198,9 @@ fn secret(random: &mut dyn RandomSource) -> Result<hmac::Key, RandomFailed> {
     Ok(hmac::Key::new(hmac::HMAC_SHA256, &random_array::<32>(random)?))
 }
 
-/// From this number of half-open IKE SAs on, every first request needs a cookie.
-const COOKIES_FROM: usize = 32;
+/// From this number of half-open IKE SAs on, every first request needs a cookie. It is low, because
+/// anyone can send the requests below it with the address of a peer.
+const COOKIES_FROM: usize = 4;
 /// The most half-open IKE SAs.
 pub const HALF_OPEN_MAX: usize = 1024;
 /// The most half-open IKE SAs of one address while cookies are demanded.
