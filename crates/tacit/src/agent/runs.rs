@@ -422,17 +422,23 @@ impl Runs {
         if let Some(Enrolled { run, capture, .. }) = self.registry.get(id) {
             run.helper.replace(channel);
             self.hide_from(run);
-            if run.is_joined() {
-                let capture = Arc::clone(capture);
-                let log = self.shared.log.clone();
-                tokio::task::spawn_local(async move {
-                    if let Err(error) = capture.install_again().await {
+            let replaced = Event::new("helper-replaced").field("run", &run.name);
+            if !run.is_joined() {
+                self.shared.log.info(replaced);
+                return;
+            }
+            let capture = Arc::clone(capture);
+            let log = self.shared.log.clone();
+            tokio::task::spawn_local(async move {
+                match capture.install_again().await {
+                    // Before this, another program could remove the rules of the earlier helper.
+                    Ok(()) => log.info(replaced),
+                    Err(error) => {
                         let event = Event::new("capture-failed").field("run", &capture.run.name);
                         log.error(event.field("error", &error));
                     }
-                });
-            }
-            self.shared.log.info(Event::new("helper-replaced").field("run", &run.name));
+                }
+            });
         }
     }
 
