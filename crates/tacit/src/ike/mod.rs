@@ -14,7 +14,7 @@
 //!
 //! Without a tunnel, no packet leaves in clear: the worker holds or drops the packet.
 //!
-//! Limits: [`RUNS_MAX`] runs, [`INPUTS_MAX`] waiting inputs.
+//! Limits: [`RUNS_MAX`] runs, `INPUTS_MAX` waiting inputs.
 
 mod certificates;
 mod config;
