@@ -18,12 +18,14 @@ fail() {
     exit 1
 }
 count() { grep -c "^$1" events; }
+# Events and states are looked for so often, each 50 milliseconds.
+tries_max=@TRIES@
 # expect EVENT COUNT: waits until the driver has printed the event so often.
 expect() {
     local tries=0
     until [ "$(count "$1")" -ge "$2" ]; do
         tries=$((tries + 1))
-        [ $tries -lt 600 ] || fail "no event $1 ($2)"
+        [ $tries -lt $tries_max ] || fail "no event $1 ($2)"
         sleep 0.05
     done
 }
@@ -32,7 +34,7 @@ until_true() {
     local tries=0
     until "$@"; do
         tries=$((tries + 1))
-        [ $tries -lt 600 ] || fail "not true: $*"
+        [ $tries -lt $tries_max ] || fail "not true: $*"
         sleep 0.05
     done
 }

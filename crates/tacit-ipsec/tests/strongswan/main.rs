@@ -276,6 +276,8 @@ impl<'a> Setup<'a> {
         };
         let driver = std::env::current_exe().unwrap();
         let of_driver = if self.driver_auth.is_empty() { self.auth } else { self.driver_auth };
+        // Half a minute. An exchange of which each datagram is lost several times takes longer.
+        let tries = if self.loss == "0" { "600" } else { "3000" };
         let mut begin = include_str!("begin.sh").to_owned();
         for (name, value) in [
             ("@IKE@", ike),
@@ -293,6 +295,7 @@ impl<'a> Setup<'a> {
             ("@CONNECTION@", self.connection),
             ("@CHARON@", self.charon),
             ("@LOSS@", self.loss),
+            ("@TRIES@", tries),
             ("@DRIVER@", &driver.to_string_lossy()),
         ] {
             begin = begin.replace(name, value);
@@ -304,7 +307,7 @@ impl<'a> Setup<'a> {
 fn execute(script: &str) {
     assert!(PathBuf::from(CHARON).exists(), "{CHARON} is missing: run scripts/install-deps.sh");
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "120", "unshare", "-rnm", "bash", "-c", script]);
+    command.args(["--kill-after=5", "600", "unshare", "-rnm", "bash", "-c", script]);
     let output = command.output().unwrap();
     print!("{}", String::from_utf8_lossy(&output.stdout));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

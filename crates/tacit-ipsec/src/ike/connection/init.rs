@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::auth::AuthContext;
 use super::payloads::{certificate_request, key_exchange, notifications};
-use super::sa::{IkeRole, IkeSa, Retransmission};
+use super::sa::{IkeRole, IkeSa, RETRANSMITS_MAX, Retransmission};
 use super::{IkeConnection, IkePath};
 use crate::ike::codec::{
     ExchangeType, IkeHeader, IkeMessage, IkePayload, KePayload, NotifyPayload, Proposal,
@@ -74,7 +74,7 @@ impl IkeConnection {
             secret: KeySecret::generate(group, random)?,
             cookie: None,
             request: Vec::new(),
-            retransmission: Retransmission::start(now),
+            retransmission: Retransmission::start(now, RETRANSMITS_MAX),
             changes_left: CHANGES_MAX,
         };
         self.send_init(now, &mut opening)?;
@@ -100,7 +100,7 @@ impl IkeConnection {
         payloads.push(signature_hashes());
         payloads.push(fragmentation_supported());
         opening.request = encode_message(&header, &payloads);
-        opening.retransmission = Retransmission::start(now);
+        opening.retransmission = Retransmission::start(now, RETRANSMITS_MAX);
         self.transmit(now, [opening.request.clone()]);
         Ok(())
     }

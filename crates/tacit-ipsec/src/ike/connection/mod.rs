@@ -13,7 +13,7 @@
 //! of its own. Child SAs belong to the connection and not to an IKE SA (RFC 7296 section 2.8).
 //!
 //! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated nine times in two
-//! minutes. Messages that are not authentic change nothing.
+//! minutes, a deletion three times in 15 seconds. Messages that are not authentic change nothing.
 
 mod address;
 mod auth;
@@ -310,7 +310,10 @@ impl IkeConnection {
             return;
         }
         self.remove_all_tunnels();
-        self.want(Wanted::DeleteIke);
+        let current = self.current;
+        if let Some(sa) = self.sa_mut(current) {
+            sa.want_end();
+        }
         self.send_wanted(now);
     }
 

@@ -101,8 +101,14 @@ pub(super) struct Retransmission {
 }
 
 impl Retransmission {
-    pub(super) fn start(now: Instant) -> Self {
-        Self { at: now + RETRANSMIT_FIRST, delay: RETRANSMIT_FIRST, left: RETRANSMITS_MAX }
+    /// Begins with a request that was sent now, and is repeated at most `most` times.
+    pub(super) fn start(now: Instant, most: u32) -> Self {
+        Self { at: now + RETRANSMIT_FIRST, delay: RETRANSMIT_FIRST, left: most }
+    }
+
+    /// Repeats the request at most `most` more times.
+    pub(super) fn limit(&mut self, most: u32) {
+        self.left = self.left.min(most);
     }
 
     /// Counts a repetition. Returns `false` if there were enough of them.
@@ -192,6 +198,21 @@ impl IkeSa {
         }
     }
 
+    /// Requests the deletion of this IKE SA as the next exchange. The outstanding request is
+    /// repeated no longer than the deletion would be.
+    pub(super) fn want_end(&mut self) {
+        self.wanted.clear();
+        self.want(Wanted::DeleteIke);
+        if let Some(one) = &mut self.outstanding {
+            one.retransmission.limit(DELETE_RETRANSMITS_MAX);
+        }
+    }
+
+    /// Whether this side is deleting it, so that the answer of the peer does not matter.
+    pub(super) fn is_ending(&self) -> bool {
+        self.state == SaState::Closing || self.wanted.contains(&Wanted::DeleteIke)
+    }
+
     /// Takes what is to be requested now: nothing while a request has no response.
     pub(super) fn take_wanted(&mut self) -> Option<Wanted> {
         let is_open = matches!(self.state, SaState::Established | SaState::Replaced { .. });
@@ -215,7 +236,9 @@ impl IkeSa {
         let message_id = self.next_request;
         let datagrams = self.seal(exchange, Id::Request(message_id), payloads, random)?;
         self.next_request = message_id.checked_add(1).ok_or(CryptoFailed::Library)?;
-        let retransmission = Retransmission::start(now);
+        let is_deletion = matches!(task, Task::DeleteIke) || self.is_ending();
+        let most = if is_deletion { DELETE_RETRANSMITS_MAX } else { RETRANSMITS_MAX };
+        let retransmission = Retransmission::start(now, most);
         let sent = datagrams.clone();
         self.outstanding =
             Some(Outstanding { message_id, exchange, datagrams, task, retransmission });
@@ -357,7 +380,10 @@ const RETRANSMIT_FIRST: Duration = Duration::from_secs(1);
 /// The longest delay between repetitions.
 const RETRANSMIT_DELAY_MAX: Duration = Duration::from_secs(16);
 /// How often a request is repeated: about two minutes altogether.
-const RETRANSMITS_MAX: u32 = 9;
+pub(super) const RETRANSMITS_MAX: u32 = 9;
+/// How often a request is repeated that deletes the IKE SA: 15 seconds altogether. A peer that has
+/// answered has forgotten the IKE SA, so it answers no repetition if the answer was lost.
+const DELETE_RETRANSMITS_MAX: u32 = 3;
 /// The longest message in one datagram: with the non-ESP marker and the headers of UDP and IPv6 it
 /// is a packet of 1,280 bytes, which every path for IPv6 accepts (RFC 7383 section 2.5.1).
 const DATAGRAM_BYTES_MAX: usize = 1280 - 40 - 8 - 4;

@@ -51,11 +51,13 @@ impl IkeConnection {
         let due = |sa: &&mut IkeSa| sa.retransmit_at().is_some_and(|at| at <= now);
         let mut repeated = Vec::new();
         for sa in self.sas.iter_mut().filter(due) {
-            repeated.push((sa.own_spi(), sa.retransmit(now)));
+            repeated.push((sa.own_spi(), sa.is_ending(), sa.retransmit(now)));
         }
-        for (spi, datagrams) in repeated {
+        for (spi, is_ending, datagrams) in repeated {
             match datagrams {
                 Some(datagrams) => self.transmit(now, datagrams),
+                // The peer has forgotten the IKE SA, or will notice that this side has.
+                None if is_ending => self.end_sa(now, spi, None),
                 None => {
                     let failure = IkeFailure::no_answer("requests on the IKE SA");
                     self.end_sa(now, spi, Some(failure));

@@ -183,6 +183,38 @@ fn deletion_ends_both_sides() {
 }
 
 #[test]
+fn a_deletion_without_an_answer_ends_soon_and_is_no_failure() {
+    for side in 0..2 {
+        let mut pair = opened();
+        pair.command(side, IkeConnection::close);
+        pair.run(Duration::from_millis(15));
+        assert_eq!(pair.sides[1 - side].events.last(), Some(&IkeEvent::Closed));
+        // The answer is lost, and the peer has forgotten the IKE SA.
+        pair.drop_flight();
+        pair.network.lost = 100;
+        pair.run(SECOND * 14);
+        assert_eq!(pair.sides[side].count(|event| *event == IkeEvent::Closed), 0);
+        pair.run(SECOND);
+        assert_eq!(pair.sides[side].events.last(), Some(&IkeEvent::Closed));
+        assert_eq!(pair.sides[side].failure(), None);
+        assert_eq!(pair.sides[side].connection().poll_timeout(), None);
+    }
+}
+
+#[test]
+fn an_end_does_not_wait_for_the_answer_to_another_request() {
+    let mut pair = opened();
+    pair.network.lost = 100;
+    pair.command(0, IkeConnection::rekey);
+    pair.run(SECOND / 2);
+    pair.command(0, IkeConnection::close);
+    assert!(pair.sides[0].children.is_empty());
+    pair.run(SECOND * 15);
+    assert_eq!(pair.sides[0].events.last(), Some(&IkeEvent::Closed));
+    assert_eq!(pair.sides[0].failure(), None);
+}
+
+#[test]
 fn keys_of_ike_and_child_are_replaced_before_they_expire() {
     let mut pair = opened();
     pair.run(SECOND * 24 * 3600);
