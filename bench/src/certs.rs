@@ -1,4 +1,5 @@
-//! Creates a temporary CA and a certificate for each side with the `openssl` command.
+//! Creates a temporary CA, and certificates for the client and the server, with the command
+//! `openssl`.
 //!
 //! All keys are ECDSA P-256, the cheapest kind that all compared programs support.
 

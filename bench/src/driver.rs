@@ -1,5 +1,5 @@
-//! Runs the benchmark of tacit against other proxies and TLS libraries (the peers): builds the
-//! programs, starts all peers, and takes samples.
+//! Runs the main benchmark. It builds the programs, starts tacit and the proxies and TLS libraries
+//! that are compared with it (the peers), and takes samples.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,4 +1,5 @@
-//! Builds the command lines of the load programs that do TLS themselves (`bench/inprocess`).
+//! Builds the command lines of the load programs in `bench/inprocess`, which call a TLS library
+//! themselves.
 
 use std::path::{Path, PathBuf};
 

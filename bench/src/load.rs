@@ -1,5 +1,5 @@
-//! Starts and controls the load client and the load server. Both are either `tacit workload` or a
-//! program with a TLS library, which uses the same protocol.
+//! Starts and controls the load client and the load server. These are either `tacit workload`, or a
+//! program that calls a TLS library itself and uses the same protocol.
 //!
 //! ```text
 //! bench                    load client (see crates/tacit/src/workload/steering.rs)

@@ -10,16 +10,13 @@
 //! bench host         measures what a captured host costs, in namespaces of its own
 //! bench sockets      measures locks around the agent's connection table, without a network
 //! ```
-//! Load client and load server are processes of `tacit workload` (`load`). All processes run from
-//! the beginning to the end, but only one peer at a time has load. A sample consists of the CPU
-//! time of the four processes, the rate and the latency; `docs/benchmarks.md` explains these
-//! values. Peers are proxies, programs with a TLS library (`bench/inprocess`), and programs under
-//! two `tacit run`s (`peers`). Afterwards, the benchmark compares programs under `tacit run` with
-//! other ways to give a program a network (`runs`).
+//! Load client and load server are processes of `tacit workload` (`load`). A *peer* is one of the
+//! compared programs: a proxy, a program with a TLS library (`bench/inprocess`), or two programs
+//! under `tacit run`. All processes run from the beginning to the end, but only one peer at a time
+//! has load. `docs/benchmarks.md` explains the measured values.
 //!
-//! A peer that loses bytes makes the benchmark fail; a slow peer does not. The benchmark omits a
-//! peer that cannot be started, and the report names the omitted peers. Traffic between hosts is
-//! not measured.
+//! The benchmark fails if a peer loses bytes. It omits a peer that cannot be started, and reports
+//! this. It does not measure traffic between hosts.
 
 mod certs;
 mod compare;

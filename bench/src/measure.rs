@@ -1,5 +1,5 @@
-//! Measures one sample: runs a load client through one of the compared proxies (a peer), and reads
-//! CPU clocks before and after.
+//! Measures one sample: runs a load client through one of the compared proxies, and reads the CPU
+//! clocks before and after.
 
 use std::time::Duration;
 

@@ -4,12 +4,9 @@
 //! open some connections, so that buffers, tables and pools exist; read the memory
 //! open many more; read the memory again; divide the difference by their number
 //! ```
-//! The result is the resident memory of the processes. The report also contains the kernel's memory
-//! for the sockets. The kernel's memory is larger than that of the processes, but it is the same
-//! for all proxies that use two sockets for a connection.
-//!
-//! Pages that processes share are counted, but connections do not add to them. Programs with a TLS
-//! library are not measured.
+//! The result is the resident memory of the processes. The kernel's memory for the sockets is
+//! reported separately, because it is the same for all proxies with two sockets per connection.
+//! Programs with a TLS library are not measured.
 
 use std::fs;
 

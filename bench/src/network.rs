@@ -1,8 +1,8 @@
-//! Runs the benchmark in a network namespace of its own, if the host allows it.
+//! Runs the benchmark in its own network namespace, if the host allows it.
 //!
-//! In such a namespace loopback carries no other traffic, all ports are free, and all sockets have
-//! the same congestion control. Up to half of the cost of large transfers depends on the congestion
-//! control. With the host's own setting, the comparison would depend on the host.
+//! In this namespace there is no other traffic on loopback, all ports are free, and all sockets use
+//! the same congestion control. Congestion control can cause half of the cost of large transfers,
+//! so the host's own setting would change the results.
 
 use std::fs;
 use std::path::Path;

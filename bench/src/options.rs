@@ -1,5 +1,5 @@
-//! Parses the command line of the benchmark that compares tacit with other proxies and TLS
-//! libraries (the peers).
+//! Parses the command line of the main benchmark, which compares tacit with other proxies and TLS
+//! libraries.
 
 use std::path::PathBuf;
 

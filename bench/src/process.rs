@@ -1,8 +1,7 @@
-//! Starts and ends a program of the benchmark, and measures its CPU time and memory together with
-//! those of its descendants.
+//! Starts and ends a program of the benchmark, and measures its CPU time and memory.
 //!
-//! A program may consist of several processes: tacit's agent, for example, is a child of its
-//! supervisor. This module adds up the CPU time of these processes, and ends all of them.
+//! A program may consist of several processes: for example, tacit's agent is a child of its
+//! supervisor. This module measures and ends the process together with its descendants.
 
 use std::fs::{self, File};
 use std::io;

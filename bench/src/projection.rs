@@ -1,4 +1,5 @@
-//! `bench projection`: compares the estimates of `tacit project` with measurements.
+//! `bench projection`: compares the CPU times that `tacit project` estimates with measured CPU
+//! times.
 //!
 //! ```text
 //!   tacit workload ──> agent: front (TLS client) ==> back (TLS server) ──> workload server
@@ -6,10 +7,9 @@
 //!   another agent with the other settings ───┴──> CPU time per message, projected and measured
 //! ```
 //!
-//! The client sends messages at a constant rate, so that intervals are comparable. Each round
-//! measures every setting once, and the command compares the medians of all rounds. The command
-//! reports how far the estimates are off. It sets no limit, because on a busy machine the CPU time
-//! of the same work varies from second to second. Engines are not measured.
+//! Each round measures every setting once, with messages at a constant rate. The command compares
+//! the medians of all rounds, and reports how far each estimate is from the measurement. It sets no
+//! limit, because on a busy machine the CPU time of the same work varies. Engines are not measured.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Writes BENCHMARKS.md: first the report of all peers, then the sections of `bench compare`. A new
-//! report of the peers leaves the sections of `bench compare` unchanged.
+//! Writes BENCHMARKS.md: the main report, followed by the sections of `bench compare`. A new main
+//! report replaces the old one, and leaves the other sections unchanged.
 
 use std::fs;
 

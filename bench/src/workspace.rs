@@ -1,4 +1,5 @@
-//! Finds the sources and the build directory, and manages the directory that benchmarks write to.
+//! Finds the sources and the build directory, and manages the directory for the files that
+//! benchmarks write.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

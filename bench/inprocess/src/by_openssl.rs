@@ -1,5 +1,5 @@
-//! Implements a TLS client and a TLS server with the distribution's OpenSSL and its default
-//! settings.
+//! Implements the benchmark's TLS client and TLS server with OpenSSL. Uses the distribution's
+//! OpenSSL with its default settings.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

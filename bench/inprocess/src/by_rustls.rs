@@ -1,4 +1,5 @@
-//! Implements a TLS client and a TLS server with rustls and aws-lc-rs, with their default settings.
+//! Implements the benchmark's TLS client and TLS server with rustls and aws-lc-rs. Uses the default
+//! settings of both libraries.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,9 +1,8 @@
-//! Implements the load client. It sends the same requests as `tacit workload client`, and does TLS
-//! itself with a TLS library.
+//! Implements the load client. It sends the same requests as `tacit workload client`, but calls a
+//! TLS library itself.
 //!
 //! Each connection has a thread with a blocking socket. The benchmark controls the load client
-//! through standard input and output, in the same way as `tacit workload client --steered`. The
-//! report has the same figures.
+//! through its standard input and output, as it controls `tacit workload client --steered`.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;

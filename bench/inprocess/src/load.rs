@@ -1,5 +1,5 @@
-//! Parses the command line of the load client. `tacit workload client` has the same options and
-//! more.
+//! Parses the command line of the load client. Its options are a subset of those of `tacit workload
+//! client`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,14 +1,13 @@
-//! Runs the load client or the load server of the benchmark, which do TLS with a TLS library.
+//! Runs the load client or the load server of the benchmark. Both call a TLS library themselves.
 //!
 //! ```text
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR interactive server --json --listen ADDRESS
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client --connect ADDRESS ...
 //! inprocess version LIBRARY
 //! ```
-//! Both use the protocol of `tacit workload` (`tacit_core::workload`) and some of its options. They
-//! call the library on their own threads with blocking sockets, as the library's documentation
-//! shows, and keep its default settings. So the benchmark measures the cost of TLS in an ordinary
-//! program.
+//! Both use the protocol of `tacit workload` (`tacit_core::workload`) and some of its options. Each
+//! thread has blocking sockets, and the TLS library keeps its default settings. So the benchmark
+//! measures the cost of TLS in an ordinary program.
 
 mod by_openssl;
 mod by_rustls;

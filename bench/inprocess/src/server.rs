@@ -1,8 +1,8 @@
-//! Implements the load server. It answers requests in the same way as `tacit workload server`, but
-//! does TLS itself with a TLS library. It runs until another process kills it.
+//! Implements the load server. It answers the same requests as `tacit workload server`, but calls a
+//! TLS library itself. It runs until another process kills it.
 //!
-//! A fixed number of threads wait in `accept`, and each serves one connection at a time. So the
-//! server starts no thread for a connection. It cannot send streams to the client.
+//! A fixed number of threads wait in `accept`. Each thread serves one connection at a time. The
+//! server does not support requests for a stream from the server.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

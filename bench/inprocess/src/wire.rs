@@ -1,5 +1,5 @@
-//! Defines the trait for the TLS connections of the load client and the load server. Each compared
-//! TLS library implements it.
+//! Defines the trait for the TLS connections of the load client and the load server. For each TLS
+//! library that the benchmark compares, a module implements this trait.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

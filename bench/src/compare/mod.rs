@@ -5,15 +5,12 @@
 //!   load client -> client agent == mutual TLS 1.3 ==> server agent -> load server
 //!   tacit run [load client]     == mutual TLS 1.3 ==> tacit run [load server]
 //! ```
-//! The command compares the CPU time of the agents per operation, their memory per idle connection,
-//! and the CPU time of starting a run. NEW's `tacit workload` generates the load in every sample.
-//! The difference between the two samples of OLD shows how much the results of one program differ
-//! on this machine. NEW is within the limit if it exceeds OLD by at most this difference plus 2
-//! percent.
+//! The report compares the CPU time of the agents per operation, their memory per idle connection,
+//! and the CPU time of starting a program under `tacit run`. OLD is measured twice in each round.
+//! The difference between its two samples shows how much equal measurements differ on this machine.
+//! NEW passes if it exceeds OLD by at most this difference plus 2 percent.
 //!
 //! All agents run from the beginning to the end, but only one pair of agents at a time has load.
-//! For the measurement of memory, new agents are started. The command ends after the round in which
-//! its time limit is reached.
 //!
 //! ```text
 //! options.rs    the command line

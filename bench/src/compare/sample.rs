@@ -1,4 +1,5 @@
-//! Measures one sample of a workload for one version of tacit: CPU time or memory of its agents.
+//! Measures one version of tacit under one workload, once: the CPU time or the memory of its
+//! agents.
 
 use std::process::Stdio;
 

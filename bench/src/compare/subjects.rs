@@ -1,5 +1,5 @@
-//! Starts the agents of the versions of tacit that `bench compare` compares. Each version has
-//! agents of its own.
+//! Starts the agents that `bench compare` measures. Each compared version of tacit has its own
+//! agents.
 
 use std::path::{Path, PathBuf};
 

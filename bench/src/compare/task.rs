@@ -1,4 +1,4 @@
-//! Lists the workloads with which `bench compare` compares two versions of tacit.
+//! Lists the workloads of `bench compare`, which compares two versions of tacit.
 
 /// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Defines the addresses of the second machine and of the forwarding rule, for `bench host`.
+//! Defines the network addresses that `bench host` uses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

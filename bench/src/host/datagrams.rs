@@ -1,4 +1,5 @@
-//! Exchanges UDP datagrams with a server on the second machine, one at a time.
+//! Implements the UDP client and the UDP server of `bench host`. They exchange one datagram at a
+//! time.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

@@ -1,4 +1,5 @@
-//! Measures how long the agent of a captured host takes to install policies of several sizes.
+//! Measures how long an agent takes to capture a host with policies of several sizes. An agent
+//! captures a host to apply one policy to all programs of the host (`tacit agent --host`).
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,30 +1,27 @@
-//! `bench host TACIT`: measures what a captured host (`tacit agent --host`) costs.
+//! `bench host TACIT`: measures the cost of an agent that applies one policy to all programs of a
+//! host (`tacit agent --host`).
 //!
 //! ```text
 //!   programs ── host 192.0.2.1 ══ veth ══ far 192.0.2.2 ── servers        unmatched
 //!   program ── agent of the host ══ TLS 1.3 ══ far agent ── load server   protected
 //! ```
-//! The report has these tables:
-//! * *Unmatched*: the CPU time of client, server and the host's agent per operation, if no rule
-//!   matches the traffic. The benchmark measures this without policies, with policies, and after
-//!   their removal.
-//! * *Conntrack*: the same without tacit, but with a packet rule that enables connection tracking.
+//! The agent makes the kernel direct (*capture*) the traffic of the host's programs. The report has
+//! these tables:
+//! * *Unmatched*: CPU time for traffic that no rule matches: without policies, with policies, and
+//!   after their removal.
+//! * *Conntrack*: CPU time without tacit, but with a packet rule that enables connection tracking.
 //!   Rules for clients of the host cost at least this.
-//! * *Protected*: the CPU time of client and agent if a rule captures the traffic, compared with a
-//!   forwarding rule.
-//! * *Installing*: the time that the agent takes to capture the host with a policy, and its memory.
+//! * *Protected*: CPU time for traffic that a rule captures, compared with a forwarding rule.
+//! * *Installing*: the time and the memory that the agent needs to install a policy.
 //!
-//! CPU time is read from the scheduler's clocks of the processes. A clock includes the work on the
-//! packets that the process sends: the kernel moves them through both namespaces during the system
-//! call.
+//! The CPU time of a process includes the kernel's work on the packets that the process sends.
 //!
-//! Each table contains one row twice. The difference between these two rows shows how much equal
-//! measurements differ on this machine. The benchmark creates namespaces of its own, and installs
-//! nothing on the real host.
+//! Each table contains one row twice, to show how much equal measurements differ on this machine.
+//! The benchmark creates its own namespaces, and installs nothing on the real host.
 //!
 //! ```text
-//! world.rs      both namespaces, the servers, and what is installed
-//! addresses.rs  where they listen
+//! world.rs      both namespaces, the servers, and the installed policies
+//! addresses.rs  the addresses of the servers
 //! policies.rs   the policies
 //! sample.rs     takes one sample of one workload
 //! datagrams.rs  the UDP client and its server
@@ -32,9 +29,8 @@
 //! report.rs     medians and ratios
 //! ```
 //!
-//! Limits: the benchmark needs root, because a captured host needs capabilities over its network. A
-//! host with several interfaces, inbound connections and IPv6 are not measured. The row for
-//! conntrack needs the program nft; without it the row is absent.
+//! Limits: the benchmark needs root. It does not measure hosts with several interfaces, inbound
+//! connections or IPv6. The row for conntrack needs the program nft.
 
 mod addresses;
 mod datagrams;

@@ -1,5 +1,5 @@
-//! Writes the policies for `bench host`: of the captured host's agent, of its forwarding agent, and
-//! of the agent on the second machine.
+//! Writes the policies for `bench host`: one for the measured host, one for the agent with a
+//! forwarding rule on that host, and one for the agent on the second machine.
 
 use super::addresses::{FAR_AGENT, FORWARD, SERVER};
 use crate::certs::SERVER_NAME;

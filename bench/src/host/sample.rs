@@ -1,4 +1,4 @@
-//! Takes one sample of a workload of `bench host`: the CPU time of the processes per operation.
+//! Measures one workload of `bench host` once: the CPU time of the processes per operation.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Sets up the captured host, a second machine and the servers in namespaces, and installs the
-//! policies that `bench host` measures.
+//! Sets up the network of `bench host`: a host, a second machine with servers, and the policies.
+//! Both machines are network namespaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};

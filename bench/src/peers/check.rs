@@ -1,13 +1,11 @@
-//! Checks a pair of proxies before the benchmark measures it.
+//! Checks a pair of proxies before the benchmark measures it, so that the comparison is fair.
 //!
-//! A pair of proxies that sends clear text, accepts any client or resumes sessions would have an
-//! unfair advantage. To detect such a pair, the check puts a relay between the two proxies and
-//! makes two connections through the relay. The relay parses the TLS messages with which the server
-//! begins. The check also connects to the server's proxy with `openssl s_client`, without a
-//! certificate.
+//! The check rejects a pair that sends clear text, accepts clients without a certificate, or
+//! resumes sessions. It puts a relay between the two proxies, makes two connections, and parses the
+//! first TLS messages of the server. It also connects to the server's proxy with `openssl
+//! s_client`.
 //!
-//! The check does not test whether the client's proxy verifies the server. The configuration of
-//! each proxy requires this.
+//! The check does not test whether the client's proxy verifies the server.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Configures Envoy, with one worker. Its TLS library, BoringSSL, chooses the TLS 1.3 cipher suite
-//! itself.
+//! Configures Envoy with one worker. Its TLS library, BoringSSL, does not let the user choose the
+//! TLS 1.3 cipher suite.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Parses the first flight of a TLS server, to determine what was negotiated (RFC 8446, section
-//! 4.1.3; RFC 5246, section 7.4).
+//! Parses the first messages of a TLS server, to determine the negotiated version and cipher suite
+//! (RFC 8446, section 4.1.3; RFC 5246, section 7.4).
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,8 +1,7 @@
-//! Compares tacit with programs that need no proxy: the load client and the load server do TLS
-//! themselves, with a TLS library.
+//! Compares tacit with programs that need no proxy, because they call a TLS library themselves.
 //!
-//! These programs are a separate package (`bench/inprocess`), so that building and testing tacit
-//! does not need the libraries and their headers.
+//! These load programs are a separate package (`bench/inprocess`). So a build of tacit does not
+//! need the TLS libraries and their headers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;

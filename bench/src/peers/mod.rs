@@ -1,5 +1,5 @@
-//! Defines the peers of the benchmark: the ways to protect a connection between two programs with
-//! mutual TLS.
+//! Defines the peers of the benchmark. A peer is one method to protect a connection between two
+//! programs with mutual TLS.
 //!
 //! ```text
 //! proxies      load client -> [client proxy] == mutual TLS ==> [server proxy] -> load server
@@ -8,10 +8,8 @@
 //! runs         [tacit run [load client]] == mutual TLS ==> [tacit run [load server]]
 //! ```
 //! Each peer has a file with its configuration. For a fair comparison, all peers use X25519 and
-//! TLS_AES_128_GCM_SHA256. Both sides verify certificate chains, and the client side verifies the
-//! server's name. The peers resume no sessions, do not delay small writes, and log no connections.
-//! They have one worker thread if possible. To add a proxy, add a file with a `PROXY` constant, and
-//! a line in [`PEERS`].
+//! TLS_AES_128_GCM_SHA256, verify the certificates of the other side, and resume no sessions. To
+//! add a proxy, add a file with a `PROXY` constant, and a line in [`PEERS`].
 
 mod check;
 mod envoy;

@@ -1,4 +1,4 @@
-//! Defines a peer of the benchmark, with the workloads that it supports. A peer is a proxy, a
+//! Defines a peer of the benchmark, and the workloads that it supports. A peer is a proxy, a TLS
 //! library or a mode of tacit that protects the connection between two programs.
 
 use super::plan::Proxy;

@@ -1,4 +1,5 @@
-//! Starts pairs of proxies, on ordinary loopback or in a network namespace with large segments.
+//! Starts pairs of proxies, either on ordinary loopback or in a network namespace whose loopback
+//! has large segments.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread;

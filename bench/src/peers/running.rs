@@ -1,5 +1,5 @@
-//! Defines a compared proxy or library (a peer) that is running, and how the load client connects
-//! through it.
+//! Defines a running peer (a compared proxy or library), and the address at which the load client
+//! connects to it.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -1,10 +1,11 @@
-//! Measures tacit as most users run it: two programs without TLS, each under its own `tacit run`,
-//! started by an ordinary user.
+//! Measures tacit as most users run it: two programs without TLS, each under its own `tacit run`.
+//! An ordinary user starts both.
 //!
 //! ```text
 //! tacit run -- load client == mutual TLS on the loopback of the host ==> tacit run -- load server
 //! ```
-//! The client's run lasts for one sample, like the load client. The server's run continues.
+//! The load client and its `tacit run` start again for each sample. The load server and its `tacit
+//! run` serve all samples.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 

@@ -1,7 +1,7 @@
-//! Configures tacit: two agents, each with one rule and one data worker.
+//! Configures tacit: two agents, each with one rule and one worker thread.
 //!
-//! By default tacit chooses a congestion control for its sockets. Here it uses the same one as the
-//! other compared programs.
+//! The sockets use the same congestion control as those of the other compared programs, and not
+//! tacit's default.
 
 use super::plan::{Plan, Proxy, Side, without};
 use crate::certs::SERVER_NAME;

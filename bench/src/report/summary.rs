@@ -1,4 +1,4 @@
-//! Computes medians and minima of the samples, without the samples that were discarded.
+//! Computes medians and minima of the samples. Discarded samples are not counted.
 
 use serde_json::{Value, json};
 use tacit_core::statistics::median;

@@ -6,12 +6,12 @@
 //! tls      program ─ tacit run ══ TLS 1.3 ══> far agent ─> load server
 //! pasta, slirp4netns   program ─ a TCP stack as a program ─> load server
 //! ```
-//! The command measures the start and end of a program ([`start`]), and connections and a large
-//! transfer ([`transfer`]). All programs run as an ordinary user, even if the benchmark runs as
-//! root.
+//! The module [`start`] measures the start and end of a program, and [`transfer`] measures
+//! connections and a large transfer. All programs run as an ordinary user, even if root runs the
+//! benchmark.
 //!
-//! UDP and inbound connections are not measured. The figures do not include the kernel threads that
-//! remove namespaces, because the kernel does not charge them to a process.
+//! UDP and inbound connections are not measured. The figures do not include the kernel's work to
+//! remove namespaces.
 
 mod setup;
 mod start;

@@ -1,4 +1,5 @@
-//! Defines the policies and addresses of the programs that `bench runs` starts under `tacit run`.
+//! Defines the policies and the network addresses for `bench runs`, which starts programs under
+//! `tacit run`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

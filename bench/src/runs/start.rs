@@ -1,8 +1,8 @@
-//! Measures starting and ending a program that does nothing.
+//! Measures the cost of starting and ending a program that does nothing.
 //!
-//! Wall time is from the start of the command to its end. CPU time includes all processes that were
-//! started. A process that continues after the command, such as a private agent, becomes a child of
-//! the benchmark. The benchmark waits for it and adds its CPU time.
+//! Wall time is from the start of the command to its end. CPU time includes all processes that the
+//! command has started, even if they continue after the command. The benchmark waits until they
+//! have ended.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{BufRead, BufReader, Write};

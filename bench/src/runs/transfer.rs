@@ -1,4 +1,4 @@
-//! Measures the cost of connections and of a large transfer for a program in a namespace.
+//! Measures the cost of connections and of a large transfer, for a program in a network namespace.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{PipeReader, Read, Write};

@@ -1,5 +1,5 @@
 //! Defines the command line of `bench sockets`, which measures the cost of a lock around the
-//! agent's connection table.
+//! agent's table of connections.
 
 use std::time::Duration;
 

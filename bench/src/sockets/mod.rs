@@ -1,10 +1,11 @@
-//! `bench sockets`: measures what a lock around the agent's connection table would cost.
+//! `bench sockets`: measures the cost of a lock around the agent's table of connections. The agent
+//! itself has no such lock.
 //!
-//! On z/TPF, a mainframe operating system, a program makes ten socket calls for each message. All
-//! ten calls once took one shared lock. Here each thread makes the same ten calls on its own
-//! connections, in the agent's connection table. The agent has no lock around this table; the
-//! benchmark adds one. In the mode `global` it is an exclusive lock, in the mode `rw` a lock for
-//! one writer or several readers. The option `--send` determines whether call 8 takes the lock:
+//! The benchmark repeats a measurement of z/TPF, a mainframe operating system. There a program
+//! makes ten socket calls for each message, and all ten calls once took one shared lock. Here each
+//! thread makes the same ten calls on its own connections. The mode `global` has an exclusive lock,
+//! the mode `rw` a reader-writer lock. The option `--send` determines whether call 8 takes the
+//! lock:
 //!
 //! ```text
 //!  call                      in the table                             global   rw
@@ -19,13 +20,9 @@
 //!  9 message count, out      counts its bytes                         lock     write
 //! 10 aor                     finds the connection                     lock     write
 //! ```
-//! The call `aor` (activate on receive) waits for input on a socket. A display is a command that
-//! prints the table; it reads the whole table under the lock. In the mode `writers` the lock is
-//! exclusive, but displays and the calls 3, 4 and 5 do not take it. The first improvement of z/TPF
-//! was this mode. A thread that waits for the lock spins, as on z/TPF. The waiting thread sometimes
-//! yields the CPU, because the thread that holds the lock may need a CPU. One transaction in a
-//! thousand replaces its connection. Each thread sends its messages to itself over UNIX sockets. So
-//! no network is involved, and threads wait only for the lock.
+//! The call `aor` (activate on receive) waits for input on a socket. In the mode `writers` the lock
+//! is exclusive, but the calls 3, 4 and 5 do not take it. Each thread sends its messages to itself
+//! over UNIX sockets. So no network is involved, and threads wait only for the lock.
 //!
 //! ```text
 //! arguments.rs   the command line

@@ -1,4 +1,4 @@
-//! Runs transactions on the agent's connection table with several threads and a lock.
+//! Runs transactions on the agent's table of connections, on several threads and with a lock.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};

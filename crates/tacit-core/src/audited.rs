@@ -1,6 +1,7 @@
-//! Records the flows that a rule in audit mode has let pass, for `tacit show audit`.
+//! Records flows that a rule in audit mode has permitted, for `tacit show audit`. Without audit
+//! mode, the rule would have denied or protected these flows.
 //!
-//! Limit: [`AUDITED_FLOWS_MAX`] different flows of a rule. If the table is full, a new flow
+//! Limit: [`AUDITED_FLOWS_MAX`] different flows for each rule. If the table is full, a new flow
 //! replaces the flow that was seen least recently. The total counts all flows.
 
 use std::collections::VecDeque;

@@ -1,8 +1,9 @@
-//! Counts the flows of a captured host by kind of protection, for `tacit show coverage`.
+//! Counts the flows of a host by kind of protection, for `tacit show coverage`. Used if the agent
+//! captures the traffic of the whole host.
 //!
-//! The caller lists the open sockets at intervals. Sockets with the same sender, destination and
-//! protection form one entry. A socket counts once, however often it is listed. If the protection
-//! of a socket changes, the socket counts in the entry of its new protection.
+//! The caller lists the open sockets at intervals. One entry counts all sockets with the same
+//! sender, destination and protection. A socket counts once, even if several lists contain it. If
+//! the protection of a socket changes, the socket is counted again under its new protection.
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
 //! a new entry replaces the entry whose flows were open least recently. The totals still include

@@ -8,13 +8,13 @@
 //!   └───────────────────────────── connected ─────────────────────────┘
 //! ```
 //!
-//! A target is *due* when it has been skipped for [`TARGET_SKIPPED`]. A connection first tries the
-//! targets that are up or due, in the order of the rule. Then it tries the skipped targets: it
-//! fails only if no target answers. While one connection tries a due target, other connections skip
-//! that target for another [`TARGET_SKIPPED`]. So a target that does not answer delays at most one
-//! connection in this time. The agent does not probe targets: only connections dial them.
+//! A target that failed is skipped for [`TARGET_SKIPPED`]; then it is *due*. A connection first
+//! tries the targets that are up or due, in the order of the rule. Then it tries the skipped
+//! targets, so it fails only if no target answers. Only one connection at a time tries a due
+//! target. So a target that does not answer delays at most one connection in [`TARGET_SKIPPED`].
+//! The agent sends no probes.
 //!
-//! All threads of the agent share one state; each step is atomic, and no thread waits.
+//! All threads of the agent share this state. Each step is atomic, and no thread waits.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Defines a flow: a connection or an exchange of datagrams between two ends. The rules of a policy
+//! Defines a flow: a TCP connection, or the datagrams between two addresses. The rules of a policy
 //! match flows.
 
 use std::fmt;

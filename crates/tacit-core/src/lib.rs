@@ -4,26 +4,26 @@
 //! random numbers. So each part can be tested with a virtual clock, and fuzzed.
 //!
 //! In reading order:
-//! * [`flow`]: a connection or datagram exchange, as rules match it;
-//! * [`policy`]: from text to rules, and which rule a flow matches;
+//! * [`flow`]: a connection or datagram exchange; rules match flows;
+//! * [`policy`]: parses rules, and finds the rule of a flow;
 //! * [`dns`]: a DNS forwarder that records the names of addresses;
 //! * [`datagram`]: the table of UDP flows;
-//! * [`failover`]: which of several targets a connection is dialled to;
+//! * [`failover`]: chooses one of several targets for a connection;
 //! * [`icmp`]: ICMP errors for the sender of a datagram;
-//! * [`held`]: connections with a SYN that is held until the destination has answered;
-//! * [`packet`]: datagrams as IP packets, for raw sockets;
+//! * [`held`]: SYN packets that wait until their destinations have answered;
+//! * [`packet`]: builds datagrams as IP packets, for raw sockets;
 //! * [`pcapng`]: captures of streams, for Wireshark and tshark;
-//! * [`meter`]: what CPU time is used for;
-//! * [`proxy_protocol`]: the client behind a proxy;
+//! * [`meter`]: measures the CPU time of each kind of work;
+//! * [`proxy_protocol`]: headers that name the client of a proxied connection;
 //! * [`query`]: requests of programs about their connections;
-//! * [`refusal`]: what was refused, and the policy line that would allow it;
+//! * [`refusal`]: refused connections and sockets, with the policy lines that would allow them;
 //! * [`limiter`]: limits repeated log lines to one a second;
-//! * [`message_id`]: identifiers of messages;
-//! * [`record`]: the TLS record layer, sealed and opened in place;
+//! * [`message_id`]: stable identifiers of log lines and errors;
+//! * [`record`]: the TLS record layer;
 //! * [`starttls`]: STARTTLS exchanges, for programs without TLS;
-//! * [`projection`]: the CPU cost of a change, computed from measurements;
+//! * [`projection`]: estimates the CPU cost of a change from measurements;
 //! * [`statistics`]: percentiles, means and linear fits;
-//! * [`workload`]: the protocol between the two ends of a workload;
+//! * [`workload`]: the protocol of the load generator `tacit workload`;
 //! * [`page`]: tables, charts and HTML pages.
 #![forbid(unsafe_code)]
 

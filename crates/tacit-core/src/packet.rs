@@ -1,4 +1,4 @@
-//! Builds UDP datagrams (RFC 768) as IP packets for raw sockets.
+//! Builds IP packets that contain UDP datagrams (RFC 768), for raw sockets.
 
 use std::net::{IpAddr, SocketAddr};
 

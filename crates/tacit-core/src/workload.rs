@@ -1,4 +1,5 @@
-//! Encodes and decodes the protocol between the client and the server of `tacit workload`.
+//! Encodes and decodes the protocol of `tacit workload`, a load generator with a client and a
+//! server.
 //!
 //! The client sends requests. All numbers are big-endian:
 //!
@@ -8,16 +9,16 @@
 //!   out       0 0             the client sends a stream; the server replies with its length
 //!   in        BYTES SAMPLED   the server sends a stream of BYTES
 //!   in-for    MS SAMPLED      the server sends a stream for MS milliseconds
-//! a stream: blocks of LENGTH (8 bytes) followed by LENGTH bytes; LENGTH 0 ends the stream. If
+//! a stream: blocks; a block is LENGTH (8 bytes), then LENGTH bytes; LENGTH 0 is the end. If
 //!           SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's socket follow
 //! ```
 //!
-//! After a stream the client may send another request. The first eight bytes of a request are its
-//! number, and the reply repeats this number. So the client detects a proxy that reorders or loses
-//! bytes. The bytes after the number are not compared.
+//! After a stream the client may send another request. In an exchange, each request begins with its
+//! number (eight bytes), and the reply repeats it. So the client detects a proxy that reorders or
+//! loses bytes.
 //!
-//! Programs with their own TLS library use this protocol too (`bench/inprocess`). This module does
-//! no I/O.
+//! The benchmark programs that call a TLS library themselves use this protocol too
+//! (`bench/inprocess`). This module does no I/O.
 
 /// The length of a request header.
 pub const HEADER_BYTES: usize = 20;

@@ -10,7 +10,7 @@
 //!
 //! If the table is full, a new flow replaces the flow that was idle the longest.
 //!
-//! The caller stores its own state with each flow; the type parameter is the type of this state.
+//! The caller can store its own data with each flow.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

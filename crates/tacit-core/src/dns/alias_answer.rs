@@ -1,5 +1,5 @@
-//! Writes DNS responses for programs in which alias addresses replace the true addresses. An alias
-//! address stands for one name and one of its true addresses.
+//! Writes DNS responses that contain alias addresses instead of true addresses. An alias is an
+//! address that tacit assigns to one name, so that the address identifies the name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! Decides which names of a run get alias addresses, and assigns these addresses from reserved
-//! ranges. An alias address stands for one name and one of its true addresses.
+//! Assigns alias addresses to names that programs look up with DNS. An alias is an address from a
+//! reserved range that stands for one name and one of its true addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

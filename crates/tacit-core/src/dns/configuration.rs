@@ -1,4 +1,4 @@
-//! Parses `/etc/resolv.conf`: the name servers of the host, and the search domains of programs.
+//! Parses `/etc/resolv.conf`: the name servers, and the search domains.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -1,9 +1,8 @@
 //! Records which DNS servers do not answer.
 //!
-//! A server is *suspected* when another server answered before it. It is *failing* when it did not
-//! answer within its timeout, or when the network returned an error. An answer clears both states.
-//! If a server has answered another query in the meantime, it is not suspected: it is slow for one
-//! query only.
+//! A server is *suspected* to be down when another server answered before it. It is *failing* when
+//! it did not answer within its timeout, or when the network returned an error. An answer from the
+//! server clears both states. A server that meanwhile answers another query is not suspected.
 //!
 //! Limits: a server stays suspected for [`SUSPECTED_FOR`]; at most [`SERVERS_MAX`] servers are
 //! tracked.

@@ -1,5 +1,5 @@
-//! Writes DNS responses for programs of a captured host. These responses contain true addresses,
-//! and not the alias addresses that programs of a run get.
+//! Writes DNS responses with the true addresses of a name, for programs of a captured host.
+//! (Programs under `tacit run` may get alias addresses instead.)
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,14 +1,12 @@
-//! Records the names that programs of a captured host have resolved, by address.
+//! Records which names the programs of a captured host have resolved, by address. Flows to the
+//! address then match rules with such a name.
 //!
-//! Programs of a host get true addresses, so an address may have several names. Names that match
-//! the same rules form a group, because flows to them get the same decision. Only names that some
-//! rule can match are recorded. Recording a name takes the same time, however many names share its
-//! address.
+//! An address may have several names. Names that match the same rules form a group, so that the
+//! cost of recording a name does not grow with the number of names of the address. Names that no
+//! rule matches are not recorded. An entry is removed a day after its answer has expired. By then
+//! no DNS cache of the host has the answer.
 //!
-//! A pair of name and address is removed a day after its answer has expired. By then no DNS cache
-//! of the host has the answer.
-//!
-//! Limits: [`NAMES_MAX`] pairs, [`NAME_BYTES_MAX`] for a name.
+//! Limits: [`NAMES_MAX`] pairs of name and address, [`NAME_BYTES_MAX`] for a name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Splits a DNS message into header, question and records.
 //!
-//! Compression pointers in names are not followed, because only the end of each name is needed.
+//! It does not follow compression pointers in names, because only the end of each name is needed.
 
 use std::fmt;
 

@@ -7,23 +7,21 @@
 //!                                      └─ refused
 //! ```
 //!
-//! Only the question, three flags and the answer size of a program's message are used.
-//! [`DnsClient`] builds each message for a server itself, so nothing else of the program's message
-//! leaves the host. The addresses in a response are recorded, also those behind CNAME records.
-//! Malformed messages are dropped.
+//! [`DnsClient`] builds the messages to servers itself. Of the program's message it uses only the
+//! question, three flags and the answer size. So a program cannot send other data to the outside in
+//! a query. Malformed messages are dropped.
 //!
-//! Several names can share an address. In a run, [`NameTable`] assigns the address to the first
-//! name, and an alias address to each other name. So an address identifies one name.
-//! [`with_aliases`] writes the alias addresses into the response. A captured host has no aliases:
-//! [`HostNames`] records the names of each address, and programs get the true addresses
-//! ([`with_addresses`]).
+//! Several names can share an address. For programs under `tacit run`, [`NameTable`] assigns the
+//! address to the first name, and a reserved address (an *alias*) to each other name. So an address
+//! identifies one name. [`with_aliases`] writes the aliases into the response. On a captured host
+//! there are no aliases: [`HostNames`] records all names of an address.
 //!
 //! [`hosts()`] reads `/etc/hosts`; [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] records
 //! which servers do not answer; [`next_message`] extracts messages from a TCP stream.
 //!
 //! Limits: [`WAITING_MAX`] queries of one client, [`ADDRESSES_MAX`] addresses in an answer,
-//! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names for an address if names get no
-//! aliases, [`HOSTS_MAX`] names from `/etc/hosts`.
+//! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names for an address without aliases,
+//! [`HOSTS_MAX`] names from `/etc/hosts`.
 //!
 //! Not supported: a cache, recursive resolution and DNSSEC validation.
 

@@ -1,7 +1,7 @@
 //! Parses the question of a DNS message.
 //!
-//! A library parses answers, but not questions. A question may have a type that the library does
-//! not know. A question is easy to parse, because its name is not compressed.
+//! The DNS library parses only answers, and knows only some types. A question is easy to parse,
+//! because its name is not compressed.
 
 use std::fmt::Write;
 

@@ -11,12 +11,11 @@
 //! | PTR of another address | from the resolver, if some rule can match the address |
 //! | zone transfers, classes other than IN | refused |
 //!
-//! The table applies to runs. A captured host may permit flows that no rule matches. Its programs
-//! may then resolve every name, and only names with rules are treated as in the table
-//! ([`open_verdict`]).
+//! The table applies to programs under `tacit run`. On a captured host, a program may resolve names
+//! without rules, because the policy may permit flows that no rule matches ([`open_verdict`]).
 //!
-//! Names in PTR answers are not learned, because their owner could choose any name: only answers to
-//! A and AAAA queries are learned.
+//! tacit learns names only from answers to A and AAAA queries. The owner of an address could put
+//! any name into a PTR answer.
 
 use super::message::INTERNET;
 use super::question::{DnsQuestion, ResponseCode};

@@ -1,4 +1,4 @@
-//! Stores the SYN packets of a run that the agent holds until their destinations answer, and the
+//! Stores the SYN packets that the agent holds until their destinations answer. Also stores the
 //! tasks that wait for these connections.
 
 use std::collections::hash_map::Entry;

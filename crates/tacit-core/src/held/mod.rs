@@ -1,4 +1,5 @@
-//! Holds the SYN packet of a connection until the destination has answered.
+//! Holds the SYN packet of a program until the agent has reached the destination. So the program's
+//! `connect` returns the true result.
 //!
 //! ```text
 //! program ── SYN ──> held                    the agent gets a copy and dials the destination
@@ -10,10 +11,8 @@
 //! [`Syn`] parses the copy of a SYN and builds the packets that answer it. [`HeldFlows`] is the
 //! table of held flows.
 //!
-//! Limits: [`HELD_MAX`] held flows. The copy of a SYN contains one IP header and one TCP header
-//! with their options. A SYN with IPv6 extension headers is not read, and its program gets no
-//! answer. The kernel lets unprivileged programs add only extension headers that a receiver may
-//! ignore (RFC 8200).
+//! Limits: [`HELD_MAX`] held flows. A SYN with IPv6 extension headers is not parsed, and its
+//! program gets no answer.
 
 mod flows;
 mod syn;

@@ -7,11 +7,11 @@
 //! quoted      the IP and UDP headers of the datagram, and as much of its data as fits
 //! ```
 //!
-//! The sender's kernel finds the socket by the quoted headers, and reports the error that the
+//! The quoted headers identify the socket of the sender. Its kernel reports the error that the
 //! program would get without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH` or `EMSGSIZE`.
 //!
-//! The quoted datagram is reconstructed: its identification, checksum and options differ from the
-//! original. Kernels ignore them.
+//! The quoted identification, checksum and options differ from those of the original datagram.
+//! Kernels ignore these fields.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

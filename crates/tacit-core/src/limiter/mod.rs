@@ -1,17 +1,18 @@
-//! Limits log lines to one a second for each key. A key names the kind of line and its cause, such
-//! as a rule or a run. The limiter counts the lines that it omits, and keeps the latest of them.
+//! Limits log lines to one a second for each key. A key consists of the kind of line and its cause,
+//! such as a rule or a run (a program under `tacit run`). The limiter counts the lines that it
+//! omits, and keeps the latest of them.
 //!
 //! ```text
 //!   0.0 s  offer ──> written          0.3 s, 0.7 s  offer ──> kept and counted
 //!   1.0 s  due   ──> the line of 0.7 s, with the count of lines omitted before it
 //! ```
 //!
-//! Because the cause is part of the key, one cause with many lines does not suppress the lines of
-//! another cause.
+//! The cause is part of the key. So a cause with many lines does not suppress the lines of another
+//! cause.
 //!
-//! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys at a time, of which at most
-//! [`KEYS_PER_CAUSE_MAX`] may have the same cause. If a cause has more keys, its other lines share
-//! one slot. At most [`CAUSES_MAX`] causes have such a slot; the remaining causes share one slot.
+//! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys in total, and
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. Further keys of a cause share one slot. At most
+//! [`CAUSES_MAX`] causes have such a slot; all other causes share one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

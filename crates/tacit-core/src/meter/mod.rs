@@ -1,27 +1,26 @@
-//! Measures what the CPU time of a thread is used for. It also defines the cells of the ledger: a
-//! cell is the CPU time of one component for one rule.
+//! Measures how much CPU time a thread uses for each kind of work, such as encrypting or sending,
+//! and for each rule. The result for one kind of work and one rule is a *cell*.
 //!
-//! When a thread begins another kind of work, the thread reads a cheap clock (a *stamp*). It adds
-//! the ticks since the last stamp to the kind of work that has just ended. At the end of each short
-//! interval (a *window*) the thread reads its CPU clock once. It converts the ticks of the window
-//! to nanoseconds, so that their sum is the CPU time of the window:
+//! The CPU clock of a thread is expensive to read. So when the kind of work changes, the thread
+//! reads only a cheap clock (a *stamp*), and adds the ticks since the last stamp to the previous
+//! kind of work. After each short interval (a *window*) it reads its CPU clock once. Then it
+//! converts the ticks of the window to nanoseconds, so that their sum is the CPU time of the
+//! window:
 //!
 //! ```text
 //!   stamps        |receive|seal|   send   |  (waits: no ticks)  |receive|open|send|
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! * If the CPU clock has advanced by less than the sum of the ticks, the thread was preempted. All
-//!   cells of the window are then reduced by the same factor.
-//! * If the CPU clock has advanced by more, the difference is the cost of waiting: the system call
-//!   and the context switches, for which there are no ticks. The difference is charged to
-//!   [`Component::Receive`], or to all cells if nothing was received.
+//! * If the ticks are more than the CPU time, the thread was preempted. All cells of the window are
+//!   reduced by the same factor.
+//! * If the ticks are less than the CPU time, the difference is the cost of waiting (system calls
+//!   and context switches). It is charged to [`Component::Receive`], or to all cells if nothing was
+//!   received.
 //!
-//! So each microsecond of a metered thread is counted in exactly one cell. Only the time of the
-//! window that has not ended yet is missing.
+//! So each microsecond of a metered thread is counted in exactly one cell.
 //!
-//! Units: ticks of the clock that the caller reads, and nanoseconds of CPU time. This module reads
-//! no clock and starts no thread.
+//! This module reads no clock and starts no thread; the caller passes the times.
 
 /// A kind of work that uses CPU time.
 #[derive(

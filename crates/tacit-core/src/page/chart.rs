@@ -1,7 +1,7 @@
 //! Draws charts as SVG.
 //!
-//! The colours are CSS variables that the page defines for its light and dark modes. Axes begin at
-//! zero; the vertical axis ends at a round number.
+//! The page defines the colours as CSS variables. Axes begin at zero, and the vertical axis ends at
+//! a round number.
 
 use std::fmt::Write;
 

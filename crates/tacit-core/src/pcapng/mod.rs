@@ -5,10 +5,9 @@
 //!   section header, interface description | packet | packet | … | interface statistics
 //! ```
 //!
-//! Each function appends one block to a buffer, and the caller writes the buffer. A capture has one
-//! section and one interface. Its packets begin with an IP header (`LINKTYPE_RAW`); times are in
-//! nanoseconds. [`SyntheticStream`] creates TCP packets for bytes that were not captured as
-//! packets.
+//! Each function appends one block to a buffer; the caller writes the buffer to a file. A packet
+//! begins with its IP header (`LINKTYPE_RAW`). [`SyntheticStream`] creates TCP packets for bytes
+//! that were not captured as packets, such as decrypted bytes.
 //!
 //! Limit: [`COMMENT_BYTES_MAX`]; a longer comment is cut.
 

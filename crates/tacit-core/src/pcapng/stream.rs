@@ -5,10 +5,9 @@
 //!   new ── SYN, SYN-ACK, ACK      data ── segments      end ── FIN, FIN, ACK, or RST
 //! ```
 //!
-//! The sequence number of a byte is computed from its position in the stream. If the caller omits
-//! bytes, the sequence numbers have a gap, which Wireshark reports. The first position may be any
-//! number, so that a capture can begin in the middle of a stream. Headers are complete, with their
-//! checksums (RFC 791, RFC 8200, RFC 9293).
+//! The sequence number of a segment is computed from the position of its bytes in the stream. If
+//! the caller omits bytes, Wireshark reports a gap. A capture can begin in the middle of a stream.
+//! Headers are complete, with their checksums (RFC 791, RFC 8200, RFC 9293).
 //!
 //! Limit: [`PAYLOAD_BYTES_MAX`] bytes of payload in a segment.
 

@@ -1,5 +1,5 @@
-//! Defines the settings by which a server rule accepts clients without TLS, until all clients use
-//! TLS.
+//! Defines the settings with which a server accepts clients with TLS and clients in clear, while
+//! clients migrate to TLS.
 //!
 //! ```text
 //! accept = "both"                         the first byte of a client decides: TLS or clear
@@ -7,8 +7,8 @@
 //! clear-until = "2027-01-31T00:00:00Z"    from then on all clients need TLS
 //! ```
 //!
-//! A server that speaks first cannot wait for its client's first byte: its rule lists the clients
-//! that are still in clear.
+//! If the server sends the first byte, the first byte of the client cannot decide. The rule then
+//! lists the clients that are still in clear.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Defines the settings for client certificates, and presets for common combinations.
+//! Defines how a server rule treats client certificates: the separate settings, and presets that
+//! combine them.
 //!
 //! ```text
 //!   preset      asked  absent  invalid                    name taken from
@@ -11,7 +12,7 @@
 //!   safcheck    yes    deny    deny                       a map
 //! ```
 //!
-//! A client that sends a certificate must prove possession of its key, whatever the settings are.
+//! In every preset, a client that sends a certificate must prove that it has the private key.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Defines the settings of identities and trusts. An identity is a certificate with its key. A
-//! trust is the set of certificates with which the certificates of peers are verified.
+//! Defines the settings of identities and trusts. An identity is a certificate with its private
+//! key. A trust is the set of CA certificates that tacit uses to verify peers.
 
 use std::path::{Path, PathBuf};
 

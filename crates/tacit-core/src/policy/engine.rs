@@ -1,7 +1,7 @@
-//! Defines the CPU settings of a policy. Some CPUs are reserved for engines, which are threads for
-//! handshakes. The other threads of the agent and its runs use other CPUs.
+//! Defines which CPUs are reserved for engines (threads for handshakes). All other threads of the
+//! agent and the programs under `tacit run` use other CPUs.
 //!
-//! A policy names CPUs by number. The parser does not know which CPUs exist: the agent checks that.
+//! The parser does not know which CPUs exist; the agent checks that.
 
 use super::diagnostic::SourcePosition;
 use serde::Serialize;

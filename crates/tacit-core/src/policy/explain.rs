@@ -1,4 +1,4 @@
-//! Explains which rule a flow matches, and why the earlier rules do not match.
+//! Explains which rule a flow matches, and why earlier rules do not match.
 
 use std::fmt;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! Defines the settings of a captured host: `[host]` of a policy.
+//! Defines the table `[host]` of a policy: the settings for capturing the traffic of a whole host.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,9 @@
-//! Warns about rules of a captured host that would cut the host off from the network. Such rules
-//! capture or deny the host's DNS queries, the operator's SSH session or the agent's own sockets.
-//! Also warns about packet marks that other software uses.
+//! Warns about rules that would cut a captured host off from the network. Examples are rules that
+//! capture or deny DNS queries, the operator's SSH session or the agent's own sockets. Also warns
+//! about packet marks that other software uses.
 //!
-//! The caller passes the facts about the host. This module does not know which program or user
-//! opens a flow. So it examines a rule for some programs or users only if the action of the rule is
-//! `deny`.
+//! The caller describes the host. This module does not know which program or user opens a flow. So
+//! for rules with programs or users, it warns only if the action is `deny`.
 
 use std::net::{IpAddr, SocketAddr};
 

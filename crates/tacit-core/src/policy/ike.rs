@@ -1,8 +1,7 @@
-//! Defines the peers of IPsec tunnels: `[ike.NAME]` of a policy.
+//! Defines the table `[ike.NAME]` of a policy: a peer of an IPsec tunnel.
 //!
-//! Algorithms have the names that strongSwan uses, so a user can copy a proposal from the
-//! configuration of a peer. DES, 3DES, MD5, SHA-1 and groups below 2048 bits have no variant (RFC
-//! 8221, RFC 8247).
+//! Algorithms have the same names as in strongSwan, so that users can copy them. Weak algorithms
+//! (DES, 3DES, MD5, SHA-1, and groups below 2048 bits) do not exist here (RFC 8221, RFC 8247).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

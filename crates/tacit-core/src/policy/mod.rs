@@ -1,12 +1,11 @@
 //! Parses and evaluates policies: identities, trusts, and the rules for flows.
 //!
-//! [`parse`] turns text into a valid [`Policy`]: every reference resolves, every rule has exactly
-//! one action, every number is within its limits. The agent makes the checks that need I/O: whether
-//! a file exists, or a key matches its certificate.
+//! [`parse`] turns text into a valid [`Policy`]. It does no I/O: the agent checks, for example,
+//! whether files exist and keys match their certificates.
 //!
 //! Rules are ordered; the first that matches decides. A flow that matches no rule is denied.
-//! [`Rule::matches`] defines a match, [`Index`] finds the rule fast, and [`explain`] reports why it
-//! was chosen.
+//! [`Rule::matches`] defines a match, [`Index`] finds the rule fast, and [`explain`] explains the
+//! choice.
 
 mod agent;
 mod capture;

@@ -1,4 +1,4 @@
-//! Defines a rule: which flows it matches, how they reach the agent, and what happens to them.
+//! Defines a rule: its conditions, its kind (such as forwarding rule), and its action.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Defines the selectors of a rule, and matches them with a flow.
+//! Defines the conditions of a rule (its selectors), and compares them with a flow.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

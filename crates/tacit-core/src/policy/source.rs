@@ -1,9 +1,8 @@
-//! Joins the text of a policy with the files that it includes.
+//! Joins the text of a policy with the files that it includes, and parses them as one text.
 //!
-//! An included file contains only these tables: `[identity.NAME]`, `[trust.NAME]`, `[[map.NAME]]`
-//! and `[[rule]]`. Therefore the texts can be appended to each other and parsed as one. If two
-//! files define the same name, the error is the same as if one file defined it twice. An error
-//! names the file and the position in that file.
+//! An included file may contain only these tables: `[identity.NAME]`, `[trust.NAME]`,
+//! `[[map.NAME]]` and `[[rule]]`. An error message contains the name of the file and the position
+//! in it.
 //!
 //! Limits: [`INCLUDED_FILES_MAX`] files, with a total of [`POLICY_BYTES_MAX`]. An included file
 //! cannot include another one.

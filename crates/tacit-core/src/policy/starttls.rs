@@ -1,4 +1,5 @@
-//! Defines when TLS begins: at the first byte, or after a STARTTLS exchange in clear.
+//! Defines when TLS begins: at the first byte, after a STARTTLS exchange in clear, or when the
+//! program requests it.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Defines the TLS settings of a rule.
+//! Defines the TLS settings of a rule, such as versions, cipher suites and certificates.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

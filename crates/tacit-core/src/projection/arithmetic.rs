@@ -1,11 +1,9 @@
-//! Computes how work is divided between engines and other CPUs, and how the total changes if one
-//! part changes.
+//! Computes how work is divided between engines (threads on reserved CPUs) and other CPUs. Also
+//! computes how the total CPU time changes if one part changes.
 //!
-//! The functions know no rules and components. They follow the reports of mainframes about CPUs for
-//! special work (assist processors). Such a report has two values: the work that ran on an assist
-//! processor, and the work that an assist processor could have done, but that another CPU did. The
-//! tests use published measurements of IPsec with and without an assist processor, and of a network
-//! server before and after its locking was improved.
+//! The model is that of mainframe reports about CPUs for special work (assist processors). Such a
+//! report has two values: the work that ran on an assist processor, and the work that could have
+//! run there but ran on another CPU. The tests use published measurements.
 
 /// The CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,5 +1,5 @@
-//! Defines the input of a projection: the CPU time that was measured in an interval, by rule and by
-//! kind of work.
+//! Defines the input of a projection: the CPU times of an interval, measured for each rule and each
+//! kind of work. A projection estimates the CPU cost of a change.
 
 use std::collections::BTreeMap;
 

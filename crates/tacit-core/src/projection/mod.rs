@@ -2,19 +2,19 @@
 //! CPU time.
 //!
 //! ```text
-//!   ledger of    ──> MeasuredCosts ──> project(costs, request) ──> before and after,
+//!   costs of     ──> MeasuredCosts ──> project(costs, request) ──> before and after,
 //!   an interval                         engines, traffic, rules    by component and CPU
 //! ```
 //!
-//! The model is linear: half the traffic costs half as much. This is true for CPU time per
-//! connection, per message and per byte as long as sizes do not change. So measured figures are
-//! scaled, and no figures of another machine are used. Only a saturated engine is not linear: its
-//! excess work spills ([`land`]).
+//! The model is linear: half the traffic costs half as much CPU time. This holds as long as the
+//! sizes of messages do not change. All figures are measured on the same machine. Only a saturated
+//! engine (a thread on a reserved CPU) is not linear: other CPUs then do the rest of its work
+//! ([`land`]).
 //!
-//! Units: CPU time in microseconds, and in per cent of *one* CPU over an interval, so that two busy
-//! CPUs are 200 %. A megabyte is 10^6 bytes.
+//! Units: CPU time in microseconds, or in percent of *one* CPU, so that two busy CPUs are 200 %. A
+//! megabyte is 10^6 bytes.
 //!
-//! Not modelled: latencies, and cache effects between CPUs.
+//! The model does not include latencies, and cache effects between CPUs.
 
 mod arithmetic;
 mod costs;

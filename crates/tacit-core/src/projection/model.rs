@@ -1,18 +1,15 @@
-//! Computes a projection: the CPU time after the requested changes, from the measured CPU time.
+//! Estimates the CPU time after a change, from the measured CPU time of each rule and component
+//! (such as handshake or encryption).
 //!
-//! The ledger has one CPU time for each rule and component, such as handshake or sealing. CPU time
-//! is *eligible* if an engine could do the work. The steps are:
+//! CPU time is *eligible* if an engine could do the work. Engines are threads on reserved CPUs. The
+//! steps are:
 //!
-//! 1. The CPU times of each rule are adapted to its new settings. Another cipher suite changes the
-//!    time for encrypting and decrypting records. A change to `permit` removes the time of the
-//!    handshake and of the records. A change to `tls` adds both, at the unit costs that the request
-//!    contains. If engines are to relay the connections of a rule, the time of its relay becomes
-//!    eligible.
-//! 2. A change of traffic scales the CPU times of rules. The agent's own CPU time does not change.
-//! 3. If the number of engines changes, all eligible work is distributed again between engines and
-//!    other CPUs ([`land`]). The same part of each CPU time moves. Accepting, rule look-up and
-//!    dialling move together with the handshake.
-//! 4. CPU time that was not metered scales with the metered time.
+//! 1. Adapt the CPU times of each rule to its new settings. For example, a change to `permit`
+//!    removes the time of the handshake and of the encryption.
+//! 2. Scale the CPU times of rules with their traffic. The agent's own CPU time does not change.
+//! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
+//!    again ([`land`]). Accepting, rule look-up and dialling move together with the handshake.
+//! 4. Scale the CPU time that was not metered with the metered time.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,7 @@
-//! Parses and writes PROXY protocol headers, version 2. Such a header names the original client of
-//! a proxied connection.
+//! Parses and writes PROXY protocol headers, version 2. A proxy sends such a header before the
+//! first byte of a client, to report the client's address.
 //!
-//! A proxy sends a header with the client's address before the client's first byte. The format is
-//! HAProxy's `proxy-protocol.txt`, section 2.2:
+//! HAProxy's `proxy-protocol.txt`, section 2.2, defines the format:
 //!
 //! ```text
 //!  0          12        13          14      16
@@ -12,15 +11,13 @@
 //!  +----------+---------+-----------+-------+-------------------+------+
 //! ```
 //!
-//! [`parse`] takes the bytes received so far and can be called again with more. It fails at the
-//! first byte that cannot belong to a header, so it never waits for a client of another protocol. A
-//! header is limited to [`HEADER_BYTES_MAX`]; the caller limits the time.
+//! [`parse`] fails at the first byte that cannot belong to a header. So it never waits for a client
+//! of another protocol. A header is limited to [`HEADER_BYTES_MAX`]; the caller limits the time.
 //!
 //! A header is not authenticated. Only a rule with `accept-proxy` trusts it, and only proxies
 //! should be able to connect to such a rule.
 //!
-//! Not supported: version 1 (recognised and rejected); the contents of TLVs (only their lengths are
-//! checked; the checksum is ignored too, because the transport is reliable).
+//! Version 1 is rejected. The contents of TLVs are not read.
 
 use std::ffi::OsStr;
 use std::fmt;

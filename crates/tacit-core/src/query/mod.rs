@@ -1,17 +1,17 @@
-//! Defines the requests by which programs of a run query their own connections, and the words of
-//! the responses.
+//! Defines the requests with which programs under `tacit run` ask the agent about their own
+//! connections. Also defines the words of the responses.
 //!
 //! ```text
 //!   program ── request + descriptor ───> agent       one message each way
 //!           <──── one line of JSON ─────
 //! ```
 //!
-//! A request is one word. The descriptor that is passed with it selects the connection, and proves
-//! that the program holds that connection. The words of the responses are stable, because programs
-//! compare them.
+//! A request is one word, with a descriptor of the program's socket. The descriptor selects the
+//! connection, and proves that the program holds it. The words of the responses never change,
+//! because programs compare them.
 //!
-//! Limits: [`REQUEST_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. No
-//! response exceeds its limit, because names from certificates are truncated.
+//! Limits: [`REQUEST_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. Names from
+//! certificates are truncated, so that a response never exceeds its limit.
 
 use std::fmt;
 

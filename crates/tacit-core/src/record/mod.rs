@@ -1,20 +1,20 @@
-//! Implements the TLS record layer: encrypts (seals) and decrypts (opens) many records at a time,
-//! in place and without I/O.
+//! Implements the TLS record layer: encrypts (seals) and decrypts (opens) records in place, without
+//! I/O. One call processes many records.
 //!
-//! The record layer is used after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288
-//! and 7905). The caller passes the authenticated cipher (AEAD) as [`Seal`] and [`Open`]. This
-//! module handles headers, nonces, sequence numbers and the format of records.
+//! It is used after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905).
+//! The caller provides the cipher as [`Seal`] and [`Open`]. This module handles headers, nonces and
+//! sequence numbers.
 //!
-//! Outgoing bytes are read directly into *slots*, each big enough for one full record. So sealed
-//! records are contiguous and can be sent with one write:
+//! The caller reads outgoing bytes into *slots* of a buffer, one for each record. Sealed records
+//! are adjacent, so one write can send all of them:
 //!
 //! ```text
 //!   slot:  | header 5 | explicit nonce 0/8 | payload <= 16384 | type 0/1 | tag 16 |
 //! ```
 //!
 //! Limits: [`PAYLOAD_BYTES_MAX`] for each record; [`RecordProtection::records_max`] records for
-//! each sealing key; [`EMPTY_RECORDS_MAX`] empty records in a row. The module does not fragment or
-//! reassemble handshake messages, and does not interpret alerts.
+//! each sealing key; [`EMPTY_RECORDS_MAX`] empty records in a row. The module does not parse
+//! handshake messages and alerts.
 
 mod hello;
 

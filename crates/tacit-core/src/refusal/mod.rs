@@ -1,13 +1,13 @@
-//! Records what was refused: the latest refusals, their counts, and the policy line that would
-//! allow each.
+//! Records the connections, names and sockets that the agent refused, for `tacit show refused`.
+//! Each record shows the policy line that would allow it.
 //!
 //! ```text
 //! a name, socket, client, ... ─> Refusal ─> Refusals ─> tacit show refused, metrics
 //! ```
 //!
 //! Limits: [`REFUSALS_MAX`] different refusals. If the table is full, a new refusal replaces the
-//! oldest refusal of the run with the most refusals. So one run does not displace the refusals of
-//! others. Refusals without a run count as one run. The totals count every refusal.
+//! oldest one of the run (a program under `tacit run`) with the most refusals. So one run does not
+//! displace the refusals of others. The totals count every refusal.
 
 #[cfg(test)]
 mod tests;

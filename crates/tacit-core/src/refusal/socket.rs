@@ -1,4 +1,4 @@
-//! Defines the kinds of sockets that programs of a run cannot create, and their names.
+//! Defines and names the kinds of sockets that programs under `tacit run` must not create.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Defines the FTP data connections that an FTP exchange requests from its driver.
+//! Defines the type with which an FTP exchange requests a data connection. The code that performs
+//! the exchange's I/O opens the connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Parses the lines and the numbered replies that SMTP and FTP use.
+//! Parses lines and numbered replies of SMTP and FTP.
 //!
-//! A line ends with CR LF or LF; forwarded lines end with CR LF. A CR or NUL elsewhere is rejected:
-//! two programs that end a line at different bytes would not see the same commands.
+//! A line ends with CR LF or LF; forwarded lines end with CR LF. A CR or NUL elsewhere is an error:
+//! otherwise two programs could split the same bytes into different commands.
 
 use super::machine::StarttlsError;
 use super::side::StarttlsSide;

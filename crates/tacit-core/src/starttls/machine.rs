@@ -1,4 +1,5 @@
-//! Defines the interface of a STARTTLS protocol, and the buffers that it reads and writes.
+//! Defines the trait that each STARTTLS protocol implements, and the buffers for its input and
+//! output.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,18 +1,18 @@
-//! Implements STARTTLS protocols as state machines without I/O. For a program without TLS, tacit
-//! performs the exchange in clear that precedes TLS.
+//! Implements STARTTLS protocols as state machines without I/O. In such a protocol, messages in
+//! clear precede TLS. tacit exchanges them for a program that does not support TLS.
 //!
 //! ```text
 //!   peer <──in clear, then TLS──> StarttlsExchange <──in clear──> program
 //!              handle_input, take_output         handle_input, take_output
 //! ```
 //!
-//! A [`StarttlsExchange`] does no I/O. Its driver passes received bytes to
+//! The caller, called the driver, does the I/O. It passes received bytes to
 //! [`StarttlsExchange::handle_input`], sends [`StarttlsExchange::take_output`], and calls
-//! [`StarttlsExchange::next_step`] for what to do next:
+//! [`StarttlsExchange::next_step`], which returns one of these:
 //!
 //! ```text
-//!   Wait ──> receive more from one of the ends
-//!   Handshake ──> with the peer ──> handshake_succeeded(), then Wait or Relay again, under TLS
+//!   Wait ──> receive more from the peer or the program
+//!   Handshake ──> with the peer; success: handshake_succeeded(), then Wait or Relay, under TLS
 //!        └──> it failed: handshake_failed(), which may report it to the program; close
 //!   Relay ──> relay the rest unchanged, in clear or under TLS
 //!   Deliver ──> send a last message to the program, then close both
@@ -20,15 +20,14 @@
 //!   Reject ──> close both
 //! ```
 //!
-//! A peer may send more bytes in clear after its last message before TLS. Such bytes are never
-//! treated as received under TLS. They are dropped if servers of this protocol usually drop them,
-//! and rejected otherwise. Bytes that already belong to the handshake are passed to it
+//! Bytes in clear from the peer are never treated as bytes under TLS. If a peer sends bytes in
+//! clear after its last message before TLS, they are dropped or rejected, as is usual for servers
+//! of the protocol. Bytes that already belong to the handshake are passed to it
 //! ([`StarttlsExchange::take_input`]).
 //!
-//! Limits: reading stops at [`INPUT_BYTES_MAX`] unparsed bytes of one end or at
-//! [`OUTPUT_BYTES_MAX`] unsent bytes for one end ([`StarttlsExchange::has_room`]); one more read
-//! may follow. One end may send at most [`CLEAR_BYTES_MAX`] in total before TLS. The driver limits
-//! the time.
+//! Limits: [`INPUT_BYTES_MAX`] unparsed bytes and [`OUTPUT_BYTES_MAX`] unsent bytes stop the
+//! reading ([`StarttlsExchange::has_room`]); one more read may follow. Peer and program may each
+//! send at most [`CLEAR_BYTES_MAX`] before TLS. The driver limits the time.
 
 mod data;
 mod exchange;

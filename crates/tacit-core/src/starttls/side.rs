@@ -1,4 +1,5 @@
-//! Defines the two ends of a STARTTLS exchange: the peer in the network, and the program.
+//! Defines the two ends of a STARTTLS exchange: the peer in the network, and the program on this
+//! host.
 
 /// One end of a STARTTLS exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

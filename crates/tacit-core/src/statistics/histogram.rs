@@ -1,9 +1,8 @@
-//! Counts values in a histogram, and computes percentiles. The width of each bucket is at most
-//! 1/128 of the values in it.
+//! Counts values in a histogram, and computes percentiles.
 //!
-//! A percentile below 128 is exact; a larger one may be up to 0.8 % too high. A value over
-//! [`Histogram::VALUE_MAX`] is counted as `VALUE_MAX`, so no percentile is higher. The largest
-//! value is stored separately, and is exact.
+//! A percentile below 128 is exact; a larger one may be up to 0.8 % too high. Values over
+//! [`Histogram::VALUE_MAX`] are counted as `VALUE_MAX`. The largest value is stored separately, and
+//! is exact.
 
 /// The number of buckets for each power of two.
 const STEPS: u64 = 128;

@@ -1,7 +1,6 @@
-//! Fits a straight line to points by least squares, with confidence intervals.
+//! Fits a straight line to points by least squares, with confidence intervals of 95 %.
 //!
-//! The errors are assumed to be independent and identically distributed. The intervals are
-//! two-sided at 95 %.
+//! The errors are assumed to be independent and identically distributed.
 
 /// A point in a plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

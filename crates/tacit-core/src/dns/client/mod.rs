@@ -1,5 +1,5 @@
-//! Implements a DNS client without I/O. It decides which server gets which query, when and on which
-//! socket, and returns answers to the programs that wait for them.
+//! Implements a DNS client as a state machine without I/O. It decides when a query is sent, to
+//! which server and on which socket, and returns the answers to the programs.
 //!
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets
@@ -7,24 +7,21 @@
 //!   streamed, tick ──┘                             └──> Finish              for the waiters
 //! ```
 //!
-//! The server that the program chose is queried first. The next server is queried after
-//! [`NEXT_DELAY`], or after the shorter [`SUSPECTED_DELAY`] if the first server is suspected to be
-//! down. After a refusal or a network error the next server is queried at once. The first answer
-//! from any server is used. A round ends with the last server, which gets the full timeout of
-//! `/etc/resolv.conf` before the next round begins. On a captured host only the server that the
-//! program chose is queried ([`Servers`]).
+//! The client first queries the server that the program chose. It queries the next server after
+//! [`NEXT_DELAY`], or at once if a server refuses the query. The first answer is used. When all
+//! servers have been queried, a new round begins. On a captured host, where the agent handles the
+//! traffic of all programs, only the server that the program chose is queried ([`Servers`]).
 //!
-//! An answer must arrive from the server on the socket of the query. It must have the query's ID,
-//! and repeat the question in the same upper and lower case letters. The case is random, so that an
-//! attacker who forges an answer must guess it. A server that changes the case is queried again in
-//! lower case with another ID. The case is not checked over TCP.
+//! To make forged answers difficult, the client checks an answer: it must come from the server,
+//! with the ID of the query, and with the question in the same upper and lower case letters. The
+//! client chooses the case of each letter at random. If a server changes the case, the client
+//! repeats the query in lower case with another ID. The case is not checked over TCP.
 //!
-//! If several programs wait for the same query, the client sends the query once, and all these
-//! programs get the answer. If a program repeats a query, the client sends it to the server again.
+//! If several programs wait for the same query, the client sends the query once and passes the
+//! answer to all of them.
 //!
-//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each. After a query is
-//! answered, the client still expects answers of other servers, at most [`LATE_MAX`] of them. Such
-//! a late answer only shows that its server is up.
+//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] late
+//! answers, which are expected only to learn that their server is up.
 
 mod order;
 mod sockets;

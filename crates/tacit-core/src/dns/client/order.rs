@@ -1,5 +1,5 @@
-//! Determines in which order a DNS query is sent to servers, and how long the client waits before
-//! it queries the next server.
+//! Determines the order in which a DNS query is sent to the servers, and the delay before the next
+//! server is queried.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,7 +1,6 @@
-//! Stores the timers of DNS queries, and finds those that have expired.
+//! Stores the timers of DNS queries, and finds the expired ones.
 //!
-//! Each kind of timer has one fixed delay and its own queue. The entries of a queue are always in
-//! order, because a timer that starts later also expires later.
+//! All timers in a queue have the same delay. So the queue is always sorted by expiry.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,12 +1,12 @@
-//! Maps addresses to names: names that programs resolved, and names in the host's `/etc/hosts`.
+//! Maps addresses to names: the names that programs resolved, and the names in the host's
+//! `/etc/hosts`.
 //!
-//! The first name that is learned for an address owns it for the life of the table. Every other
-//! name with the same address gets an alias: an address from a reserved range that stands for one
-//! name and one true address. So an answer for one name never changes the meaning of a connection
-//! to another name. If aliases are disabled, such names share the address.
+//! The first name of an address keeps the address as long as the table exists. Every other name
+//! with the same address gets an alias: an address from a reserved range that stands for one name
+//! and one true address. If aliases are disabled, the names share the address.
 //!
-//! Entries do not expire with the TTL of the answer. Otherwise the rule of the name would no longer
-//! apply to a program that uses an address for a long time.
+//! Entries do not expire with the TTL of the answer, because a program may use an address for
+//! longer.
 
 use std::collections::HashMap;
 use std::fmt;

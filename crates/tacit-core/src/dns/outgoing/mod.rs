@@ -1,8 +1,8 @@
-//! Builds the messages for DNS servers.
+//! Builds the messages for DNS servers. Of the program's message, only the name, the type and three
+//! flags are used.
 //!
-//! Only the name, the type (one of a list) and three flags of a program's message are forwarded.
-//! The message ID and the case of the letters are random. An attacker who does not see the query
-//! must guess both, and the port, to forge an answer.
+//! The message ID, the source port and the case of the letters are random. To forge an answer, an
+//! attacker must guess all three.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! Parses the DNS query of a program, and records the format that its answer must have.
+//! Parses the DNS query of a program. Also records what the answer must look like, such as its
+//! maximum size.
 
 use super::message::{
     AUTHENTIC_DATA, CHECKING_DISABLED, DNSSEC_OK, DnsError, HEADER_BYTES, MessageHeader, OPERATION,

@@ -1,7 +1,7 @@
-//! Checks whether a server's response answers the query, and builds the response for the program.
+//! Checks that a server's response answers the query, and builds the response for the program.
 //!
-//! The response for the program has the program's own question, followed by the unchanged records.
-//! Both questions have the same length, so compression pointers stay valid.
+//! The response for the program has the question as the program wrote it, followed by the server's
+//! records. Both questions have the same length, so compression pointers in the records stay valid.
 
 use super::message::{
     AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, INTERNET, MessageHeader, OPERATION, OPT,

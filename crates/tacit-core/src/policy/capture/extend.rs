@@ -1,4 +1,4 @@
-//! Adds an address to a set of captured ranges, without computing the whole set again.
+//! Adds one address to a set of captured ranges. This is faster than computing the whole set again.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,23 +1,22 @@
-//! Computes what the kernel does with each flow of a captured host. It finds the first rule that
-//! matches, by sender, destination address and port.
+//! Computes how the kernel handles the flows of a captured host (a host whose programs all follow
+//! one policy). It converts the rules to ranges of destination addresses and ports.
 //!
-//! The senders of a rule are the users or control groups that it selects. Consecutive rules with
-//! the same senders form a section. The kernel checks the senders once for each section, and then
-//! looks up the destination in the ranges of the section. If a section does not decide a flow, the
-//! next section is checked:
+//! The *senders* of a rule are the users or control groups that it selects. Consecutive rules with
+//! the same senders form a *section*. The kernel checks the sections in order: first the senders,
+//! then the destination. A section may leave a flow undecided; then the kernel checks the next
+//! section:
 //!
 //! ```text
 //! rules        a  b   |  c           |  d  e        |
 //! senders      all    |  user ann    |  all         |  unmatched
 //! ```
 //!
-//! Because earlier rules have precedence, the ranges of a rule are removed from the ranges of all
-//! later rules of its section. The kernel applies `permit` and `deny` itself. It sends a flow to
-//! the agent if the flow must be relayed or logged, or if the rule selects flows by program.
+//! In a section, the ranges of a rule do not contain the ranges of earlier rules. The kernel
+//! applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be relayed or
+//! logged, or if the rule selects flows by program.
 //!
-//! The kernel has one set of all units that rules name, and cannot distinguish these units. If a
-//! rule with a unit matches the destination of a flow from one of them, the kernel sends the flow
-//! to the agent. The agent then finds the unit.
+//! The kernel knows that a sender belongs to some systemd unit in the policy, but not to which one.
+//! It sends such flows to the agent, and the agent finds the unit.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
 //! combinations of senders in a section.

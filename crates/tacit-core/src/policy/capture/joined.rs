@@ -1,8 +1,9 @@
-//! Computes what the kernel does with the flows of a network namespace that tacit has joined.
+//! Computes how the kernel handles flows in a network namespace that another program has created
+//! and tacit has joined.
 //!
-//! The plan is like that of a captured host. But the kernel does not compare senders: in a user
-//! namespace, users and groups have other numbers. The rules of other runs and users are left out,
-//! and the agent decides the flows of rules that select control groups, groups or programs.
+//! The result is like that of a captured host, but the kernel does not compare senders. In a user
+//! namespace, users and groups have other numbers. So the agent decides flows for rules that select
+//! control groups, groups or programs. Rules for other runs and users are omitted.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, inbound, limited, outbound, verdict,

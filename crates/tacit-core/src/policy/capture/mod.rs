@@ -1,17 +1,16 @@
-//! Computes the destinations that the kernel captures in a run.
+//! Computes the destinations that the kernel captures (sends to the agent) in the network namespace
+//! of `tacit run`.
 //!
-//! A destination is captured if a rule with another action than `deny` can match it. The exception
-//! is a destination that an earlier rule denies, or leads into a tunnel, by address and port alone.
-//! The kernel rejects all other traffic at once, with an ICMP error.
+//! A destination is captured if a flow to it can match a rule other than `deny`. It is not captured
+//! if an earlier rule denies it, or sends it into an IPsec tunnel, by address and port alone. The
+//! kernel rejects all other traffic at once, with an ICMP error.
 //!
-//! The kernel's sets need disjoint ranges of addresses and ports; [`captured`] splits overlapping
-//! ranges and merges adjacent ones (`sweep`). The cost grows with the number of rules, names and
-//! ranges. When one of them changes, the whole result is computed again.
+//! The kernel's sets need ranges that do not overlap; [`captured`] splits and merges ranges
+//! (`sweep`). When a rule or a name changes, the whole result is computed again.
 //!
-//! A rule that selects destinations by name has no range of its own. The caller passes the
-//! addresses that DNS has returned for the name (`learnt`). Loopback and link-local addresses are
-//! captured only if a rule names them. Multicast and unspecified addresses are captured only if a
-//! rule selects destinations by address.
+//! For a rule with a name, the caller passes the addresses that DNS has returned for the name
+//! (`learnt`). Loopback and link-local addresses are captured only if a rule contains them.
+//! Multicast and unspecified addresses are captured only if a rule selects destinations by address.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -1,10 +1,9 @@
-//! Prepares the rules of a captured host that select destinations by name. Finds to which ports
-//! each rule applies, and which of the rules match a name.
+//! Prepares rules with names for the kernel of a captured host. The kernel knows addresses but no
+//! names. So the agent tells it which addresses belong to names in rules.
 //!
-//! The kernel knows addresses but no names. Therefore the ports are divided into parts, so that the
-//! same rules apply to all ports of a part. The kernel has a map from ports to parts, and a set of
-//! pairs of address and part. A pair is in the set if a rule of the part matches a name of the
-//! address.
+//! The ports are divided into *parts*: the same rules apply to all ports of a part. The kernel has
+//! a map from ports to parts, and a set of pairs of address and part. A pair is in the set if a
+//! rule of this part matches a name of this address.
 //!
 //! ```text
 //!   rule db.example, ports 5432       part 0: 5432          10.0.0.5 is db.example:  (10.0.0.5, 0)

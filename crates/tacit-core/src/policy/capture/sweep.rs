@@ -1,8 +1,7 @@
 //! Splits overlapping areas of addresses and ports into disjoint ranges.
 //!
-//! A sweep line moves over the addresses. At each edge of an area, the ports of the area are added
-//! or removed. If this changes the set of covered ports, one strip of addresses ends and the next
-//! begins:
+//! The algorithm is a sweep line over the addresses. Where the set of covered ports changes, one
+//! strip of addresses ends and the next begins:
 //!
 //! ```text
 //! port   |  +-----+              |  :     :
@@ -12,8 +11,8 @@
 //!        +------------- address
 //! ```
 //!
-//! A tree counts the areas that cover each port ([`Ports`]), and reports at once whether the set of
-//! covered ports has changed. So the time is that of sorting the edges and of writing the result.
+//! A tree ([`Ports`]) counts the areas that cover each port. So the cost is that of sorting the
+//! edges and writing the result.
 
 use std::ops::RangeInclusive;
 

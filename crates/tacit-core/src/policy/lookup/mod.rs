@@ -1,33 +1,26 @@
 //! Finds the rule for a flow, at a cost that does not grow with the number of rules.
 //!
-//! Rules differ mostly in values, such as an address or a port, and have few different *shapes*. A
-//! rule can compare four values: local address and port, remote address and port. The shape of the
-//! rule is the number of bits that it compares of each value. The index has one hash table for each
-//! shape, and a look-up searches each table once. This is called tuple space search; the classifier
-//! of Open vSwitch works in the same way.
+//! Most rules compare the same kinds of values, such as a /16 network and one port. The *shape* of
+//! a rule is the number of bits that it compares of the local address and port, and of the remote
+//! address and port. The index has one hash table for each shape, and a look-up searches each table
+//! once. This algorithm is called tuple space search; Open vSwitch uses it too.
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
 //! flow: remote 10.7.8.9:5432                    its key there: (-, -, 10.7.0.0, 5432)
 //! ```
 //!
-//! * A range is split into prefixes: an IPv4 range into at most 62, a port range into at most 30.
-//!   Rules with names have a shape of their own. Rules with wildcard names have another shape,
-//!   which is searched once for each label of the flow's name.
-//! * A rule that is found by its key is then compared completely with the flow, including its
-//!   `program` and `user`, which are not part of a shape. So a table may return a rule that does
-//!   not match, but it never misses a rule that matches.
-//! * The tables are in the order of their first rule. The search ends when no remaining table can
-//!   have an earlier rule than the one found.
-//! * It is expensive to find the program and the user of a flow. So a flow may be looked up
-//!   without them; [`Lookup`] then reports whether the program and the user could lead to another
-//!   rule.
+//! * A range is split into prefixes. Rules with names have shapes of their own.
+//! * A rule that is found in a table is then compared completely with the flow, because a shape
+//!   does not contain `program` and `user`.
+//! * The tables are sorted by the position of their first rule. The search ends when no remaining
+//!   table can contain an earlier rule.
+//! * To find the program and user of a flow is expensive. So the first look-up may omit them;
+//!   [`Lookup`] reports whether they could change the result.
 //!
-//! Limits: the cost grows with the number of shapes in use. There are at most 33 + 129 + 2 shapes
-//! of addresses and 18 of ports for either end, whatever the number of rules. The cost also grows
-//! with the number of rules that differ only in `program` or `user`. If all combinations of a
-//! rule's values would be more than [`ENTRIES_PER_RULE_MAX`] entries, the rule is indexed by fewer
-//! of its values.
+//! Limits: the cost grows with the number of shapes in use, and with the number of rules that
+//! differ only in `program` or `user`. A rule with more than [`ENTRIES_PER_RULE_MAX`] combinations
+//! of values is indexed by some of its values only.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

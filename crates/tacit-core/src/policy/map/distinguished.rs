@@ -1,9 +1,9 @@
-//! Matches distinguished names with patterns such as `CN=*.corp, O=Corp`.
+//! Matches the distinguished name in a certificate with a pattern such as `CN=*.corp, O=Corp`.
 //!
-//! Each attribute is compared separately; the name is never compared as one text. So the value of
-//! one attribute cannot imitate another attribute. Attributes that are not in the pattern are
-//! ignored. The others must occur in the name as often and in the same order as in the pattern. So
-//! a second `CN` is not overlooked.
+//! Each attribute is compared separately, so that the value of one attribute cannot imitate another
+//! attribute. Attributes that are not in the pattern are ignored. The attributes of the pattern
+//! must occur in the name in the same order and the same number of times. So a name with a second
+//! `CN` does not match.
 
 use super::pattern::{Pattern, Weight};
 

@@ -1,5 +1,5 @@
-//! Defines identity maps. A map gives a client a name, selected by its trusted certificate and its
-//! address.
+//! Defines identity maps. A map gives a client a name, which depends on the client's trusted
+//! certificate and on its address.
 //!
 //! ```text
 //!   [[map.people]]  ─┐
@@ -7,9 +7,9 @@
 //!   [[map.people]]  ─┘                                      name | deny | warn; none: no name
 //! ```
 //!
-//! The order in the file does not matter: the most specific entry that matches decides. To find the
-//! more specific of two entries, their conditions are compared in the order `uri`, `dns`, `email`,
-//! `ip`, `subject`, `issuer`, `address`. The first difference decides:
+//! The most specific entry that matches decides; the order in the file does not matter. To compare
+//! two entries, their conditions are compared in the order `uri`, `dns`, `email`, `ip`, `subject`,
+//! `issuer`, `address`. The first difference decides:
 //! * An entry with a condition is more specific than an entry without it.
 //! * If both entries have the condition, the entry with more values is more specific. Only
 //!   distinguished names have several values.
@@ -17,12 +17,10 @@
 //! * If these numbers are equal too, the entry with more characters or the longer prefix is more
 //!   specific.
 //!
-//! If two matching entries are equally specific and have different outcomes, neither decides, and
-//! the client gets no name. The parser rejects a map if it can detect such a conflict. It cannot
-//! detect every conflict, because a certificate may have several names.
+//! If two equally specific entries match and have different outcomes, the client gets no name. The
+//! parser rejects such a conflict if it can detect it.
 //!
-//! A look-up tries each entry once: at most [`ENTRIES_MAX`]. This module neither parses nor
-//! verifies certificates.
+//! Limit: [`ENTRIES_MAX`] entries. This module neither parses nor verifies certificates.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,8 +1,7 @@
-//! Matches text with patterns that contain `*`, and compares how specific patterns are.
+//! Matches text with patterns that contain `*`, and finds the more specific of two patterns.
 //!
 //! `*` matches any number of characters, including none; `\` makes the next character literal.
-//! Matching is case-sensitive: for a case-insensitive match the caller converts both texts to one
-//! case.
+//! Matching is case-sensitive.
 
 /// A text in which each `*` stands for any number of characters.
 #[derive(Clone, Debug, PartialEq, Eq)]

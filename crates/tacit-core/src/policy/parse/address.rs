@@ -1,4 +1,4 @@
-//! Parses addresses: selectors, addresses to listen on and addresses to connect to.
+//! Parses addresses in a policy: addresses that rules match, listen on, or connect to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Parses `[host]`, and reports the rules with settings that a captured host does not support.
+//! Parses `[host]`, the settings for capturing the traffic of a whole host. Also reports rules with
+//! settings that are not supported there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

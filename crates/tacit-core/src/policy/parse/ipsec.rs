@@ -1,7 +1,7 @@
-//! Parses the rules with `ipsec`: which packets of runs pass through a tunnel.
+//! Parses the rules with `ipsec`, which send packets of programs through an IPsec tunnel.
 //!
-//! The kernel selects these packets by routes, so only addresses, protocols and ports can be
-//! conditions.
+//! The kernel selects these packets by routes. So such a rule can select only by address, protocol
+//! and port.
 
 use super::names::Names;
 use super::run::RunRule;

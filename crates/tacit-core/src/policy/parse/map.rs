@@ -1,4 +1,4 @@
-//! Parses `[[map.NAME]]`: the entries of one identity map.
+//! Parses `[[map.NAME]]`: the entries of one identity map. An identity map gives clients names.
 
 use super::address;
 use super::value;

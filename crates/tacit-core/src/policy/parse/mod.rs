@@ -1,14 +1,12 @@
-//! Parses policy text into a [`Policy`], or reports everything that is wrong with it.
+//! Parses policy text into a [`Policy`], or reports all errors in it, each with line, column and a
+//! fix.
 //!
-//! It reads TOML with the position of each value, without serde: one run reports every error, each
-//! with line, column and a fix. Rules for the code:
+//! It reads the TOML itself, without serde, to know the position of each value. Rules for the code:
 //!
-//! * A reader returns `None` if it has reported an error, or if it needs a value that has an error.
-//!   Otherwise it returns a valid value.
-//! * Tables reject unknown keys (`words`), and keys that are planned but not supported yet
-//!   (`not_built`): no key is ignored silently.
-//! * If the text is not valid TOML, the valid part is still read. Missing keys are not reported
-//!   then, because they may be in the other part.
+//! * A function that reads a value returns `None` only if an error has been reported.
+//! * No key is ignored silently: unknown keys (`words`) and planned keys (`not_built`) are errors.
+//! * If the text is not valid TOML, the valid part is still parsed. Then missing keys are not
+//!   reported, because they may be in the other part.
 //!
 //! The parser does no I/O: the agent checks whether files, users, interfaces and names exist.
 

@@ -1,7 +1,7 @@
 //! Lists the keys of the policy language that are planned but not supported yet.
 //!
-//! The parser rejects each of these keys, and its error shows an alternative. When a key is
-//! implemented, it is moved from here to `words`.
+//! The parser rejects these keys, and its error message suggests an alternative. When a key is
+//! implemented, move it to `words`.
 
 use crate::policy::text::PlannedKey;
 

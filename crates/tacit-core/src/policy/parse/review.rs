@@ -1,5 +1,5 @@
-//! Compares the rules of a policy with each other. Reports rules with the same name, rules that
-//! never match because of an earlier rule, and similar mistakes.
+//! Compares the rules of a policy with each other. Reports mistakes such as two rules with the same
+//! name, or a rule that never matches because of an earlier rule.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Parses the rules for runs and for the host: rules for connections that programs open, and rules
-//! for connections to the ports of programs.
+//! Parses the rules for programs under `tacit run` and on a captured host. Such a rule is for
+//! connections that programs open, or for connections to their ports.
 
 use super::selectors::{addresses, cgroups, groups, ports, programs, runs, units, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};

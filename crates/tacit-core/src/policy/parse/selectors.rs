@@ -1,4 +1,4 @@
-//! Parses the selectors that all kinds of rules share.
+//! Parses the conditions that all kinds of rules share, such as `program` and `user`.
 //!
 //! Limit: a control group is at most [`CGROUP_LEVELS_MAX`] levels below the root.
 

@@ -1,4 +1,4 @@
-//! Rejects rules with `ipsec` that conflict with each other or with an earlier rule.
+//! Reports rules with `ipsec` that conflict with each other or with an earlier rule.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Parses a text as TOML, and keeps the valid part after an error.
+//! Parses a text as TOML. After a syntax error, the valid part of the text is kept.
 
 use toml::Spanned;
 use toml::de::{DeTable, Error};

@@ -1,7 +1,6 @@
-//! Reads TOML table by table, with an actionable error for each mistake.
+//! Reads TOML table by table, and reports each mistake with its position and a fix.
 //!
-//! It reads the policy and every other TOML file that users write, such as the map file of an
-//! import:
+//! It reads the policy and all other TOML files of users, such as the map file of an import:
 //!
 //! ```
 //! use tacit_core::policy::text::{Diagnostics, TableKeys, TableSchema, TomlDocument, TomlTable};
@@ -20,14 +19,14 @@
 //!                     fix: did you mean `host`?"]);
 //! ```
 //!
-//! * [`TomlDocument`] is the parsed text, as far as it is valid TOML.
-//! * [`TomlTable`] reports every key that its [`TableSchema`] does not have, and returns a
+//! * [`TomlDocument`] is the parsed text, or the valid part of it.
+//! * [`TomlTable`] reports every key that is not in its [`TableSchema`], and returns a
 //!   [`TomlValue`] for each key that the caller reads.
-//! * A reader of a value returns `None` only if an error was reported.
-//! * [`Diagnostics`] collects the errors and warnings, each with line, column and fix. If the text
-//!   is not valid TOML, it reports no missing keys: they may be in the unreadable part.
+//! * A function that reads a value returns `None` only if an error was reported.
+//! * [`Diagnostics`] collects the errors and warnings, each with line, column and fix.
 //!
-//! Limit: a list has at most [`LIST_ITEMS_MAX`] entries, unless its reader names another limit.
+//! Limit: a list has at most [`LIST_ITEMS_MAX`] entries, unless the code that reads it sets another
+//! limit.
 
 mod document;
 mod report;

@@ -1,11 +1,10 @@
 //! Reads a TOML table key by key.
 //!
-//! When a table is opened, every unknown key is reported. The caller then reads the keys that it
-//! knows. An error in a value is reported at its position, and the caller gets `None`.
+//! When a table is opened, unknown keys are reported. The caller then reads the known keys. An
+//! error in a value is reported at its position, and the caller gets `None`.
 //!
-//! An unknown key causes no further errors. If it resembles a known key that is missing, this
-//! module reads its value as that of the known key. Otherwise this module reports no key of the
-//! table as missing or misplaced.
+//! An unknown key causes no further errors. If it resembles a missing key, its value is read as the
+//! value of the missing key. Otherwise no key of the table is reported as missing.
 
 use toml::de::{DeTable, DeValue};
 

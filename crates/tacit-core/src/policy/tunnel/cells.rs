@@ -1,4 +1,5 @@
-//! Divides ports into cells in which the same rules apply, and joins cells with the same result.
+//! Divides ports into ranges (cells) with the same rules, and joins cells with the same result.
+//! Used to convert the rules for IPsec tunnels to routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

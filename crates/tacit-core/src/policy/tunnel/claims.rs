@@ -1,5 +1,5 @@
-//! Divides addresses into ranges that do not overlap. All addresses of a range have the same first
-//! rule that selects them.
+//! Stores the addresses that earlier rules have claimed, as ranges that do not overlap. For a new
+//! rule, returns the ranges that are not claimed yet.
 
 use std::collections::BTreeMap;
 

@@ -1,20 +1,21 @@
-//! Computes which packets of a run pass through tunnels, as routes and routing rules of the kernel.
+//! Converts the rules for IPsec tunnels to routes and routing rules of the kernel.
 //!
-//! The kernel chooses a routing table by protocol and ports, and in the table a route by address.
-//! So the rules of a policy become groups with one combination of protocol and ports each, and the
-//! addresses of a group become prefixes:
+//! A routing rule of the kernel selects a routing table by protocol and ports, and the table
+//! selects a route by address. So the rules of the policy are converted to groups. A group has one
+//! combination of protocol and ports, and a list of address prefixes:
 //!
 //! ```text
-//!   rules in order ──> cells: ranges of ports in which the same rules apply   (cells)
+//!   rules in order ──> cells: ranges of ports with the same rules   (cells)
 //!                        │  in each cell the first rule gets an address       (claims)
 //!                        v
 //!                      groups: neighbouring cells with the same addresses of one peer
 //! ```
 //!
-//! Groups of one direction share no packet, so their order does not matter. The kernel knows no
-//! program, user or name. So `parse` rejects a policy if an earlier rule with such a condition
-//! matches flows of a tunnel. Limits: [`TUNNEL_GROUPS_MAX`], [`TUNNEL_PREFIXES_MAX`],
-//! [`TUNNEL_RANGES_MAX`].
+//! No packet matches two groups of one direction, so their order does not matter. The kernel cannot
+//! select by program, user or name. So `parse` rejects a policy if an earlier rule with such a
+//! condition could match packets of a tunnel.
+//!
+//! Limits: [`TUNNEL_GROUPS_MAX`], [`TUNNEL_PREFIXES_MAX`], [`TUNNEL_RANGES_MAX`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

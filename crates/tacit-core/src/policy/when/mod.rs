@@ -1,14 +1,12 @@
-//! Decides whether a rule applies now: by dates, days and hours in local time.
+//! Decides whether a rule applies now, from its dates, days and hours in local time.
 //!
 //! ```text
 //! days = "fri", hours = "22:00-06:00"     from Friday 22:00 to Saturday 06:00
 //! days-of-month = -1                      on the last day of each month
 //! ```
 //!
-//! All conditions of a rule must hold. They are compared with the local clock. An hour that is
-//! skipped in spring does not occur, and an hour that is repeated in autumn occurs twice. A range
-//! of hours may continue past midnight. Then the weekday, day of the month and month of the day on
-//! which it begins are compared.
+//! All conditions of a rule must hold. A range of hours may continue past midnight. Then the
+//! conditions for weekday, day of the month and month apply to the day on which the range begins.
 //!
 //! The time zone database is compiled into the program; the caller sets the local zone
 //! ([`Policy::set_local_zone`](super::Policy::set_local_zone)).

@@ -1,5 +1,5 @@
-//! Implements the client role of FTP: tacit secures the connection to the server before the program
-//! may send commands (RFC 4217).
+//! Implements TLS for FTP clients: tacit starts TLS with the server before the program may send
+//! commands (RFC 4217).
 
 use super::control::{AUTH, ControlPhase, FtpCommand, FtpControl, OwnCommand, PBSZ, PROT};
 use super::reply::ReplyPart;

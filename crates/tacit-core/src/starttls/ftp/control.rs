@@ -1,5 +1,5 @@
-//! Holds the state of an FTP control connection: its phase, the commands without a reply, and the
-//! commands that tacit itself sends.
+//! Stores the state of an FTP control connection: its phase, the commands that wait for a reply,
+//! and the commands that tacit itself has sent.
 
 use super::line::LineBuffer;
 use super::reply::ReplyTracker;

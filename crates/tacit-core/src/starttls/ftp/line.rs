@@ -1,9 +1,7 @@
 //! Splits the bytes of an FTP control connection into lines.
 //!
-//! A control connection is a Telnet stream (RFC 959 section 5.3.1). Telnet commands in it are
-//! removed and not answered (RFC 854). A doubled IAC byte stays doubled, so that lines are
-//! forwarded unchanged. A Telnet Synch before a line is also removed; the kernel has already taken
-//! out its urgent byte.
+//! A control connection is a Telnet stream (RFC 959 section 5.3.1). Telnet commands are removed and
+//! not answered (RFC 854). A doubled IAC byte stays doubled, so that lines are forwarded unchanged.
 
 /// The largest length of a line without its end: a command and a path of 4,096 doubled bytes.
 pub const LINE_BYTES_MAX: usize = 8448;

@@ -1,31 +1,27 @@
-//! Implements TLS for FTP, for programs that act as client or server, from the greeting to the end
-//! of the control connection.
+//! Implements TLS for FTP clients and servers that do not support TLS. It follows the control
+//! connection from the greeting to the end.
 //!
 //! ```text
 //!   server role    client ══TLS══ tacit ──clear── server     AUTH, PBSZ, PROT answered by tacit
 //!   client role    client ──clear── tacit ══TLS══ server     AUTH, PBSZ, PROT sent by tacit
 //!
-//!   PASV, EPSV     the client gets an address where tacit listens; the server's is dialled
-//!   PORT, EPRT     the server gets an address where tacit listens; the client's is dialled
+//!   PASV, EPSV     tacit listens for the client's data connection, and dials the server's address
+//!   PORT, EPRT     tacit listens for the server's data connection, and dials the client's address
 //! ```
 //!
-//! See RFC 959, 2228, 2428 and 4217. The exchanges of other STARTTLS protocols end when TLS begins.
-//! The exchange of FTP continues under TLS, because each data connection is negotiated on the
-//! control connection.
+//! See RFC 959, 2228, 2428 and 4217. Unlike other STARTTLS exchanges, this exchange continues under
+//! TLS, because each data connection is announced on the control connection.
 //!
-//! Commands are forwarded one at a time. A command waits until the previous command has its final
-//! reply, so that tacit's own replies stay in order. Commands that may interrupt a transfer are the
-//! exception: they do not wait.
+//! A command waits until the previous command has its final reply, so that tacit's own replies stay
+//! in order. Only commands that interrupt a transfer do not wait.
 //!
-//! Unexpected input never leads to clear text. If the server sends a data address that was not
-//! requested, tacit does not forward the address. Data connections use only the addresses of the
-//! two ends of the control connection (RFC 2577 section 3). If TLS is required, a client gets only
-//! a greeting and replies to harmless commands before TLS begins, and a server gets only `AUTH
-//! TLS`.
+//! Unexpected input never leads to clear text. If TLS is required, tacit forwards only harmless
+//! commands before TLS begins. Data connections use only the addresses of the two ends of the
+//! control connection (RFC 2577 section 3).
 //!
-//! Limits: [`LINE_BYTES_MAX`] for a line and [`GREETING_BYTES_MAX`] for a greeting. CCC, REIN under
-//! TLS, security mechanisms other than TLS, RFC 1639 addresses and transfers between two servers
-//! are rejected.
+//! Limits: [`LINE_BYTES_MAX`] for a line and [`GREETING_BYTES_MAX`] for a greeting. Rejected: CCC,
+//! REIN under TLS, security mechanisms other than TLS, RFC 1639 addresses, and transfers between
+//! two servers.
 
 mod address;
 mod client;

@@ -1,5 +1,4 @@
-//! Implements the server role of FTP: tacit answers the commands of FTP clients about TLS (RFC
-//! 4217).
+//! Implements TLS for FTP servers: tacit answers the commands of clients about TLS (RFC 4217).
 
 use super::control::{ControlPhase, FtpCommand, FtpControl};
 use crate::starttls::machine::ExchangeBuffers;

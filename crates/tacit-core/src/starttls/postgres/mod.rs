@@ -7,22 +7,20 @@
 //!   client ══ handshake ══ server, and a StartupMessage under it
 //! ```
 //!
-//! The first four bytes of every message before the StartupMessage are its length, the next four
-//! its type. A client may also begin with the handshake itself ("direct" TLS). The client's first
-//! byte is then 0x16. No other message begins with this byte, because its length would exceed 350
-//! MB. The handshake must negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires. This proves
-//! that the client was not redirected from a server of another protocol.
+//! Before the StartupMessage, each message begins with its length and its type, four bytes each. A
+//! client may also begin with the handshake itself ("direct" TLS); its first byte is then 0x16.
+//! Direct TLS must negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires. So a client of
+//! another protocol cannot be redirected here.
 //!
-//! A CancelRequest is a separate connection with one message; the server acts on it and closes
-//! without an answer. The secret key in this message has 4 bytes, and up to 256 from protocol 3.2
-//! on. Most clients send a CancelRequest in clear even if they use TLS; libpq 17 and later send it
-//! under TLS.
+//! A CancelRequest is the only message of its connection, and has no answer. Most clients send it
+//! in clear even if they use TLS; libpq 17 and later send it under TLS.
 //!
-//! In the server role an SSLRequest is answered `S` and a GSSENCRequest `N`. In the client role
-//! tacit sends the SSLRequest, and answers `N` to the program. Under TLS nothing is parsed.
+//! As a server, tacit answers an SSLRequest with `S` and a GSSENCRequest with `N`. As a client,
+//! tacit sends an SSLRequest, and answers `N` to such requests of the program. After the handshake
+//! nothing is parsed.
 //!
-//! There is no RFC; the protocol is described in the chapter "Frontend/Backend Protocol" of
-//! PostgreSQL's documentation, sections "SSL Session Encryption" and "Message Formats".
+//! PostgreSQL's documentation describes the protocol in "Frontend/Backend Protocol", sections "SSL
+//! Session Encryption" and "Message Formats".
 
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;

@@ -1,5 +1,4 @@
-//! Implements the client role of SMTP: tacit requests STARTTLS from a server, for a program without
-//! TLS.
+//! Implements SMTP for clients without TLS: tacit requests STARTTLS from the server.
 
 use super::words::{STARTTLS, offers_starttls, write_capabilities, write_command};
 use crate::starttls::lines::{ReplyReader, ServerReply, take_line, verb};

@@ -7,7 +7,7 @@
 //!   <─────────────────────220───────────────────────────── 220
 //!   EHLO ──────────────────────────────────────────────────>
 //!   <── 250 with STARTTLS, without AUTH ────────────────── 250
-//!   MAIL ──────────────> 530, from tacit itself
+//!   MAIL ──────────────> 530: tacit's own reply
 //!   STARTTLS ──────────> 220; later input is dropped; QUIT ──>
 //!   ══ handshake ══                                       dialled again
 //!                         its greeting is dropped   <── 220
@@ -30,10 +30,9 @@
 //!   anything else: relayed from here on
 //! ```
 //!
-//! Commands are handled one at a time: tacit reads the next command when it has forwarded the reply
-//! to the previous one. Until the relay begins, tacit parses each line and writes it again, so that
-//! both ends see the same lines. When TLS begins, tacit discards what it has learned from replies
-//! in clear (RFC 3207 section 4.2).
+//! tacit forwards one command at a time, and waits for its reply. Until the relay begins, tacit
+//! parses each line and writes it again, so that both ends see the same lines. When TLS begins,
+//! tacit discards all information from replies in clear (RFC 3207 section 4.2).
 
 mod client;
 mod server;

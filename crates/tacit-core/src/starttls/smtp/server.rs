@@ -1,4 +1,4 @@
-//! Implements the server role of SMTP: tacit offers STARTTLS to clients, for a server without TLS.
+//! Implements SMTP for servers without TLS: tacit offers STARTTLS to the clients.
 
 use super::words::{AUTH, STARTTLS, write_capabilities, write_command};
 use crate::policy::StarttlsMode;

@@ -1,4 +1,4 @@
-//! Parses and writes SMTP commands and capabilities, for the client role and the server role.
+//! Parses and writes SMTP commands and capabilities, for clients and servers.
 
 use crate::starttls::lines::{ServerReply, argument};
 

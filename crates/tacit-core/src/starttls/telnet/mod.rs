@@ -1,5 +1,5 @@
-//! Implements the START_TLS option of Telnet, number 46 (RFC 854, RFC 855,
-//! draft-altman-telnet-starttls).
+//! Implements the Telnet option START_TLS, number 46 (RFC 854, RFC 855,
+//! draft-altman-telnet-starttls). TN3270 and TN3270E (RFC 2355) use it too.
 //!
 //! ```text
 //!   server ── IAC DO START_TLS ──────────────────> client
@@ -9,14 +9,12 @@
 //!   server ══ the next byte is the handshake's ═══ client
 //! ```
 //!
-//! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays this
-//! negotiation without parsing it. Before TLS, tacit reads no input from the program. So the
-//! program's part of the negotiation is not lost. TN3270 and TN3270E (RFC 2355) begin in the same
-//! way.
+//! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays them without
+//! parsing. Before TLS, tacit reads no input from the program, so this input is not lost.
 //!
-//! In the server role, tacit keeps the client's input before TLS. If the connection stays in clear,
-//! the program gets this input; if TLS begins, tacit drops it. In the client role, tacit refuses
-//! other options of the server, and rejects text before START_TLS.
+//! As a server, tacit stores the client's input before TLS. If the connection stays in clear, the
+//! program gets this input; if TLS begins, tacit drops it. As a client, tacit refuses other options
+//! of the server, and rejects text before START_TLS.
 
 use super::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown};
 use super::side::StarttlsSide;

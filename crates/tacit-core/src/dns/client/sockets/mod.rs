@@ -1,8 +1,8 @@
 //! Chooses the socket and the message ID of a DNS query.
 //!
-//! A socket has a random port from the kernel. A new socket for each query would cost as much as
-//! the query, and an attacker could discover a port that never changes. So each server has a few
-//! sockets, and each socket is used for a limited number of queries and seconds.
+//! Each server has a few sockets with random ports. Each socket is used for a limited number of
+//! queries and seconds. A new socket for each query would be expensive; with a permanent socket, an
+//! attacker could discover the port.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Parses proposals: the algorithms of IKE and ESP, with the names that strongSwan uses.
+//! Parses the algorithms of IKE and ESP (proposals). The names are those of strongSwan.
 
 use crate::message_id::MessageId;
 use crate::policy::ike::{EspSuite, IkeGroup, IkeSuite, Sha2, TunnelCipher};
