@@ -1,9 +1,8 @@
 //! Imports sample files from a directory and reports which imports fail: `cargo xtask samples DIR`.
 //!
-//! Published policies of other products contain input that the project's own tests do not
-//! anticipate. Their licences may not allow a copy in this repository. The example detects the
-//! format of each file in the directory from its content. It imports the file with the map file
-//! `NAME.map.toml` beside it, or with the file of `--map`. It prints one line for each file:
+//! The files are published policies of other products. The format of each file is detected from its
+//! content. Beside a file there may be a map file `NAME.map.toml`; `--map` sets a map file for all
+//! others. The example prints one line for each file:
 //!
 //! ```text
 //!   web.policy: ok

@@ -5,9 +5,9 @@
 //!                         └────────────┴──────────┴─> findings, each with its file and line
 //! ```
 //!
-//! The input is a list of file names and a reader for these files ([`Files`]): this crate opens no
-//! file itself. The output is the text of a policy, or `None` after an error, and [`Findings`],
-//! each with file and line:
+//! The input is a list of file names, and a reader for these files ([`Files`]): this crate opens no
+//! file itself. The output is the text of a policy, or `None` after an error, and a list of
+//! [`Findings`]. A finding is an error, a change or information, with its file and line:
 //!
 //! ```
 //! use tacit_import::attls::{AttlsRequest, import};
@@ -24,9 +24,9 @@
 //! assert!(findings.finish().iter().all(|found| found.severity != Severity::Error));
 //! ```
 //!
-//! An import succeeds completely or returns no policy. The importer reports each setting that it
-//! changes as a finding ([`Severity::Changed`]); it neither guesses nor ignores a setting silently.
-//! The parser of tacit checks the policy before it is returned.
+//! An import either succeeds completely or returns no policy. It reports each setting that it
+//! changes ([`Severity::Changed`]), and never guesses. The parser of tacit checks the policy before
+//! it is returned.
 //!
 //! * [`attls`]: policies of AT-TLS, the TLS of z/OS, with IP filter rules;
 //! * [`stunnel`]: configurations of stunnel.

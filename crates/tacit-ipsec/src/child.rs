@@ -1,4 +1,5 @@
-//! Defines [`ChildSa`]: the keys and settings of a tunnel that IKE passes to the data path.
+//! Defines [`ChildSa`]: the keys and settings of an IPsec tunnel. IKE negotiates them, and the code
+//! that encrypts packets uses them.
 
 use crate::cipher::Cipher;
 use crate::secret::SecretBytes;

@@ -1,7 +1,6 @@
-//! Defines [`Cipher`]: the combinations of encryption and integrity that tacit accepts.
+//! Defines [`Cipher`]: the combinations of encryption and integrity algorithms that tacit accepts.
 //!
-//! DES, 3DES, HMAC-MD5 and HMAC-SHA-1 have no variant, so no code can use them (RFC 8221 section 5
-//! and 6).
+//! Weak algorithms (DES, 3DES, HMAC-MD5, HMAC-SHA-1) do not exist here (RFC 8221 section 5 and 6).
 
 /// How ESP packets or IKE messages are encrypted and authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

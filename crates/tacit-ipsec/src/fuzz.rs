@@ -1,5 +1,5 @@
-//! Provides an entry point that fuzzes the data path: opening ESP packets, and joining and dividing
-//! what they contain.
+//! Provides an entry point for fuzzing the code that processes IPsec packets: it decrypts ESP
+//! packets, and joins and divides the packets inside.
 
 use crate::child::{ChildSa, EspSpi, SaKeys};
 use crate::cipher::{Cipher, IntegrityHash};

@@ -1,9 +1,8 @@
 //! Implements the protocols of IPsec, without I/O. IKEv2 (RFC 7296) negotiates keys; ESP (RFC 4303)
-//! protects packets with these keys.
+//! encrypts packets with these keys.
 //!
-//! The code depends only on its inputs, and uses no socket, file or clock. Time and randomness are
-//! arguments, so tests run two peers with a virtual clock, and fuzzing needs no network. aws-lc-rs
-//! provides the ciphers.
+//! Time and random bytes are arguments. So tests run two peers with a virtual clock, and fuzzing
+//! needs no network. aws-lc-rs provides the ciphers.
 //!
 //! ```text
 //!   UDP datagrams      clock, random bytes
@@ -19,15 +18,15 @@
 //! ```
 //!
 //! In reading order:
-//! * [`Cipher`]: how packets and IKE messages are encrypted;
-//! * [`TrafficSelector`]: which packets belong to a tunnel;
-//! * [`ChildSa`]: a tunnel as IKE has negotiated it, ready for the data path;
+//! * [`Cipher`]: the algorithms that encrypt packets and IKE messages;
+//! * [`TrafficSelector`]: selects the packets of a tunnel;
+//! * [`ChildSa`]: the keys and settings of a tunnel, which IKE passes to ESP;
 //! * [`packet`]: the headers of inner packets;
-//! * [`esp`]: the two directions of a tunnel;
-//! * [`offload`]: large TCP packets, which a TUN device exchanges with the kernel.
+//! * [`esp`]: encrypts and decrypts the packets of a tunnel;
+//! * [`offload`]: divides and joins large TCP packets.
 //!
-//! The crate knows no policy. Its caller converts rules to configurations, and failures to log
-//! lines.
+//! This crate does not know the policy. Its caller converts rules to configurations, and failures
+//! to log lines.
 #![forbid(unsafe_code)]
 
 mod child;

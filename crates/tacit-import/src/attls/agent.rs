@@ -1,15 +1,15 @@
-//! Reads the main file and the image files of the z/OS Policy Agent, and the policy files that they
-//! name.
+//! Reads the configuration of the z/OS Policy Agent: main files, image files, and the policy files
+//! that are listed in them. An image file belongs to one TCP/IP stack.
 //!
 //! ```text
 //!   CommonTTLSConfig    /etc/pagent/common.tls       main file: policy of all TCP/IP stacks, first
 //!   TcpImage TCPIP      /etc/pagent/tcpip.image      main file: the image file of one stack
 //!   TTLSConfig          /etc/pagent/tcpip.tls        image file: the last statement is used
-//!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; [dataset] names its file
+//!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; the map file lists its file
 //! ```
 //!
-//! The caller sets the directory at which absolute paths begin. A relative path begins at the
-//! directory of the file that contains it. Policies of a policy server are not read.
+//! The caller sets the directory at which absolute paths begin. Relative paths begin at the
+//! directory of the file that contains them. Policies from a policy server are not read.
 
 use super::document;
 use super::lex::{Document, Node};

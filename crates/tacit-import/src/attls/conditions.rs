@@ -1,4 +1,4 @@
-//! Collects the addresses and ports that an AT-TLS rule sets for its local end and its remote end.
+//! Collects the local and remote addresses and ports of an AT-TLS rule.
 
 use std::ops::RangeInclusive;
 

@@ -1,5 +1,5 @@
 //! Defines the data that all steps of the conversion of AT-TLS rules use: the map file, the options
-//! and the findings.
+//! and the findings (errors and changes to report).
 
 use super::map::Map;
 use super::names::Names;

@@ -1,14 +1,13 @@
-//! Computes the effective attributes of an AT-TLS rule from its actions, the blocks in the actions,
-//! and the defaults.
+//! Computes the effective attributes of an AT-TLS rule. A rule has up to three actions that set
+//! attributes; attributes that no action sets have defaults.
 //!
 //! ```text
 //!   connection action ─> environment action ─> group action ─> default
 //! ```
 //!
 //! The first action in this order that sets an attribute decides. If an action has two blocks of
-//! the same kind, the later block replaces the earlier one completely. An attribute that the later
-//! block does not set then has its default. All cipher suites of a rule come from the same action.
-//! Connection actions have no defaults.
+//! the same kind, the later block replaces the earlier one completely. All cipher suites of a rule
+//! come from the same action.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
-//! Converts the conditions of an AT-TLS rule to selectors of tacit rules.
+//! Converts the conditions of an AT-TLS rule to conditions of tacit rules.
 //!
-//! A rule for both directions becomes two tacit rules, one for each direction. An inbound rule for
-//! several local ports becomes one tacit rule for each port, because a tacit rule connects to a
-//! single port of the program.
+//! A rule for both directions becomes two tacit rules, one for each direction. An inbound rule with
+//! several local ports becomes one tacit rule for each port, because a tacit rule connects to one
+//! port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

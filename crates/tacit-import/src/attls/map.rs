@@ -20,8 +20,8 @@
 //! "SYS1.PAGENT(TTLS)" = "pagent.ttls"
 //! ```
 //!
-//! Keys that a tacit policy has too are copied into the policy with their values; `map_values.rs`
-//! checks the values. The tables `[[map.NAME]]` are copied completely.
+//! Keys that also exist in a tacit policy are copied into the policy; `map_values.rs` checks their
+//! values. The tables `[[map.NAME]]` are copied completely.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

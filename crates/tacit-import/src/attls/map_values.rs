@@ -1,8 +1,7 @@
-//! Checks that a tacit policy accepts the values in a map file, and reports errors at their line in
-//! the map file.
+//! Checks the values in a map file, and reports errors at their line in the map file.
 //!
-//! Without this check, the error would be reported at the line of the AT-TLS rule that needs the
-//! value, although that line has no mistake.
+//! Without this check, the error would be reported at a correct line: that of the AT-TLS rule that
+//! uses the value.
 
 use crate::draft::{Toml, show};
 use tacit_core::policy::text::TomlValue;

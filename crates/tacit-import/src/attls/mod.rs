@@ -7,12 +7,12 @@
 //!   write    filters::combine ─> draft ─> policy
 //! ```
 //!
-//! All files of an import share one namespace. The rules of the policy have the order in which z/OS
-//! evaluates them: by descending priority, then by name. The import replaces unsafe defaults by
-//! safe defaults, and reports each replacement.
+//! All files of an import share one namespace. The imported rules have the order in which z/OS
+//! evaluates them: by descending priority, then by name. Unsafe defaults are replaced by safe ones,
+//! and each replacement is reported.
 //!
-//! The import also follows main and image files of the Policy Agent (`agent`), and combines IP
-//! filter rules with the TLS rules (`filters`). It rejects IPsec and IKE policies.
+//! The module `agent` reads the main and image files of the Policy Agent, and `filters` combines IP
+//! filter rules with the TLS rules. IPsec and IKE policies are rejected.
 
 use crate::files::Files;
 use crate::finding::Findings;

@@ -1,6 +1,5 @@
-//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. This module
-//! creates one identity and one trust for a key ring, or for each certificate label in the key
-//! ring.
+//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. Each key ring,
+//! or each certificate label in a key ring, becomes one identity and one trust.
 
 use std::collections::BTreeMap;
 

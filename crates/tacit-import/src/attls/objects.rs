@@ -1,9 +1,8 @@
 //! Converts the tree of parsed statements to typed objects (rules, actions, address groups), and
 //! checks the value of each attribute.
 //!
-//! Every object is checked, including objects that no rule uses yet. A keyword that resembles a
-//! known keyword is an error. The rest of its block is then checked as if the known keyword had
-//! been written.
+//! Objects that no rule uses are checked too. A misspelt keyword is an error; its block is then
+//! checked as a block of the most similar known keyword.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,9 @@
-//! Determines which programs, users and runs an imported rule selects. It uses the job name and
-//! user ID of the AT-TLS rule, and the map file.
+//! Determines the programs, users and runs of an imported rule. They come from the job name and
+//! user ID of the AT-TLS rule, and from the map file.
 //!
-//! On z/OS a pattern such as `NIGHT*` covers every name that begins with `NIGHT`. So a rule for
-//! this pattern gets the programs of the entry `NIGHT*` in the map file. It also gets those of each
-//! narrower entry that the pattern covers, such as `NIGHT1`.
+//! On z/OS a pattern such as `NIGHT*` covers all names that begin with `NIGHT`. So the rule gets
+//! the programs of the entry `NIGHT*` in the map file, and those of narrower entries such as
+//! `NIGHT1`.
 
 use super::context::Context;
 use super::effective::Effective;

@@ -1,4 +1,4 @@
-//! Checks whether a pattern for job names or user IDs covers a name, and combines lists of values.
+//! Checks whether a pattern covers a job name or user ID, and combines lists of values.
 
 use crate::draft::Toml;
 

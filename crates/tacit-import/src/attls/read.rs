@@ -1,5 +1,5 @@
-//! Reads all input files of an import, and returns the AT-TLS rules in order. This is the first of
-//! the three steps of an import: read, decide, write.
+//! Reads all input files of an import, and returns the AT-TLS rules in the order of evaluation.
+//! This is the first of the three steps of an import: read, decide, write.
 
 use super::agent;
 use super::effective::Effective;

@@ -1,5 +1,4 @@
-//! Lists the user IDs that use each key ring. Only key rings without a user ID in their names are
-//! listed.
+//! Lists the user IDs that use each key ring, for key rings whose name contains no user ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
-//! Finds the key ring that an AT-TLS rule uses, in the map file.
+//! Finds the key ring of an AT-TLS rule in the map file.
 //!
-//! On z/OS a key ring without a user ID belongs to the user who owns the socket. The map file can
-//! define a ring for the user ID of a rule, `[keyring."USER/RING"]`, or one ring for all users,
+//! On z/OS, a key ring without a user ID belongs to the user of the socket. So the map file can
+//! define one ring for each user ID, `[keyring."USER/RING"]`, or one ring for all users,
 //! `[keyring.RING]`.
 
 use super::context::Context;

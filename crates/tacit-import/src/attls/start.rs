@@ -1,7 +1,7 @@
 //! Decides when TLS begins for rules with `ApplicationControlled On`.
 //!
-//! On z/OS a program with this setting starts TLS by a system call; Linux has no such call. If the
-//! port identifies a protocol with STARTTLS, tacit follows that protocol instead.
+//! On z/OS, a program with this setting starts TLS by a system call that Linux does not have. If
+//! the port belongs to a protocol with STARTTLS, tacit starts TLS as this protocol defines.
 
 use super::conditions::show_ports;
 use super::context::Context;

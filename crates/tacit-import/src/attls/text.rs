@@ -1,11 +1,11 @@
 //! Decodes the bytes of an AT-TLS policy file to text.
 //!
 //! Policies on z/OS are in EBCDIC (code page IBM-1047). Files that were transferred to Linux are
-//! mostly in ASCII, sometimes with a Latin-1 character in a comment. UTF-8 is tried first, because
-//! text in another encoding is rarely valid UTF-8.
+//! mostly in ASCII or Latin-1. UTF-8 is tried first, because text in another encoding is rarely
+//! valid UTF-8.
 //!
-//! A data set that was copied as bytes has records of 80 characters instead of line ends. Its
-//! records may have line numbers from column 73 on; these are removed if every record has one.
+//! A data set that was copied as bytes has records of 80 characters instead of line ends. If every
+//! record has a line number from column 73 on, the line numbers are removed.
 
 use std::fmt;
 

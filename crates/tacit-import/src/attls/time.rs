@@ -1,8 +1,7 @@
-//! Converts `IpTimeCondition` to the key `when` of a tacit rule.
+//! Converts the AT-TLS statement `IpTimeCondition` to the key `when` of a tacit rule.
 //!
-//! A mask has one digit for each month, beginning with January, or for each weekday, beginning with
-//! Sunday. The mask for days of the month has 31 digits, or 62: the second 31 digits count from the
-//! last day of the month.
+//! A mask has one digit for each month (from January), weekday (from Sunday) or day of the month.
+//! For days of the month, 31 further digits may follow, which count from the last day of the month.
 
 use super::objects::{Field, Object, Objects};
 use super::words::Kind;

@@ -1,10 +1,8 @@
-//! Converts cipher lists and names of suites and groups from OpenSSL's syntax to that of a tacit
-//! policy.
+//! Converts OpenSSL's cipher lists, and its names of suites and groups, to those of a tacit policy.
 //!
 //! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
 //! them, and `+word` moves them to the end. [`run`] executes it on the TLS 1.2 suites that tacit
-//! supports. If the list names a suite that tacit does not support, [`run`] returns its name, so
-//! that the caller can report it.
+//! supports. It also returns the names of suites that tacit does not support.
 
 use tacit_core::policy::{Group, Suite};
 

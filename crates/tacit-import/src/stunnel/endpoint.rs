@@ -1,4 +1,5 @@
-//! Converts the addresses of stunnel's options `accept` and `connect` to those of a tacit policy.
+//! Converts the addresses in stunnel's options `accept` and `connect` to addresses of a tacit
+//! policy.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,11 +1,11 @@
-//! Converts the options by which stunnel verifies its peer to the settings of a tacit rule.
+//! Converts the options with which stunnel verifies its peer to settings of a tacit rule.
 //!
-//! By default stunnel does not verify its peer. With `verifyChain` alone it accepts any certificate
-//! of the given CAs. A tacit rule verifies the chain and the name. The import reports each such
-//! difference as changed, and names the option that keeps stunnel's behaviour.
+//! By default stunnel does not verify its peer, and with `verifyChain` it does not check the peer's
+//! name. A tacit rule verifies the chain and the name. The import reports each such difference,
+//! with the option that keeps stunnel's behaviour.
 //!
-//! With `verifyPeer` stunnel accepts the certificates in its files, and any certificate with the
-//! name and key of one of them. A trust of tacit accepts only the pinned certificates themselves.
+//! With `verifyPeer`, stunnel accepts the certificates in its files, and other certificates with
+//! the same name and key. tacit accepts only the certificates in the files.
 
 use super::endpoint::Endpoint;
 use super::lines::Entry;

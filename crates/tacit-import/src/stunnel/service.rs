@@ -1,5 +1,4 @@
-//! Looks up the options of one section of a stunnel configuration, including the defaults that
-//! apply to the section.
+//! Looks up the options of one section of a stunnel configuration, and the defaults of the section.
 
 use super::lines::{Entry, Section};
 use crate::draft::Toml;

@@ -1,5 +1,5 @@
-//! Collects the identities, trusts and identity maps of an imported policy. Services that use the
-//! same files share one of each.
+//! Collects the identities, trusts and identity maps of an imported policy. Services with the same
+//! files share them.
 
 use std::collections::BTreeSet;
 

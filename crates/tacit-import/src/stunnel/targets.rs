@@ -1,9 +1,8 @@
-//! Converts the targets of a stunnel service: the values of `connect`, and `failover`.
+//! Converts the targets of a stunnel service: the options `connect` and `failover`.
 //!
-//! For each connection stunnel starts with the first target. With `failover = rr`, it starts with
-//! the target after the last one used. It tries each target for `TIMEOUTconnect` until one answers.
-//! A tacit rule does the same. In addition, a target that did not answer is skipped for some
-//! seconds.
+//! For each connection, stunnel tries the targets in order until one answers. With `failover = rr`,
+//! it starts with the target after the last one used. A tacit rule does the same. In addition, it
+//! skips a target that did not answer, for some seconds.
 
 use tacit_core::failover::TARGET_SKIPPED;
 use tacit_core::policy::{TARGETS_MAX, TargetOrder};

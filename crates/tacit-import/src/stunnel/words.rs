@@ -1,7 +1,7 @@
-//! Lists every option of stunnel, and what the import does with it.
+//! Lists every option of stunnel, and how the import treats it.
 //!
-//! The import converts the options that a tacit policy can express. For every other option this
-//! table states what the import reports, so that no option is ignored silently.
+//! If tacit has no such setting, the list contains the error or change that the import reports. So
+//! no option is ignored silently.
 
 use super::lines::Entry;
 use super::options::StunnelOptions;

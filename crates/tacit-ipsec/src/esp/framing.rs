@@ -1,8 +1,8 @@
-//! Distinguishes the datagrams at a UDP port for ESP (RFC 3948): ESP packets, IKE messages after a
-//! marker of four zero bytes, and keepalives.
+//! Classifies the datagrams at a UDP port for ESP (RFC 3948): ESP packets, IKE messages (which
+//! begin with four zero bytes), and keepalives.
 //!
-//! A receive call of the kernel may return several datagrams of one sender in one buffer. Each
-//! datagram is examined separately.
+//! The kernel may return several datagrams of one sender in one buffer. Each datagram is classified
+//! separately.
 
 use crate::child::EspSpi;
 

@@ -1,12 +1,13 @@
-//! Opens ESP packets in tunnel mode (RFC 4303 section 3.4), and checks what they contain.
+//! Decrypts (opens) ESP packets in tunnel mode (RFC 4303 section 3.4), and checks the packets
+//! inside.
 //!
 //! ```text
 //! sequence number -> replay window -> ICV, decryption -> window moves -> padding -> inner packet:
 //! headers, traffic selectors (RFC 4301 section 5.2), ECN (RFC 6040)
 //! ```
 //!
-//! Every check that fails has its own [`DropReason`]. A packet that fails before its ICV is
-//! verified changes nothing.
+//! Every check has its own [`DropReason`]. The replay window moves only after the ICV (the
+//! integrity value) has been verified.
 
 use std::ops::Range;
 use std::sync::Arc;

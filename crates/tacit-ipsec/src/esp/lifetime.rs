@@ -1,7 +1,8 @@
-//! Limits how much data one key protects: the lifetime of an SA in bytes and packets.
+//! Limits how many bytes and packets one key protects: the lifetime of an SA (security
+//! association).
 //!
-//! At the soft limit IKE negotiates a new SA; at the hard limit the SA processes no more packets
-//! (RFC 4301 section 4.4.2.1). IKE limits the time, because only IKE has a clock.
+//! At the soft limit, IKE negotiates a new SA. At the hard limit, the SA processes no more packets
+//! (RFC 4301 section 4.4.2.1). IKE itself limits the time.
 
 use super::counters::SaCounters;
 

@@ -1,10 +1,11 @@
 //! Implements ESP in tunnel mode (RFC 4303) inside UDP (RFC 3948).
 //!
 //! In reading order:
-//! * [`OutboundSa`] seals packets, [`InboundSa`] opens them, both in place;
+//! * [`OutboundSa`] encrypts (seals) packets, and [`InboundSa`] decrypts (opens) them, both in
+//!   place;
 //! * [`UdpContent`] distinguishes ESP from IKE;
-//! * [`DataLifetime`] limits how much a key protects;
-//! * [`SaCounters`] and [`DropCounters`] are what displays read.
+//! * [`DataLifetime`] limits how many bytes a key protects;
+//! * [`SaCounters`] and [`DropCounters`] count packets and bytes for displays.
 //!
 //! Limits: [`REPLAY_WINDOW`].
 

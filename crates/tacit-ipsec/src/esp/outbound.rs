@@ -1,15 +1,15 @@
-//! Seals inner packets as ESP packets in tunnel mode (RFC 4303 section 3.3).
+//! Encrypts packets and writes them as ESP packets in tunnel mode (RFC 4303 section 3.3).
 //!
 //! ```text
 //! frame:   SPI 4 │ sequence 4 │ IV │ inner packet │ padding │ length 1 │ next header 1 │ ICV
 //!          └────── header_bytes() ─┘              └──────────── seal writes ───────────────┘
 //! ```
 //!
-//! The caller leaves [`OutboundSa::header_bytes`] free and writes the inner packet after them.
-//! `seal` writes all other fields in place, so no packet is copied.
+//! The caller writes the inner packet behind [`OutboundSa::header_bytes`] free bytes. `seal` writes
+//! all other fields in place, so no packet is copied.
 //!
-//! A sequence number is also the IV, so each number is used only once. When an SA has used all
-//! numbers, it refuses packets, and the caller replaces the SA (RFC 4303 section 3.3.3).
+//! The IV is derived from the sequence number, so each number is used only once. When an SA has
+//! used all numbers, it refuses packets, and the caller replaces the SA (RFC 4303 section 3.3.3).
 
 use std::sync::Arc;
 

@@ -1,16 +1,17 @@
-//! Detects replayed packets by their sequence numbers, and completes extended sequence numbers.
+//! Detects replayed packets by their sequence numbers. Also computes the upper half of extended
+//! sequence numbers.
 //!
 //! ```text
 //!            top - 8,191                 top
 //!   too old │        known in the bitmap   │ new: moves the window
 //! ```
 //!
-//! The bitmap is a ring of words (RFC 6479): to move the window, the words between the old and the
-//! new top are cleared, and nothing is shifted. The ring has more words than the window needs, so
-//! that a word that is being cleared is never in the window.
+//! The bitmap is a ring of words (RFC 6479). When the window moves, the words between the old and
+//! the new top are cleared, and nothing is shifted. The ring has more words than the window needs,
+//! so that cleared words are never in the window.
 //!
-//! The receiver of an extended number gets only its lower half, and derives the upper half from the
-//! position of the window (RFC 4303 appendix A2.2).
+//! A packet contains only the lower half of an extended number. The receiver computes the upper
+//! half from the position of the window (RFC 4303 appendix A2.2).
 
 /// The number of sequence numbers that may arrive in any order. One receive call brings 64 packets
 /// of one sender, and several CPUs may reorder such batches.

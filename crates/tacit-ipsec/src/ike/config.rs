@@ -1,4 +1,4 @@
-//! Defines [`IkeConfig`]: the settings of the policy for one peer.
+//! Defines [`IkeConfig`]: the settings for one peer, from the policy.
 
 use std::net::IpAddr;
 use std::sync::Arc;

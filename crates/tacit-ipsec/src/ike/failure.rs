@@ -1,5 +1,5 @@
-//! Defines [`IkeFailure`], the description of a failure: its kind, the side that has to act, and
-//! what to do.
+//! Defines [`IkeFailure`], which describes a failure to operators: its kind, which side must act,
+//! and what to do.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Defines [`IkeIdentity`]: the name that a side claims, and proves by its AUTH payload (RFC 7296
+//! Defines [`IkeIdentity`]: the name that a peer claims, and proves by its AUTH payload (RFC 7296
 //! section 3.5).
 
 use std::fmt;

@@ -1,21 +1,19 @@
-//! Implements IKEv2 (RFC 7296), by which two peers authenticate each other and negotiate the keys
-//! of a tunnel.
+//! Implements IKEv2 (RFC 7296): two peers authenticate each other, and negotiate the keys of a
+//! tunnel.
 //!
 //! In reading order:
 //! * [`IkeConfig`]: the settings of the policy for a peer;
 //! * [`IkeConnection`]: the exchanges with a peer, as a state machine;
-//! * [`IkeGate`]: which first requests of unknown senders become connections;
+//! * [`IkeGate`]: decides which requests of unknown senders become connections;
 //! * [`IkeEvent`]: the events that a connection reports, with the keys of tunnels;
-//! * [`IkeFailure`]: why an exchange failed, which side has to act, and what to do.
+//! * [`IkeFailure`]: the cause of a failure, which side must act, and what to do.
 //!
 //! Inside, `codec` reads and writes messages, `proposal` chooses algorithms, and `crypto` derives
 //! keys and encrypts messages.
 //!
-//! Built: `IKE_SA_INIT` with cookies and a second group, `IKE_AUTH` with shared keys or signatures
-//! and with inner addresses, `CREATE_CHILD_SA` for replacements of both kinds by either side and by
-//! both at once, `INFORMATIONAL` with deletion and liveness, NAT detection, fragments of messages
-//! (RFC 7383). One child SA at a time. Not built: further child SAs, EAP; a peer that requests them
-//! gets a refusal with its reason.
+//! Supported: shared keys and signatures, cookies, inner addresses, NAT detection, fragments (RFC
+//! 7383), and rekeying by either side. Not supported: several child SAs at a time, and EAP. A peer
+//! that requests them gets a refusal with its reason.
 
 mod auth;
 mod codec;

@@ -1,8 +1,8 @@
 //! Detects a NAT between the peers (RFC 7296 section 2.23).
 //!
-//! tacit always sends ESP inside UDP. A peer sends ESP inside UDP only if it assumes a NAT. So this
-//! side sends a source hash that matches no address. The destination hash from the peer shows
-//! whether a NAT is in front of this side.
+//! tacit always sends ESP inside UDP, but a peer does so only if it detects a NAT. So tacit sends a
+//! source hash that matches no address. The destination hash from the peer shows whether there is a
+//! NAT in front of tacit.
 
 use std::net::{IpAddr, SocketAddr};
 

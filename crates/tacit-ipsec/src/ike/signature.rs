@@ -1,5 +1,5 @@
-//! Encodes the signatures in AUTH payloads with their algorithm (RFC 7427), and defines the traits
-//! that sign and verify.
+//! Encodes the signatures of AUTH payloads with their algorithm (RFC 7427), and defines the traits
+//! for signing and verifying.
 //!
 //! The caller of this crate holds the private keys and certificates, and implements [`AuthSigner`]
 //! and [`AuthVerifier`].

@@ -1,14 +1,13 @@
 //! Joins consecutive TCP packets of one connection to one large packet, so that the kernel
-//! processes its headers once.
+//! processes one header instead of many.
 //!
-//! If a large packet is divided again, the result must be the same packets. So packets are joined
-//! only if these fields of their headers are equal: traffic class, TTL, acknowledgement, window,
-//! and every byte of the options. A packet with PSH or with a shorter payload is always the last
-//! part of a large packet. Packets with other flags are never joined.
+//! The kernel must be able to divide the large packet into the same packets again. So packets are
+//! joined only if their traffic class, TTL, acknowledgement, window and options are equal. A packet
+//! with PSH or with a shorter payload is always the last part. Packets with other flags are not
+//! joined.
 //!
 //! The checksums of each packet are verified before it is joined, because the kernel does not
-//! verify those of a large packet. A packet with a wrong checksum is delivered alone, and the
-//! kernel drops and counts it.
+//! verify them again. A packet with a wrong checksum is passed to the kernel alone.
 //!
 //! Limits: 65,535 bytes, [`COALESCED_MAX`] packets.
 

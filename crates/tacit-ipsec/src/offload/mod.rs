@@ -1,4 +1,5 @@
-//! Divides and joins TCP packets at a TUN device, as a network card does for the kernel.
+//! Divides large TCP packets from a TUN device, and joins small ones for it. A network card does
+//! the same for the kernel, to save CPU time.
 //!
 //! ```text
 //! kernel ── one packet of up to 64 KiB + virtio-net header ──> Segments ──> packets of the MTU
@@ -6,7 +7,7 @@
 //! ```
 //!
 //! A TUN device with `IFF_VNET_HDR` puts a header of [`VNET_HEADER_BYTES`] before each packet. The
-//! header says what the kernel has left to do: to compute a checksum, or to divide the packet.
+//! header says whether a checksum is still missing, and whether the packet must be divided.
 //! [`Offload`] is the content of this header.
 
 mod coalesce;

@@ -1,7 +1,6 @@
-//! Divides a large TCP packet into packets of the MTU, and completes checksums that the kernel left
-//! out.
+//! Divides a large TCP packet into packets of the MTU, and computes missing checksums.
 //!
-//! Every packet gets the headers of the large one, with its own length, IPv4 identification,
+//! Every packet gets the headers of the large packet, with its own length, IPv4 identification,
 //! sequence number and checksums. FIN and PSH are set in the last packet only, CWR in the first
 //! only (RFC 3168 section 6.1.2).
 

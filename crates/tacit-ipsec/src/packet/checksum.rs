@@ -1,7 +1,7 @@
 //! Computes Internet checksums (RFC 1071).
 //!
-//! A sum adds 32-bit words in the byte order of the machine. The result is correct in either order
-//! (RFC 1071 section 2 (B)), because the checksum is stored in the same order.
+//! Words are added in the byte order of the machine. The result is correct in either order (RFC
+//! 1071 section 2 (B)).
 
 /// Adds the bytes. The bytes of a packet that are summed in parts are split at an even offset.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {

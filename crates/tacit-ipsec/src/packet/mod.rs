@@ -5,9 +5,9 @@
 //! └────────────── IpPacket::parse ──────────────┘                          bytes ┘
 //! ```
 //!
-//! The bytes are untrusted: a program inside or a peer chooses them. A packet that is shorter than
-//! its headers say is an error; bytes after the packet are ignored (RFC 4303 section 2.7 allows
-//! them as padding).
+//! The bytes are untrusted, because a program or a peer chooses them. A packet that is shorter than
+//! its headers say is an error. Bytes after the packet are ignored, because they may be padding
+//! (RFC 4303 section 2.7).
 //!
 //! Limits: [`EXTENSION_HEADERS_MAX`]. Jumbograms (RFC 2675) are refused.
 

@@ -1,5 +1,5 @@
-//! Locates the fields of a TCP packet that segmentation and coalescing change (RFC 9293 section
-//! 3.1).
+//! Finds the fields of a TCP header that change when packets are divided or joined (RFC 9293
+//! section 3.1).
 
 use super::{IpPacket, TCP, V4_HEADER_BYTES, V6_HEADER_BYTES, checksum};
 

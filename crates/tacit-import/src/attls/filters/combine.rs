@@ -5,11 +5,11 @@
 //!   tacit       the first rule that matches decides
 //! ```
 //!
-//! A filter that permits flows becomes a group of rules. The group begins with a copy of each TLS
-//! rule, limited to the flows that both the filter and the TLS rule match. A rule with the action
-//! `permit` for the remaining flows follows. A filter that denies flows becomes a rule with the
-//! action `deny`. tacit opens only the sockets on which some rule listens. So an inbound filter
-//! without ports applies to those sockets.
+//! Each IP filter is converted to tacit rules. A filter that permits flows becomes a group of
+//! rules: a copy of each TLS rule, limited to the flows of the filter, and a rule with `permit` for
+//! the remaining flows. A filter that denies flows becomes a rule with `deny`. tacit opens only
+//! sockets on which a rule listens. So an inbound filter without ports applies to these sockets
+//! only.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;

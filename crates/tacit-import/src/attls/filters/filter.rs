@@ -1,4 +1,4 @@
-//! Defines the types for z/OS IP filters and for the flows that they match.
+//! Defines the types for z/OS IP filters, and for the flows that a filter matches.
 
 use std::ops::RangeInclusive;
 

@@ -1,4 +1,4 @@
-//! Imports z/OS IP filter rules: reads in order which flows each rule permits or denies.
+//! Imports z/OS IP filter rules. Each rule permits or denies flows.
 //!
 //! ```text
 //!   IpFilterPolicy ─> IpFilterGroup ─> IpFilterRule ─> IpService…     which flows
@@ -6,13 +6,11 @@
 //! ```
 //!
 //! z/OS filters packets, and tacit filters connections. So a connection is permitted if its packets
-//! are permitted in both directions. If a service (`IpService`) applies to both directions, its
-//! source is the local end. As on z/OS, a flow that no rule matches is denied. The module `combine`
-//! combines filters and TLS rules.
+//! are permitted in both directions. A flow that no rule matches is denied, as on z/OS. The module
+//! `combine` combines filters and TLS rules.
 //!
-//! Not supported: statements for IPsec and IKE are errors. A tacit policy cannot express rules for
-//! forwarded packets, for security classes, or for protocols other than TCP and UDP; the import
-//! reports each of them.
+//! Not supported: IPsec, IKE, forwarded packets, security classes, and protocols other than TCP and
+//! UDP. The import reports each of them.
 
 pub(super) mod combine;
 mod filter;

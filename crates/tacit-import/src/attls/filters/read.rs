@@ -1,4 +1,4 @@
-//! Converts the parsed statements of a policy to IP filters.
+//! Converts the parsed statements of an AT-TLS policy to IP filters.
 
 use std::ops::RangeInclusive;
 

@@ -1,4 +1,4 @@
-//! Intersects lists of addresses and of ports.
+//! Computes intersections of address lists and of port lists.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;

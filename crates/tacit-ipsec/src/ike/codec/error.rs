@@ -1,4 +1,4 @@
-//! Defines [`CodecError`]: why a message is not valid.
+//! Defines [`CodecError`]: the reasons why an IKE message is not valid.
 
 use std::fmt;
 

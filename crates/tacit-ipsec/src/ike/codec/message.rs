@@ -1,4 +1,4 @@
-//! Parses and writes a whole message: the header and the payloads in clear.
+//! Parses and writes a whole IKE message: its header and its unencrypted payloads.
 
 use super::chain::{self, IkePayload};
 use super::encrypted::EncryptedPart;

@@ -2,15 +2,13 @@
 //!
 //! ```text
 //!   header: SPIs, exchange, flags, message ID, length
-//!   payload ─> payload ─> ... each names the type of the next
-//!   the last may be SK or SKF, which contains further payloads, encrypted
+//!   payload ─> payload ─> ... each contains the type of the next payload
+//!   the last payload may be SK or SKF; it contains encrypted payloads
 //! ```
 //!
-//! Each payload has a file. Lengths are checked strictly: a field that is too short or too long is
-//! an error that names the field. Section 2.5 defines what happens to unknown parts. The parser
-//! skips an unknown payload, or reports an error if its critical bit is set. It keeps an unknown
-//! transform in its proposal, so that this proposal cannot be chosen by mistake. Lists and lengths
-//! have limits.
+//! Each payload has a file. Lengths are checked strictly: an error names the field that is too
+//! short or too long. Unknown payloads are skipped, unless their critical bit is set (section 2.5).
+//! A proposal with an unknown transform is parsed, but never chosen.
 
 mod auth;
 mod cert;

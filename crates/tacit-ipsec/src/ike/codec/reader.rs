@@ -1,4 +1,4 @@
-//! Defines a cursor that reads the bytes of a message, and never reads past their end.
+//! Defines a cursor that reads the fields of a message. It never reads past the end of the message.
 
 use super::error::CodecError;
 

@@ -1,4 +1,4 @@
-//! Defines the events that a connection reports and the datagrams that it sends.
+//! Defines the events that an IKE connection reports, and the datagrams that it sends.
 
 use crate::child::{ChildSa, EspSpi};
 use crate::ike::config::InnerAddresses;

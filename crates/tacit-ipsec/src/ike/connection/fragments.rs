@@ -1,11 +1,10 @@
-//! Joins the fragments of a message (RFC 7383 section 2.6).
+//! Joins the fragments of an IKE message (RFC 7383 section 2.6).
 //!
-//! This module stores a fragment only after it has verified the integrity of the fragment. A peer
-//! repeats all fragments of a request until the peer receives the response. So an incomplete
-//! message needs no timer: the missing fragments arrive, or the IKE SA ends.
+//! A fragment is stored only after its integrity has been verified. No timer is needed for missing
+//! fragments: the peer repeats its request until it gets a response, or the IKE SA ends.
 //!
-//! Limits: 64 fragments, [`MESSAGE_BYTES_MAX`] bytes; each IKE SA joins one request and one
-//! response at a time.
+//! Limits: 64 fragments and [`MESSAGE_BYTES_MAX`] bytes for a message. Each IKE SA joins one
+//! request and one response at a time.
 
 use crate::ike::codec::{Fragment, MESSAGE_BYTES_MAX};
 

@@ -1,12 +1,12 @@
-//! Runs two connections with a script of untrusted bytes: datagrams of strangers, authentic
-//! messages with arbitrary payloads, commands, and time.
+//! Fuzzes two IKE connections. The fuzzer's bytes are a script of steps: datagrams of strangers,
+//! authentic messages with arbitrary payloads, commands, and time.
 //!
 //! ```text
 //!   step: kind 1 │ option 1 │ length 1 │ bytes of this length
 //! ```
 //!
-//! The keys of the script are those of the other side, so arbitrary payloads pass the integrity
-//! check, as those of an authenticated peer that is malicious.
+//! The script has the keys of a peer. So its messages pass the integrity check, like those of a
+//! malicious peer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -8,12 +8,13 @@
 //! ```
 //!
 //! After each call of a `handle_` function or a command, the caller calls the `poll_` functions
-//! until they return `None`. A connection has one current IKE SA. While this SA is being replaced
-//! there are two, or three if both sides replace it at the same time. Each SA has a message window
-//! of its own. Child SAs belong to the connection and not to an IKE SA (RFC 7296 section 2.8).
+//! until they return `None`. A connection has one current IKE SA, and up to two more while it is
+//! being replaced. Child SAs (the keys of tunnels) belong to the connection and not to an IKE SA
+//! (RFC 7296 section 2.8).
 //!
-//! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated nine times in two
-//! minutes, a deletion three times in 15 seconds. Messages that are not authentic change nothing.
+//! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated up to nine times
+//! in two minutes, a deletion three times in 15 seconds. Messages that are not authentic have no
+//! effect.
 
 mod address;
 mod auth;

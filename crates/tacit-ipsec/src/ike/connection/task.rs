@@ -1,4 +1,4 @@
-//! Defines the purpose of an IKE SA's outstanding request.
+//! Defines the reasons for which an IKE SA sends a request, such as replacing keys.
 
 use crate::ike::crypto::{KeySecret, Nonces};
 

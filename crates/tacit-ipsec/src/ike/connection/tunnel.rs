@@ -1,4 +1,4 @@
-//! Defines the state that IKE keeps for a child SA.
+//! Defines the data that IKE stores for each child SA (the keys of a tunnel).
 
 use std::time::{Duration, Instant};
 

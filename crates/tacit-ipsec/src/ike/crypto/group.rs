@@ -1,4 +1,4 @@
-//! Key exchange: the groups and their secrets.
+//! Implements key exchange: the groups, their key pairs and their shared secrets.
 
 use aws_lc_rs::agreement::{self, Algorithm, PrivateKey, UnparsedPublicKey};
 

@@ -1,6 +1,5 @@
 //! Implements the cryptography of IKE with aws-lc-rs: key exchange, pseudorandom functions, key
-//! derivation, and the encryption of messages. The arithmetic of MODP, which aws-lc-rs does not
-//! have, is that of crypto-bigint.
+//! derivation and encryption. aws-lc-rs has no MODP groups; these use crypto-bigint.
 
 mod failed;
 mod group;

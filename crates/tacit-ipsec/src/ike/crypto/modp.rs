@@ -1,7 +1,7 @@
-//! Computes the key exchange MODP-2048, with integers modulo a prime of 2,048 bits (RFC 3526
-//! section 3).
+//! Implements the key exchange MODP-2048: integers modulo a prime of 2,048 bits (RFC 3526 section
+//! 3).
 //!
-//! The arithmetic takes the same time for every exponent of the same length.
+//! The computation takes the same time for every exponent of the same length.
 
 use crypto_bigint::modular::{ConstMontyForm, ConstMontyParams as _};
 use crypto_bigint::{U320, U2048, const_monty_params};

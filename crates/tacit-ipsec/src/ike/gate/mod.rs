@@ -1,21 +1,19 @@
-//! Decides which first requests of unknown senders get an IKE SA (RFC 7296 section 2.6).
+//! Decides whether the first request of an unknown sender gets an IKE SA (RFC 7296 section 2.6). So
+//! forged requests cannot use up the memory.
 //!
 //! ```text
 //!   first request ──> few half-open IKE SAs ──> accept
-//!                ├──> many, without a cookie ──> COOKIE: the sender repeats it with the cookie
+//!                ├──> many, without a cookie ──> COOKIE: the sender repeats the request with it
 //!                ├──> many, with our cookie ──> accept, unless its address has many
 //!                └──> too many ──> drop
 //! ```
 //!
-//! The cookie is a MAC of the sender's address, SPI and nonce. An attacker with a forged address
-//! does not receive the cookie. tacit stores no state before a request contains the cookie. Under
-//! load, every sender needs a cookie.
+//! The cookie is a MAC of the sender's address, SPI and nonce. A sender with a forged address does
+//! not receive it. tacit stores nothing about a sender until a request contains the cookie.
 //!
 //! Limits: [`HALF_OPEN_MAX`] half-open IKE SAs in total, [`HALF_OPEN_OF_ADDRESS_MAX`] for one
-//! address, [`FIRST_REQUEST_BYTES_MAX`] for a first request. An IPv6 network with a prefix of 64
-//! bits counts as one address. A half-open IKE SA stores its first request and at most 32 KB of
-//! fragments, so all half-open IKE SAs use less than 40 MB. An attacker needs 64 addresses to block
-//! other peers.
+//! address, [`FIRST_REQUEST_BYTES_MAX`] for a first request. All IPv6 addresses of a /64 network
+//! count as one address. All half-open IKE SAs together use less than 40 MB.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,9 +1,8 @@
-//! Defines proposals (the algorithms that a side accepts), and chooses one of the proposals that
-//! the peer offers.
+//! Defines proposals (lists of algorithms), and chooses one of the proposals that a peer offers.
 //!
-//! A proposal of the policy has one algorithm of each kind. tacit offers each of them separately,
-//! so the responder chooses one of them and never a mixture. A peer may offer several algorithms of
-//! a kind in one proposal (RFC 7296 section 3.3).
+//! A proposal in the policy has one algorithm of each kind. So the responder chooses one of these
+//! proposals as a whole. A peer may offer several algorithms of one kind in one proposal (RFC 7296
+//! section 3.3).
 
 mod names;
 mod wire;

@@ -1,4 +1,4 @@
-//! Converts a proposal to the transforms that IKE messages contain.
+//! Converts proposals (lists of algorithms) to the transforms in IKE messages.
 
 use super::{EspProposal, IkeProposal};
 use crate::cipher::{Cipher, IntegrityHash};

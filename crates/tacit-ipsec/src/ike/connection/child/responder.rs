@@ -1,5 +1,5 @@
-//! Accepts the child SAs that the peer requests: the first child SA, further child SAs, and
-//! replacements (RFC 7296 sections 1.2, 1.3.1, 1.3.3 and 2.25).
+//! Answers the peer's requests for child SAs (the keys of tunnels): the first one, further ones,
+//! and replacements (RFC 7296 sections 1.2, 1.3.1, 1.3.3 and 2.25).
 
 use std::time::Instant;
 
