@@ -1,12 +1,10 @@
-//! Reads the CPU clocks of processes and threads.
+//! Reads the CPU clocks of processes and threads, in nanoseconds.
 //!
-//! The clocks count nanoseconds of CPU time, system and user time together, and include threads
-//! that have ended. A clock does not advance while its process or thread does not run. While a
-//! process sends, the kernel also does network work, and counts this work in the clock of the
-//! process. On loopback, the clock of the sender includes all network work.
+//! A clock counts system and user time, and includes threads that have ended. It advances only
+//! while its process or thread runs. While a process sends, its clock includes the kernel's network
+//! work. On loopback, the clock of the sender includes all network work.
 //!
-//! The kernel reports the CPU time of the whole machine only in steps of 10 ms ([`machine_ns`]).
-//!
+//! For the CPU time of the whole machine, the kernel has a resolution of 10 ms ([`machine_ns`]).
 //! This module does not read wall clocks.
 
 use std::fs::File;

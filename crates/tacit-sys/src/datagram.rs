@@ -5,9 +5,9 @@
 //!        └── take_notice ──> the ICMP errors about datagrams that did not arrive
 //! ```
 //!
-//! The kernel puts each error into the error queue of the socket, with the first bytes of the
-//! datagram that caused it. The next call on the socket also fails with this error and does nothing
-//! else. The caller then reads the error queue and repeats the call.
+//! The kernel puts each error into the error queue of the socket, with the first bytes of the lost
+//! datagram. The next call on the socket fails with this error and does nothing else. The caller
+//! then reads the error queue and repeats the call.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

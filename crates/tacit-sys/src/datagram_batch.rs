@@ -6,10 +6,10 @@
 //! ```
 //!
 //! All datagrams of a batch have the same length, except that the last may be shorter. If the
-//! kernel or the path cannot divide batches, each call sends one datagram.
+//! kernel does not support batches, each call sends one datagram.
 //!
-//! Datagrams are fragmented only if the caller allows fragments. So the kernel learns the MTU of
-//! the path, and [`BatchSocket::send`] reports datagrams that exceed this MTU.
+//! Datagrams are fragmented only if the caller allows it. Otherwise [`BatchSocket::send`] reports
+//! datagrams that exceed the MTU of the path.
 //!
 //! Limits: [`BATCH_DATAGRAMS_MAX`], [`BATCH_BYTES_MAX`].
 

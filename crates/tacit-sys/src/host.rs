@@ -1,16 +1,16 @@
-//! Captures the traffic of the host itself. Creates the agent's sockets in the host's network, and
-//! installs the routing rules and packet rules that send the traffic to these sockets.
+//! Captures the traffic of the host itself: installs routing rules and packet rules that send it to
+//! the agent's sockets. Creates these sockets.
 //!
 //! ```text
-//! HostCapture::open(marks)   opens the netlink sockets, in the namespace of the calling thread
+//! HostCapture::open(marks)   opens the netlink sockets in the current network namespace
 //!   .sockets()               creates the sockets that the agent uses
 //!   .install(contents)       installs the routing rules, then the packet rules as one transaction
 //!   .learn(addresses, names) captures addresses with names
 //! remove()                   removes the rules
 //! ```
 //!
-//! The calling process needs `CAP_NET_ADMIN` and `CAP_NET_RAW` in that namespace. If the kernel
-//! supports owners of tables, this process owns the table of packet rules until it ends.
+//! The calling process needs `CAP_NET_ADMIN` and `CAP_NET_RAW` in this namespace. If the kernel
+//! supports owners of tables, no other process can change the packet rules until this process ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Defines the type [`IpVersion`], and the kernel's constants that differ between IPv4 and IPv6.
+//! Defines the type [`IpVersion`], with the kernel's constants for IPv4 and IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

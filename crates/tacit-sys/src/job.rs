@@ -1,8 +1,8 @@
-//! Makes a process look to the shell like its only child. The process forwards signals to the
-//! child, stops when the child stops, and ends with the child's exit status.
+//! Runs a child process in place of this process, as seen by the shell. This process forwards
+//! signals to the child, stops when the child stops, and ends with the child's exit status.
 //!
-//! The process must have only one thread when it calls this module, because later threads inherit
-//! the signal mask that is set here.
+//! It must have only one thread when it calls this module, because later threads inherit the signal
+//! mask that is set here.
 
 use std::io;
 use std::mem::MaybeUninit;

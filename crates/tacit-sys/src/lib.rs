@@ -1,13 +1,13 @@
 //! Provides the interface to the Linux kernel: sockets, descriptors that processes pass to each
 //! other, network namespaces, and settings of the process itself.
 //!
-//! This crate contains every `unsafe` line of the project, each with the reason why it is sound. It
-//! does not know rules or policies. Most of it is a thin, safe layer over `rustix`; `libc` is used
-//! where rustix has no wrapper (`TCP_INFO`, `SIOCOUTQ`, descriptors inherited by number).
+//! This crate contains every `unsafe` line of the project, each with a reason. It does not know
+//! rules or policies. Most of it is a thin, safe layer over `rustix`, or over `libc` where rustix
+//! has no wrapper.
 //!
 //! Four modules together run a program under `tacit run`. [`namespace`] creates the program's
-//! network in a helper process. [`spawn`] starts the program there. [`netlink`] sets which of the
-//! program's traffic is captured. [`transparent`] opens the sockets that receive this traffic.
+//! network in a helper process. [`spawn`] starts the program there. [`netlink`] installs the rules
+//! that capture the program's traffic. [`transparent`] opens the sockets that receive this traffic.
 
 pub mod cpu;
 pub mod datagram;

@@ -1,7 +1,7 @@
-//! Sets the packet mark (`SO_MARK`) of the agent's own sockets. By this mark the packet rules of a
-//! captured host recognise the agent's own packets and let them pass.
+//! Sets the packet mark (`SO_MARK`) on the agent's own sockets. By this mark the packet rules of a
+//! captured host recognise and accept the agent's own packets.
 //!
-//! The mark is stored once for the whole process, so that no code that opens a socket can omit it.
+//! The mark is a global variable of the process, so that no code that opens a socket can omit it.
 
 use std::io;
 use std::os::fd::BorrowedFd;

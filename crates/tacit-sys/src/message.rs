@@ -1,8 +1,7 @@
-//! Receives one message from a socket, with its sender and the control messages that the socket was
-//! configured for (`IP_RECVORIGDSTADDR`, `IP_RECVERR`). Sends one message with control messages.
+//! Receives a message from a socket with its sender and its control messages (`IP_RECVORIGDSTADDR`,
+//! `IP_RECVERR`). Also sends messages with control messages.
 //!
-//! The kernel defines the layout of control messages, so the layout does not depend on the C
-//! library.
+//! The kernel, and not the C library, defines the layout of control messages.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,18 +1,18 @@
-//! Lists the processes of a run: the descendants of the launcher (`tacit run`) that are in another
-//! network namespace.
+//! Lists the processes of a run: descendants of the launcher (`tacit run`) in another network
+//! namespace than the launcher's.
 //!
 //! ```text
-//! launcher ── helper               in the run's namespace, known by its process ID: not listed
+//! launcher ── helper               in the run's namespace: excluded by its process ID
 //!          ── agent                in the launcher's namespace: not listed
 //!          ── CMD ── ...           listed, also in namespaces that they create themselves
 //!          ── orphans ── ...       listed: when a parent ends, its children become the launcher's
 //! ```
 //!
-//! A process of the run cannot avoid the list. It cannot enter the launcher's namespace, and when
+//! A process of the run cannot leave this list. It cannot enter the launcher's namespace, and when
 //! its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
 //!
-//! Limits: the same as in [`crate::owner::descendants`]. New processes may start meanwhile, so
-//! callers repeat the call until no process is left.
+//! The limits are those of [`crate::owner::descendants`]. New processes may start meanwhile, so
+//! callers repeat the call until the list is empty.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
 //! Reads and changes settings of the calling process: its limits, its standard descriptors, and
-//! whether other processes of the same user may inspect it.
+//! whether other processes of its user may inspect it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

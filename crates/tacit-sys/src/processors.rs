@@ -1,7 +1,7 @@
-//! Reads the state of this machine's CPUs: which CPUs are online, how long each was busy, how long
+//! Reads statistics of this machine's CPUs: which are online, how long each was busy, how long
 //! threads waited for each, and which instructions they have.
 //!
-//! Limits: `THREADS_MAX` threads whose waiting times are read.
+//! Limits: the waiting times of at most `THREADS_MAX` threads are read.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,14 +1,13 @@
-//! Opens the socket inside a run at which programs query their connections, and examines the
-//! descriptors that they pass.
+//! Opens the query socket of a run. Programs of the run send descriptors of their sockets to it,
+//! and ask about their connections.
 //!
-//! The socket has an abstract name, which belongs to the network namespace of the run. So only
-//! processes of the run can connect, whatever directories they can reach and whichever user runs
-//! the agent. No file remains afterwards. The socket preserves message boundaries
-//! (`SOCK_SEQPACKET`), so a descriptor always belongs to the request that it was sent with.
+//! The socket has an abstract name, which exists only in the network namespace of the run. So only
+//! programs of the run can connect, and no file remains. A descriptor always belongs to the request
+//! with which it was sent, because the socket preserves message boundaries (`SOCK_SEQPACKET`).
 //!
-//! A program may pass any descriptor. This module reads or writes a descriptor only after it has
-//! checked that it is a TCP socket. Closing a descriptor may take long (a socket that lingers, a
-//! FUSE file), so a separate thread closes descriptors.
+//! A program may pass any descriptor. So this module first checks that it is a TCP socket. A
+//! separate thread closes descriptors, because a close may take long (a socket that lingers, a FUSE
+//! file).
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,6 +1,6 @@
 //! Sets the CPUs on which threads may run, and their scheduling class.
 //!
-//! Control groups may limit the whole process further; this module does not read them.
+//! Control groups may restrict the process further; this module does not read them.
 
 use std::io;
 

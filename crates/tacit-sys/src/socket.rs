@@ -1,9 +1,8 @@
 //! Creates, connects, accepts, measures and closes stream sockets.
 //!
-//! All sockets are non-blocking and close-on-exec. This module sets socket options before
-//! `connect`, or on the listener, from which accepted sockets inherit them. It does not set them
-//! later: if the congestion control is changed after accept, the socket keeps the pacing of the old
-//! algorithm.
+//! All sockets are non-blocking and close-on-exec. Options are set before `connect`, or on the
+//! listener, from which accepted sockets inherit them. Setting them later would be wrong: a change
+//! of the congestion control after accept keeps the pacing of the old algorithm.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,10 +1,10 @@
-//! Copies the SYN packets of programs in a run to the agent. The kernel makes the copies inside the
-//! run's namespace; the agent reads them outside.
+//! Copies the SYN packets of programs under `tacit run` to the agent, so that the agent can connect
+//! to their destinations. The kernel makes the copies inside the network namespace, and the agent
+//! reads them outside.
 //!
 //! ```text
-//! nfnetlink_log     a packet rule copies each held SYN                       the usual source
-//! packet socket     receives each SYN on `lo`, also those of programs to     if the kernel lacks
-//!                   themselves: the reader must ask which SYNs are held      nfnetlink_log
+//! nfnetlink_log     a packet rule copies each held SYN                            the default
+//! packet socket     receives each SYN on `lo`, including SYNs that are not held   otherwise
 //! ```
 
 use std::io;

@@ -1,4 +1,5 @@
-//! Creates transparent sockets. Such a socket can use addresses that do not belong to this host.
+//! Creates transparent sockets: sockets with addresses that do not belong to this host. With them,
+//! the agent receives packets to any destination, and answers with the destination's address.
 //!
 //! ```text
 //! program --SYN to 10.9.8.7:8080--> hold listener on :15002 drops it; the agent gets a copy
@@ -8,8 +9,8 @@
 //! ```
 //!
 //! The helper of a run creates these sockets inside the run's namespace ([`listener`],
-//! [`receiver`], [`make`]), and the agent uses them from outside. The packet rules accept the
-//! packets of these sockets by their mark, and redirect all other packets to the agent.
+//! [`receiver`], [`make`]), and the agent uses them from outside. They have a mark, by which the
+//! packet rules accept their packets.
 
 use std::io;
 use std::net::SocketAddr;

@@ -5,8 +5,8 @@
 //! program ── packet ──> tacit0 ── read ──> agent ── write ──> tacit0 ── packet ──> program
 //! ```
 //!
-//! A `virtio_net_hdr` precedes each packet. With this header, TCP packets of up to 64 KiB pass in
-//! one piece in both directions, and without checksums.
+//! A `virtio_net_hdr` precedes each packet. With it, TCP packets of up to 64 KiB pass in one piece,
+//! and without checksums.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Registers sockets with the async runtime, so that a task can wait until a socket is readable or
+//! Registers sockets with the async runtime, so that tasks can wait until a socket is readable or
 //! writable.
 
 use std::io;

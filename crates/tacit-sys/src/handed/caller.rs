@@ -1,4 +1,5 @@
-//! Reads the descriptors, the memory and the signals of a thread that waits in a system call.
+//! Reads the descriptors, the memory and the signals of a thread of another process. The thread
+//! waits in a system call meanwhile.
 
 use std::io;
 use std::mem::MaybeUninit;

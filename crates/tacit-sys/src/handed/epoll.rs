@@ -1,9 +1,8 @@
-//! Moves the registrations of a socket in epoll instances to the socket that replaces it.
+//! Replaces a socket in the epoll instances of a program by another socket.
 //!
-//! The kernel identifies a registration by the open file and the descriptor number together. Only a
-//! process that has this file under this number can change the registration. So a thread leaves the
-//! descriptor table of this process ([`libc::CLONE_FILES`]). In a table of its own, the thread puts
-//! first one file and then the other under the number.
+//! The kernel identifies an epoll entry by open file and descriptor number together. So this module
+//! starts a thread with its own descriptor table ([`libc::CLONE_FILES`]). The thread puts first one
+//! file and then the other under the program's descriptor number, and changes the entries.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

@@ -1,5 +1,5 @@
-//! Replaces a socket of another process by a socket of another network, while the process waits in
-//! `connect`.
+//! Replaces a socket of another process while the process waits in `connect`. The new socket
+//! belongs to another network namespace.
 //!
 //! ```text
 //!   program ── connect ──> kernel ── notification ──> supervisor
@@ -9,12 +9,11 @@
 //!                                     Registration     moves its epoll entries
 //! ```
 //!
-//! The caller decides; the functions only read and change. After reading the state of a process,
-//! the caller must check that the process still waits for the answer to its call
-//! ([`crate::spawn::NotifyListener::is_waiting`]). Otherwise the process ID may belong to another
-//! process.
+//! While the process waits, its ID cannot belong to another process. So after each read from the
+//! process, the caller must check that it still waits
+//! ([`crate::spawn::NotifyListener::is_waiting`]).
 //!
-//! Limits: [`DESCRIPTORS_MAX`] descriptors of a process are examined.
+//! Limit: at most [`DESCRIPTORS_MAX`] descriptors of a process are examined.
 
 mod caller;
 mod epoll;

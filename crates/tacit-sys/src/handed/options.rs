@@ -1,7 +1,7 @@
 //! Copies the options that a program has set on a socket to another socket.
 //!
-//! The program has set an option if its value differs from that of a new socket in the same network
-//! namespace. Defaults are not copied, because they differ between namespaces and hosts.
+//! Only options whose value differs from that of a new socket in the same network namespace are
+//! copied. Defaults are not copied, because they differ between namespaces.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! Classifies and connects the sockets of `connect` calls.
+//! Classifies the sockets for which programs call `connect`, and connects sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};

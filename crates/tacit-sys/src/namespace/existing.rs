@@ -1,15 +1,16 @@
-//! Opens a network namespace that another program has made, and detects its end.
+//! Opens a network namespace that another program has created, and detects when it no longer
+//! exists.
 //!
 //! ```text
 //! ExistingNetwork::open(path)        a file such as /run/netns/NAME
 //! ExistingNetwork::of_process(pid)   the namespace of a process, such as the first of a container
 //!   .network() .user()               for `join` and `spawn::spawn`
-//!   .has_ended()                     the file is another one or is gone; the process has ended
+//!   .has_ended()                     the file was removed or replaced, or the process has ended
 //! ```
 //!
 //! A network namespace belongs to a user namespace. A process without rights over the network
-//! namespace enters that user namespace first. The kernel allows this only to the user who made the
-//! user namespace, and grants every capability in it.
+//! namespace must enter that user namespace first. The kernel allows this only to the user who
+//! created the user namespace.
 
 use std::fmt;
 use std::fs::File;

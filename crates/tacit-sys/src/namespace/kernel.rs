@@ -1,4 +1,4 @@
-//! Checks which features the kernel has.
+//! Checks whether the kernel supports IPv6.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 //! Creates a network namespace for one program, without root. A separate process, the helper, does
-//! this.
+//! this, and acts inside the namespace from then on.
 //!
 //! ```text
 //! launcher --starts--> helper: create(parent, families)   user and network namespace, same uid
@@ -9,16 +9,15 @@
 //! launcher --spawn::spawn--> program                      joins the helper's namespaces
 //! ```
 //!
-//! The helper must be a new process with one thread: the kernel lets only such a process enter a
-//! user namespace. There the helper has every capability, but only over that namespace. The program
-//! that joins the namespace later has no capability, because executing a program drops them. The
-//! user ID inside is the same as outside, because many programs behave differently as user 0.
+//! The helper must be a new process with one thread, because only such a process can enter a user
+//! namespace. In the namespace it has every capability. The program that joins later has none,
+//! because `exec` drops them. Its user ID stays the same, because many programs behave differently
+//! as user 0.
 //!
-//! Root gets only a network namespace. In a user namespace of its own, a program of user 0 would
-//! keep all capabilities over the network namespace. It could then remove the packet rules.
+//! For a program of root, only a network namespace is created. In a user namespace, root would keep
+//! all capabilities, and could remove the packet rules.
 //!
-//! The helper ends with its parent. The caller starts the helper process, and sends the descriptors
-//! to the agent.
+//! The helper ends with its parent.
 
 mod existing;
 mod kernel;

@@ -1,7 +1,7 @@
 //! Explains why a namespace could not be created, and what an administrator can change.
 //!
-//! One error number has many causes: "not permitted" may come from a container's filter, a
-//! `chroot`, or one of three settings. The module examines the machine to find the cause.
+//! The same error number can come from a container's filter, a `chroot`, or several settings. So
+//! this module examines the machine to find the cause.
 
 use std::fmt;
 use std::fs;

@@ -1,12 +1,11 @@
-//! Finds out who owns a connection and which ports have listeners, by asking the kernel over
-//! netlink.
+//! Finds the owner of a connection, and the ports with listeners, by netlink requests to the
+//! kernel.
 //!
-//! [`owner`] looks up one socket by its addresses, which costs about three microseconds; a dump of
-//! all connections would cost far more. [`listeners`] dumps the listening sockets of one address
-//! family, which costs about ten microseconds. The kernel does not report new listeners, so callers
-//! poll.
+//! [`owner`] looks up one socket by its addresses, in about three microseconds. [`listeners`] lists
+//! the listening sockets of one address family, in about ten microseconds. The kernel does not
+//! report new listeners, so callers must poll.
 //!
-//! The answers describe the network namespace in which the netlink socket was created.
+//! The answers are about the network namespace in which the netlink socket was created.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

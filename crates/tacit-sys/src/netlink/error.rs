@@ -1,4 +1,4 @@
-//! Defines the error of a netlink request: which step the kernel refused, and why.
+//! Defines the error of a netlink request: the step that the kernel refused, and the reason.
 
 use std::fmt;
 use std::io;

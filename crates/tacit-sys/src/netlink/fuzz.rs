@@ -1,4 +1,4 @@
-//! Provides the entry points for fuzzing the parsers of the kernel's netlink answers.
+//! Provides entry points for fuzzing the parsers of the kernel's netlink answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

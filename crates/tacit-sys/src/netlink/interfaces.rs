@@ -1,13 +1,13 @@
-//! Copies the interfaces and addresses of the host into the namespace of a run.
+//! Copies the interfaces and addresses of the host into the network namespace of a program under
+//! `tacit run`. So the program finds the interfaces that it expects.
 //!
 //! ```text
 //! host:  eth0 198.51.100.2/24      interfaces() ──> list
 //! run:   eth0 198.51.100.2/24  <── give(list)      a dummy, or one end of a veth pair
 //! ```
 //!
-//! A copied address has no route to its network: packets of programs to that network are captured
-//! like all other packets. The copied interface transmits no packets. Programs find the interface
-//! by its name, its flags and its addresses.
+//! The copied interface transmits no packets, and its address has no route: the program's packets
+//! are captured as before.
 //!
 //! Loopback and link-local IPv6 addresses are not copied: every namespace has its own.
 //!

@@ -4,21 +4,17 @@
 //! Message (header, fixed part, attributes) -> Netlink::run -> one send -> one answer per message
 //! ```
 //!
-//! One message type serves all modules: [`route`] (addresses and routes), [`tunnel`] (routes of
-//! protected flows), [`nft`] (packet rules), [`nflog`] (copies of packets), [`diag`] (owners of
-//! sockets) and [`usage`] (bytes of sockets). An attribute has a 16-bit length, a 16-bit type and a
-//! payload padded to four bytes, all in host order. The modules encode the payloads.
+//! The modules for the tasks are [`route`] (addresses and routes), [`tunnel`] (routes into IPsec
+//! tunnels), [`nft`] (packet rules), [`nflog`] (copies of packets), [`diag`] (owners of sockets)
+//! and [`usage`] (bytes of sockets).
 //!
-//! An error names the step that failed and, if the kernel reports the attribute at fault, the part
-//! of the message with this attribute. For example, the error "no such file" for a packet rule does
-//! not say which part the kernel lacks, such as the `socket` expression.
+//! An error contains the step that failed. If the kernel reports it, the error also contains the
+//! attribute that it rejected, such as the `socket` expression of a packet rule.
 //!
-//! A netlink socket stays in the network namespace in which it was created, even when a process
-//! outside uses it. Only one caller uses it at a time (`&mut`), because the answers to two callers
-//! would be mixed up.
+//! A netlink socket belongs to the network namespace in which it was created, even when a process
+//! outside uses it. Only one caller can use it at a time (`&mut`).
 //!
-//! Limits: [`BATCH_BYTES_MAX`] for the bytes of one send, [`REPLY_WAIT`] for the time until an
-//! answer.
+//! Limits: [`BATCH_BYTES_MAX`] for one send, [`REPLY_WAIT`] for an answer.
 
 pub mod diag;
 mod error;

@@ -1,11 +1,9 @@
 //! Receives copies of packets that a packet rule logs (nfnetlink_log).
 //!
-//! [`open`] is called inside the namespace, by a process with rights over it. Another process
-//! outside may then read the socket. The kernel sends copies until the last process closes the
-//! socket.
+//! A process inside the namespace calls [`open`]. Then another process outside may read the socket.
 //!
 //! Limits: a copy contains the first [`PACKET_BYTES_MAX`] bytes of its packet. If the socket's
-//! buffer is full, the kernel drops copies and reports this by `ENOBUFS`.
+//! buffer is full, the kernel drops copies and reports `ENOBUFS`.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,20 +1,19 @@
-//! Configures addresses and routes in a run's network namespace, so that every address leads to the
-//! namespace itself.
+//! Configures the network namespace of a program under `tacit run`: every destination address is
+//! routed to the namespace itself, where packet rules capture the traffic.
 //!
 //! ```text
 //! lo is up and has own addresses · "local" routes for all addresses, with own source addresses
 //! ```
 //!
-//! A local route for all addresses (AnyIP) makes each packet that a program sends arrive on `lo`,
-//! where the packet rules handle it. The preferred source of the route is the namespace's own
-//! address: otherwise a program would connect to 10.9.8.7 from 10.9.8.7.
+//! With a local route for all addresses (AnyIP), each packet that the program sends arrives on
+//! `lo`. The route has a preferred source address. Without it, a program would connect to 10.9.8.7
+//! from 10.9.8.7.
 //!
-//! A name may resolve to IPv4 and IPv6 addresses. A program then prefers an address whose type
-//! matches the source address that it would use (RFC 6724, section 5, rule 5). So IPv6 has two
-//! source addresses, one for unique local addresses (fc00::/7) and one for all others.
+//! IPv6 has two source addresses, one for unique local addresses (fc00::/7) and one for all others.
+//! So a program chooses between IPv4 and IPv6 as it would outside (RFC 6724, section 5, rule 5).
 //!
-//! A family that was not requested gets neither an address nor a route: `connect` then returns
-//! `ENETUNREACH` at once, and programs use the other family.
+//! If the run has no IPv6 (or no IPv4), there is neither address nor route for it. Then `connect`
+//! fails at once with `ENETUNREACH`, and programs use the other IP version.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,16 +1,16 @@
-//! Installs the routing rules for a captured host: packets with a certain mark are routed to `lo`,
-//! whatever their destination is.
+//! Installs the routing rules of a captured host: packets with a certain mark are routed to `lo`,
+//! where the agent receives them.
 //!
 //! ```text
 //! ip rule add priority 1 fwmark BIT/BIT lookup 31425
 //! ip route add local default dev lo table 31425
 //! ```
 //!
-//! The rule stands before the rules of other programs, because those could route a captured packet
-//! to another interface.
+//! The rule has precedence over the rules of other programs, which could route a captured packet to
+//! another interface.
 //!
-//! Rule and route have the kernel's own protocol number. When systemd-networkd starts, it removes
-//! rules and routes of other protocols, and captured packets would no longer reach `lo`.
+//! Rule and route have the protocol number of the kernel. systemd-networkd removes rules and routes
+//! with other numbers when it starts.
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};

@@ -1,11 +1,10 @@
-//! Reports how many bytes TCP sockets have transferred, including sockets of other processes. The
-//! kernel reports this at any time for an open socket, and once when a socket is destroyed.
+//! Reads how many bytes TCP sockets have transferred, including sockets of other processes. The
+//! kernel reports the number for an open socket at any time, and for a destroyed socket once.
 //!
-//! The kernel destroys a socket when no process has it open and its connection has ended. It counts
-//! the end of the stream (FIN) as a byte.
+//! A socket is destroyed when no process has it open and its connection has ended. The number
+//! includes one byte for the end of the stream (FIN).
 //!
-//! Limit: if sockets are destroyed faster than this module reads the reports, the kernel drops
-//! reports ([`Destroyed::Lost`]).
+//! Limit: if sockets are destroyed too fast, the kernel drops reports ([`Destroyed::Lost`]).
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Lists the system calls that the seccomp filters of the agent's processes and threads allow or
-//! refuse.
+//! Lists the system calls that processes and threads of the agent may use. The seccomp filters
+//! enforce these lists.
 
 use libc::c_long;
 

@@ -1,4 +1,4 @@
-//! Limits the files that the calling thread can open (Landlock).
+//! Limits the files that the calling thread can open, by Landlock.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,18 +1,18 @@
-//! Builds the system call filters of the agent's threads.
+//! Builds the system call filters (seccomp) of the agent's threads.
 //!
 //! ```text
 //! every thread     all calls except LEFT_OUT; sockets of four families; no new namespaces;
 //!                  signals to its own process only
 //! data worker      only the calls of SERVING and OF_WORKER; sockets of two or three families;
-//!                  no executable memory; no signals from descriptors
+//!                  no executable memory; no descriptors that send signals
 //! signer           only the calls of SERVING and OF_SIGNER; files are opened only for reading;
 //!                  new threads, but no new process
 //! ```
 //!
-//! A refused call returns an error, and the thread continues. The error is `EPERM`, or the error
-//! that a kernel without the feature would return.
+//! A refused call returns an error, and the thread continues. The error is `EPERM`, or the error of
+//! a kernel without the feature.
 //!
-//! Limit: filters exist for x86-64, aarch64 and s390x; on other machines tacit installs no filters.
+//! Limit: there are filters for x86-64, aarch64 and s390x only.
 
 use libc::{SYS_clone, SYS_clone3, c_int, c_long, sock_filter};
 

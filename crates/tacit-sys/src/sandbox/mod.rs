@@ -2,17 +2,16 @@
 //! use.
 //!
 //! ```text
-//! system calls    a filter of every thread, and a narrower one of each data worker     seccomp
-//! files           only below some directories, for reading or also for writing         Landlock
+//! system calls    a filter for every thread, and a narrower one for each data worker   seccomp
+//! files           only some directories, for reading or also for writing               Landlock
 //! capabilities    only those that the caller lists, for the calling thread
 //! ```
 //!
-//! A process cannot undo these limits, and programs that it starts inherit them. If the kernel
-//! lacks a feature, the corresponding limit is not set. This is reported, and the agent continues
-//! without the limit.
+//! A process cannot undo these limits, and programs that it starts inherit them. If the kernel does
+//! not support a limit, this is reported, and the agent continues without it.
 //!
-//! Limit: the limits for files and capabilities apply to the calling thread and to threads that it
-//! starts afterwards.
+//! The limits for files and capabilities apply only to the calling thread and to threads that it
+//! starts later.
 
 mod calls;
 mod files;

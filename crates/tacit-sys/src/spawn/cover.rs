@@ -1,8 +1,8 @@
-//! Hides files and directories from a program: mounts an empty file or an empty directory over each
-//! of them, in the program's mount namespace.
+//! Hides files and directories from a program: in the program's mount namespace, it mounts an empty
+//! file or directory over each of them.
 //!
-//! If another file replaces a hidden one, the mount over the old file disappears. Then a process in
-//! the program's mount namespace must hide the new file ([`cover`]).
+//! If a hidden file is replaced, the mount over it disappears. Then a process in the program's
+//! mount namespace must hide the new file ([`cover`]).
 
 use std::ffi::{CStr, CString};
 use std::fs;

@@ -1,5 +1,5 @@
-//! Builds the system call filter of a program in a run. The filter allows only the socket families
-//! whose traffic a network namespace contains.
+//! Builds the system call filter of a program under `tacit run`. The filter allows only sockets
+//! whose traffic stays in the program's network namespace.
 //!
 //! ```text
 //! socket, socketpair    UNIX, INET, INET6, NETLINK: allowed; other families: EAFNOSUPPORT
@@ -11,16 +11,16 @@
 //! all other calls       allowed
 //! ```
 //!
-//! The filter has two forms. With the first form, the kernel returns these errors itself. With the
+//! The filter has two forms. In the first form, the kernel returns these errors itself. In the
 //! second form, the kernel notifies another process ([`super::notify`]), which returns the same
 //! errors and reports each call.
 //!
-//! A kernel may offer several ABIs with different system call numbers. The filter knows the numbers
-//! of all of them. A call of an unknown ABI is refused.
+//! The filter knows the call numbers of all ABIs of the kernel, and refuses calls of an unknown
+//! ABI.
 //!
-//! Limit: the arguments of `socketcall` are in memory that a filter cannot read. So 32-bit programs
-//! that create sockets by `socketcall` get an error; 32-bit programs that use the newer calls work.
-//! If the listener decides about `connect`, its forms of `socketcall` return an error too.
+//! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So
+//! 32-bit programs that create sockets by `socketcall` get an error. 32-bit programs that use the
+//! newer calls work.
 
 use libc::sock_filter;
 

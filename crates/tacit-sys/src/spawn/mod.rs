@@ -1,15 +1,17 @@
-//! Starts a program in the namespaces that the run's helper process has created.
+//! Starts a program in the namespaces of a run, which the run's helper process has created.
 //!
 //! ```text
 //! fork -> join namespaces -> hide files -> install filter -> set rights, limits, signals -> exec
 //! ```
 //!
-//! The child does all steps between `fork` and `exec`, where only system calls are allowed.
-//! Therefore the parent prepares their arguments before the fork. The child reports a failed step
-//! through a pipe.
+//! Between `fork` and `exec` only system calls are allowed. So the parent prepares their arguments
+//! before the fork. The child reports a failed step through a pipe, and sends a descriptor of its
+//! mount namespace.
 //!
-//! The child also sends a descriptor of its mount namespace before `exec`, because the program may
-//! enter another mount namespace later.
+//! The program is a direct child of the launcher, with ordinary exit status and job control. It
+//! keeps its user, directory, environment and standard streams. A program of an ordinary user has
+//! no capabilities. A program of root loses the capabilities with which it could leave the
+//! namespace. Set-uid programs work if the user namespace maps their user.
 //!
 //! The program is a direct child of the launcher, with ordinary exit status and job control. It
 //! keeps its user, directory, environment and standard streams. A program of an ordinary user has
@@ -17,8 +19,7 @@
 //! leave the namespace. Set-uid programs work if the user namespace maps their user: `no_new_privs`
 //! is set only if the filter cannot be installed without it.
 //!
-//! Limits: at most [`HIDDEN_MAX`] paths are hidden at the start. If another file replaces a hidden
-//! file later, the helper, which has joined the program's mount namespace, covers the new file
+//! Limits: at most [`HIDDEN_MAX`] files are hidden at the start; the helper hides new files later
 //! ([`cover`]).
 
 mod cover;

@@ -1,5 +1,5 @@
-//! Receives the system calls that the seccomp filter of a run refuses or leaves to its listener,
-//! and answers each.
+//! Receives the system calls that the seccomp filter of a run does not decide itself, and answers
+//! them.
 //!
 //! ```text
 //!   child, before exec ── install ──> kernel: filter and listener
@@ -10,27 +10,23 @@
 //!
 //! # Theory of operation
 //!
-//! Only the helper inside the run has the listener. The agent does not have a copy, for these
-//! reasons:
+//! The helper (the process that acts inside the run) has the listener, and the agent has no copy of
+//! it. Otherwise:
 //!
-//! - A read of the next call blocks if another process with the same listener has read this call
-//!   first. A launcher of another user could keep a copy of the listener, and must not be able to
-//!   block a shared agent.
-//! - A restart of the agent needs no hand-over, and the answers are the same while no agent runs.
-//! - Sockets for the program can only be created in the namespaces of the helper.
+//! - Another process with a copy could read a call first, and so block the agent.
+//! - The listener would have to be handed over when the agent restarts.
+//! - The agent could not create sockets for the program, because it is not in the namespaces.
 //!
-//! The kernel allows one listener for each chain of filters. For a run within a run it returns
-//! `EBUSY`, and kernels before 5.0 return `EINVAL`. In these cases the filter without a listener is
-//! installed. It returns the same errors, but without a report. When the helper ends, no copy of
-//! the listener is left, and the kernel returns `ENOSYS` for waiting and later calls. So the calls
-//! remain refused.
-//!
-//! Limit: a signal that a program handles without `SA_RESTART` may end its call with `EINTR` before
-//! the helper has taken it.
+//! If the kernel refuses a listener (`EBUSY` for a run within a run, `EINVAL` before Linux 5.0), a
+//! filter without a listener is installed. It returns the same errors, but does not report them.
+//! When the helper ends, the kernel returns `ENOSYS` for waiting and later calls, so they remain
+//! refused.
 //!
 //! A call that the filter refuses is never allowed. A call that connects may be
-//! ([`NotifyReply::Proceed`]). Then the kernel reads its arguments again, which another thread of
-//! the program may have changed since the notification.
+//! ([`NotifyReply::Proceed`]). Then the kernel reads its arguments again, and another thread of the
+//! program may have changed them.
+//!
+//! Limit: a signal that a program handles without `SA_RESTART` may end its call with `EINTR`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

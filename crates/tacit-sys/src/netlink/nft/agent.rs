@@ -1,4 +1,5 @@
-//! Defines the packet marks and ports by which packet rules recognise the agent's own sockets.
+//! Defines the packet marks and the ports of the agent's own sockets. Packet rules recognise these
+//! sockets by them.
 
 /// The agent's port inside a run. Its sockets get connections and datagrams with their original
 /// destination.

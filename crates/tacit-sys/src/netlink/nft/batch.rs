@@ -1,4 +1,4 @@
-//! Builds nftables messages, and the batches that the kernel applies completely or not at all.
+//! Builds nftables messages and batches. The kernel applies a batch completely or not at all.
 
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest};

@@ -1,9 +1,8 @@
 //! Encodes the conditions and actions of packet rules for the kernel.
 //!
 //! An [`Expression`] is one condition or action, such as "the port is 53". It is encoded as one to
-//! three expressions of the kernel. The kernel's expressions load a value into register 1, compare
-//! the value, and continue only if the value matches. Every number is in network order, except a
-//! packet mark.
+//! three nftables expressions. They load a value into register 1 and compare it. Every number is in
+//! network order, except a packet mark.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Encodes the expressions by which the rules of a captured host recognise flows without connection
-//! tracking: comparisons that are cheap for every packet, and sets of flows.
+//! Encodes the conditions by which packet rules of a captured host recognise flows without
+//! connection tracking. They compare header fields, and look up sets of flows.
 
 use std::net::IpAddr;
 use std::time::Duration;

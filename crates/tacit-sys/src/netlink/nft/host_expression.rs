@@ -1,5 +1,5 @@
-//! Encodes the expressions that only the rules of a captured host use: conditions on marks,
-//! connections and interfaces.
+//! Encodes the conditions of packet rules that only a captured host uses, on marks, connections and
+//! interfaces.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Installs the nftables table of a run, with its chain, sets and rules.
+//! Installs the nftables table for a program under `tacit run`: its chain, sets and rules.
 
 use super::agent::Copies;
 use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};

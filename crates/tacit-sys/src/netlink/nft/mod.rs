@@ -1,4 +1,5 @@
-//! Installs the packet rules of a run: they send captured traffic to the agent and reject the rest.
+//! Installs the packet rules for a program under `tacit run`. They send captured traffic to the
+//! agent and reject all other traffic.
 //!
 //! ```text
 //! table inet tacit
@@ -7,16 +8,14 @@
 //!   chain prerouting            the rules, see rules.rs
 //! ```
 //!
-//! [`install`] is called once, inside the namespace. After that, any process that holds the netlink
-//! socket can change the sets with [`change`] and [`replace_all`], even from outside the namespace.
+//! [`install`] is called once, inside the network namespace. After that, any process that holds the
+//! netlink socket can change the sets with [`change`] and [`replace_all`].
 //!
-//! The caller keeps its own copy of the elements, and ensures that the elements of one set are
-//! disjoint. The kernel rejects an element that overlaps another one (`EEXIST`). A rejected batch
-//! costs a hundred times as much as an accepted batch.
+//! The caller keeps its own copy of the elements, and ensures that they do not overlap. The kernel
+//! rejects an element that overlaps another one (`EEXIST`).
 //!
-//! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once. A larger change needs several
-//! batches. Between two batches the sets have only some of the elements: traffic to the missing
-//! elements is rejected, and never passes uncaptured. Needs Linux 5.9.
+//! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once; a larger change needs several
+//! batches. Until the last batch, traffic to missing elements is rejected. Needs Linux 5.9.
 
 mod agent;
 mod batch;

@@ -1,4 +1,4 @@
-//! Encodes single expressions of nftables, each with its attributes.
+//! Encodes single nftables expressions with their attributes.
 //!
 //! Every number is in network order, except a packet mark.
 

@@ -1,42 +1,34 @@
-//! Builds the packet rules of a run, in the order in which the kernel evaluates them.
+//! Builds the packet rules for a program under `tacit run`, in the order in which the kernel
+//! evaluates them.
 //!
 //! ```text
 //! the agent's own packets, and TCP after its SYN           accept
 //! from a TUN device            to a port of the agent      dropped
-//!                              else                        accept: it is for the program
-//! a SYN that the agent releases                            to the agent, else refused
+//!                              other                       accept: it is for the program
+//! a SYN that the agent releases                            to the agent, or refused
 //! port 53 on loopback          a program listens there     accept
-//!                              else                        UDP to the agent, SYN held
+//!                              other                       UDP to the agent, SYN held
 //! loopback and own addresses   a program listens there     accept
 //! captured address and port                                UDP to the agent, SYN held
 //! UDP to an address from which the agent sent an answer    accept: the agent's socket gets it
 //! loopback and own addresses   a port of the agent         refused
-//!                              else                        accept: the kernel returns an error;
-//!                                                          some a second are copied
+//!                              other                       accept: the kernel returns an error
 //! port 53 anywhere else                                    UDP to the agent, SYN held
 //! any other SYN                                            held
-//! any other UDP                                            refused; some a second are copied
+//! any other UDP                                            refused
 //! echo requests                                            dropped
 //! ```
 //!
-//! A held SYN is copied to the agent, and the packet itself goes to a socket that drops it. The
-//! agent decides: it releases the SYN when the destination has answered, or refuses it. As long as
-//! there is no answer, the program's kernel sends the SYN again.
+//! A held SYN is copied to the agent and dropped. When the destination has answered, the agent
+//! sends the SYN again (releases it), or refuses it. Meanwhile the program's kernel repeats the
+//! SYN.
 //!
-//! Traffic to a server inside the run never leaves the run. If no program of the run listens at a
-//! loopback address, a connection to it may be meant for the loopback of the host. Such an address
-//! is captured if a rule names it. Otherwise the kernel refuses the connection as it would without
-//! tacit.
+//! Traffic between programs of the run stays inside. A loopback address at which no program of the
+//! run listens may be meant for the host. It is captured if a rule lists it. Packets from a TUN
+//! device come out of a tunnel, and the agent has checked them.
 //!
-//! Packets from a TUN device come out of a tunnel, where the agent has checked them.
-//!
-//! If no socket of the agent receives a packet, the next rule refuses the packet. Without that
-//! rule, a program that listens at this port could connect to itself, or the kernel could hold a
-//! SYN that no agent answers.
-//!
-//! The rules that send UDP to the agent name the port of its receiving socket. A rule for any
-//! transparent socket would also match the sockets from which the agent answers. Those sockets read
-//! no datagrams.
+//! If no socket of the agent receives a packet, the next rule refuses the packet. So a program
+//! cannot connect to itself at a port of the agent.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Encodes the nftables sets of captured destinations, and the messages that change them.
+//! Encodes the nftables sets of captured destinations, and the messages that change these sets.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Configures the TUN device of a run: its MTU, its state and its addresses.
+//! Configures the TUN device of a program under `tacit run`: its MTU, its addresses, and whether it
+//! is up.
 
 use std::net::IpAddr;
 

@@ -1,29 +1,28 @@
-//! Routes the protected flows of a run to the run's TUN device. These routes have precedence over
-//! all other routes of the run.
+//! Routes packets of a program under `tacit run` to its TUN device, if the policy protects them by
+//! an IPsec tunnel. These routes have precedence over all other routes of the run.
 //!
 //! ```text
 //! priority
 //!   3         own addresses: table `local` without its routes for all addresses
 //!   5, 6      packets of the agent's own sockets         table `local`
-//!   10..      one rule for each group: protocol, ports   a table of its own   either these
-//!   80..      the same                                   the same             or those
+//!   10..      one rule for each protocol and port range   a table of its own
+//!   80..      the same: each change uses the other of these two ranges
 //!   200       everything else                            table `local`: the packet rules decide
 //!
-//! table of a group
+//! each of these tables
 //!   PREFIX dev tacitN src ADDRESS        into the tunnel
 //!   unreachable PREFIX metric 1000       while there is no such device
 //! ```
 //!
-//! The route of a run for all addresses is in the table `local`, which the kernel looks at first.
-//! So this module moves the rule for the table `local` to a later place: it adds the rule there,
-//! then removes the rule at the first place.
+//! The table `local` contains a route for all addresses, and the kernel looks at this table first.
+//! So this module adds the rule for `local` again at a later position, and removes the first one.
 //!
-//! If the process that holds the device ends, the device and its routes disappear. The
-//! `unreachable` routes stay, so that programs get `EHOSTUNREACH`, and no packet takes the route
-//! for all addresses instead. The `unreachable` routes are installed before all other routes.
+//! When the process that holds the device ends, the device and its routes disappear. The
+//! `unreachable` routes remain, so no packet takes another route in clear. They are installed
+//! before all other routes.
 //!
-//! A change installs the new rules beside the old rules, and then removes the old rules. The state
-//! is in the kernel only: any process with the netlink socket can continue.
+//! A change adds the new rules first, and then removes the old rules. All state is in the kernel,
+//! so any process with the netlink socket can continue.
 //!
 //! Limits: [`GROUPS_MAX`], [`ROUTES_MAX`].
 

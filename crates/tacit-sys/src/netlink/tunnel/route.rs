@@ -1,4 +1,4 @@
-//! Adds and removes the routes in the tables of a run's tunnels.
+//! Adds and removes routes in the routing tables for the IPsec tunnels of a run.
 
 use super::{FlowGroup, FlowRoute, Place, family, octets, send};
 use crate::ip_version::IpVersion;

@@ -1,4 +1,4 @@
-//! Adds, finds and removes the routing rules of a run's tunnels.
+//! Adds, finds and removes the routing rules for the IPsec tunnels of a run.
 
 use super::{FlowGroup, GROUPS_MAX, Place, family};
 use crate::ip_version::IpVersion;

@@ -1,6 +1,7 @@
-//! Computes the smallest range of addresses and ports that contains all destinations of rules in a
-//! table. The kernel first compares a packet with this range. Most packets are outside, and the
-//! comparison takes a fraction of the time of a look-up.
+//! Computes the smallest range of addresses and ports that contains all destinations in a table.
+//!
+//! The kernel compares each packet with this range first. Most packets are outside of it, so the
+//! expensive look-up is omitted for them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

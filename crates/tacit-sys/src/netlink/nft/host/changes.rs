@@ -1,5 +1,5 @@
-//! Reports that a program has changed packet rules, so that the helper of a captured host checks
-//! the rules at once.
+//! Reports that a program has changed packet rules. Then the helper of a captured host checks its
+//! own rules at once.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! Builds the messages that fill the nftables table of a captured host: maps, sets, chains, rules
-//! and elements. Every part is created before another part refers to it.
+//! Builds the messages that create the maps, sets, chains and rules in the nftables table of a
+//! captured host. A part is created before other parts refer to it.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, section_chain};

@@ -1,4 +1,5 @@
-//! Builds the messages that add elements to the maps and sets of a captured host's nftables table.
+//! Builds the messages that add elements to the maps and sets in the nftables table of a captured
+//! host.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, write_accept, write_goto};

@@ -1,6 +1,5 @@
-//! Defines the sets of flows in the nftables table of a captured host: flows that go to the agent,
-//! and flows that clients have opened. Packet rules add the flows. When the table is replaced, the
-//! flows move to the new table.
+//! Defines the nftables sets in which the packet rules of a captured host store flows. When the
+//! table is replaced, the flows are copied to the new table.
 //!
 //! ```text
 //! kept_tcp4 ... kept_udp6       flows that programs have opened and that go to the agent

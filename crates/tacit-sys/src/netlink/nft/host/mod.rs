@@ -1,41 +1,32 @@
-//! Installs the nftables table of a captured host. The table determines which flows of the host's
-//! programs go to the agent, and which flows the kernel permits or refuses itself.
+//! Installs the nftables table of a captured host. The table sends flows of the host's programs to
+//! the agent, and permits or refuses other flows.
 //!
 //! ```text
 //! table inet tacit                    flags owner, persist if the kernel supports them
 //!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
-//!   chains section_N                  the destinations of section N
+//!   chains section_N                  look up the destination in the maps N
 //!   sets in4 in6                      ports of this host's programs whose clients are captured
-//!   map nameports                     protocol . port range -> part
-//!   sets named4 named6                address . part: captured addresses with names
+//!   map nameports                     protocol . port range -> part (see `named.rs`)
+//!   sets named4 named6                address . part: addresses with names in rules
 //!   sets kept_* client_*              captured flows, and flows of clients (see `flows.rs`)
-//!   chain output                      marks captured packets: the kernel routes them to lo
+//!   chain output                      marks packets that must be captured
+//!   chains forwarded forwarding       mark packets from containers that must be captured
 //!   chain strays                      marks packets of connections that an earlier table captured
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
-//!   chains forwarded forwarding       mark what comes from the interfaces of containers
-//!   chains capture refuse prohibit    the verdicts of the maps
+//!   chains capture refuse prohibit    the decisions to which the maps lead
 //!   chain prerouting                  sends packets on lo and from clients to the agent
-//!   chain postrouting                 drops captured packets on other interfaces than lo
+//!   chain postrouting                 drops captured packets that would leave the host
 //! ```
 //!
-//! There are two kinds of tables: `rules.rs` builds one with connection tracking, `untracked.rs`
-//! one without, for policies that do not need it.
+//! The kernel routes marked packets to `lo`, where the agent receives them. Consecutive rules for
+//! the same users or control groups form a *section* with the number `N`; the chain `output` checks
+//! the sections in order. `rules.rs` builds the rules with connection tracking, and `untracked.rs`
+//! builds them without, for policies that do not need it.
 //!
-//! [`install`] replaces the whole table in one transaction. For a moment the kernel does not find
-//! the elements of the new maps, and the new sets have no flows yet. Therefore a second table with
-//! the same contents, `inet tacit-new`, exists during this time, to which the flows are copied and
-//! from which they are copied back. So the old table, the new table or both check each packet. The
-//! table remains when the process that installed it ends, and then refuses the flows that it
-//! captures.
-//!
-//! The senders of a rule are the users or control groups that it selects. Consecutive rules with
-//! the same senders form a section. The output chain checks the sections in order. `N` is the
-//! number of the section, from 0.
-//!
-//! Rules with units of systemd need another table (see `units.rs`).
-//!
-//! The maps and sets for names exist only if the policy has rules by name (see `named.rs` and
-//! `store.rs`).
+//! [`install`] replaces the whole table in one transaction. Shortly after it, the kernel does not
+//! find all elements yet. So during this time a second table with the same contents, `inet
+//! tacit-new`, checks all packets too. When the process that installed the table ends, the table
+//! remains, and refuses the flows that it captures.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders,
 //! [`NAMED_ADDRESSES_MAX`] addresses with names, [`FLOWS_MAX`] flows in each set. Needs Linux 5.9

@@ -1,12 +1,13 @@
-//! Builds the sets of addresses whose names match a rule. The kernel captures flows to these
-//! addresses before it evaluates the maps of destinations.
+//! Builds the nftables sets for rules that select destinations by name. They contain the addresses
+//! whose names match a rule.
 //!
 //! ```text
 //! map  nameports         protocol . port range -> part      ports with the same rules by name
 //! sets named4 named6     address . part                     each element has a timeout
 //! ```
 //!
-//! Each packet that matches an element sets the timeout of this element to `USED_TIME`.
+//! A *part* is a group of ports to which the same rules with names apply. Each packet to an address
+//! in the sets renews the timeout of the address to `USED_TIME`.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Detects whether the host's own NAT may change the destinations of programs.
 //!
-//! With NAT, the packet rules check destinations twice, and the second check needs connection
-//! tracking. Every chain of type `nat` counts, whatever its rules are. The table `nat` of older
-//! packet filters and services of IPVS count too.
+//! If the host has NAT, the packet rules check the destination again after it was changed. This
+//! check needs connection tracking. The result is yes if there is any chain of type `nat`, the
+//! older table `nat`, or a service of IPVS.
 
 use std::{fs, io};
 

@@ -1,73 +1,29 @@
-//! Builds the packet rules of a captured host, in the order in which the kernel evaluates them for
-//! a packet. These are the rules with connection tracking; `untracked.rs` has those without.
+//! Builds the packet rules of a captured host with connection tracking, in the order of evaluation.
+//! `untracked.rs` builds rules for hosts that do not need connection tracking.
 //!
 //! ```text
-//! output         with a mark                                              to `marked`
-//!   marked       the agent's own packets, and a SYN that it releases      accept
-//!                with other headers than that of IPv4 without options     to `headers`
-//!   headers      with a source route                                      dropped
-//!                to an address of this host                               accept
-//!                the agent's TCP past the SYN, in the name of a captured
-//!                destination                                             accept
-//!                of a connection with a mark                              to `noted`
-//!   noted        a program's answer to the agent in a client's name       marked: back to lo
-//!                of a connection that was captured                        marked: back to lo
-//!                a program's answer to a client that did not come by
-//!                the agent, from a captured port                          refused
-//!                with rules by name: to port 53, and to an address
-//!                with a name for whose port there is such a rule          as capture
-//!                by sender: the section, or the next one
-//!                by destination: a verdict of its maps                    accept, or one of
-//!                  capture     not an answer, not to this host            marked: back to lo
-//!                  refuse      not an answer, not to this host            refused
-//!                  prohibit    not an answer, not to this host            refused
-//!                all else                                                 as `others` says
-//! forwarded      from an interface of containers                         to `forwarding`
-//!   forwarding   to an address of this host                               accept
-//!                a container's answer to a client of a port that the
-//!                host's NAT leads to it                                   accept
-//!                as `output` says, without the senders                    marked, or as there
-//! routed         from there, and the host's NAT has rewritten the
-//!                destination: as `forwarding` says, again;
-//!                  capture                                                refused
-//! rewritten      not captured, and the host's NAT has rewritten the
-//!                destination: a verdict of the maps for that one, again;
-//!                  capture                                                refused
-//! prerouting     a client's SYN to this host, or its datagram to a socket noted
-//!                on lo, with a mark                                       to `returned`
-//!   returned     the agent's own packets                                  accept
-//!                a SYN that the agent releases                            to the agent
-//!                captured TCP past its opening, to a socket of the agent  accept
-//!                a captured SYN                                           held
-//!                a captured datagram                                      to the agent
-//!                elsewhere, to a captured port                            to `clients`
-//!   clients      past its opening, to a socket of the agent               accept
-//!                a SYN, if a program listens                              to the agent
-//!                all else                                                 refused
-//!                near the ports of the agent                              to `closed`
-//!   closed       to a port of the agent                                   refused
-//! postrouting    captured, on another interface than lo                   dropped
+//! output       packets that leave: decided by sender and destination
+//!   marked     accepts the agent's own packets, and SYNs that the agent releases
+//!   headers    drops packets with a source route
+//!   noted      packets of known connections: captured connections stay captured
+//! forwarded    packets from the interfaces of containers
+//!   forwarding decided by destination, like `output`
+//! routed       packets of containers whose destination NAT has changed: refused if it is captured
+//! rewritten    packets of programs whose destination NAT has changed: refused if it is captured
+//! prerouting   records in the connection's mark that a client has opened the connection
+//!   returned   captured packets on lo: to the agent; a SYN is held until the agent releases it
+//!   clients    packets of clients to captured ports: to the agent if a program listens there
+//!   closed     refuses packets to the agent's own ports
+//! postrouting  drops captured packets that would leave the host
 //! ```
 //!
-//! A rule for a network must not capture answers to clients in that network. Therefore connection
-//! tracking distinguishes the flows that a program opens from its answers to clients. A packet is
-//! an answer only if the first packet of the client was recorded in the connection's mark; a SYN is
-//! never an answer. If a connection is older than the table or is not tracked, the rules cannot
-//! determine who opened it.
+//! The decisions `capture`, `refuse` and `prohibit` apply only to connections that a program has
+//! opened, and not to its answers to clients. Connection tracking shows who has opened a
+//! connection, unless the connection is older than the table.
 //!
-//! A captured TCP connection continues to go to the agent even if a later table does not capture
-//! its destination. Otherwise its next segment would leave in clear.
-//!
-//! The kernel knows the sender of a packet as long as a program holds the socket. Packets that the
-//! kernel sends for a closed socket belong to a tracked connection, which is handled as before.
-//!
-//! Packets of flows that containers open are marked when they arrive at the host. Then the routing
-//! rule sends them to `lo` as well.
-//!
-//! A table that is removed with its installer ([`Lifetime::OfInstaller`]) refuses no connection
-//! that is older than the table.
-//!
-//! If no socket of the agent receives a packet, the next rule refuses the packet.
+//! A captured TCP connection goes to the agent until it ends, even if a later table does not
+//! capture its destination. Otherwise its next segment would leave in clear. If no socket of the
+//! agent receives a packet, the next rule refuses the packet.
 
 use super::super::expression::Expression;
 use super::super::host_expression::{

@@ -1,17 +1,16 @@
-//! Stores the names of addresses in the kernel, so that the names remain when the agent ends. A
-//! second nftables table, which has no rules, contains them.
+//! Stores names of addresses in the kernel, so that they still exist after the agent has ended.
+//! They are in a second nftables table, which has no rules.
 //!
 //! ```text
 //! table inet tacit-names       flags owner, persist if the kernel supports them
 //!   set names                  address . hash of the name; its comment is the name
 //! ```
 //!
-//! When an agent starts, it reads the names from this table, and so knows which rules apply to the
-//! addresses. `tacit agent --host --guard` reads them too. The elements have the same timeouts as
-//! the captured addresses, and are written together with them in one transaction. When the host's
-//! main table is replaced, this table remains.
+//! When an agent starts, it reads the names from this table. So it knows which rules with names
+//! apply to which addresses. `tacit agent --host --guard` reads them too. The elements have the
+//! same timeouts as the captured addresses.
 //!
-//! A hash has 64 bits. If two names of one address have the same hash, only one is stored.
+//! If two names of one address have the same hash (64 bits), only one is stored.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! Installs an nftables table that marks the packets of programs outside of the systemd units that
-//! rules name. systemd may change this table too.
+//! Installs an nftables table for rules that select programs by systemd unit. It marks the packets
+//! of all other programs.
 //!
 //! ```text
 //! table inet tacit_units              without an owner
@@ -10,10 +10,10 @@
 //!   chain leaving                     removes the mark
 //! ```
 //!
-//! systemd writes the control group of a unit with `NFTSet=` into the set before it starts a
-//! process of the unit. systemd cannot write into the main table, which has an owner. The main
-//! table captures packets to these destinations unless they have the mark. So without this table
-//! the flows of all programs are captured, and the agent finds the unit of each flow.
+//! With the setting `NFTSet=`, systemd adds the control group of a unit to the set before it starts
+//! a process of the unit. It cannot write to the main table, which has an owner. The main table
+//! captures packets to the destinations of these rules unless they have the mark. Without this
+//! table, the agent would have to find the unit of every flow to them.
 //!
 //! Limit: [`HOST_RANGES_MAX`](super::HOST_RANGES_MAX) destinations.
 

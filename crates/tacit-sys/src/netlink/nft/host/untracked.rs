@@ -1,41 +1,23 @@
-//! Builds the packet rules of a captured host that needs no connection tracking. Such a host has no
-//! rules for clients or containers, permits flows without a rule, and has no NAT that changes
-//! destinations.
+//! Builds the packet rules of a captured host without connection tracking, which costs time for
+//! every packet. They suffice if there are no rules for clients or containers, flows without a rule
+//! are permitted, and no NAT changes destinations.
 //!
 //! ```text
-//! output         near the destinations of rules                           to `candidates`
-//!                with other headers than that of IPv4 without options     to `unusual`
-//!   unusual      with a source route                                      dropped
-//!                near the destinations of rules                           to `candidates`
-//!   candidates   the agent's own packets, and a SYN that it releases      accept
-//!                to an address of this host                               accept
-//!                past the SYN, of a connection that was captured          to `keep`
-//!                by name, sender and destination: a verdict               accept, or one of
-//!     capture    of a flow of a client, or to this host                   accept
-//!                the answer to a SYN: a client has opened the flow        noted, accept
-//!                all else                                                 to `keep`
-//!     keep       noted, and marked: back to lo. A SYN that cannot be
-//!                noted                                                    refused
-//!     refuse     as `capture`, all else                                   refused
-//!     prohibit   as `capture`, all else                                   refused
-//! strays         past the SYN, of a connection that was captured          to `keep`
-//! prerouting     on lo                                                    to `looped`
-//!   looped       an answer to a captured flow                             noted
-//!                with a mark                                              to `returned`
-//!                to a port of the agent                                   refused
-//!                a datagram from the destinations of rules to a socket:
-//!                a client has opened the flow                             noted
-//! postrouting    captured, on another interface than lo                   dropped
+//! output        most packets: their address and port are not near any rule, so they pass
+//!   unusual     drops packets with a source route
+//!   candidates  packets near the destination of a rule: decided by name, sender and destination
+//!     capture   accepts answers to clients; all other packets go to `keep`
+//!     keep      stores the flow as captured, and marks its packets, so that they return to lo
+//!     refuse    refuses, except answers to clients
+//! strays        packets of connections that an earlier table captured: to `keep`
+//! prerouting    packets on lo
+//!   looped      captured packets: to the agent; refuses packets to the agent's own ports
+//! postrouting   drops captured packets that would leave the host
 //! ```
 //!
-//! Each hook and each condition costs time for every packet of the host. Most packets match no
-//! rule, and pass after one comparison of address and port.
-//!
-//! A connection that was captured continues to go to the agent even if a later table does not
-//! capture its destination. The chain `strays` does this as long as such connections exist.
-//!
-//! A segment after the SYN to a captured destination goes to the agent even if the connection is
-//! unknown. If no socket of the agent receives the segment, the connection is reset.
+//! A captured connection goes to the agent until it ends, even if a later table does not capture
+//! its destination. A segment of an unknown connection to a captured destination goes to the agent
+//! too. If no socket of the agent receives it, the connection is reset.
 
 use super::super::expression::Expression;
 use super::super::flow_expression::{FlowExpression, FlowKey};
