@@ -268,6 +268,9 @@ impl IkeConnection {
         if read.key_exchange.group != proposal.group.number() {
             return Err(other_group_wanted(&header, proposal.group));
         }
+        // A wrong value costs this side no key of its own (RFC 6989 section 2).
+        let checked = proposal.group.check_value(&read.key_exchange.public_value);
+        checked.map_err(|failed| silent(failed.into()))?;
         let options = options(&config, &message.payloads);
         let chosen = (proposal, offer.number);
         let answer = answer(&header, path, chosen, &read, options, random.as_mut());

@@ -130,6 +130,8 @@ impl IkeConnection {
         if read.key_exchange.group != proposal.group.number() {
             return Err(other_group(proposal.group));
         }
+        let checked = proposal.group.check_value(&read.key_exchange.public_value);
+        checked.map_err(crypto)?;
         let initiator = spi_of(offer).map_err(broken)?;
         let random = self.random.as_mut();
         let secret = KeySecret::generate(proposal.group, random).map_err(crypto)?;

@@ -1,6 +1,6 @@
 //! Implements key exchange: the groups, their key pairs and their shared secrets.
 
-use aws_lc_rs::agreement::{self, Algorithm, PrivateKey, UnparsedPublicKey};
+use aws_lc_rs::agreement::{self, Algorithm, ParsedPublicKey, PrivateKey, UnparsedPublicKey};
 
 use super::failed::CryptoFailed;
 use super::modp;
@@ -80,6 +80,22 @@ impl KeGroup {
         }
     }
 
+    /// Checks the public value of a peer: its length, that it is a point of the curve or an integer
+    /// of the group, and that it is not in a small subgroup (RFC 6989, RFC 8031 section 5).
+    pub(crate) fn check_value(self, value: &[u8]) -> Result<(), CryptoFailed> {
+        let is_right = match self {
+            Self::X25519 => value.first_chunk().is_some_and(|point: &[u8; 32]| {
+                let mut point = *point;
+                point[31] &= 0x7f;
+                value.len() == point.len() && !SMALL_X25519.contains(&point)
+            }),
+            Self::P256 => value.len() == 64 && is_point(&agreement::ECDH_P256, value),
+            Self::P384 => value.len() == 96 && is_point(&agreement::ECDH_P384, value),
+            Self::Modp2048 => value.try_into().is_ok_and(modp::is_value),
+        };
+        is_right.then_some(()).ok_or(CryptoFailed::PublicValue)
+    }
+
     /// Whether a point is written as its two coordinates. aws-lc-rs writes SEC 1, with a first byte
     /// that IKE leaves out (RFC 5903 section 7).
     fn has_coordinates(self) -> bool {
@@ -129,13 +145,10 @@ impl KeySecret {
         &self.public_value
     }
 
-    /// Computes the shared secret. The library checks that the peer's value is a point of the curve
-    /// and, for X25519, that the result is not zero (RFC 6989, RFC 8031 section 5); for an integer,
-    /// [`modp::agree`] checks its range.
+    /// Computes the shared secret. The library also checks that the result is not zero (RFC 8031
+    /// section 5).
     pub(crate) fn agree(&self, peer_value: &[u8]) -> Result<SecretBytes, CryptoFailed> {
-        if peer_value.len() != self.public_value.len() {
-            return Err(CryptoFailed::PublicValue);
-        }
+        self.group.check_value(peer_value)?;
         match &self.private {
             Private::Curve { key, algorithm } => {
                 let sec1: &[u8] = if self.group.has_coordinates() { &[UNCOMPRESSED] } else { &[] };
@@ -153,9 +166,75 @@ impl KeySecret {
     }
 }
 
+/// Whether these are the coordinates of a point of a curve.
+fn is_point(curve: &'static Algorithm, coordinates: &[u8]) -> bool {
+    let point = [&[UNCOMPRESSED], coordinates].concat();
+    ParsedPublicKey::try_from(UnparsedPublicKey::new(curve, point)).is_ok()
+}
+
 /// SEC 1: both coordinates follow.
 const UNCOMPRESSED: u8 = 4;
+/// The points of Curve25519 whose order is 1, 2, 4 or 8, without the bit that is ignored (RFC 7748
+/// sections 5 and 6.1): 0, 1, the two of order 8, p - 1, p and p + 1.
+const SMALL_X25519: [[u8; 32]; 7] = [
+    [0; 32],
+    [
+        1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0,
+    ],
+    [
+        0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3, 0xfa, 0xf1, 0x9f, 0xc4,
+        0x6a, 0xda, 0x09, 0x8d, 0xeb, 0x9c, 0x32, 0xb1, 0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49,
+        0xb8, 0x00,
+    ],
+    [
+        0x5f, 0x9c, 0x95, 0xbc, 0xa3, 0x50, 0x8c, 0x24, 0xb1, 0xd0, 0xb1, 0x55, 0x9c, 0x83, 0xef,
+        0x5b, 0x04, 0x44, 0x5c, 0xc4, 0x58, 0x1c, 0x8e, 0x86, 0xd8, 0x22, 0x4e, 0xdd, 0xd0, 0x9f,
+        0x11, 0x57,
+    ],
+    near_the_prime(0xec),
+    near_the_prime(0xed),
+    near_the_prime(0xee),
+];
+
+/// A number near p = 2^255 - 19, by its lowest byte.
+const fn near_the_prime(lowest: u8) -> [u8; 32] {
+    let mut bytes = [0xff; 32];
+    bytes[0] = lowest;
+    bytes[31] = 0x7f;
+    bytes
+}
+
 const GENERATE_ATTEMPTS: usize = 8;
+
+/// Public values that are refused, made from one that is right.
+#[cfg(test)]
+pub(crate) fn wrong_values(group: KeGroup, right: &[u8]) -> Vec<Vec<u8>> {
+    let mut values = vec![
+        vec![0; right.len()],
+        right[1..].to_vec(),
+        [right, &[0]].concat(),
+        right[..right.len() / 2].to_vec(),
+    ];
+    match group {
+        KeGroup::X25519 => {
+            let with_top_bit = |mut point: [u8; 32]| {
+                point[31] |= 0x80;
+                point
+            };
+            values.extend(SMALL_X25519.map(Vec::from));
+            values.extend(SMALL_X25519.map(with_top_bit).map(Vec::from));
+        }
+        // The point is no longer on the curve.
+        KeGroup::P256 | KeGroup::P384 => {
+            let mut other = right.to_vec();
+            other[right.len() - 1] ^= 1;
+            values.extend([other, vec![0xff; right.len()]]);
+        }
+        KeGroup::Modp2048 => values.extend(modp::outside_values().map(Vec::from)),
+    }
+    values
+}
 
 #[cfg(test)]
 mod tests {
@@ -213,9 +292,23 @@ mod tests {
         let mut random = TestRandom(2);
         for group in KeGroup::ALL {
             let secret = KeySecret::generate(group, &mut random).unwrap();
-            let zero = vec![0; secret.public_value().len()];
-            assert_eq!(secret.agree(&zero), Err(CryptoFailed::PublicValue), "{group:?}");
-            assert_eq!(secret.agree(&zero[1..]), Err(CryptoFailed::PublicValue), "{group:?}");
+            let value = secret.public_value().to_vec();
+            assert_eq!(group.check_value(&value), Ok(()), "{group:?}");
+            for wrong in wrong_values(group, &value) {
+                let refused = Err(CryptoFailed::PublicValue);
+                assert_eq!(group.check_value(&wrong), refused, "{group:?} {wrong:?}");
+                assert_eq!(secret.agree(&wrong), Err(CryptoFailed::PublicValue), "{group:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_points_of_small_order_are_those_that_the_library_refuses() {
+        let secret = KeySecret::generate(KeGroup::X25519, &mut TestRandom(3)).unwrap();
+        let Private::Curve { key, algorithm } = &secret.private else { panic!() };
+        for point in SMALL_X25519 {
+            let peer = UnparsedPublicKey::new(algorithm, point);
+            assert!(agreement::agree(key, peer, (), |_| Ok(())).is_err(), "{point:?}");
         }
     }
 }

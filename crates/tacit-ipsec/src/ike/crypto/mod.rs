@@ -12,6 +12,8 @@ mod seal;
 pub(crate) use failed::CryptoFailed;
 pub use group::KeGroup;
 pub(crate) use group::KeySecret;
+#[cfg(test)]
+pub(crate) use group::wrong_values;
 pub(crate) use keys::{IkeKeys, IkeSpis, Nonces, child_keys, rekeyed_seed, seed};
 pub use prf::Prf;
 #[cfg(any(test, feature = "fuzz"))]

@@ -20,18 +20,23 @@ pub(super) fn public_value(private: &[u8; PRIVATE_BYTES]) -> [u8; VALUE_BYTES] {
     power(&GENERATOR, private)
 }
 
-/// Computes the shared secret with the public value of a peer. The value must be greater than 1 and
-/// less than p - 1 (RFC 6989 section 2.1); p is a safe prime, so no other subgroup is small.
+/// Whether a public value is greater than 1 and less than p - 1 (RFC 6989 section 2.1); p is a safe
+/// prime, so no other subgroup is small.
+pub(super) fn is_value(bytes: &[u8; VALUE_BYTES]) -> bool {
+    let value = U2048::from_be_slice(bytes);
+    let last = Modulus::PARAMS.modulus().as_ref().wrapping_sub(&U2048::ONE);
+    value > U2048::ONE && value < last
+}
+
+/// Computes the shared secret with the public value of a peer.
 pub(super) fn agree(
     private: &[u8; PRIVATE_BYTES],
     peer_value: &[u8; VALUE_BYTES],
 ) -> Result<SecretBytes, CryptoFailed> {
-    let value = U2048::from_be_slice(peer_value);
-    let last = Modulus::PARAMS.modulus().as_ref().wrapping_sub(&U2048::ONE);
-    if value <= U2048::ONE || value >= last {
+    if !is_value(peer_value) {
         return Err(CryptoFailed::PublicValue);
     }
-    Ok(SecretBytes::new(power(&value, private).to_vec()))
+    Ok(SecretBytes::new(power(&U2048::from_be_slice(peer_value), private).to_vec()))
 }
 
 fn power(base: &U2048, private: &[u8; PRIVATE_BYTES]) -> [u8; VALUE_BYTES] {
@@ -57,6 +62,16 @@ const_monty_params!(
      3995497CEA956AE515D2261898FA051015728E5A8AACAA68FFFFFFFFFFFFFFFF",
     "The prime: 2^2048 - 2^1984 - 1 + 2^64 * (floor(2^1918 * pi) + 124476)."
 );
+
+/// 0, 1, p - 1, p, and the largest number of this length.
+#[cfg(test)]
+pub(super) fn outside_values() -> [[u8; VALUE_BYTES]; 5] {
+    let modulus = Modulus::PARAMS.modulus().as_ref();
+    let bytes =
+        |value: U2048| -> [u8; VALUE_BYTES] { value.to_be_bytes().as_ref().try_into().unwrap() };
+    let last = bytes(modulus.wrapping_sub(&U2048::ONE));
+    [bytes(U2048::ZERO), bytes(U2048::ONE), last, bytes(*modulus), [0xff; VALUE_BYTES]]
+}
 
 #[cfg(test)]
 mod tests {
@@ -96,11 +111,10 @@ mod tests {
         let bytes = |value: U2048| -> [u8; VALUE_BYTES] {
             value.to_be_bytes().as_ref().try_into().unwrap()
         };
-        let below = |by: u8| bytes(modulus.wrapping_sub(&U2048::from_u8(by)));
-        for value in [bytes(U2048::ZERO), bytes(U2048::ONE), below(1), below(0), [0xff; 256]] {
+        for value in outside_values() {
             assert_eq!(agree(&private(1), &value), Err(CryptoFailed::PublicValue));
         }
         assert!(agree(&private(1), &bytes(U2048::from_u8(2))).is_ok());
-        assert!(agree(&private(1), &below(2)).is_ok());
+        assert!(agree(&private(1), &bytes(modulus.wrapping_sub(&U2048::from_u8(2)))).is_ok());
     }
 }

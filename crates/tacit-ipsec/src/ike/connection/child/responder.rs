@@ -176,6 +176,9 @@ impl IkeConnection {
         let Some(initiator) = nonce_of_peer else {
             return Err(IkeFailure::protocol("the peer's nonce is missing"));
         };
+        if let Some((group, value)) = key_exchange_of_peer {
+            group.check_value(&value.public_value)?;
+        }
         let random = self.random.as_mut();
         let responder = random_nonce(random)?;
         let mut payloads = vec![IkePayload::Nonce(responder.clone())];

@@ -7,5 +7,6 @@ mod pair;
 mod refusals;
 mod schedules;
 mod signatures;
+mod values;
 
 pub(in crate::ike) use pair::config;
