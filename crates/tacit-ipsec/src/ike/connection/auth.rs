@@ -68,7 +68,7 @@ impl IkeConnection {
     }
 
     /// The AUTH payload of this side.
-    fn own_auth(&self, id: &IdPayload) -> Result<IkePayload, IkeFailure> {
+    pub(super) fn own_auth(&self, id: &IdPayload) -> Result<IkePayload, IkeFailure> {
         let (Some(context), Some(sa)) = (&self.auth, self.sa(self.current)) else {
             return Err(IkeFailure::protocol("the peer sent AUTH at the wrong time"));
         };

@@ -188,13 +188,15 @@ impl IkeConnection {
     }
 
     fn handle_request(&mut self, now: Instant, spi: u64, opened: &Opened) {
-        let is_opening = self.sa(spi).is_some_and(|sa| sa.state == SaState::Opening);
+        let Some(sa) = self.sa(spi) else { return };
+        let is_opening = sa.state == SaState::Opening;
         match (is_opening, opened.exchange) {
+            // A responder requests nothing before AUTH is complete. A request that has overtaken the
+            // response to AUTH is repeated.
+            (true, _) if sa.is_initiator => {}
             (true, ExchangeType::Auth) => self.handle_auth_request(now, spi, opened),
             (false, ExchangeType::CreateChildSa) => self.handle_create(now, spi, opened),
             (false, ExchangeType::Informational) => self.handle_inform(now, spi, opened),
-            // It has overtaken the response to AUTH; the peer repeats it.
-            (true, _) if self.sa(spi).is_some_and(|sa| sa.is_initiator) => {}
             _ => {
                 let exchange = opened.exchange;
                 let what =

@@ -186,6 +186,12 @@ impl IkeSa {
         if self.is_initiator { IkeRole::Initiator } else { IkeRole::Responder }
     }
 
+    /// Gives the next request another message ID than its turn.
+    #[cfg(test)]
+    pub(super) fn set_next_request(&mut self, message_id: u32) {
+        self.next_request = message_id;
+    }
+
     /// The SPI that this side has chosen.
     pub(super) fn own_spi(&self) -> u64 {
         if self.is_initiator { self.spis.initiator } else { self.spis.responder }

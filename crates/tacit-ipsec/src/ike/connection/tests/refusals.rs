@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use super::pair::{Pair, config};
-use crate::ike::codec::{ExchangeType, IkePayload, NotifyPayload, ProtocolId, notify};
+use crate::ike::codec::{
+    DeletePayload, ExchangeType, IkePayload, NotifyPayload, ProtocolId, notify,
+};
+use crate::ike::connection::sa::SaState;
 use crate::ike::connection::task::Task;
 use crate::ike::*;
 use crate::selector::TrafficSelector;
@@ -39,6 +42,71 @@ fn an_unknown_exchange_ends_the_ike_sa_on_both_sides_at_once() {
             assert_eq!(other.kind, "peer-protocol-error");
             assert!(pair.sides.iter().all(|side| side.children.is_empty()));
         }
+    }
+}
+
+#[test]
+fn an_initiator_handles_no_request_before_its_own_auth_is_answered() {
+    for exchange in [ExchangeType::Auth, ExchangeType::Informational, ExchangeType::CreateChildSa] {
+        let mut pair = Pair::new();
+        pair.run(Duration::from_millis(25));
+        // The AUTH request of the initiator is lost.
+        pair.drop_flight();
+        let before = pair.datagrams;
+        pair.command(1, |connection, now| {
+            let id = connection.config.local.to_payload();
+            let auth = connection.own_auth(&id).unwrap();
+            let payloads = [IkePayload::IdResponder(id), auth];
+            let spi = connection.current;
+            connection.request(now, spi, exchange, &payloads, Task::Liveness);
+        });
+        pair.run(SECOND / 2);
+        assert_eq!(pair.datagrams, before + 1, "{exchange:?} was answered");
+        assert!(pair.sides[0].events.is_empty(), "{:?}", pair.sides[0].events);
+        let sa = &pair.sides[0].connection().sas[0];
+        assert_eq!(sa.state, SaState::Opening);
+    }
+}
+
+#[test]
+fn a_responder_refuses_other_exchanges_before_auth() {
+    for exchange in [ExchangeType::Informational, ExchangeType::CreateChildSa] {
+        let mut pair = Pair::new();
+        pair.run(Duration::from_millis(25));
+        pair.drop_flight();
+        pair.command(0, |connection, now| {
+            let spi = connection.current;
+            // In place of AUTH, with its message ID.
+            let sa = connection.sa_mut(spi).unwrap();
+            sa.outstanding = None;
+            sa.set_next_request(1);
+            connection.request(now, spi, exchange, &[], Task::Liveness);
+        });
+        pair.run(SECOND);
+        assert_eq!(pair.sides[1].failure().unwrap().kind, "peer-protocol-error");
+        assert!(pair.sides.iter().all(|side| side.children.is_empty()));
+        assert!(!pair.sides[1].is_established());
+    }
+}
+
+#[test]
+fn messages_with_a_wrong_message_id_change_nothing() {
+    for message_id in [0, 1, 3, 7] {
+        let mut pair = opened();
+        let before = pair.datagrams;
+        let expected = 2;
+        pair.command(0, |connection, now| {
+            let spi = connection.current;
+            connection.sa_mut(spi).unwrap().set_next_request(message_id);
+            let deletion = [IkePayload::Delete(DeletePayload::IkeSa)];
+            let exchange = ExchangeType::Informational;
+            connection.request(now, spi, exchange, &deletion, Task::Liveness);
+        });
+        pair.run(SECOND / 2);
+        // The last request is answered again as it was, and no other is answered.
+        let repeated = usize::from(message_id + 1 == expected);
+        assert_eq!(pair.datagrams, before + 1 + repeated, "{message_id}");
+        assert!(pair.sides[1].failure().is_none() && pair.sides[1].children.len() == 1);
     }
 }
 
