@@ -31,7 +31,9 @@ pub enum IkeEvent {
     ChildActive(EspSpi),
     /// The child SA with this inbound SPI is deleted.
     ChildRemoved(EspSpi),
-    /// A child SA or new keys were not agreed on; the IKE SA continues.
+    /// A child SA or new keys were not agreed on; the IKE SA continues. Before
+    /// [`Established`](Self::Established): an answer that may be forged refuses the first request;
+    /// the attempt continues for 15 seconds, in case the true answer arrives.
     ExchangeFailed(IkeFailure),
     /// The connection has ended because of a failure. Its child SAs were reported as removed.
     Failed(IkeFailure),

@@ -1,4 +1,8 @@
 //! Runs the exchange `IKE_SA_INIT`, the key exchange, in both roles (RFC 7296 section 1.2).
+//!
+//! Anyone who sees the first request can forge its answer. So no answer ends the attempt: the
+//! initiator notes why it cannot use an answer, and waits for another one (RFC 7296 section
+//! 2.21.1). It changes the request at most [`CHANGES_MAX`] times because of cookies and groups.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::auth::AuthContext;
 use super::payloads::{certificate_request, key_exchange, notifications};
 use super::sa::{IkeRole, IkeSa, RETRANSMITS_MAX, Retransmission};
-use super::{IkeConnection, IkePath};
+use super::{IkeConnection, IkeEvent, IkePath};
 use crate::ike::codec::{
     ExchangeType, IkeHeader, IkeMessage, IkePayload, KePayload, NotifyPayload, Proposal,
     encode_message, notify,
@@ -25,13 +29,35 @@ use crate::ike::signature;
 pub(super) struct Opening {
     spi: u64,
     nonce: Vec<u8>,
-    secret: KeySecret,
+    /// The requests that were sent, one for each group; the last one is repeated. An answer to an
+    /// earlier one is accepted, because the demand for another group may be forged.
+    requests: Vec<SentRequest>,
     /// What the responder demands to see again (RFC 7296 section 2.6).
     cookie: Option<Vec<u8>>,
-    request: Vec<u8>,
+    /// The cookie of the next request.
+    next_cookie: Option<Vec<u8>>,
     retransmission: Retransmission,
     /// How often the request may change.
     changes_left: u8,
+    /// Why the last answer could not be used.
+    refusal: Option<IkeFailure>,
+}
+
+/// A first request and its secret.
+#[derive(Debug)]
+struct SentRequest {
+    secret: KeySecret,
+    bytes: Vec<u8>,
+}
+
+/// What follows from an answer to the first request.
+struct AgreedInit {
+    spis: IkeSpis,
+    proposal: IkeProposal,
+    keys: IkeKeys,
+    nonces: Nonces,
+    /// The request that was answered.
+    request: Vec<u8>,
 }
 
 impl Opening {
@@ -41,6 +67,32 @@ impl Opening {
 
     pub(super) fn repeat_at(&self) -> Instant {
         self.retransmission.at
+    }
+
+    /// Counts a change of the request.
+    fn change(&mut self) -> Result<(), IkeFailure> {
+        let left = self.changes_left.checked_sub(1).ok_or_else(|| {
+            IkeFailure::protocol("the peer requests a cookie or another group again and again")
+        })?;
+        self.changes_left = left;
+        Ok(())
+    }
+
+    /// Notes a cookie for the next request. This request waits a moment: if the demand is forged,
+    /// the answer to the present request arrives meanwhile.
+    fn note_cookie(&mut self, now: Instant, cookie: &[u8]) -> Result<(), IkeFailure> {
+        if cookie.is_empty() || cookie.len() > COOKIE_BYTES_MAX {
+            return Err(IkeFailure::protocol("the peer's cookie does not have 1 to 64 bytes"));
+        }
+        if self.cookie.as_deref() == Some(cookie) {
+            return Ok(());
+        }
+        if self.next_cookie.is_none() {
+            self.change()?;
+        }
+        self.next_cookie = Some(cookie.to_vec());
+        self.retransmission.at = self.retransmission.at.min(now + COOKIE_WAIT);
+        Ok(())
     }
 }
 
@@ -71,19 +123,26 @@ impl IkeConnection {
         let mut opening = Opening {
             spi: random_spi(random)?,
             nonce: random_nonce(random)?,
-            secret: KeySecret::generate(group, random)?,
+            requests: Vec::new(),
             cookie: None,
-            request: Vec::new(),
+            next_cookie: None,
             retransmission: Retransmission::start(now, RETRANSMITS_MAX),
             changes_left: CHANGES_MAX,
+            refusal: None,
         };
-        self.send_init(now, &mut opening)?;
+        let secret = KeySecret::generate(group, random)?;
+        self.send_init(now, &mut opening, secret)?;
         self.opening = Some(opening);
         Ok(())
     }
 
-    /// Writes and sends the request.
-    fn send_init(&mut self, now: Instant, opening: &mut Opening) -> Result<(), IkeFailure> {
+    /// Writes and sends a request.
+    fn send_init(
+        &mut self,
+        now: Instant,
+        opening: &mut Opening,
+        secret: KeySecret,
+    ) -> Result<(), IkeFailure> {
         let header = init_header(opening.spi, 0, IkeRole::Initiator);
         let accepted = self.config.proposals.iter().take(PROPOSALS_MAX).copied();
         let offer = offer_ike(&accepted.collect::<Vec<_>>(), None);
@@ -93,29 +152,43 @@ impl IkeConnection {
         // The cookie is the first payload (RFC 7296 section 2.6).
         let mut payloads: Vec<IkePayload> = cookie.into_iter().collect();
         payloads.push(IkePayload::SecurityAssociation(offer));
-        payloads.push(key_exchange(&opening.secret));
+        payloads.push(key_exchange(&secret));
         payloads.push(IkePayload::Nonce(opening.nonce.clone()));
         let spis = IkeSpis { initiator: opening.spi, responder: 0 };
         payloads.extend(nat::payloads(spis, self.path.remote, self.random.as_mut())?);
         payloads.push(signature_hashes());
         payloads.push(fragmentation_supported());
-        opening.request = encode_message(&header, &payloads);
+        let bytes = encode_message(&header, &payloads);
+        opening.requests.push(SentRequest { secret, bytes: bytes.clone() });
         opening.retransmission = Retransmission::start(now, RETRANSMITS_MAX);
-        self.transmit(now, [opening.request.clone()]);
+        self.transmit(now, [bytes]);
         Ok(())
     }
 
-    /// Repeats the first request when it is time.
+    /// Repeats the first request when it is time, or sends it with the cookie of the peer.
     pub(super) fn repeat_init(&mut self, now: Instant) {
-        let Some(opening) = &mut self.opening else { return };
-        if opening.retransmission.at > now {
-            return;
-        }
-        if opening.retransmission.repeat(now) {
-            let request = opening.request.clone();
-            self.transmit(now, [request]);
-        } else {
-            self.fail(IkeFailure::no_answer("the first request (IKE_SA_INIT)"));
+        let is_due = |opening: &mut Opening| opening.retransmission.at <= now;
+        let Some(mut opening) = self.opening.take_if(is_due) else { return };
+        let cookie = opening.next_cookie.take();
+        let failure = match cookie.and_then(|cookie| Some((cookie, opening.requests.pop()?))) {
+            Some((cookie, SentRequest { secret, .. })) => {
+                opening.cookie = Some(cookie);
+                opening.requests.clear();
+                self.send_init(now, &mut opening, secret).err()
+            }
+            None if opening.retransmission.repeat(now) => {
+                let request = opening.requests.last().map(|one| one.bytes.clone());
+                self.transmit(now, request);
+                None
+            }
+            None => {
+                let silent = || IkeFailure::no_answer("the first request (IKE_SA_INIT)");
+                Some(opening.refusal.take().unwrap_or_else(silent))
+            }
+        };
+        match failure {
+            Some(failure) => self.fail(failure),
+            None => self.opening = Some(opening),
         }
     }
 
@@ -126,8 +199,9 @@ impl IkeConnection {
             self.repeat_init_response(now, bytes);
             return;
         }
-        let is_ours =
-            |opening: &mut Opening| opening.spi == header.initiator_spi && header.message_id == 0;
+        let is_ours = |opening: &mut Opening| {
+            opening.spi == header.initiator_spi && header.message_id == 0 && !header.from_initiator
+        };
         let Some(opening) = self.opening.take_if(is_ours) else { return };
         let outcome = self.handle_init_response(now, opening, message, bytes);
         if let Err(failure) = outcome {
@@ -151,39 +225,62 @@ impl IkeConnection {
         message: &IkeMessage,
         bytes: &[u8],
     ) -> Result<(), IkeFailure> {
-        for payload in notifications(&message.payloads) {
-            match payload.kind {
-                notify::COOKIE => opening.cookie = Some(payload.data.clone()),
-                notify::INVALID_KE_PAYLOAD => {
-                    let group = self.other_group(&opening, &payload.data)?;
-                    opening.secret = KeySecret::generate(group, self.random.as_mut())?;
-                }
-                _ if payload.is_error() => {
-                    return Err(IkeFailure::refused(payload.kind, "the IKE SA"));
-                }
-                _ => continue,
+        let is_demand = |one: &&NotifyPayload| one.is_error() || one.kind == notify::COOKIE;
+        let outcome = match notifications(&message.payloads).find(is_demand) {
+            None => match self.agree_init(&opening, message) {
+                Ok(agreed) => return self.finish_init(now, agreed, message, bytes),
+                Err(failure) => Err(failure),
+            },
+            Some(one) if one.kind == notify::COOKIE => opening.note_cookie(now, &one.data),
+            Some(one) if one.kind == notify::INVALID_KE_PAYLOAD => {
+                self.change_group(now, &mut opening, &one.data)
             }
-            let Some(left) = opening.changes_left.checked_sub(1) else {
-                return Err(IkeFailure::protocol(
-                    "the peer requests a cookie or another group again and again",
-                ));
-            };
-            opening.changes_left = left;
-            self.send_init(now, &mut opening)?;
-            self.opening = Some(opening);
-            return Ok(());
+            Some(one) => Err(IkeFailure::refused(one.kind, "the IKE SA")),
+        };
+        if let Err(refusal) = outcome {
+            opening.retransmission.limit(REFUSED_RETRANSMITS_MAX);
+            if opening.refusal.is_none() {
+                self.event(IkeEvent::ExchangeFailed(refusal.clone()));
+            }
+            opening.refusal = Some(refusal);
         }
-        self.finish_init(now, opening, message, bytes)
+        self.opening = Some(opening);
+        Ok(())
     }
 
-    /// The group that the responder asks for, which must be one that the policy accepts.
-    fn other_group(&self, opening: &Opening, data: &[u8]) -> Result<KeGroup, IkeFailure> {
+    /// Sends a request with the group that the responder demands.
+    fn change_group(
+        &mut self,
+        now: Instant,
+        opening: &mut Opening,
+        data: &[u8],
+    ) -> Result<(), IkeFailure> {
+        let group = self.demanded_group(data)?;
+        let has_group = |one: &SentRequest| one.secret.group() == group;
+        // The demand may arrive twice.
+        if opening.requests.last().is_some_and(has_group) {
+            return Ok(());
+        }
+        opening.change()?;
+        let Some(at) = opening.requests.iter().position(has_group) else {
+            let secret = KeySecret::generate(group, self.random.as_mut())?;
+            return self.send_init(now, opening, secret);
+        };
+        // The same request again, so that a responder recognizes it.
+        let again = opening.requests.remove(at);
+        self.transmit(now, [again.bytes.clone()]);
+        opening.requests.push(again);
+        opening.retransmission = Retransmission::start(now, RETRANSMITS_MAX);
+        Ok(())
+    }
+
+    /// The group that the responder demands, which must be one that the policy accepts.
+    fn demanded_group(&self, data: &[u8]) -> Result<KeGroup, IkeFailure> {
         let number = data.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
         let group = number.and_then(KeGroup::from_number);
         let is_accepted =
             |group: &KeGroup| self.config.proposals.iter().any(|one| one.group == *group);
-        let group = group.filter(is_accepted).filter(|group| *group != opening.secret.group());
-        group.ok_or_else(|| {
+        group.filter(is_accepted).ok_or_else(|| {
             let number = number.unwrap_or_default();
             let message = format!(
                 "the peer requires key exchange group {number}, which no proposal of the policy \
@@ -194,40 +291,50 @@ impl IkeConnection {
         })
     }
 
-    fn finish_init(
-        &mut self,
-        now: Instant,
-        opening: Opening,
+    /// Computes the keys that follow from an answer.
+    fn agree_init(
+        &self,
+        opening: &Opening,
         message: &IkeMessage,
-        bytes: &[u8],
-    ) -> Result<(), IkeFailure> {
+    ) -> Result<AgreedInit, IkeFailure> {
         let read = InitPayloads::read(&message.payloads)?;
         let chosen = choose_ike(&self.config.proposals, read.proposals);
         let Some((proposal, _)) = chosen.filter(|_| read.proposals.len() == 1) else {
             return Err(IkeFailure::protocol("the peer chose algorithms that tacit did not offer"));
         };
-        if read.key_exchange.group != opening.secret.group().number()
-            || proposal.group != opening.secret.group()
-        {
-            return Err(IkeFailure::protocol(
-                "the peer chose another group than that of the key exchange",
-            ));
-        }
-        let shared = opening.secret.agree(&read.key_exchange.public_value)?;
-        let nonces = Nonces { initiator: opening.nonce, responder: read.nonce.to_vec() };
+        let answered = opening.requests.iter().find(|one| {
+            one.secret.group() == proposal.group
+                && read.key_exchange.group == proposal.group.number()
+        });
+        let answered = answered.ok_or_else(|| {
+            IkeFailure::protocol("the peer chose another group than that of the key exchange")
+        })?;
+        let shared = answered.secret.agree(&read.key_exchange.public_value)?;
+        let nonces = Nonces { initiator: opening.nonce.clone(), responder: read.nonce.to_vec() };
         let spis = IkeSpis { initiator: opening.spi, responder: message.header.responder_spi };
         if spis.responder == 0 {
             return Err(IkeFailure::protocol("the peer's SPI is zero"));
         }
         let seed = seed(proposal.prf, &nonces, &shared);
         let keys = IkeKeys::derive((proposal.cipher, proposal.prf), &seed, &nonces, spis)?;
+        Ok(AgreedInit { spis, proposal, keys, nonces, request: answered.bytes.clone() })
+    }
+
+    fn finish_init(
+        &mut self,
+        now: Instant,
+        agreed: AgreedInit,
+        message: &IkeMessage,
+        bytes: &[u8],
+    ) -> Result<(), IkeFailure> {
+        let AgreedInit { spis, proposal, keys, nonces, request } = agreed;
         self.is_behind_nat = nat::is_translated(&message.payloads, spis, self.path.local);
         let rekey_at = self.rekey_at(now);
         let sa = IkeSa::new(spis, IkeRole::Initiator, proposal, keys, rekey_at);
         let mut sa = sa.after_init(None);
         sa.has_fragments = joins_fragments(&message.payloads);
         let context = AuthContext {
-            init_request: opening.request,
+            init_request: request,
             init_response: bytes.to_vec(),
             nonces,
             hashes_of_peer: hashes(&message.payloads),
@@ -422,5 +529,12 @@ fn init_header(initiator_spi: u64, responder_spi: u64, sender: IkeRole) -> IkeHe
 
 /// How often the first request may change because of cookies and groups.
 const CHANGES_MAX: u8 = 4;
+/// How often the first request is repeated after an answer that cannot be used: 15 seconds
+/// altogether, in which the true answer arrives if that one was forged.
+const REFUSED_RETRANSMITS_MAX: u32 = 3;
+/// How long a request with a cookie waits for the answer to the request without one.
+const COOKIE_WAIT: Duration = Duration::from_millis(250);
+/// The longest cookie (RFC 7296 section 2.6).
+const COOKIE_BYTES_MAX: usize = 64;
 /// How long a responder waits for AUTH.
 const HALF_OPEN: Duration = Duration::from_secs(30);

@@ -191,8 +191,8 @@ impl IkeConnection {
         let Some(sa) = self.sa(spi) else { return };
         let is_opening = sa.state == SaState::Opening;
         match (is_opening, opened.exchange) {
-            // A responder requests nothing before AUTH is complete. A request that has overtaken the
-            // response to AUTH is repeated.
+            // A responder requests nothing before AUTH is complete. A request that has overtaken
+            // the response to AUTH is repeated.
             (true, _) if sa.is_initiator => {}
             (true, ExchangeType::Auth) => self.handle_auth_request(now, spi, opened),
             (false, ExchangeType::CreateChildSa) => self.handle_create(now, spi, opened),

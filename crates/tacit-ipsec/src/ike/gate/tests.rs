@@ -44,6 +44,9 @@ fn a_peer_that_returns_its_cookie_is_accepted() {
     };
     assert!(demand.len() < first.len());
     peer.handle_datagram(now, &demand);
+    // It waits a moment, because anyone can forge the demand.
+    assert_eq!(peer.poll_transmit(), None);
+    peer.handle_timeout(peer.poll_timeout().unwrap());
     let second = message(&mut peer);
     assert_eq!(check(&mut gate, &second, remote(1), now), GateDecision::Accept);
     // The cookie is of no use to another address.
@@ -168,6 +171,7 @@ fn a_flood_of_a_million_requests_leaves_memory_and_room_for_a_real_peer() {
         panic!("no cookie");
     };
     peer.handle_datagram(now, &demand);
+    peer.handle_timeout(peer.poll_timeout().unwrap());
     let second = message(&mut peer);
     let decision = gate.check(now, remote(1), &second, &mut random).unwrap();
     assert_eq!(decision, GateDecision::Accept);

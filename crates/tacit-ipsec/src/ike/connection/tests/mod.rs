@@ -1,6 +1,7 @@
 //! Tests two connections with each other, with a virtual clock.
 
 mod collisions;
+mod forged;
 mod fragments;
 mod opening;
 mod pair;

@@ -76,7 +76,15 @@ fn responder_refuses_unknown_algorithms_and_names_the_offer() {
     b.proposals[0].cipher = Cipher::ChaCha20Poly1305;
     let mut pair = Pair::with(a, b);
     pair.run(SECOND);
+    // The refusal may be forged, so it is reported and does not yet end the attempt.
+    let refused = |event: &IkeEvent| match event {
+        IkeEvent::ExchangeFailed(failure) => failure.kind == "peer-refused",
+        _ => false,
+    };
+    assert_eq!((pair.sides[0].count(refused), pair.sides[0].failure()), (1, None));
+    pair.run(SECOND * 14);
     assert_eq!(pair.sides[0].failure().unwrap().kind, "peer-refused");
+    assert_eq!(pair.sides[0].count(refused), 1);
     let refusal = &pair.sides[1].refusals[0];
     assert_eq!(refusal.kind, "no-common-proposal");
     assert!(refusal.message.contains("AES-GCM-256-PRF-SHA256-X25519"), "{refusal}");
