@@ -1,7 +1,7 @@
-//! `cargo xtask ci`: runs everything that must pass before a merge, locally and on a server.
+//! `cargo xtask ci`: runs everything that must pass before a merge, on a developer's machine and on
+//! a server.
 //!
-//! The steps run in order and print their times. The first failure ends the run; no step is
-//! repeated.
+//! The steps run in order. The first failure ends the run; no step is repeated.
 
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,11 @@
-//! `cargo xtask dependencies`: checks the dependencies with cargo-deny and `deny.toml`: licences,
-//! banned crates, sources, and security advisories.
+//! `cargo xtask dependencies`: checks the licences, sources and security advisories of the
+//! dependencies, with cargo-deny and `deny.toml`.
 //!
-//! The check of advisories needs a database. The command downloads the database, or uses an earlier
-//! copy if there is no network. Without a copy, the command skips this check and reports that.
+//! The command downloads the database of advisories, or uses an earlier copy if there is no
+//! network. Without a copy, the command skips this check and reports that.
 //!
-//! The command uses the cargo-deny that `scripts/install-deps.sh` has installed in the target
-//! directory, or the one in `PATH`. Without cargo-deny all checks are skipped.
+//! cargo-deny comes from `scripts/install-deps.sh` or from `PATH`. Without it, all checks are
+//! skipped.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

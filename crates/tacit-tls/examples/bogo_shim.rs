@@ -1,9 +1,8 @@
-//! Connects this crate to BoringSSL's test runner. It connects to the runner, does one handshake
-//! after the other, and sends back the bytes that it receives with every bit inverted. `cargo xtask
-//! bogo` runs it.
+//! Connects this crate to BoringSSL's TLS test runner; `cargo xtask bogo` runs it. It connects to
+//! the runner, does handshakes, and sends back every received byte with its bits inverted.
 //!
-//! Exit status: 0 if all connections ended as expected; 1 if a connection did not, with the reason
-//! on standard error; 89 if the runner uses an option that the shim does not support.
+//! Exit status: 0 if all connections ended as expected; 1 with the reason on standard error if not;
+//! 89 if the runner uses an option that this program does not support.
 
 use std::error::Error;
 use std::io::{Read, Write};

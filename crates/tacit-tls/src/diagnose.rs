@@ -1,9 +1,8 @@
-//! Describes in one line why a certificate is not trusted: which certificate, why, and what to do.
+//! Explains in one line why a certificate is not trusted, and what to do.
 //!
-//! The verifier decides that the certificate is rejected; this module only explains the decision.
-//! For some causes the verifier has only a general error: X.509 v1, a small RSA key, a CA
-//! certificate sent as a leaf. This module finds these causes in the chain, and the message names
-//! them.
+//! The verifier rejects the certificate, but often has only a general error. This module examines
+//! the chain to find the cause, such as X.509 v1, a small RSA key, or a CA certificate sent as a
+//! leaf.
 
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};

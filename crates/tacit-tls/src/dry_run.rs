@@ -1,7 +1,6 @@
-//! Checks a peer's certificate against a rule without a handshake.
+//! Checks a peer's certificate as a rule would, but without a handshake.
 //!
-//! The checks are the same as in a handshake, except that the peer does not prove that it holds the
-//! key. A dry run only checks that the type and size of the key are accepted for such a proof.
+//! The peer does not prove that it has the private key. All other checks are those of a handshake.
 
 use std::net::IpAddr;
 

@@ -1,10 +1,10 @@
-//! Reads the facts of a certificate (names, dates, key) for displays and error messages.
+//! Reads the content of a certificate (names, dates, key) for displays and error messages.
 //!
 //! [`CertificateFacts`] parses untrusted DER and never panics. It truncates texts and escapes
-//! control characters, so that a name cannot change what a terminal shows. Limits:
-//! [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`] names for a certificate.
+//! control characters. Limits: [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`] names for a
+//! certificate.
 //!
-//! Facts must not be used for decisions: this module does not verify signatures, validity or trust.
+//! Do not use it for decisions, because it does not verify signatures, validity or trust.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

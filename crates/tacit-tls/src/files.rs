@@ -1,9 +1,8 @@
-//! Reads key, certificate and trust files, and detects changes of them.
+//! Reads key, certificate and trust files, and detects when they change.
 //!
-//! A file is opened once, so that its type and mode are checked on the file that is read. A
-//! [`FileStamp`] detects changes; it follows symbolic links. If a link is changed to point to
-//! another file, this counts as a change. The same holds for a link to a directory in the path,
-//! which container platforms use for secrets.
+//! A file is opened once, and its type and mode are checked on the open file. A [`FileStamp`]
+//! detects changes, including a symbolic link that points to another file. Container platforms use
+//! such links for secrets.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};

@@ -1,8 +1,8 @@
-//! Provides the entry points for fuzzing handshakes, sessions, certificates and CRLs with untrusted
+//! Provides entry points for fuzzing handshakes, sessions, certificates and CRLs with untrusted
 //! bytes.
 //!
 //! Each function accepts any bytes and must not panic. Handshakes use random numbers, so the same
-//! input may take different paths.
+//! input may execute different code.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,8 +1,8 @@
-//! Writes the lines of a key log in the format of NSS (`SSLKEYLOGFILE`). With these lines Wireshark
-//! can decrypt a capture of the connection.
+//! Writes key logs in the format of NSS (`SSLKEYLOGFILE`). With a key log, Wireshark can decrypt a
+//! captured connection.
 //!
 //! ```text
-//!   LABEL, client random in hexadecimal, secret in hexadecimal
+//! LABEL, client random in hexadecimal, secret in hexadecimal
 //! ```
 
 use std::fmt::{self, Write as _};

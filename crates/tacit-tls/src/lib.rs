@@ -1,8 +1,8 @@
 //! Implements TLS for tacit: handshakes, the certificate checks that a rule requires, and the
 //! encryption and decryption of records.
 //!
-//! Only this crate uses rustls, so a new version of rustls affects only this crate. The crate opens
-//! no socket and looks up no rule: the caller passes bytes, a clock and the rule.
+//! Only this crate uses rustls. It opens no socket and looks up no rule: the caller passes bytes,
+//! the time and the rule.
 //!
 //! ```text
 //!   certificate and key files          rule (tacit-core::policy)
@@ -17,13 +17,12 @@
 //!                      HandshakeFailure     CompletedHandshake
 //!                      kind, party,          ├ session: Session     seals and opens records
 //!                      next step             ├ agreed               version, suite, ALPN, name
-//!                                            └ check, named, peer   who the peer is
+//!                                            └ check, named, peer   identity of the peer
 //! ```
 //!
-//! rustls runs the handshake and is dropped after it. Then a [`Session`] handles the records: it
-//! uses the record layer of `tacit-core` and the AEADs of aws-lc-rs, in buffers of the caller.
-//! Certificates are checked by [`verify`] while the handshake runs; [`failure`] describes what went
-//! wrong in one line for an operator. A handshake is driven without I/O:
+//! rustls runs the handshake, and [`verify`] checks certificates during the handshake. After it, a
+//! [`Session`] encrypts and decrypts the records in buffers of the caller. [`failure`] explains
+//! failures to operators in one line. An example of a handshake without I/O:
 //!
 //! ```
 //! use std::time::Instant;

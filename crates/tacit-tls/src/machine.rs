@@ -1,7 +1,7 @@
 //! Runs the TLS library's handshake one record at a time, without I/O.
 //!
-//! This module never passes records that follow the handshake to the library, because the library's
-//! replies to them could not be extracted.
+//! Records that follow the handshake are never passed to the library. The library could reply to
+//! them, and its replies could not be extracted.
 
 use std::ops::Range;
 

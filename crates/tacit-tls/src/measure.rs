@@ -1,9 +1,8 @@
-//! Measures what TLS costs on this machine, in memory and without a network: the handshake of a
-//! server, and the records of each cipher suite and message length.
+//! Measures the CPU time of TLS on this machine, in memory and without a network: a server's
+//! handshake, and the records of each cipher suite and message length.
 //!
-//! It runs the agent's own code and reads the CPU clock of the calling thread. So the time of other
-//! processes is not included. The CPU caches of a busy agent are in a different state, so real
-//! costs differ.
+//! It runs the same code as the agent, and reads the CPU clock of the calling thread. In a busy
+//! agent the CPU caches have other contents, so real costs differ.
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! Collects the results that the TLS library reports by callback during one step of a handshake.
-//! These are the result of the certificate check, the server name that the client requests, and the
-//! traffic secrets.
+//! Collects the results that the TLS library reports by callbacks during one step of a handshake:
+//! the result of the certificate check, the server name that the client requests, and the traffic
+//! secrets.
 //!
 //! ```text
 //!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check
@@ -9,12 +9,10 @@
 //!          └───────── StepOutcome, by value ────────────────────────────────────┘
 //! ```
 //!
-//! The callbacks do not know for which connection they are called, because all connections of a
-//! rule share one callback object. With one object per connection, sessions could not be resumed:
-//! rustls resumes a client session only with the same verifier object. rustls calls back during a
-//! step of the handshake and on the same thread. So a thread-local cell stores the outcome of one
-//! step. [`observe`] empties the cell before the step and takes its content afterwards. A step must
-//! not wait, and steps must not be nested.
+//! All connections of a rule share one callback object, because rustls resumes a session only with
+//! the same object. So a callback does not know its connection. But rustls calls it during a step
+//! and on the same thread. So [`observe`] empties a thread-local cell before the step, and takes
+//! its content after the step. A step must not wait, and steps must not be nested.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Verifies the peers of open connections again, when a trust has changed or a certificate expires.
+//! Verifies the peers of open connections again, after a change of a trust or the expiry of a
+//! certificate.
 //!
 //! ```text
 //!   handshake ──> TrustedPeer, kept with the connection
@@ -6,8 +7,8 @@
 //!   settings of a rule ─┴─> PeerRechecker ──> PeerCheck
 //! ```
 //!
-//! The caller creates one [`PeerRechecker`] for each rule and checks all open connections with it.
-//! Each distinct chain is verified once, however many connections have it.
+//! The caller creates one [`PeerRechecker`] for each rule. It verifies each distinct certificate
+//! chain once.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Creates TLS settings for a client and a matching server, without files or a network.
-//! Measurements and fuzzing use them.
+//! Creates matching TLS settings for a client and a server, without files or a network, for
+//! measurements and fuzzing.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Reads the names of a certificate for identity maps.
+//! Reads the names of a certificate for identity maps, which give clients names.
 //!
-//! Displays truncate long names, but a decision must use complete names. So this module reads all
-//! names itself. A certificate that exceeds the limits on the number or length of names is rejected
-//! as a whole. Otherwise a name that an entry denies could be hidden behind a hundred other names.
+//! Decisions need complete names, so no name is truncated. If a certificate has too many or too
+//! long names, it is rejected as a whole. Otherwise a name that the map denies could remain
+//! undetected.
 
 use std::net::IpAddr;
 

@@ -1,9 +1,8 @@
-//! Authenticates both sides of an IPsec tunnel with the identities and trusts of the policy: the
+//! Authenticates both peers of an IPsec tunnel with the identities and trusts of the policy, by
 //! signatures of IKE (RFC 7427).
 //!
-//! The chain of the peer gets the same checks as the chain of a TLS server: anchors, CRLs, pinned
-//! certificates and the size of keys. If the peer's certificate has an extended key usage, this
-//! usage must include serverAuth.
+//! The peer's certificate chain gets the same checks as that of a TLS server. If the certificate
+//! has an extended key usage, it must include serverAuth.
 
 use std::net::IpAddr;
 

@@ -1,16 +1,12 @@
-//! Maps the numbers of control groups (version 2) to their paths, and back. The kernel compares the
+//! Converts numbers of control groups (version 2) to paths, and back. The kernel compares the
 //! numbers; the rules of a policy contain the paths.
 //!
-//! The kernel does not reuse a number: a group that is removed and created again gets a new number.
-//! So an entry of the cache never becomes wrong.
-//!
-//! A program can make many groups, and keep sockets of groups that it has removed. Their numbers
-//! must not delay the look-ups for others. So groups near the root are read first, and a number
-//! that was not found is not searched for again for [`MISSED_TIME`]. All searches together read a
-//! limited number of groups in a second.
+//! The kernel does not reuse a number, so cached entries stay correct. A program could create many
+//! groups to make searches slow. So groups near the root are read first, a number that was not
+//! found is not searched for again for [`MISSED_TIME`], and searches are limited.
 //!
 //! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] numbers without a group, [`READ_MAX`] groups
-//! in a second, [`SLICES_MAX`] slices in a search for units.
+//! read in a second, [`SLICES_MAX`] slices in a search for units.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;

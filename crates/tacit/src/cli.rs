@@ -1,4 +1,4 @@
-//! Defines the command line of tacit: parses the arguments and calls the command that they name.
+//! Defines the command line of tacit: parses the arguments and calls the selected command.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

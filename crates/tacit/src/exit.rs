@@ -1,7 +1,7 @@
 //! Defines the exit status of commands, and prints their results and errors.
 //!
-//! Exit status: 0 success, 1 failure, 64 wrong command line, 78 wrong policy. [`crate::launch`] has
-//! the additional values of `tacit run`.
+//! Exit status: 0 success, 1 failure, 64 wrong command line, 78 wrong policy. `tacit run` has
+//! further values ([`crate::launch`]).
 
 use std::io::Write;
 use std::process::ExitCode;

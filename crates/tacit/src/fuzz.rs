@@ -1,9 +1,8 @@
-//! Provides entry points that fuzz the parsers of messages from operators, monitoring systems,
+//! Provides entry points for fuzzing the parsers of messages from operators, monitoring systems,
 //! launchers, helpers and other agents.
 //!
-//! Each function takes any bytes and must not panic. It serialises the parsed message and parses it
-//! again: both messages must be equal. This matters because an agent, its successor and a helper
-//! may have different versions.
+//! Each function accepts any bytes and must not panic. It serialises the parsed message, parses it
+//! again, and compares both. Agents and helpers of different versions exchange these messages.
 
 use std::fmt::Debug;
 use std::io::{self, Write};

@@ -1,13 +1,12 @@
-//! Contains the agent of tacit and its command line. tacit secures the connections of programs that
-//! cannot be changed, as a policy requires.
+//! Contains the agent of tacit and its command line. tacit secures the connections of programs
+//! without changing the programs, as a policy requires.
 //!
-//! In reading order: [`cli`] parses the command line and calls a command. [`agent`] starts the
-//! listeners and [`worker`]s (some of them [`engine`]s) for the [`live`] policy. [`stream`] serves
-//! connections, stage by stage. For programs of runs, [`datagram`] relays datagrams, [`dns`]
-//! answers DNS queries, and [`query`] answers queries about connections. [`packet`] moves the
-//! packets of IPsec tunnels. The crate [`tacit_tls`]
-//! implements TLS. [`ledger`] accounts for CPU time. [`control`] and [`log`] are the interface to
-//! the operator. [`workload`] is a load generator: a client and a server.
+//! In reading order: [`cli`] parses the command line. [`agent`] starts listeners and worker threads
+//! ([`worker`], [`engine`]) for the installed policy ([`live`]). [`stream`] serves connections. For
+//! programs under `tacit run`, [`datagram`] relays datagrams, [`dns`] answers DNS queries, and
+//! [`query`] answers queries about connections. [`packet`] moves packets of IPsec tunnels. The
+//! crate [`tacit_tls`] implements TLS. [`ledger`] records CPU time. [`control`] and [`log`] are the
+//! interface to the operator. [`workload`] is a load generator.
 #![forbid(unsafe_code)]
 
 pub mod cli;

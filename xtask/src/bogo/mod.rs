@@ -1,16 +1,16 @@
-//! `cargo xtask bogo`: runs BoringSSL's test runner against tacit's handshake and record layer.
+//! `cargo xtask bogo`: tests tacit's TLS with BoringSSL's test runner.
 //!
 //! ```text
 //!   sources of the runner ──go──> runner ──> bogo_shim (an example of tacit-tls), once per test
 //!   disabled.json ─────────────────^         the tests that are not run, and why
 //! ```
 //!
-//! The sources of the runner come from the checkout that the environment variable [`CHECKOUT`]
-//! names, or from the crate [`CRATE`]. cargo downloads this crate, but does not build it. The crate
-//! lacks the runner's keys, so this module generates them. Go downloads the runner's dependencies.
+//! The sources of the runner come from the directory in the environment variable [`CHECKOUT`], or
+//! from the crate [`CRATE`]. cargo downloads this crate, but does not build it. Go downloads the
+//! runner's dependencies.
 //!
-//! The runner compares alerts and data. It does not compare error messages, because they differ
-//! between libraries. Tests with options that the shim does not support are skipped and counted.
+//! The runner compares alerts and data, but not error messages. Tests with options that the shim
+//! does not support are skipped and counted.
 
 use std::fs;
 use std::path::{Path, PathBuf};

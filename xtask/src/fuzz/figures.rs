@@ -1,5 +1,5 @@
-//! Reads and writes `fuzz/coverage.toml`. The file has the number of code edges that the committed
-//! inputs of each fuzz target reach.
+//! Reads and writes `fuzz/coverage.toml`. For each fuzz target, the file has the number of code
+//! edges that its committed inputs reach.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,10 +1,8 @@
 //! Builds the program that contains all fuzz targets, with the stable compiler.
 //!
-//! Only tacit's own crates get the compiler arguments for coverage. Otherwise the numbers in
-//! `fuzz/coverage.toml` would change with each version of a library. cargo calls this program
-//! instead of the compiler ([`compile`]). This program removes the arguments when it compiles other
-//! crates. The arguments are also in cargo's flags, so that cargo rebuilds everything when they
-//! change.
+//! Only tacit's own crates are compiled with the arguments for coverage. Otherwise the numbers in
+//! `fuzz/coverage.toml` would change with each version of a library. So cargo calls this program
+//! instead of the compiler ([`compile`]), and this program removes the arguments for other crates.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;

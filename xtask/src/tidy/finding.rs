@@ -1,5 +1,4 @@
-//! Defines a finding of `cargo xtask tidy`: a rule that a file violates, with the file and the
-//! line.
+//! Defines a finding of `cargo xtask tidy`: a violation of a style rule, with its file and line.
 
 use super::source::Source;
 

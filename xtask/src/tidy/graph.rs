@@ -1,8 +1,7 @@
 //! Determines which modules of a crate use which other modules, from the paths in the source code.
 //!
-//! A module is a file. A path leads to the deepest module that exists: `crate::a::b::Type` leads to
-//! `a/b.rs` if that file exists, otherwise to `a`. A name that `a` re-exports from a child leads to
-//! the child. Tests are not examined.
+//! A module is a file. `crate::a::b::Type` leads to `a/b.rs` if that file exists, otherwise to `a`.
+//! A name that `a` re-exports from a child leads to the child. Tests are not examined.
 
 use std::collections::{BTreeMap, BTreeSet};
 

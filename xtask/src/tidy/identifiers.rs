@@ -1,4 +1,5 @@
-//! Checks that tacit-messages(7) lists the identifiers of all messages, and no others.
+//! Checks that the manual page tacit-messages(7) lists the identifiers of all messages, and no
+//! others.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: checks the style rules that no lint covers.
+//! `cargo xtask tidy`: checks style rules for which there is no lint.
 //!
-//! Each check takes the files of the repository and returns its findings. `cargo xtask tidy` prints
-//! them, and a test in this file fails if there are any.
+//! Each check gets the files of the repository, and returns its findings. A test in this file fails
+//! if there are any.
 
 use std::path::Path;
 

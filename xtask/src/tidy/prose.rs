@@ -1,5 +1,5 @@
-//! Checks documents. They contain no paths that exist only on one machine, and each has exactly one
-//! title. Each promise names a test, and the manual is complete.
+//! Checks documents: each has exactly one title, and no path that exists only on one machine. Each
+//! promise in SPECIFICATION.md names a test, and the manual is complete.
 
 use super::finding::Finding;
 use super::source::{Source, identifier, words};

@@ -1,4 +1,4 @@
-//! Checks that a public type name has one meaning in the workspace.
+//! Checks that the same public type name does not occur twice in the workspace.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Checks that the texts of the project use standard terms.
+//! Checks that the texts of the project use its standard terms (the vocabulary).
 //!
-//! These texts are comments, messages (strings outside of tests), Markdown, manual pages and
-//! scripts. Text in backticks is code and is skipped.
+//! These texts are comments, messages, Markdown, manual pages and scripts. Text in backticks is
+//! skipped.
 
 use super::finding::Finding;
 use super::source::Source;

@@ -1,8 +1,7 @@
-//! Loads the certificate revocation lists (CRLs) of a trust for the verifier.
+//! Loads the certificate revocation lists (CRLs) of a trust, and checks their dates.
 //!
-//! This module parses CRLs when they are loaded, so that a file without a CRL is reported at once.
-//! It also checks their dates. The verifier checks that a CRL was signed by the CA that issued the
-//! certificate.
+//! A file that is not a CRL is reported at once. Later, the verifier checks that each CRL was
+//! signed by the CA of the certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

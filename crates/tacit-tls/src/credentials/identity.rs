@@ -1,4 +1,4 @@
-//! Loads and checks the certificate chain and the private key of an identity.
+//! Loads and checks an identity: a certificate chain with its private key.
 
 use std::fmt;
 use std::path::Path;

@@ -2,19 +2,18 @@
 //! a trust has CA certificates and revocation lists (CRLs).
 //!
 //! ```text
-//!   cert.pem, key.pem -> load_identity -> LoadedIdentity   who tacit is
+//!   cert.pem, key.pem -> load_identity -> LoadedIdentity   the certificate of tacit
 //!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      the CAs that tacit trusts
 //! ```
 //!
-//! Credentials that cannot work are reported as errors when they are loaded, before any connection
-//! is opened. Examples are a missing key, a key that other users can read, and an expired
-//! certificate. Credentials that will probably not work cause warnings. Only rustls holds a private
-//! key, in this process or in a [signer](crate::signer). No message contains a byte of a private
-//! key.
+//! Errors are reported when the files are loaded, before any connection is opened. Examples are a
+//! missing key, a key that other users can read, and an expired certificate. A private key is only
+//! in rustls, in this process or in a [signer](crate::signer) process. No message contains a byte
+//! of it.
 //!
-//! The caller loads again when one of the files has changed
-//! ([`FileStamp`](crate::files::FileStamp)), and keeps the old credentials if loading fails. Not
-//! supported: passphrases, keys in hardware, downloading CRLs.
+//! The caller loads the files again when one has changed ([`FileStamp`](crate::files::FileStamp)).
+//! If this fails, it keeps the old credentials. Not supported: passphrases, keys in hardware,
+//! downloading CRLs.
 
 mod crls;
 mod error;

@@ -1,5 +1,5 @@
-//! Loads a certificate chain and its private key. The key stays in the process that [`KeyProvider`]
-//! selects: this process or the signer.
+//! Loads a certificate chain and its private key. The key stays in this process or in the signer (a
+//! process that only signs), as [`KeyProvider`] selects.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! Verifies that a certificate chain leads to a trust anchor. It calls the TLS library, and adds
-//! checks that the library omits.
+//! Verifies that a certificate chain leads to a trusted CA (an anchor). The TLS library does most
+//! of the work.
 //!
 //! The library checks signatures, validity, basic constraints, name constraints, extended key usage
-//! and revocation. For each path that the library finds, this module also checks keyUsage (RFC 5280
-//! sections 6.1 and 4.2.1.3) and whether the anchor has expired. Before it builds a path, it checks
-//! that the leaf is a [pinned](super::pinned) certificate, if the trust pins any.
+//! and revocation. This module also checks keyUsage (RFC 5280 sections 6.1 and 4.2.1.3), and
+//! whether the anchor has expired. If the trust pins certificates, it first checks that the peer's
+//! certificate is [pinned](super::pinned).
 
 use std::cell::RefCell;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Checks pinned certificates: the peer's own certificate must equal one of them, byte for byte.
+//! Checks pinned certificates. If a trust pins certificates, the peer's own certificate must be one
+//! of them.
 //!
 //! ```text
 //!   `ca`   `pinned`   the peer is trusted if
@@ -7,9 +8,8 @@
 //!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
 //! ```
 //!
-//! Two certificates are equal only if all bytes are equal. A certificate with the name or the key
-//! of a pinned certificate is not pinned. A certificate that a pinned certificate issued is not
-//! pinned either. The handshake itself checks that the type and size of the key are accepted.
+//! All bytes of the two certificates must be equal. So another certificate with the same name or
+//! key is not pinned. A certificate that a pinned CA certificate has issued is not pinned either.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Loads trusts: trust anchors from PEM files or the system's bundle, CRLs, and pinned
+//! Loads trusts: CA certificates from PEM files or from the system's bundle, CRLs, and pinned
 //! certificates.
 
 use std::path::{Path, PathBuf};

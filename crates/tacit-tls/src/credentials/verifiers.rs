@@ -1,7 +1,7 @@
-//! Stores the verifier of a trust, so that all rules with this trust share it.
+//! Creates the certificate verifier of a trust when it is first needed, and shares it between all
+//! rules with this trust.
 //!
-//! The verifier is created when it is first needed. Sharing it saves memory, because each verifier
-//! holds all revocation lists (CRLs) of the trust.
+//! Sharing saves memory, because each verifier holds all revocation lists (CRLs) of the trust.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,4 @@
-//! Explains in words what a TLS alert from the peer means, and what the operator can do.
+//! Explains the meaning of a TLS alert from the peer, and what the operator can do.
 
 use rustls::AlertDescription as Alert;
 

@@ -1,4 +1,4 @@
-//! Defines the description of a failed handshake: what kind of failure it is, who has to act, and
+//! Defines the description of a failed handshake: the kind of failure, which side must act, and
 //! what to do.
 
 use std::fmt;

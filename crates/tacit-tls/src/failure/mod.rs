@@ -1,11 +1,10 @@
-//! Explains in one line why a handshake failed: who has to act, and what to do.
+//! Explains in one line why a handshake failed, which side must act, and what to do.
 //!
-//! The errors of the TLS library describe states of the protocol. Operators need to know whether
-//! the peer, this host, the policy or the network is at fault. Each failure has a `kind` for
-//! counters and logs.
+//! Errors of the TLS library describe the protocol. Operators need to know whether the cause is the
+//! peer, this host, the policy or the network. Each failure has a `kind` for counters and logs.
 //!
-//! Obsolete versions and other protocols are recognised by the first bytes that the peer sent. This
-//! happens only after the handshake has failed, so it does not delay or decide a handshake.
+//! If a handshake fails, the first bytes of the peer show whether it used an obsolete version of
+//! TLS or another protocol.
 
 mod alert;
 mod describe;

@@ -1,9 +1,8 @@
-//! Runs one handshake without I/O, and returns a [`Session`].
+//! Runs one TLS handshake without I/O, and returns a [`Session`].
 //!
-//! The TLS library runs only the handshake. When the handshake is complete, this module takes the
-//! secrets out of the library's connection object and drops the object. A client keeps the part of
-//! the object that receives session tickets. A [`Session`] encrypts and decrypts the records of the
-//! connection from then on.
+//! The TLS library runs only the handshake. Then this module takes the secrets out of the library's
+//! connection object, and drops the object. The [`Session`] encrypts and decrypts the records. A
+//! client keeps a part of the object, to receive session tickets.
 
 use std::net::IpAddr;
 use std::ops::Range;

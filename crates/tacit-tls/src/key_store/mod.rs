@@ -1,5 +1,5 @@
-//! Stores the private keys in the signer process. Reads keys from files, and signs only messages of
-//! TLS handshakes with them.
+//! Stores the private keys in the signer, a separate process. Reads keys from files, and signs
+//! messages of TLS and IKE handshakes with them, but nothing else.
 
 use std::collections::HashMap;
 use std::path::Path;

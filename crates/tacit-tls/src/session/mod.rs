@@ -1,8 +1,8 @@
-//! Runs one TLS connection after its handshake. Converts bytes to records and back, and handles the
-//! TLS messages that follow the handshake: tickets, key updates and alerts.
+//! Runs a TLS connection after its handshake: converts bytes to records and back. Also handles
+//! tickets, key updates and alerts.
 //!
-//! It does no I/O: the relay reads and writes, and the session works on the relay's buffers in
-//! place.
+//! It does no I/O. The caller (the relay) reads and writes, and the session changes the caller's
+//! buffers in place.
 //!
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer
@@ -10,9 +10,8 @@
 //!                          └─ seal_due seals the pending reply, before the next data
 //! ```
 //!
-//! Limits: [`MESSAGE_BYTES_MAX`] for a handshake message; [`IDLE_MESSAGES_MAX`] messages without
-//! data between them; one pending reply, even if the peer has requested several. Not supported:
-//! 0-RTT, renegotiation and post-handshake client certificates.
+//! Limits: [`MESSAGE_BYTES_MAX`] for a handshake message; [`IDLE_MESSAGES_MAX`] messages in a row
+//! without data. Not supported: 0-RTT, renegotiation and post-handshake client certificates.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Recognises the messages that the signer may sign: the messages of TLS handshakes and of IKE that
-//! prove possession of a key.
+//! Recognises the messages that the signer may sign. They prove possession of a private key in a
+//! TLS or IKE handshake.
 //!
 //! ```text
 //! TLS 1.3  CertificateVerify   64 spaces, a context string, 0, the transcript's hash
@@ -8,8 +8,7 @@
 //! IKEv2    AUTH                the first message, the nonce of the peer, the MAC of the identity
 //! ```
 //!
-//! The signer refuses to sign anything else, such as a certificate, a certificate request or a
-//! message of another protocol.
+//! The signer refuses all other messages, such as certificates and certificate requests.
 
 /// The beginning of a message that is signed in TLS 1.3 (RFC 8446 section 4.4.3).
 const PADDING: [u8; 64] = [0x20; 64];

@@ -4,7 +4,7 @@
 //! control   JSON    Load {paths, generation}    ──>   Loaded {chain, schemes}, or an error
 //!                   Forget {name}               ──>
 //!                   Confine {paths}             ──>   done, or an error
-//!                   Channel, with two pipes     ──>   starts a thread that signs requests from one
+//!                   Channel, with two pipes     ──>   starts a thread that answers requests
 //! channel   bytes   name, scheme, message       ──>   CPU time; 0, signature or 1, error
 //! ```
 

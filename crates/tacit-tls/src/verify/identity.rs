@@ -1,8 +1,7 @@
-//! Determines the identity of a client from its certificate and the map of the rule.
+//! Determines the identity of a client, from its certificate and the identity map of the rule.
 //!
-//! The agent does this after a full or resumed handshake: only then has the client proved that it
-//! holds the key. The map may also need the address of the client, which only the connection knows.
-//! A certificate that is not trusted gives no identity, and no map is evaluated.
+//! This is done after a full or resumed handshake, because only then the client has proved that it
+//! holds the key. A certificate that is not trusted gives no identity.
 
 use std::net::IpAddr;
 use std::sync::Arc;

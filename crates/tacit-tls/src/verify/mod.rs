@@ -8,22 +8,20 @@
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
 //! ```
 //!
-//! All connections of a rule share one `ServerCheck` or `ClientCheck`. The module `outcome` passes
-//! the result of a check to the handshake.
+//! All connections of a rule share one `ServerCheck` or `ClientCheck`.
 //!
-//! A resumed session has no certificate check in its handshake, although the chain may have expired
-//! or the trust may have changed since. So the function `recheck` checks the stored chain again,
-//! and `allows` decides whether the connection is allowed.
+//! The handshake of a resumed session has no certificates, although they may have expired
+//! meanwhile. So the function `recheck` checks the stored chain again, and `allows` decides whether
+//! the connection is allowed.
 //!
-//! A chain in the cache is not verified again ([`ChainCache`]).
+//! A chain in the cache ([`ChainCache`]) is not verified again.
 //!
-//! A rule may accept a certificate that failed its check (`preferred`, `none`). Even then the peer
-//! must prove that it holds the key of the certificate. This proof is not accepted with X.509 v1
-//! certificates and RSA keys below 2048 bits, so they are rejected at every level.
+//! A rule may accept a certificate that failed its check. Even then the peer must prove that it
+//! holds the key. X.509 v1 certificates and RSA keys below 2048 bits are always rejected, because
+//! this proof is not accepted with them.
 //!
-//! If the trust has CRLs, every certificate of a chain is looked up in them. If no current CRL
-//! covers a certificate, the check rejects the certificate, or accepts it with a report, as the
-//! trust's settings require. OCSP is not supported.
+//! If the trust has CRLs, every certificate of a chain is looked up in them. If there is no current
+//! CRL for a certificate, the trust's settings decide. OCSP is not supported.
 
 mod chain_cache;
 mod client;

@@ -1,4 +1,4 @@
-//! Verifies the handshake signature by which a peer proves that it holds the private key of its
+//! Verifies the handshake signature of a peer. It proves that the peer holds the private key of its
 //! certificate.
 
 use rustls::client::danger::HandshakeSignatureValid;

@@ -1,4 +1,5 @@
-//! The programs of the measurement: a server, a stream, and sessions of requests.
+//! Runs the load of the example `packet_path`: a server, a client that sends a stream, and clients
+//! that exchange requests and replies.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,13 +1,14 @@
-//! Measures the packet path beside a plain connection and beside kernel-libipsec of strongSwan.
+//! Measures the cost of an IPsec tunnel of tacit. For comparison, measures a plain connection and
+//! kernel-libipsec of strongSwan.
 //!
 //! ```text
 //! cargo run --release -p tacit --example packet_path -- --rounds 3
 //! ```
 //!
-//! Two namespaces are joined by a pair of interfaces. Each round measures all candidates: one
-//! stream, ten sessions of 100 bytes, one session. CPU time is that of the programs and of both
-//! ends of the data path. Keys are made by hand; libipsec negotiates them and is skipped if it is
-//! missing (`scripts/install-deps.sh` installs it). It needs neither root nor a network.
+//! Each round measures all three with one stream, with ten sessions of 100-byte messages, and with
+//! one session. CPU time is that of the load programs and of both ends of the tunnel. libipsec is
+//! skipped if it is not installed (`scripts/install-deps.sh`). The example uses namespaces, and
+//! needs neither root nor a network.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! Answers the requests that the agent receives on its control socket: displays, reload, drain,
-//! restart, close of connections, and hand-over of sockets to a successor.
+//! Answers requests to the agent on its control socket: displays, reload, drain, restart, closing
+//! connections, and handing sockets over to a successor.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Starts and ends the capture of the host's own traffic in the agent. The agent treats the host as
-//! a run that has no launcher.
+//! Starts and ends the capture of the host's own traffic (`tacit agent --host`). The agent treats
+//! the host like a program under `tacit run`, but without a launcher.
 
 use std::io;
 use std::os::fd::AsFd;

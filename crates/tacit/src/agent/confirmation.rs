@@ -1,5 +1,5 @@
-//! Installs the previous policy again if the operator does not confirm a new one in time. Without
-//! this, an operator who works over the network could lose the connection to the host.
+//! Installs the previous policy again if the operator does not confirm a new policy in time. So an
+//! operator who works over the network cannot lose the connection to the host permanently.
 //!
 //! ```text
 //!   none ── install with --confirm ──> waiting ── tacit confirm ──> none
@@ -9,9 +9,8 @@
 //!                                     returning ── installed ──> none
 //! ```
 //!
-//! While a policy waits for its confirmation, another policy with `--confirm` may replace it.
-//! Without a confirmation, the agent returns to the policy that was installed before the first of
-//! these. The caller provides the current time.
+//! While one policy waits for its confirmation, another policy with `--confirm` may replace it. If
+//! the operator confirms neither, the agent returns to the policy that was installed before both.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Lists the sockets of a captured host at intervals, and counts their flows by kind of protection.
+//! Lists the sockets of a captured host at intervals, and counts their flows by kind of protection,
+//! such as TLS or clear.
 //!
 //! ```text
 //!   helper: sockets and their owners ─┐
@@ -6,7 +7,7 @@
 //!   rules ────────────────────────────┘
 //! ```
 //!
-//! A flow that begins and ends between two lists is not counted.
+//! Flows that begin and end between two lists are not counted.
 
 use std::collections::HashMap;
 use std::io;

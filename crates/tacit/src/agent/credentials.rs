@@ -1,5 +1,5 @@
-//! Holds the certificates, keys and CRLs of the installed policy, and reports files that cannot be
-//! loaded and certificates that expire soon.
+//! Stores the certificates, keys and CRLs of the installed policy. Reports files that cannot be
+//! loaded, and certificates that expire soon.
 
 use std::sync::Arc;
 

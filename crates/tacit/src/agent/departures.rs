@@ -1,4 +1,5 @@
-//! Hands runs over from this agent to its successor, and takes over the runs of its predecessor.
+//! Hands the runs of this agent over to its successor, and takes over the runs of its predecessor.
+//! A run is a program under `tacit run`.
 
 use serde_json::json;
 

@@ -1,9 +1,7 @@
 //! Logs certificates and CRLs that expire soon or have expired: when they are loaded, and then once
 //! a day.
 //!
-//! An expired certificate stays in use until its file is replaced. To remove the certificate would
-//! protect no connection, because peers reject an expired certificate. `tacit check`, `tacit show
-//! identities` and the metrics report expiry too.
+//! An expired certificate stays in use until its file is replaced. Peers reject it anyway.
 
 use std::collections::HashMap;
 

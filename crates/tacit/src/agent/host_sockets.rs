@@ -1,4 +1,5 @@
-//! Gets the agent's sockets from a helper that installs the packet rules of a host.
+//! Requests the agent's sockets for a captured host from the helper, the process that installs the
+//! packet rules.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,10 +1,10 @@
-//! Listens on the outside addresses through which clients connect to servers in a run.
+//! Listens on outside addresses for clients of servers under `tacit run`.
 //!
-//! The agent binds such an address when the run begins and keeps it until the run ends. The agent
-//! listens only while a program of the run listens on the rule's `local-ports`. Otherwise the
-//! kernel refuses connections, as for any port without a listener.
+//! The agent binds an address when the run begins. It listens on the address only while a program
+//! of the run listens on the rule's `local-ports`. Otherwise the kernel refuses connections, as for
+//! any port without a listener.
 //!
-//! If several runs of an agent need the same address, it belongs to the first of these runs.
+//! If several runs of an agent need the same address, the first of them gets it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -1,4 +1,4 @@
-//! Collects the limits of a running agent for `tacit show limits`, and how much of each is used.
+//! Collects the limits of a running agent, and their current use, for `tacit show limits`.
 
 use tacit_core::audited::AUDITED_FLOWS_MAX;
 use tacit_core::coverage::{COVERAGE_FLOWS_MAX, COVERAGE_SOCKETS_MAX};

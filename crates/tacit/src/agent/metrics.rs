@@ -1,4 +1,4 @@
-//! Opens the socket for metrics, and answers the requests of monitoring systems.
+//! Opens the socket for metrics, and answers requests of monitoring systems on it.
 
 use std::sync::Arc;
 

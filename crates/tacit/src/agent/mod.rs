@@ -1,5 +1,5 @@
-//! Runs the agent. It starts workers and listeners for the installed policy, then handles requests
-//! of the operator, signals and changed files until the agent ends.
+//! Runs the agent: starts workers and listeners for the installed policy. Then handles operators'
+//! requests, signals and changed files, until the agent ends.
 //!
 //! ```text
 //!   control (this thread)            data-0 … data-N
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The control thread never blocks a data worker: a new policy replaces the old one atomically, and
-//! displays read snapshots.
+//! displays read copies of the counters.
 
 mod answer;
 mod captured_host;

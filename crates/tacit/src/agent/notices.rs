@@ -1,9 +1,9 @@
-//! Receives the reports that the helper of a run sends, and logs them. A report is about a socket
-//! that a program was not allowed to create, or about a file that cannot be hidden. Refused sockets
-//! are also recorded for `tacit show refused`.
+//! Receives reports from the helper of a run (the process that acts inside the run's namespaces),
+//! and logs them. A helper reports sockets that a program was not allowed to create, and files that
+//! cannot be hidden.
 //!
-//! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`], so that a
-//! malicious helper of another user cannot keep the control thread busy.
+//! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`]. So a malicious
+//! helper of another user cannot keep the control thread busy.
 
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Decides when the agent checks all open connections again. The check finds peers that are no
-//! longer trusted, and connections that are too old or idle. `session/recheck.rs` implements the
-//! check.
+//! longer trusted, and connections that are too old or too long idle (`session/recheck.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;

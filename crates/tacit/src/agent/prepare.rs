@@ -1,8 +1,8 @@
-//! Reads and checks a new policy or changed files on a separate thread, because that can take long.
-//! This module installs nothing.
+//! Reads and checks a new policy or changed files, on a separate thread because this can take long.
+//! It does not install them.
 //!
 //! A reload cannot change `[agent]`, `[engine]`, `mark` of `[host]` and most of `[limits]`. The old
-//! values stay in force, and displays show them, until `tacit restart` starts another agent.
+//! values remain until `tacit restart` starts another agent.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Installs a new policy or changed files in a running agent. A policy is installed completely or
-//! not at all. If a file cannot be loaded, its old content stays in use.
+//! not at all. If a file cannot be loaded, the agent keeps its old content.
 //!
 //! ```text
 //!   control                                       a thread of its own
@@ -8,11 +8,9 @@
 //! ```
 //!
 //! The control thread continues its other work during a preparation. Only one change is prepared at
-//! a time, so each change applies to the policy that is installed. Requests that arrive during a
-//! preparation wait for its end. Then one further reload answers all of them.
+//! a time. Requests that arrive meanwhile wait, and one further reload answers all of them.
 //!
-//! Limit: at most [`WAITING_MAX`] requests wait. New listeners are opened by the control thread
-//! itself.
+//! Limit: at most [`WAITING_MAX`] requests wait.
 
 use std::future::pending;
 use std::ops::ControlFlow;

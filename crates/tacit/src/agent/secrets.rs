@@ -1,9 +1,9 @@
-//! Lists the files that are hidden from programs of runs: the policy file, private keys, keys that
-//! are shared with peers of tunnels, and the files of trusts.
+//! Lists the files that are hidden from programs under `tacit run`: the policy, private keys, keys
+//! that are shared with peers of tunnels, and the files of trusts.
 //!
 //! Files that the distribution installs for all users stay readable. A directory is hidden as a
-//! whole if only its owner may read it and it contains only files to hide. Files
-//! that are created in such a directory later are hidden too.
+//! whole if only its owner may read it and it contains only such files. Then new files in it are
+//! hidden too.
 //!
 //! Limit: a directory with more than `ENTRIES_MAX` entries is not hidden as a whole.
 

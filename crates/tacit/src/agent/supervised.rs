@@ -1,5 +1,5 @@
-//! Exchanges messages with the agent's supervisor, from the side of the agent. The agent receives
-//! the secret that authenticates successors, reports that it is ready, and requests a restart.
+//! Implements the agent's end of the channel to its supervisor. The agent receives a secret that
+//! authenticates its successors, reports that it is ready, and requests a restart.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,26 +1,23 @@
-//! Runs the supervisor, the parent process of an agent. It only starts agents.
+//! Runs the supervisor: the parent process of an agent, which starts the agent and its successors.
 //!
-//! An agent gives up the right to start programs. The supervisor keeps this right. When the agent
-//! requests it, the supervisor starts a successor: another agent that takes over. The successor
-//! runs a newer version if the program file was replaced. The supervisor holds no keys, reads no
-//! policy and opens no port. It forwards signals to the newest agent, and returns the exit status
-//! of the last one.
+//! An agent in its sandbox cannot start programs. When it requests a restart, the supervisor starts
+//! a successor, from the current program file. The supervisor holds no keys, reads no policy and
+//! opens no port. It forwards signals to the newest agent, and returns the exit status of the last
+//! one.
 //!
 //! ```text
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
 //! ```
 //!
-//! The supervisor of a private agent (an agent for one run) is a fork of the launcher. Its first
-//! agent is a fork of the supervisor. Neither executes a program file, because that takes longer.
-//! This supervisor ignores signals. It ends after its agents, and the agents end with the run.
+//! The supervisor of a private agent (an agent for one run) is a fork of the launcher `tacit run`.
+//! It ignores signals, and ends after its agents. The agents end with the run.
 //!
-//! If an agent crashes, the supervisor starts another one after a second. The connections of the
-//! crashed agent are lost, and new ones are refused until the next agent listens. After
-//! `CRASHES_MAX` crashes in a minute the supervisor ends. If another process kills the agent, the
-//! supervisor ends too: the operator or the service manager decides what to do.
+//! If an agent crashes, its connections are lost, and the supervisor starts another agent after a
+//! second. After `CRASHES_MAX` crashes in a minute, the supervisor ends. It also ends if another
+//! process kills the agent.
 //!
-//! If the supervisor is killed, the agent continues to serve and to handle requests, but it cannot
-//! be restarted. `tacit agent --no-supervisor` runs without a supervisor.
+//! If the supervisor is killed, the agent continues, but cannot be restarted. `tacit agent
+//! --no-supervisor` runs without a supervisor.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

@@ -1,19 +1,19 @@
-//! Takes over listening sockets from the predecessor of this agent (the agent that it replaces), or
-//! from systemd.
+//! Takes over listening sockets from the agent that this agent replaces (the predecessor), or from
+//! systemd.
 //!
 //! ```text
 //!   successor                         predecessor
-//!   TakeOver ───────────────────────> addresses of its listening sockets,
+//!   TakeOver ───────────────────────> sends the addresses of its listening sockets,
 //!            <─────────────────────── then the sockets, one in each message
 //!   (opens missing sockets, serves)
-//!   ClearAccess  ───────────────────> which clients may no longer be in clear
+//!   ClearAccess  ───────────────────> sends which clients must use TLS
 //!   Release  ───────────────────────> stops accepting, serves open connections to their end
 //!            <─────────────────────── runs, then their sockets, one in each message
 //! ```
 //!
 //! Until `Release` both agents accept, so that no connection is refused. If the successor fails
-//! before `Release`, the predecessor continues unchanged. Runs are handed over at `Release`;
-//! connections and datagrams that arrive during the hand-over wait in their sockets.
+//! before `Release`, the predecessor continues. Runs (programs under `tacit run`) are handed over
+//! at `Release`.
 
 use std::collections::BTreeMap;
 use std::io;

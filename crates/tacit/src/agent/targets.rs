@@ -1,7 +1,5 @@
-//! Asks the agent that this agent replaces which targets are down.
-//!
-//! Without this information, the new agent would try targets that do not answer, and delay its
-//! first connections.
+//! Asks the predecessor, the agent that this agent replaces, which targets are down. So the first
+//! connections are not delayed by targets that do not answer.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

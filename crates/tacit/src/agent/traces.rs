@@ -1,4 +1,4 @@
-//! Starts, lists and ends traces (`tacit trace`) for the agent.
+//! Starts, lists and ends traces (`tacit trace`), which record the bytes or keys of connections.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Starts the IKE driver when the first run needs a tunnel. Gives the driver the TUN devices of
-//! runs and the installed policy.
+//! Starts the thread that runs IKE, when the first run needs an IPsec tunnel. Passes it the TUN
+//! devices of runs and the installed policy.
 
 use std::sync::Arc;
 

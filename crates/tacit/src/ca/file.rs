@@ -1,9 +1,8 @@
 //! Writes certificates and keys atomically, and private keys with mode 0600 from the start.
 //!
-//! A file is created with its final mode under a hidden temporary name in the same directory, and
-//! synced to disk. Then it gets its final name. For a new file, this module makes a hard link: the
-//! kernel refuses to make a link if the name exists. For a file that replaces another one, this
-//! module renames the temporary file.
+//! A file is first written under a hidden temporary name in the same directory. When it is
+//! complete, it gets its final name. A new file never replaces an existing one: it gets its name by
+//! a hard link, which fails if the name exists.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -6,14 +6,13 @@
 //! tacit ca show            lists the certificates in the directory with their expiry dates
 //! ```
 //!
-//! A directory has one CA. Its certificate is self-signed, with an ECDSA P-256 key, and may sign
-//! end-entity certificates but no other CA. The CA's key stays in the directory. Key files are
-//! created with mode 0600, and get their final names only when they are complete.
+//! A directory has one CA. Its certificate is self-signed, with an ECDSA P-256 key, and cannot sign
+//! other CAs. The CA's key stays in the directory. Key files have mode 0600 from the start.
 //!
 //! Limits: [`DAYS_MAX`] days of validity. A certificate expires no later than its CA.
 //!
-//! `tacit ca` does not support revocation, encrypted keys, hardware keys, ACME or intermediate CAs.
-//! The agent accepts certificates of any CA, including CAs with these features.
+//! Not supported: revocation, encrypted keys, hardware keys, ACME and intermediate CAs. The agent
+//! also accepts certificates of other CAs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,7 @@
-//! Parses and checks the names of certificates on the command line of `tacit ca`.
+//! Parses and checks the certificate names on the command line of `tacit ca`.
 //!
-//! The name of a certificate is also its common name, a subject alternative name and a file name.
-//! With some characters replaced, it is a table name in the policy. The name must be valid for all
-//! four uses.
+//! A name is used as common name, as subject alternative name and as file name. With some
+//! characters replaced, it is also a table name in the policy. It must be valid for all four uses.
 
 use std::fmt;
 use std::net::IpAddr;

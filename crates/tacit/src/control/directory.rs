@@ -1,8 +1,8 @@
 //! Creates and checks the private directory for the control socket of a user without
 //! `$XDG_RUNTIME_DIR`.
 //!
-//! The private directory is in the directory for temporary files, where every user can create
-//! files. So the agent and its clients check that no other user can have created the socket.
+//! The directory is in the directory for temporary files, where every user can create files. So the
+//! agent and its clients check that no other user has created it.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -1,9 +1,8 @@
 //! Implements the control socket, through which the commands of tacit send requests to a running
 //! agent.
 //!
-//! The control socket is a UNIX socket that only its owner and root may use. A client sends a
-//! request as one line of JSON, and the agent answers with one line of JSON. Displays read
-//! snapshots and never delay a connection.
+//! The control socket is a UNIX socket that only its owner and root may use. Request and answer are
+//! one line of JSON each. An answer never delays a connection.
 
 pub mod client;
 pub mod clients;

@@ -1,8 +1,8 @@
-//! Defines the secret by which a new agent proves to the running agent that the supervisor has
+//! Defines the secret with which a new agent proves to the running agent that the supervisor has
 //! started it.
 //!
-//! The supervisor generates the secret and sends it to each agent that it starts, over its channel
-//! to that agent. The secret is never in a file, an argument or an environment variable.
+//! The supervisor generates the secret, and sends it to each agent over a private channel. The
+//! secret is never in a file, an argument or an environment variable.
 
 use std::fmt::{self, Write as _};
 use std::io;

@@ -1,5 +1,5 @@
-//! Serves the control socket in the agent: accepts clients, checks who they are, and passes their
-//! requests on.
+//! Serves the control socket in the agent: accepts clients, checks their user IDs, and passes their
+//! requests to the agent.
 
 use std::cell::Cell;
 use std::fmt;

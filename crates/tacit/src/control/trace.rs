@@ -1,18 +1,18 @@
 //! Handles a `tacit trace` request in the agent. Checks whether the client may trace these
-//! connections, and receives the descriptors of the files that the command opens.
+//! connections, and receives descriptors of the files for the trace.
 //!
 //! ```text
 //!   command ── request ──────────────> checks
-//!           <── how many descriptors ─
+//!           <── number of files ──────
 //!           ── descriptors ──────────> starts the trace
 //!           <── started ──────────────
-//!           ── end of file ──────────> ends the trace; the end of its time also does
+//!           ── end of file ──────────> ends the trace, unless its time is over earlier
 //!           <── report ───────────────
 //! ```
 //!
-//! The command opens the files after the checks, so a refused trace leaves no files. The agent
-//! checks again when it has received the descriptors, because a new policy may have been installed
-//! in the meantime.
+//! The command `tacit trace` opens the files after the checks, so a refused trace leaves no files.
+//! The agent checks again when it has received the descriptors, because the policy may have
+//! changed.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Formats the CPUs of `tacit show cpus`: as JSON (serialisable types) and as tables.
+//! Formats `tacit show cpus` as JSON and as tables.
 
 use serde::Serialize;
 

@@ -1,6 +1,7 @@
-//! Determines which instructions for AES and SHA a CPU has, and which of them the TLS library uses.
-//! At its start, AWS-LC chooses its code by the features of the CPU. This module repeats the
-//! conditions from the sources of AWS-LC, in the version that `Cargo.lock` names.
+//! Determines which AES and SHA instructions a CPU has, and which of them the TLS library uses.
+//!
+//! The library (AWS-LC) chooses its code by the features of the CPU. This module repeats the
+//! conditions from the sources of AWS-LC, in the version in `Cargo.lock`.
 
 use super::display::InstructionDisplay;
 

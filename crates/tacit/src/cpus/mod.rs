@@ -1,6 +1,5 @@
-//! `tacit show cpus`: shows for each CPU which threads use it, how busy it is and how long threads
-//! wait for it. It also shows the CPU's instructions for AES and SHA, and the speed of each cipher
-//! suite.
+//! `tacit show cpus`: shows for each CPU which threads use it, how busy it is, and how long threads
+//! wait for it. Also shows the CPU's AES and SHA instructions, and the speed of each cipher suite.
 //!
 //! ```text
 //!   agent: engines, workers, runs by CPU ─┐
@@ -8,12 +7,11 @@
 //!   instructions.rs, speed.rs ────────────┘   (tacit doctor uses these two as well)
 //! ```
 //!
-//! The agent's part is a snapshot. The process of the command reads the kernel's counters in
-//! `/proc`, and measures the cipher suites. The agent cannot do this: its sandbox prevents it from
-//! opening these files, and its threads must not be delayed.
+//! The command itself reads the kernel's counters in `/proc` and measures the cipher suites. The
+//! agent could not do this in its sandbox, and its threads must not be delayed.
 //!
-//! Limits: the time between the two readings is `INTERVAL_DEFAULT` unless the user sets another
-//! one; the measurement of each suite takes `speed::TRIAL_TIME`.
+//! The time between the two readings is `INTERVAL_DEFAULT` unless the user sets another one. The
+//! measurement of each suite takes `speed::TRIAL_TIME`.
 
 mod display;
 mod instructions;

@@ -1,4 +1,5 @@
-//! Relays answers to a UDP flow that come from another address or port than the flow's destination.
+//! Relays answers to a UDP flow that come from another address or port than that of the
+//! destination.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,22 +1,18 @@
-//! Stores the other sources that answer a UDP flow: addresses and ports that differ from the
-//! destination (the *answerers*).
+//! Stores the *answerers* of a UDP flow: addresses and ports that answer the program, but are not
+//! the destination of the flow.
 //!
 //! ```text
 //!   program ──> 10.9.8.7:69    flow's socket ────┐
 //!           <── 10.9.8.7:4711  its answerer's ───┴── dialled socket <── 10.9.8.7:4711
 //! ```
 //!
-//! For example, a TFTP server answers from another port. If the rule has `answers = "any"`, answers
-//! may also come from other addresses. For each such source, the agent has a socket inside the run,
-//! bound to the address of the source. Datagrams that the program sends to the source arrive at
-//! this socket. The agent sends these datagrams from the flow's outside socket, so that the source
-//! gets all datagrams of the flow from the same port. A source that a rule denies gets no socket.
-//! If the program has connected its socket, the kernel drops datagrams from other sources, as it
-//! does outside a run.
+//! For example, a TFTP server answers from another port. With `answers = "any"` in the rule,
+//! answers may also come from other addresses. For each answerer, the agent has a socket inside the
+//! run with the answerer's address. If the program sends to that address, the agent forwards the
+//! datagrams from the flow's outside socket. An answerer that a rule denies gets no socket.
 //!
-//! Limits: [`ANSWERERS_MAX`] sources for each flow. A source is removed after [`SILENT_MAX`]
-//! without a datagram. While the socket of a source is created, at most [`EARLY_BYTES_MAX`] wait
-//! for it.
+//! Limits: [`ANSWERERS_MAX`] answerers for each flow; [`SILENT_MAX`] without a datagram, then the
+//! answerer is removed; [`EARLY_BYTES_MAX`] that wait while a socket is created.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Sends ICMP errors to the program of a run when one of its datagrams cannot be delivered.
+//! Sends an ICMP error to a program under `tacit run` if its datagram cannot be delivered.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Relays the datagrams of runs. Each flow has a socket inside the run, which is bound to the
-//! destination's address (spoofed source), and a socket outside.
+//! Relays UDP datagrams of programs under `tacit run`. Each flow has one socket inside the run's
+//! network namespace and one outside. The socket inside has the address of the destination.
 //!
 //! ```text
 //!            receiver ── first datagrams of a flow ──┐
@@ -7,25 +7,24 @@
 //!            spoofed socket ─── all later ones ──────┘ <─┘ replies, ICMP errors
 //! ```
 //!
-//! The receiver reads captured datagrams with their destinations. A flow begins with its first
-//! datagram, if a rule permits it. From then on the kernel delivers the program's datagrams to the
-//! flow's own socket inside. The flow first sends the datagrams that the receiver has already read.
-//! Both sides see real addresses: the destination sees this host, the program sees the destination.
+//! The receiver reads the first datagrams of a flow, with their destination. If a rule permits the
+//! flow, the agent creates both sockets. Then the kernel delivers later datagrams to the flow's own
+//! socket. The program sees the address of the destination, and the destination sees the address of
+//! this host.
 //!
-//! An ICMP error from outside is sent to the program inside. If the policy rejects a datagram, the
-//! program gets "port unreachable". Broadcast and multicast datagrams are dropped. Datagrams to
-//! port 53 go to the name service (`dns`).
+//! The program gets ICMP errors from outside, and "port unreachable" if the policy rejects a
+//! datagram. Broadcast and multicast datagrams are dropped. Datagrams to port 53 go to the module
+//! `dns`.
 //!
-//! A flow follows the policy: after a reload, its next datagram is decided again. A flow ends after
+//! After a reload, the policy decides again about the next datagram of a flow. A flow ends after
 //! the idle times of `tacit_core::datagram`, with its run, or when the program closes its socket.
 //!
-//! A datagram that is larger than the host's link MTU is sent in fragments. If a link on the path
-//! has a smaller MTU, the program gets the ICMP error.
+//! A datagram that exceeds the host's MTU is sent in fragments. If it exceeds the MTU of the path,
+//! the program gets the ICMP error.
 //!
-//! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that has
-//! been idle for the longest. Each flow counts as a connection of the agent. At most
-//! [`EARLY_BYTES_MAX`] wait while the owner of a flow is looked up. Dropped datagrams are counted
-//! and logged.
+//! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that was
+//! idle for the longest. Each flow counts as a connection of the agent. At most [`EARLY_BYTES_MAX`]
+//! wait while the owner of a flow is looked up.
 
 mod answer;
 mod answerers;

@@ -1,4 +1,5 @@
-//! Receives the captured datagrams of a run, and finds or starts the UDP flow of each.
+//! Receives the captured datagrams of a run, and passes each to its UDP flow. Starts a flow if
+//! there is none.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! Defines the sockets that receive the captured datagrams of a run, and the state of the run's UDP
-//! flows that all threads share.
+//! Defines the sockets that receive the captured datagrams of a run, and the table of its UDP
+//! flows, which all threads share.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

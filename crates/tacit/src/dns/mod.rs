@@ -1,23 +1,22 @@
-//! Answers the DNS queries of runs: forwards them to the host's resolvers, and records the
-//! addresses of each name. The module `of_host` handles the differences for a captured host.
+//! Answers the DNS queries of programs under `tacit run`: forwards them to the host's resolvers,
+//! and records the addresses of each name. `of_host` does this for a captured host.
 //!
 //! ```text
 //!   program ── UDP 53, to any address ─────────> datagram ┐
 //!           ── TCP 53 ──────────────────────> stream   ──┴─ ResolverClient ──> host's resolvers
 //!                                                             │
-//!                                          Run's names, the kernel's sets
+//!                                          names of the run, captured addresses
 //! ```
 //!
-//! The agent asks resolvers only for names that a rule allows; `tacit_core::dns::verdict` decides
-//! how other queries are answered. The agent builds each query itself and never forwards the
-//! program's message (`tacit_core::dns::DnsClient`). The addresses in an answer are stored and
-//! captured before the program gets the answer, so that it cannot connect earlier. Entries of the
-//! host's `/etc/hosts` count as answers that are valid as long as they are in the file.
+//! The agent forwards only queries for names that a rule allows; `tacit_core::dns::verdict` decides
+//! about other queries. It builds each query itself and never forwards the program's message.
+//! Before the program gets an answer, the addresses in it are captured. So the program cannot
+//! connect too early. Names in the host's `/etc/hosts` are known without a query.
 //!
 //! There is no cache: each query of a program is sent to a resolver.
 //!
-//! Limits: [`QUERIES_MAX`] unanswered queries for each run and IP version over UDP; [`stream`]
-//! has the limits for TCP.
+//! Limits: [`QUERIES_MAX`] unanswered queries for each run and IP version over UDP; [`stream`] has
+//! the limits for TCP.
 
 pub mod hosts;
 mod of_host;

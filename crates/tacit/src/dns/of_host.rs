@@ -1,9 +1,9 @@
 //! Handles the DNS queries of a captured host: decides which queries the agent answers, and records
 //! the names and addresses in the answers.
 //!
-//! Each query is sent to the resolver that the program selected. Programs get the true addresses of
-//! a name. If rules match a name, the program gets the answer only when the kernel captures the
-//! addresses in the answer.
+//! Each query is sent to the resolver that the program selected, and programs get the true
+//! addresses. If rules match the name, the program gets the answer after the kernel has captured
+//! its addresses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

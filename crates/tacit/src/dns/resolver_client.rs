@@ -1,11 +1,11 @@
-//! Answers the DNS queries that one worker thread receives from the programs of a run.
+//! Answers the DNS queries of programs that one worker thread receives.
 //!
 //! ```text
 //!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer
 //! ```
 //!
-//! Queries do not wait for each other: the [`DnsClient`], a state machine without I/O, stores the
-//! queries that have no answer yet.
+//! Queries do not wait for each other. The [`DnsClient`], a state machine without I/O, stores
+//! unanswered queries.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,5 +1,4 @@
-//! Stores the resolvers of the host, read from `/etc/resolv.conf`, and which of them answer at
-//! present.
+//! Stores the resolvers of the host from `/etc/resolv.conf`, and records which of them answer.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,7 @@
 //! Answers DNS queries over TCP, on captured connections to port 53.
 //!
-//! The queries of a connection are answered one after the other. Limits: [`IDLE_MAX`] between two
-//! queries, [`QUERIES_PER_CONNECTION_MAX`] on one connection. The connection counts against the
-//! agent's limit of connections.
+//! Queries on one connection are answered one after the other. Limits: [`IDLE_MAX`] between two
+//! queries, [`QUERIES_PER_CONNECTION_MAX`] on one connection, and the agent's limit of connections.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

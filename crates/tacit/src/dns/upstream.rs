@@ -1,5 +1,5 @@
-//! Sends DNS queries to a resolver over UDP and TCP, receives its answers, and provides the random
-//! numbers that queries need.
+//! Sends DNS queries to a resolver over UDP and TCP, and receives its answers. Also provides the
+//! random numbers for queries.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;

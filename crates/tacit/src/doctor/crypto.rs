@@ -1,5 +1,5 @@
-//! Reports in `tacit doctor` which instructions for AES and SHA the CPUs have, and how fast each
-//! cipher suite is.
+//! Reports the AES and SHA instructions of the CPUs and the speed of each cipher suite, for `tacit
+//! doctor`.
 
 use super::finding::{Finding, Presence};
 use crate::cpus::{self, CpusError, CryptoDisplay};

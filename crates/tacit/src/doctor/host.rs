@@ -1,5 +1,5 @@
-//! Reads the features and settings of the kernel and the host that can be checked without starting
-//! a run.
+//! Reads features and settings of the kernel and the host, for `tacit doctor`. It does not start a
+//! program in a namespace.
 
 use std::fs;
 use std::net::IpAddr;

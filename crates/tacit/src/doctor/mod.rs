@@ -6,9 +6,9 @@
 //! crypto.rs      reads the instructions of the CPUs, and measures cipher suites
 //! ```
 //!
-//! The output has one line for each feature: its name, whether it is available, and what needs it.
-//! Two tables follow, the same as in `tacit show cpus`: the instructions for AES and SHA, and the
-//! speed of each cipher suite. The command changes nothing and sends no packets.
+//! The output has one line for each feature: its name, whether it is available, and which function
+//! of tacit needs it. Two tables follow: the AES and SHA instructions, and the speed of each cipher
+//! suite. The command changes nothing and sends no packets.
 
 mod crypto;
 mod finding;

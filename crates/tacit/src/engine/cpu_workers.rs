@@ -1,8 +1,8 @@
-//! Manages the worker threads that are bound to a CPU. Each worker relays the connections of
-//! programs that run on its CPU.
+//! Manages worker threads that are bound to a CPU. Such a worker relays the connections of programs
+//! on the same CPU, so that data stays in its cache.
 //!
 //! ```text
-//! the program of a connection runs on CPU 3 ── is there a worker for CPU 3?
+//! a program with a connection runs on CPU 3 ── is there a worker for CPU 3?
 //!                                                ├─ yes: it gets the connection
 //!                                                └─ no: the control thread starts it
 //! ```

@@ -1,7 +1,7 @@
-//! Counts the connections, handshakes and CPU time of a worker or engine, for displays and for the
-//! choice of the worker that gets a connection.
+//! Counts the connections, handshakes and CPU time of a worker or engine. Displays show the
+//! counters, and new connections go to the worker with the lowest load.
 //!
-//! Only the thread itself writes the counters; other threads read them.
+//! Only the thread itself writes its counters; other threads read them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,20 +1,19 @@
-//! Implements engines. An engine is a thread on a CPU that is set aside for cryptographic work.
-//! Engines accept connections, do the handshakes, and hand the connections over to data workers.
+//! Implements engines: threads on reserved CPUs for handshakes. An engine accepts connections, does
+//! their handshakes, and hands them over to data workers.
 //!
 //! ```text
 //!              slot         look up, dial, handshake          hand over
 //!   listener ────────> engine ─────────────────────────> data worker: relay
 //!      │  all engines saturated, and `spill`                  ↑
-//!      └──────────────────────────────────────────────────────┘ raw, and counted
+//!      └──────────────────────────────────────────────────────┘ accepts, does the handshake
 //! ```
 //!
-//! An engine runs the same loop as a data worker, on a thread that is bound to its CPU. It hands
-//! each connection over once, with open sockets. So data, closes and errors that arrive during the
-//! hand-over reach the worker. If the rule has `relay = "engine"`, the engine relays too.
+//! An engine runs the same code as a data worker. It hands over each connection once, with open
+//! sockets, so no data is lost. If the rule has `relay = "engine"`, the engine also relays.
 //!
-//! Limits: an engine sets up at most `queue` (of the policy) connections at the same time; a worker
-//! has a queue of [`HAND_OVER_QUEUE_MAX`] connections. An engine at its limit stops accepting. If
-//! all engines are at their limits and the policy has `spill`, data workers set up connections too.
+//! Limits: an engine sets up at most `queue` (of the policy) connections at a time, and then stops
+//! accepting. If all engines are at this limit and the policy has `spill`, data workers set up
+//! connections too. A worker has a queue of [`HAND_OVER_QUEUE_MAX`] connections.
 
 mod cpu_workers;
 mod load;

@@ -1,5 +1,5 @@
-//! Limits how many connections one engine sets up at the same time. An engine is a thread that does
-//! handshakes on a CPU of its own.
+//! Limits how many connections one engine sets up at the same time. An engine is a thread on a
+//! reserved CPU that does handshakes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Defines what displays show about an engine or a data worker.
+//! Defines the content of displays about an engine or a data worker.
 
 use serde::{Deserialize, Serialize};
 

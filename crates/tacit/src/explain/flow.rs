@@ -1,5 +1,5 @@
-//! Defines a flow as the user describes it, on the command line or in a test file. Some of its
-//! parts may be missing.
+//! Defines a flow as the user describes it, on the command line or in a test file, and converts it
+//! to the flow that rules match.
 
 use std::path::PathBuf;
 

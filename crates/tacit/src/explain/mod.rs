@@ -1,7 +1,7 @@
-//! `tacit explain`: prints which rule decides about a flow, and why earlier rules do not match. It
-//! reads a policy file, or queries a running agent for its installed policy.
+//! `tacit explain`: prints which rule matches a flow, and why earlier rules do not match. It uses a
+//! policy file, or the policy of a running agent.
 //!
-//! With `--peer`, it prints how a rule evaluates a certificate.
+//! With `--peer`, it prints how a rule treats a certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

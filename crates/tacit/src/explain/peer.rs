@@ -1,7 +1,7 @@
-//! `tacit explain --peer`: evaluates a certificate with a rule, or with an identity map only.
+//! `tacit explain --peer`: checks a certificate as a rule or an identity map would.
 //!
-//! The checks and error messages are the same as in a handshake. Only the proof that the peer has
-//! the private key is missing.
+//! The checks and error messages are those of a handshake. Only the proof that the peer has the
+//! private key is missing.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
-//! Reads the facts about this host that `tacit check` needs: its resolvers, the operator's SSH
-//! session, and other software that marks packets.
+//! Reads information about this host for `tacit check`: its resolvers, the operator's SSH session,
+//! and other software that marks packets.
 //!
-//! A fact that cannot be read counts as absent, so that the check needs no capabilities.
+//! Missing information is no error, so that the check needs no capabilities.
 
 use std::fs;
 use std::net::IpAddr;

@@ -1,15 +1,13 @@
 //! Runs the helper of a captured host: a process that installs packet rules and routing rules, and
-//! creates sockets for the agent. It has the capabilities for this work, and does not know the
-//! policy.
+//! creates sockets for the agent. It has the capabilities for this, so the agent does not need
+//! them. It does not know the policy.
 //!
-//! The agent starts the helper before it reads any input. The helper continues when the agent is
-//! replaced: the successor has its own channel to it. If the kernel supports owners of tables, the
-//! helper owns the packet rules. The helper ends when no agent has a channel to it. The packet
+//! The agent starts the helper before it reads any input. When a successor replaces the agent, the
+//! same helper serves the successor. The helper ends when no agent has a channel to it. The packet
 //! rules then remain, and refuse the flows that they capture.
 //!
-//! Another program may remove the routing rules. If the kernel does not support owners, it may also
-//! remove the packet rules. The helper checks both at intervals, and installs missing rules again
-//! (`watched.rs`).
+//! Another program may remove routing rules or packet rules. So the helper checks them at
+//! intervals, and installs missing rules again (`watched.rs`).
 //!
 //! Limit: at most `CHANNELS_MAX` channels to agents.
 

@@ -1,8 +1,7 @@
-//! Runs the helper of a network namespace that another program has made, such as that of a
-//! container. The helper does the same work in this namespace as the helper of a captured host does
-//! on the host.
+//! Runs the helper of a network namespace that another program has created, for example for a
+//! container. The helper installs packet rules in it, and creates sockets for the agent.
 //!
-//! The packet rules stay when the helper ends. They then refuse the flows that they capture.
+//! When the helper ends, the packet rules remain, and refuse the flows that they capture.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

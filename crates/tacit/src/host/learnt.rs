@@ -1,5 +1,5 @@
 //! Stores the names and captured addresses that the helper of a captured host has written to the
-//! kernel. The helper can then write them again if another program removes them.
+//! kernel. If another program removes them, the helper writes them again.
 //!
 //! Limits: [`NAMED_ADDRESSES_MAX`] addresses, [`NAMES_MAX`] names.
 

@@ -1,15 +1,14 @@
-//! Captures the traffic of this host, so that one policy applies to all of its programs. The
-//! programs need not be started under `tacit run`.
+//! Captures the traffic of this host, so that one policy applies to all its programs, even if they
+//! do not run under `tacit run`.
 //!
 //! ```text
-//! tacit agent --host            starts the helper, and serves the host like a run
+//! tacit agent --host            starts the helper, and serves the programs of the host
 //! tacit agent --host --guard    installs the packet rules of the policy, and ends
 //! tacit agent --host --remove   removes the packet rules and routing rules
-//! tacit agent --host --drop-ins DIRECTORY    writes drop-ins for the units that rules name
+//! tacit agent --host --drop-ins DIRECTORY    writes drop-ins for systemd units in rules
 //! ```
 //!
-//! The packet rules remain when the agent ends: while no agent runs, they refuse the flows that
-//! they capture.
+//! While no agent runs, the packet rules remain, and refuse the flows that they capture.
 
 mod facts;
 mod helper;

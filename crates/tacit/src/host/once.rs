@@ -1,5 +1,5 @@
-//! Changes the packet rules of the host once, without a running agent. `--guard` installs them
-//! before the network is up, and `--remove` removes them.
+//! Changes the packet rules of the host without a running agent: `--guard` installs them before the
+//! network is up, and `--remove` removes them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

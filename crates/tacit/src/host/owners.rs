@@ -1,9 +1,8 @@
-//! Finds the owner of a socket of the host. The user and the control group come from socket
-//! diagnosis (netlink). The program is found if this process may inspect other processes
-//! (`CAP_SYS_PTRACE`).
+//! Finds the program, user and control group of a socket of the host.
 //!
-//! Socket diagnosis reports the same user and control group that the kernel's packet rules compare:
-//! a socket has both from its creation on.
+//! User and control group come from socket diagnosis (netlink), which reports the same values as
+//! the kernel's packet rules compare. The program is found if this process may inspect other
+//! processes (`CAP_SYS_PTRACE`).
 //!
 //! Limits: [`OWNERS_TIME_MAX`] for the owners of one request, [`COVERAGE_SOCKETS_MAX`] sockets in a
 //! list.

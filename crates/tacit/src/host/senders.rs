@@ -1,5 +1,5 @@
-//! Finds the numbers of the users, groups and control groups that rules of a captured host select.
-//! The kernel identifies the sender of a packet by these numbers.
+//! Finds the numbers of the users, groups and control groups in the rules of a captured host.
+//! Packet rules identify the sender of a packet by these numbers.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Asks systemd about the units that rules name.
+//! Asks systemd about the units in the policy.
 
 use std::fmt;
 use std::fs;

@@ -1,9 +1,9 @@
-//! Follows the units of systemd that rules name.
+//! Passes the control groups of systemd units to the kernel, for rules that select programs by
+//! unit.
 //!
-//! A drop-in makes systemd write the control group of a unit into a set of the kernel before the
-//! unit's first process starts. The helper adds the units that run already. If a unit has no
-//! drop-in, the kernel does not know the unit. It then sends the agent the flows of all programs to
-//! the destinations of rules with units. The agent finds the unit of each flow itself.
+//! If a unit has a drop-in of tacit, systemd writes the unit's control group into a set of the
+//! kernel before it starts the unit. The helper adds units that already run. If a unit has no
+//! drop-in, the agent itself must find the unit of each flow to the destinations of such rules.
 
 use std::fmt;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Checks at intervals whether the packet rules and routing rules of a captured host still exist in
-//! the kernel. If another program has removed them, they are installed again.
+//! Checks at intervals whether the packet rules and routing rules of a captured host still exist.
+//! If another program has removed them, it installs them again.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Authenticates both sides with certificates: those that `identity` and `trust` of `[ike.NAME]`
-//! name.
+//! Authenticates both peers of an IPsec tunnel with certificates: the `identity` and the `trust` of
+//! `[ike.NAME]`.
 
 use std::sync::Arc;
 

@@ -1,18 +1,18 @@
-//! Creates the tunnels of runs: drives the IKE connections, and passes their keys to the packet
-//! worker.
+//! Creates the IPsec tunnels of programs under `tacit run`: runs the IKE connections, and passes
+//! their keys to the packet worker (the thread that encrypts packets).
 //!
 //! ```text
 //! agent ── runs, TUN devices, policy ──> IkeDriver ──> thread `tacit-ike`
 //!                                                       │   ^
-//!                                   keys, IKE messages  v   │  IKE messages, demand, expiring keys
+//!                                   keys, IKE messages  v   │  IKE messages, first packets
 //!                                                     packet worker ── UDP ── peers
 //! ```
 //!
-//! A run has one connection with each peer that its rules name. The connection begins when a
-//! program sends the first packet, or, if the peer assigns the address, when the run begins. After
-//! each failure, the driver waits longer before the next attempt.
+//! A run has one connection with each peer in its rules. The connection begins with the first
+//! packet of a program, or with the run if the peer assigns the address. After each failure, the
+//! next attempt is delayed longer.
 //!
-//! Without a tunnel, no packet leaves in clear: the worker holds or drops the packet.
+//! Packets without a tunnel never leave in clear: the worker holds or drops them.
 //!
 //! Limits: [`RUNS_MAX`] runs, `INPUTS_MAX` waiting inputs.
 

@@ -1,4 +1,4 @@
-//! Defines [`IkeStatus`]: a snapshot of one connection for displays.
+//! Defines [`IkeStatus`]: the content of displays about one IKE connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;

@@ -1,5 +1,5 @@
-//! Runs the thread of the IKE driver. The thread moves messages and events between connections, the
-//! packet worker and the agent, and handles the timers of connections.
+//! Runs the IKE thread. It moves messages and events between IKE connections, the packet worker and
+//! the agent, and handles timers.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Names the algorithms of SAs as the policy does, for displays and the log.
+//! Returns the names of the algorithms of SAs as in the policy, for displays and the log.
 
 use tacit_core::policy::{IkeGroup, IkeSuite, Sha2, TunnelCipher};
 use tacit_ipsec::Cipher;

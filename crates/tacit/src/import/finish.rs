@@ -1,4 +1,4 @@
-//! Reads the input files of an import, and writes its policy and diagnostics.
+//! Reads the input files of an import, and writes its policy, errors and warnings.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
-//! `tacit import`: translates the configuration of another product to a policy of tacit.
+//! `tacit import`: converts the configuration of another product to a policy of tacit.
 //!
-//! Diagnostics are written to standard error, the policy to standard output or to the file of
-//! `--output`. After an error no policy is written.
+//! It writes the policy to standard output or to the file of `--output`, and errors and warnings to
+//! standard error. After an error it writes no policy.
 
 use std::process::ExitCode;
 

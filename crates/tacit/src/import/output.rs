@@ -7,8 +7,8 @@
 //!   a descriptor, /dev/stdout     is written at its current position
 //! ```
 //!
-//! The file must not be one of the input files. Access control lists and other extended attributes
-//! of a replaced file are not kept.
+//! The file must not be one of the input files. Extended attributes of a replaced file, such as
+//! access control lists, are lost.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};

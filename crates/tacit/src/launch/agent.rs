@@ -1,5 +1,5 @@
-//! Starts the private agent of a run, or connects to a running agent, and registers the run with
-//! it.
+//! Starts the private agent of `tacit run`, or connects to a running agent, and registers the
+//! program there.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

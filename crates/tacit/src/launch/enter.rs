@@ -1,5 +1,4 @@
-//! Starts the helper process of a run from the launcher (`tacit run`), and starts another one if
-//! the helper dies.
+//! Starts the helper process of `tacit run`, and another one if the helper dies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,12 +1,12 @@
-//! Runs the helper process: creates the namespaces of a run, and acts inside them for the agent.
+//! Runs the helper process of `tacit run`: creates the network namespace, and acts inside it for
+//! the agent.
 //!
-//! The helper has rights over the namespaces that no other process has. It does not know the
-//! policy, and ends with the launcher. It answers the agent's requests one after the other on a
-//! channel. While a successor replaces the agent, the successor has a second channel.
+//! Only the helper has rights over the namespace. It does not know the policy, and ends with the
+//! launcher. It answers requests of the agent one after the other on a channel. A successor of the
+//! agent gets a second channel.
 //!
-//! The helper also answers the kernel's notifications of refused system calls (`notices/`), and of
-//! calls that connect, if the policy has rules with `path = "auto"` (`connects/`). It does so even
-//! while there is no agent.
+//! The helper also answers notifications of the kernel about refused system calls (`notices/`) and
+//! about `connect` calls (`connects/`), even while there is no agent.
 //!
 //! Limits: `CHANNELS_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
 

@@ -1,17 +1,13 @@
-//! Checks the descriptors that a program would inherit under `tacit run`: sockets, io_urings and
-//! directories.
+//! Checks the descriptors that a program would inherit under `tacit run`, because some could bypass
+//! the agent: sockets, io_urings and directories.
 //!
 //! A socket stays in the network namespace in which it was created. Through an inherited network
-//! socket the program could send in clear without the agent. The launcher therefore refuses to
-//! start the program unless `--inherit-fd` names the socket. UNIX sockets are allowed: they lead to
-//! processes on this machine.
+//! socket the program could send in clear. So the launcher refuses to start the program, unless
+//! `--inherit-fd` lists the socket. UNIX sockets are allowed, because they lead to processes on
+//! this machine. An inherited io_uring can create sockets in the other namespace too.
 //!
-//! An inherited io_uring can create sockets in the caller's network namespace as well, and its
-//! kernel thread works without a system call of the program.
-//!
-//! A directory stays in the mount namespace in which it was opened, where the files of the policy
-//! are not hidden. So an inherited directory must be named with `--inherit-fd` too. The working
-//! directory must also be in the launcher's mount namespace.
+//! Through an inherited directory, the program could open the hidden files of the policy. So
+//! `--inherit-fd` must list directories too.
 
 use std::ffi::OsString;
 use std::fmt;

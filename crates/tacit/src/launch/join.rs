@@ -1,5 +1,5 @@
-//! Protects a network namespace that another program has made: starts the helper that joins it, and
-//! enrols the namespace with an agent.
+//! Protects a network namespace that another program has created: starts a helper in it, and
+//! registers the namespace with an agent.
 //!
 //! ```text
 //!   launcher (this) ──forks──> helper    joins the namespace, then acts in it for the agent
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Without CMD, the launcher waits until the namespace has ended. If a running agent ends
-//! meanwhile, the launcher enrols the namespace with the next agent at the same socket. Until then,
-//! the packet rules refuse the captured flows.
+//! meanwhile, the launcher registers the namespace with the next agent at the same socket. Until
+//! then, the packet rules refuse captured flows.
 
 use std::cell::Cell;
 use std::fs::File;

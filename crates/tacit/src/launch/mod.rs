@@ -1,16 +1,15 @@
-//! `tacit run`: runs a program (CMD) in a network namespace, so that an agent relays the program's
-//! connections.
+//! `tacit run`: runs a program (CMD) in its own network namespace, so that its connections pass
+//! through an agent.
 //!
 //! ```text
-//!   launcher (this) ──forks──> helper    makes the namespaces, then acts in them for the agent
+//!   launcher (this) ──forks──> helper    creates the namespaces, and acts in them for the agent
 //!                   ──forks──> agent     or connects to a running one; has policy and keys
 //!                   ──starts─> CMD       in the namespaces; a child of the launcher
 //! ```
 //!
 //! The launcher is the parent of CMD. It forwards signals, stops and continues with CMD, and exits
-//! with CMD's status. It has one thread, reads no policy and holds no key. It restarts a helper
-//! that dies. The exit status is 125 if tacit itself fails, and 126 or 127 if CMD cannot be
-//! started, as in shells.
+//! with CMD's status. It reads no policy and holds no key. The exit status is 125 if tacit itself
+//! fails, and 126 or 127 if CMD cannot be started, as in shells.
 
 mod agent;
 mod arguments;

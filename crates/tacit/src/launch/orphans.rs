@@ -1,5 +1,5 @@
-//! Handles the processes of a run that still run when CMD (the program that `tacit run` started)
-//! has ended. The option `--orphans` selects what happens to them.
+//! Handles processes of a run that still exist when its program CMD has ended. The option
+//! `--orphans` selects what happens:
 //!
 //! ```text
 //! terminate   send SIGTERM, wait, then send SIGKILL until no process is left; print a message
@@ -7,9 +7,8 @@
 //! leave       do nothing: they continue without a network
 //! ```
 //!
-//! While the launcher waits, the agent and the helper continue to serve these processes. If the
-//! launcher receives SIGTERM or a similar signal, `wait` changes to `terminate`, and `terminate`
-//! sends SIGKILL at once.
+//! Meanwhile the agent and the helper continue to serve these processes. If the launcher receives a
+//! signal such as SIGTERM, `wait` changes to `terminate`, and `terminate` sends SIGKILL at once.
 
 use std::io;
 use std::time::{Duration, Instant};

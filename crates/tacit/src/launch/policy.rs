@@ -1,8 +1,8 @@
-//! Determines the policy of a run: a file, or the options of `tacit run --tls`.
+//! Determines the policy of `tacit run`: a file, or the option `--tls`.
 //!
-//! `--tls` generates a policy with two rules for the program's outbound TCP connections. One is for
-//! all servers. The other is for servers on this host's loopback addresses, which a rule must list
-//! explicitly. All other connections are rejected, as are UDP datagrams other than DNS.
+//! `--tls` creates a policy with two rules for outbound TCP connections: one for all servers, and
+//! one for servers on this host's loopback addresses, which need a rule of their own. All other
+//! connections are rejected, and UDP datagrams except DNS.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Defines the state of the launcher (`tacit run`) while the program runs: the program, the agent
-//! and the helper.
+//! Holds the data of the launcher (`tacit run`) while the program runs: handles of the program, the
+//! agent and the helper.
 
 use super::agent::Agent;
 use super::enter::Helper;

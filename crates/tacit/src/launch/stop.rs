@@ -1,11 +1,10 @@
-//! Stops the launcher while CMD (the program that `tacit run` started) is stopped.
+//! Stops the launcher (`tacit run`) while the program CMD is stopped, and continues it with CMD.
 //!
-//! A stopped process cannot see that its child continues or ends. Therefore a second child of the
-//! launcher watches CMD while the launcher is stopped. If only CMD is continued, for example by
-//! `kill -CONT` with its process ID, this child continues the launcher. A shell that continues the
-//! job continues both processes.
+//! A stopped process cannot see that its child continues. So while the launcher is stopped, a
+//! second child watches CMD. If CMD alone is continued, for example by `kill -CONT`, the second
+//! child continues the launcher.
 //!
-//! Limit: the child checks the state of CMD every [`LOOK_INTERVAL`].
+//! Limit: the second child checks CMD every [`LOOK_INTERVAL`].
 
 use std::io;
 use std::os::unix::process::parent_id;

@@ -1,7 +1,7 @@
 //! Selects the user of a run: with `sudo tacit run`, the user who called `sudo`.
 //!
-//! The namespaces confine root less than other users, because the run of root has no user namespace
-//! of its own. A user who calls `sudo` out of habit should not lose this protection; `--as-root`
+//! The namespaces protect less against root than against other users, because root gets no user
+//! namespace. A user who calls `sudo` out of habit should not lose this protection; `--as-root`
 //! keeps root.
 
 use std::ffi::OsString;

@@ -1,6 +1,5 @@
-//! Waits for CMD, the program that `tacit run` started. Until CMD ends, the launcher forwards
-//! signals to it and stops when CMD stops. Then it ends with CMD's exit status, so that its own
-//! parent sees no difference.
+//! Waits for the program CMD of `tacit run`. Meanwhile forwards signals to CMD, and stops when CMD
+//! stops. Then exits with CMD's status, as if CMD had been started directly.
 
 use std::io;
 use std::process::{Child, ExitCode};

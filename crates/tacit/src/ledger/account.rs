@@ -1,5 +1,6 @@
-//! Defines the accounts of the ledger. An account holds the CPU time and the traffic of one rule.
-//! Every thread adds to the accounts; displays and metrics read them.
+//! Defines the accounts of the ledger, the record of the agent's CPU time. An account has the CPU
+//! time and the traffic of one rule. Every thread adds to the accounts; displays and metrics read
+//! them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,9 +1,8 @@
-//! Reads the ledger for displays, metrics and projections: the totals since the agent started, or
-//! the difference of two readings.
+//! Reads the ledger (the record of the agent's CPU time) for displays, metrics and estimates.
+//! Returns the totals since the agent started, or the difference of two readings.
 //!
 //! CPU times are in microseconds. Only payload bytes are counted, and a MB is 10^6 bytes. A message
-//! is all bytes that a connection moves in one direction before the next byte in the other
-//! direction.
+//! ends when the connection moves a byte in the other direction.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,19 +1,17 @@
-//! Measures the CPU time of a thread, and charges it to the rule and the component for which the
-//! thread works at that moment.
+//! Measures the CPU time of a thread, by rule and by component, such as handshake or encryption.
 //!
 //! ```text
 //!   wakes ─ turn(account) ─ switch(Seal) ─ switch(Send) ─ end of turn ─ ... ─ waits
 //! ```
 //!
-//! A *turn* is an uninterrupted piece of work for one rule. Reading a timestamp costs about 10 ns.
-//! A relay reads four timestamps for each message: when it wakes, after reading, after
-//! cryptography, and after writing. The time between two turns is charged to the second turn. A
-//! thread is not metered if [`start`] was never called on it or if accounting is off. For such a
-//! thread, metering costs only a comparison.
+//! A *turn* is an uninterrupted piece of work for one rule. A relay reads four timestamps for each
+//! message: when it wakes, after reading, after cryptography, and after writing. Each costs about
+//! 10 ns. The time between two turns is charged to the second turn. A thread is not metered if
+//! [`start`] was not called on it or accounting is off.
 //!
-//! A thread first collects its times for itself, in a *window*. The window ends after [`WINDOW_NS`]
-//! of work, after [`WINDOW_WALL_NS`], or when a display requests it. Then its times are added to
-//! the accounts, where other threads can read them.
+//! A thread first collects its times in a *window*. The window ends after [`WINDOW_NS`] of work,
+//! after [`WINDOW_WALL_NS`], or when a display requests it. Then its times are added to the
+//! accounts, where other threads can read them.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

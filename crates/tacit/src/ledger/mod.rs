@@ -1,17 +1,17 @@
-//! Implements the ledger: the accounts of the agent's CPU time by rule, component and kind of CPU
-//! (general or engine).
+//! Implements the ledger: the record of the agent's CPU time by rule, component (such as
+//! handshake), and kind of CPU (general, or reserved for engines).
 //!
 //! ```text
 //!   each thread: meter ──(a window)──> account of a rule ──> costs: displays, metrics, projections
 //! ```
 //!
-//! The code that serves a connection states the component for which it works ([`meter::switch`])
-//! and the rule ([`meter::turn`]). Each microsecond is charged to exactly one rule and component.
-//! Displays show the rest of the CPU time as uncaptured. Two kinds of time are uncaptured: that of
-//! the C library's threads that look up names, and that of intervals (windows) that have not ended.
+//! The code that serves a connection calls [`meter::switch`] with the component and [`meter::turn`]
+//! with the rule. Each microsecond is charged to exactly one rule and component. Some threads, such
+//! as those that look up names, are not metered; displays show the remaining CPU time as
+//! uncaptured.
 //!
-//! Limits: there is one account for each rule that is installed or has open connections. The times
-//! of all removed rules are added up in one account.
+//! Limits: one account for each rule that is installed or has open connections, and one account for
+//! all removed rules.
 
 mod account;
 pub mod costs;

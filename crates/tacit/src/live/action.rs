@@ -1,4 +1,4 @@
-//! Defines the action of an installed rule, together with the TLS configuration that it needs.
+//! Defines the action of an installed rule, with its TLS configuration.
 
 use std::sync::Arc;
 

@@ -1,11 +1,9 @@
-//! Builds the installed form of a policy (the live policy) from a checked policy. Creates the TLS
-//! configuration of each rule, and keeps rules that did not change.
+//! Builds the live policy, which is the installed form of a checked policy. Creates the TLS
+//! configuration of each rule.
 //!
-//! The installed form of a rule is a [`LiveRule`]. If a rule, its credentials and its map are the
-//! same as before, the rule keeps its [`LiveRule`]. So the open connections of the rule still
-//! belong to an installed rule. Each rule, credential and map is looked up and compared once, so
-//! that the CPU time is proportional to the number of rules. Building does not change the installed
-//! policy, and may run on any thread.
+//! The installed form of a rule is a [`LiveRule`]. If a rule, its credentials and its map have not
+//! changed, its [`LiveRule`] is kept. So its open connections still belong to an installed rule.
+//! Building does not change the installed policy, and may run on any thread.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,12 +1,10 @@
-//! Decides which clients of a rule with `accept = "both"` may be in clear.
+//! Decides which clients of a rule with `accept = "both"` may connect without TLS.
 //!
-//! A client that has completed a TLS handshake is no longer accepted in clear. So it cannot return
-//! to clear text unnoticed. After `tacit close --clear`, no client of the rule is accepted in
-//! clear.
+//! A client that has completed a TLS handshake may not connect in clear again. So it cannot lose
+//! TLS unnoticed. After `tacit close --clear`, all clients need TLS.
 //!
-//! A table of the rule stores the addresses of clients with a completed handshake. When the table
-//! is full, the rule accepts only clients with TLS. A reload and `tacit restart` keep this state;
-//! it is lost when the agent ends.
+//! A table of the rule stores the addresses of clients with TLS. When it is full, all clients need
+//! TLS. The table is lost when the agent ends, but not by a reload or `tacit restart`.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! Counts the connections, failures and durations of a rule, for displays and metrics.
+//! Counts the connections and failures of a rule, and measures their durations, for displays and
+//! metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,6 @@
-//! Counts the failed connections of a rule by kind of failure, the word that the log shows as
-//! `kind`.
+//! Counts the failed connections of a rule by kind of failure (`kind` in the log).
 //!
-//! Every thread counts without a lock. A kind of failure gets a counter when it occurs for the
-//! first time.
+//! Threads count without a lock. A kind of failure gets a counter when it first occurs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

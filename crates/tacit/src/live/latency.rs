@@ -1,7 +1,7 @@
-//! Counts the durations of handshakes and connects of a rule in the buckets of a Prometheus
+//! Counts the durations of a rule's handshakes and connects in the buckets of a Prometheus
 //! histogram.
 //!
-//! Every thread adds durations without a lock; metrics read the counts.
+//! Every thread adds durations without a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -5,11 +5,9 @@
 //!   file ──check──> Policy, Credentials ──build──> Live ──ArcSwap──> data workers, displays
 //! ```
 //!
-//! The installed form of a rule is a [`LiveRule`]. A rule that a reload did not change keeps its
-//! [`LiveRule`] with its counters; a changed rule gets a new one. A connection keeps a reference to
-//! the [`LiveRule`] with which it was opened. The connection is stale if this [`LiveRule`] is no
-//! longer installed. A rule is stored only once: the policy, the [`LiveRule`], the index and the
-//! table of names share it.
+//! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of an unchanged
+//! rule with its counters, and creates a new one for a changed rule. A connection refers to the
+//! [`LiveRule`] with which it was opened. If this is no longer installed, the connection is stale.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

@@ -1,9 +1,9 @@
-//! Finds the rule of a flow whose address has several names, or whose address is reserved for
-//! aliases but stands for no name. An alias is an address that stands for one name.
+//! Finds the rule of a flow whose destination address has several names. The strictest rule of
+//! these names decides.
 //!
-//! An address can have several names in `/etc/hosts` of the host. Such names get no alias
-//! addresses, because programs read the file themselves. With `aliases = "never"` and on a captured
-//! host, names from DNS can share an address too.
+//! Programs under `tacit run` usually see an alias: an address that stands for one name. But names
+//! in `/etc/hosts` get no alias, because programs read that file themselves. With `aliases =
+//! "never"` and on a captured host, there are no aliases.
 
 use std::sync::Arc;
 

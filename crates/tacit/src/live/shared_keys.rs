@@ -1,4 +1,4 @@
-//! Reads the keys that tacit shares with the peers of tunnels: the files of `psk-file`.
+//! Reads the keys that tacit shares with peers of IPsec tunnels: the files in `psk-file`.
 
 use std::collections::BTreeMap;
 use std::fs::File;

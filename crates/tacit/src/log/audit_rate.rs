@@ -1,14 +1,14 @@
-//! Limits how many refusals and failures are written to the audit log. Clients can cause any number
-//! of them, and must not be able to fill the disk. Established connections are always written.
+//! Limits how many refusals and failures are written to the audit log, so that clients cannot fill
+//! the disk. Established connections are always written.
 //!
 //! ```text
 //!   line ──> share of its run or client ── used up ──> common share ── used up ──> omitted
 //! ```
 //!
-//! A run or client that causes many lines uses up its own share and the common share, but not the
-//! shares of other runs and clients.
+//! Each run (a program under `tacit run`) and each client has its own share. So one of them cannot
+//! use up the shares of others.
 //!
-//! Limits for each second: a share has [`SHARE_LINES`] lines, the common share [`COMMON_LINES`].
+//! Limits for each second: [`SHARE_LINES`] lines in a share, [`COMMON_LINES`] in the common share.
 //! At most [`SHARES_MAX`] runs and as many clients have shares; the others use the common share.
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Identifies the run or the client that caused an event. Limits of the log apply to each of them
-//! separately, so that one cannot suppress the lines of the others.
+//! Identifies the run or the client that caused an event. The log has separate limits for each of
+//! them, so that one cannot suppress the lines of others.
 
 use tacit_core::refusal::RunLabel;
 

@@ -2,14 +2,11 @@
 //! connection.
 //!
 //! A separate thread writes the lines, so that a full disk or a blocked terminal never delays a
-//! connection. Lines that do not fit into the queue or on the disk are lost. The number of lost
-//! lines is logged, once a second at most, and shown by `tacit show limits`.
+//! connection. Lines that do not fit into the queue or on the disk are lost, and counted.
 //!
-//! Lines that may be repeated, such as those about a server that is down, have a key. Each second,
-//! at most one line with the same key is written, with the number of omitted lines. The audit log
-//! has no keys. Instead it has a maximum rate of refusals and failures, and counts the lines above
-//! that rate. Each run and each client ([`EventCause`]) has its own share of the keys, of the rate
-//! and of the queue.
+//! Lines that may be repeated, such as those about a server that is down, have a key. At most one
+//! line with the same key is written in a second. The audit log has a maximum rate of refusals and
+//! failures instead. Each run and each client ([`EventCause`]) has its own share of these limits.
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"

@@ -1,13 +1,13 @@
-//! Limits how many refusals, failures and repeated lines are in the log's queue, in total and for
-//! each cause (a run or a client). So other lines always find room in the queue.
+//! Limits how many refusals, failures and repeated lines wait in the log's queue. So other lines
+//! always find room in it.
 //!
 //! ```text
-//!   worker ── enter ──> queue ──> writer ── leave
+//! worker ── enter ──> queue ──> writer ── leave
 //! ```
 //!
-//! Limits: [`REPEATED_LINES_MAX`] lines in total, [`LINES_PER_CAUSE_MAX`] lines of each cause. A
-//! hash with a random key assigns causes to [`COUNTERS`] counters. Two causes can have the same
-//! counter; they then share one limit.
+//! Limits: [`REPEATED_LINES_MAX`] lines in total, [`LINES_PER_CAUSE_MAX`] lines of each cause (a
+//! run or a client). A hash with a random key assigns causes to [`COUNTERS`] counters, so two
+//! causes may share one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};

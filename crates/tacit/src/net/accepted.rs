@@ -1,5 +1,4 @@
-//! Defines an accepted connection that does not have a rule yet. The stream lane, which serves
-//! connections, gets it from a listener.
+//! Defines an accepted connection that does not have a rule yet.
 
 use std::io;
 

@@ -1,7 +1,6 @@
-//! Defines sockets and targets for the code that serves connections, datagrams, runs and DNS
-//! queries. This module does not know policies.
+//! Defines the sockets and targets that several parts of the agent use, independent of the policy.
 //!
-//! * [`stream_socket`]: one socket of a connection, with its readiness;
+//! * [`stream_socket`]: reads and writes one socket of a connection;
 //! * [`target`]: the addresses that a rule connects to;
 //! * [`pool`]: sockets that were created in advance;
 //! * [`Position`]: whether a socket is downstream or upstream;

@@ -1,9 +1,7 @@
-//! Stores sockets that the helper process of a run has created inside the run's namespace in
-//! advance.
+//! Stores unused sockets that the helper of a run has created inside the run's network namespace.
 //!
-//! A request for a socket wakes the helper, and costs a third of the CPU time of a handshake. So
-//! the agent requests several sockets of a kind at once, and the pool stores the unused ones: at
-//! most [`SOCKETS_AT_ONCE_MAX`] of each kind.
+//! A request to the helper costs a third of the CPU time of a handshake. So the agent requests
+//! several sockets at once. Limit: [`SOCKETS_AT_ONCE_MAX`] of each kind.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Reads and writes one of the two sockets of a connection, and keeps the bytes that wait to be
-//! written.
+//! Reads and writes one of the two sockets of a connection, and stores bytes that could not be
+//! written yet.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

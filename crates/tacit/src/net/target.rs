@@ -1,10 +1,9 @@
 //! Stores the targets of a rule: addresses, and names that are resolved at regular intervals.
 //!
-//! If a rule has several targets, all threads share their state: which targets are down, and which
-//! one is used next.
+//! All threads share the state of the targets of a rule: which are down, and which is used next.
 //!
-//! The control thread resolves names with the resolver of the C library; data workers read the
-//! latest result. If a later resolution fails, the previous addresses stay in use.
+//! The control thread resolves names with the C library; data workers read the latest result. If a
+//! resolution fails, the previous addresses stay in use.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

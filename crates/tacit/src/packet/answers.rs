@@ -1,11 +1,11 @@
-//! Defines [`SentDatagrams`]: to which UDP ports the programs of a device have sent, so that a peer
-//! can only answer.
+//! Defines [`SentDatagrams`]: records to which UDP ports programs have sent datagrams through a
+//! tunnel, so that a peer can only answer.
 //!
-//! For TCP the flags of a packet show which end opens a connection. A UDP datagram does not show
-//! it, so for rules whose flows the local end opens, the worker remembers each pair of sockets for
+//! For TCP, the flags of a packet show which end opens a connection; for UDP, nothing shows it. So
+//! if a rule is for outbound flows, the worker stores each pair of sockets for
 //! [`ANSWER_SECONDS_MAX`] after its last datagram.
 //!
-//! Limits: [`PAIRS_MAX`]; the answers of further pairs are dropped.
+//! Limits: [`PAIRS_MAX`]; answers for further pairs are dropped.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

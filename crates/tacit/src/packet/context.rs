@@ -1,4 +1,4 @@
-//! Defines [`Context`]: the state that both directions of a packet worker use.
+//! Defines [`Context`]: the data that a packet worker uses for both directions.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Defines [`Device`]: a TUN device of a worker, with the packets that wait for its first tunnel.
+//! Defines [`Device`]: a TUN device of a packet worker. Holds its first packets until it has a
+//! tunnel.
 //!
-//! IKE takes some milliseconds to negotiate a tunnel, but TCP repeats its first packet only after a
-//! second. So the worker holds the first packets of a device without a tunnel, and sends them when
-//! the tunnel exists.
+//! IKE takes some milliseconds to negotiate a tunnel, but TCP repeats a dropped packet only after a
+//! second.
 //!
 //! Limits: [`HELD_PACKETS_MAX`], [`HELD_TURNS_MAX`], [`DEMANDS_MAX`].
 

@@ -1,11 +1,10 @@
-//! Defines [`FlowCache`]: stores the decisions of a tunnel with many permitted flows, so that a
-//! packet needs no search of the whole list.
+//! Defines [`FlowCache`]: caches whether a flow is permitted in a tunnel. So a packet needs no
+//! search of a long list of permitted flows.
 //!
-//! The cache is used only for packets whose own headers are sufficient for the decision. It is not
-//! used for fragments, ICMP (which may report an error about another packet), and the first packets
-//! of TCP connections.
+//! Only packets whose own headers are sufficient use the cache. Fragments, ICMP, and the first
+//! packets of TCP connections do not use it.
 //!
-//! Limits: [`ENTRIES`]; a flow takes the entry of another one with the same hash.
+//! Limits: [`ENTRIES`]; a flow replaces another one with the same hash.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

@@ -1,15 +1,16 @@
-//! Moves packets from peers to TUN devices.
+//! Receives packets of tunnels from peers, decrypts them, and writes them to TUN devices.
 //!
 //! ```text
-//! receive (several batches) ─> each datagram: IKE, keepalive or ESP ─> opened in place
-//!        ─> permitted ─> TCP packets of one connection joined ─> TUN write
+//! receive (several batches) ─> each datagram: IKE, keepalive or ESP ─> decrypted in place
+//!        ─> check policy ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
-//! The kernel joins datagrams of one peer, even of different kinds. So each datagram is examined.
-//! After a full batch, the worker receives another batch before it writes: a longer list contains
-//! more packets that can be joined.
+//! The kernel may join datagrams of one peer, even of different kinds. So each datagram is
+//! examined. After a full batch, the worker receives another batch before it writes, because more
+//! packets can then be joined.
 //!
-//! Limits: [`RECEIVES_MAX`] batches in one buffer, [`ROUNDS_PER_TURN`] buffers in one turn.
+//! Limits: [`RECEIVES_MAX`] batches in one buffer. After [`ROUNDS_PER_TURN`] buffers, outbound
+//! packets are next.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};

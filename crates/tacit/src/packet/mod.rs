@@ -1,21 +1,20 @@
-//! Moves the packets of tunnels between TUN devices and peers: the data path of IPsec.
+//! Encrypts and decrypts the packets of IPsec tunnels, and moves them between TUN devices and
+//! peers.
 //!
 //! ```text
 //!  programs ── TUN device of a run ─┐                         ┌─ ESP in UDP ── peer
 //!  programs ── TUN device of a run ─┴─ thread `tacit-packet` ─┴─ ESP in UDP ── peer
 //!                                          │         ^
 //!                  IKE messages, demand,   v         │  devices, tunnels, IKE messages to send
-//!                  expiring keys         the driver of IKE
+//!                  expiring keys         the IKE thread
 //! ```
 //!
-//! [`PacketWorker`] is the handle of the thread, which owns all devices and tunnels of one
-//! [`UdpUnderlay`]. The thread knows no policy: a [`Tunnel`] states which flows it permits. The
-//! thread drops a packet without a tunnel, and never sends it in clear.
+//! [`PacketWorker`] is the handle of the thread. The thread owns all devices and tunnels of one
+//! [`UdpUnderlay`]. It does not know the policy: each [`Tunnel`] contains the flows that it
+//! permits. Packets without a tunnel are dropped, and never leave in clear.
 //!
-//! The driver of IKE decides when a NAT needs a keepalive; the worker only sends it. Keepalives and
-//! dummy packets that arrive are counted and dropped. The peer's address can change only for a
-//! tunnel with [`PeerAddress::Roaming`]. It changes after a packet that passes the integrity check
-//! and has a higher sequence number than all earlier packets.
+//! A peer's address can change only for a tunnel with [`PeerAddress::Roaming`], and only by a
+//! packet that passes the integrity check and has the highest sequence number so far.
 //!
 //! In reading order: `tunnel`, `answers`, `flow_cache`, `table`, `outbound`, `inbound`, `thread`.
 

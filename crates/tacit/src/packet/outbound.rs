@@ -1,17 +1,17 @@
-//! Moves packets from TUN devices to peers.
+//! Reads packets from TUN devices, encrypts them, and sends them to peers.
 //!
 //! ```text
-//! TUN read ─> checksum or segments ─> tunnel ─> sealed in place ─> batch ─> one call for many
+//! TUN read ─> checksum or segments ─> tunnel ─> encrypted in place ─> batch ─> one call
 //! ```
 //!
-//! Frames of one length for one peer are collected and sent in one call. A batch ends with a
-//! shorter frame, or when the device has no further packet. So no frame waits for another one.
+//! Packets of one length for one peer are sent in one call. A batch ends with a shorter packet, or
+//! when the device has no further packet. So no packet is delayed.
 //!
-//! If a packet exceeds the MTU of the path, the worker sends an ICMP error, from which the sender
-//! learns the MTU (RFC 1191, RFC 8201). If the packet may be fragmented, the worker fragments the
-//! ESP packet instead.
+//! If a packet exceeds the MTU of the path, the sender gets an ICMP error with the MTU (RFC 1191,
+//! RFC 8201). If the packet may be fragmented, the ESP packet is fragmented instead.
 //!
-//! Limits: [`PACKETS_PER_TURN`], the length and number of datagrams in a batch.
+//! Limits: [`PACKETS_PER_TURN`] packets, then inbound packets are next; the length and number of
+//! datagrams in a batch.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};

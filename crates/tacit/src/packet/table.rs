@@ -1,8 +1,8 @@
-//! Defines [`TunnelTable`]: the tunnels of a worker. Finds a tunnel by the SPI of an inbound
-//! packet, or by the content of an outbound packet.
+//! Defines [`TunnelTable`]: finds the tunnel of a packet. An inbound packet has the number of its
+//! tunnel (SPI); for an outbound packet, the addresses and ports decide.
 //!
-//! An outbound packet gets the newest active tunnel of its TUN device that matches. So a tunnel
-//! with new keys replaces the old tunnel. The old tunnel still opens packets until it is removed.
+//! An outbound packet gets the newest matching tunnel of its TUN device. So a tunnel with new keys
+//! replaces the old one. The old tunnel still decrypts packets until it is removed.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

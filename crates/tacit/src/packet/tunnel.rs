@@ -1,7 +1,7 @@
-//! Defines [`Tunnel`]: a pair of SAs for the packets of one TUN device, and the flows that the
-//! policy permits in it.
+//! Defines [`Tunnel`]: the keys for one TUN device and one peer (a pair of SAs), and the flows that
+//! the policy permits.
 //!
-//! The selectors of an SA often match more packets than the policy permits, for example all ports
+//! The keys may be negotiated for more packets than the policy permits, for example for all ports
 //! of a network. So each packet must also belong to a [`TunnelFlow`], in both directions.
 
 use std::net::SocketAddr;

@@ -5,8 +5,8 @@
 //!   bound ── waits for its CPU while others are idle ──> unbound ── UNBOUND_TIME ──> bound
 //! ```
 //!
-//! While every CPU is busy, the thread stays bound. On another CPU the thread would have to wait
-//! too, and each wake-up by a program would need an interrupt between CPUs.
+//! While every CPU is busy, the thread stays bound, because it would have to wait on another CPU
+//! too.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

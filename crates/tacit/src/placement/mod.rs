@@ -1,19 +1,18 @@
 //! Assigns CPUs to the threads of the agent and to the programs of its runs.
 //!
 //! ```text
-//!   CPUs this process was started with
+//!   CPUs that this process may use
 //!     ├─ [engine] cpus            engines alone, one thread on each
 //!     └─ all others: general      control, log, data workers, programs of runs
 //!          └─ placement-cpus      the CPUs for `split` and `one-cpu`; by default all general CPUs
 //! ```
 //!
-//! With `split`, each data worker takes the CPU to which the fewest workers on this machine are
-//! assigned. For each assignment the agent opens an abstract UNIX socket with the CPU in its name.
-//! So all agents can see the assignment, and the kernel removes it with the process. Assignments
-//! are not locks. If an unrelated process uses such names, the only effect is a worse choice of
-//! CPUs.
+//! With `split`, each data worker takes the CPU with the fewest workers on this machine. To show
+//! its choice to other agents, the agent opens an abstract UNIX socket with the CPU in its name.
+//! The kernel removes the socket with the process. These names are not locks: another process could
+//! use them, which only leads to a worse choice.
 //!
-//! tacit does not change the affinity of other processes, which may use the same CPUs.
+//! tacit does not move other processes away from these CPUs.
 
 mod binding;
 

@@ -1,8 +1,8 @@
-//! `tacit test`: evaluates a policy for each flow of a test file, and compares the decision with
-//! the expected decision. It is meant for continuous integration (CI) of policies.
+//! `tacit test`: evaluates a policy for each flow of a test file, and compares the result with the
+//! expected result. It is meant for continuous integration (CI).
 //!
-//! It evaluates flows as `tacit explain` does. It needs no agent, makes no connections, and does
-//! not read the files of certificates and keys.
+//! It evaluates flows like `tacit explain`. It needs no agent, makes no connections, and does not
+//! read certificates and keys.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

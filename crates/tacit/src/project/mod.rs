@@ -1,12 +1,12 @@
-//! `tacit project`: estimates how much CPU time the measured traffic would need with other
-//! settings. Examples are engines, another cipher suite, a rule without TLS, or more traffic.
+//! `tacit project`: estimates the CPU time of the measured traffic with other settings, such as
+//! more engines, another cipher suite, a rule without TLS, or more traffic.
 //!
 //! ```text
 //!   interval.rs: costs from files or a running agent ─────┐
 //!   units.rs: cost of TLS, measured on this machine now ──┴─> projection ──> report.rs: text, JSON
 //! ```
 //!
-//! [`tacit_core::projection`] does the arithmetic. The output lists all assumptions. The
+//! [`tacit_core::projection`] computes the estimate. The output lists all assumptions. The
 //! measurement takes `MEASURE_TIME` for each cipher suite and message length.
 
 mod arguments;

@@ -1,5 +1,5 @@
-//! Measures the CPU time of TLS on this machine, as input of `tacit project`. It measures
-//! handshakes, and records of each cipher suite with the message length of each rule.
+//! Measures the CPU time of TLS on this machine for `tacit project`: handshakes, and records of
+//! each cipher suite with the message lengths of the rules.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

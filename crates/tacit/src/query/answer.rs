@@ -1,4 +1,4 @@
-//! Builds the JSON answer to a program's query about one of its connections.
+//! Builds the JSON answer to a program that asks about one of its connections.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

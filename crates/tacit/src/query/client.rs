@@ -1,5 +1,5 @@
-//! Serves one client of a run's query socket. The client sends one query after the other, and waits
-//! for each answer.
+//! Serves one client of a run's query socket, at which programs ask about their connections. The
+//! client sends one query at a time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

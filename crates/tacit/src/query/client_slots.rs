@@ -1,15 +1,14 @@
-//! Limits the number of clients of a run's query socket. If all slots are taken when a new client
-//! connects, this module decides which client is closed.
+//! Limits the number of clients of a run's query socket, at which programs ask about their
+//! connections. If all slots are taken, a new client replaces another client.
 //!
 //! ```text
 //!   idle ── a query ──> working ── the answer ──> sending ── it is sent ──> idle
-//!     └──── asked to leave     ────> leaving <─── asked to leave     ┘
+//!     └──── replaced           ────> closing <─── replaced           ┘
 //! ```
 //!
-//! The client that has been idle for the longest is closed. If no client is idle, the client that
-//! has not read its answer for the longest is closed. A client is not closed while the agent works
-//! on its query. A client keeps its slot until its connection is closed, so there are never more
-//! connections than slots.
+//! The client that has been idle for the longest is closed. If no client is idle, the one that has
+//! not read its answer for the longest is closed. A client is not closed while the agent works on
+//! its query. It keeps its slot until its connection is closed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

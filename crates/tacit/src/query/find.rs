@@ -1,4 +1,4 @@
-//! Finds the connection to which the descriptor in a program's query belongs, and answers the
+//! Finds the connection to a descriptor that a program has sent with its query, and answers the
 //! query.
 
 use std::net::SocketAddr;

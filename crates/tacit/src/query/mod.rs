@@ -1,24 +1,21 @@
-//! Serves the query socket (`$TACIT_QUERY`), at which programs of a run ask how their own
+//! Serves the query socket (`$TACIT_QUERY`). Programs under `tacit run` ask there how their own
 //! connections are protected.
 //!
 //! ```text
-//!   program ── query + descriptor ─────> client ──> responder ── whose connection? ──> record
+//!   program ── query + descriptor ─────> client ──> responder ── finds the connection ──> record
 //!           <──────── answer ─────────────┘          └──── start, stop, rekey ──> relay
 //! ```
 //!
-//! The socket exists only in the run's network, so only the run's programs can ask. The descriptor
-//! in a query identifies the connection. The agent reads the network namespace and the two
-//! addresses of that socket, and closes the descriptor before it answers. So a program can only ask
-//! about connections whose sockets it holds.
+//! The socket exists only in the run's network namespace, so only the run's programs can ask. A
+//! query contains a descriptor of the program's socket. So a program can only ask about connections
+//! whose sockets it holds. The agent reads the addresses of that socket, and closes the descriptor
+//! before it answers.
 //!
-//! The query socket is served on the control thread, and connections never wait for it. After
-//! `tacit restart` the successor serves the query socket, and asks its predecessor about
-//! connections that the predecessor still serves.
+//! Connections never wait for queries. After `tacit restart`, the successor asks its predecessor
+//! about connections that the predecessor still serves.
 //!
-//! Limits: a run has at most [`QUERY_CLIENTS_MAX`] connections to the socket; a new connection
-//! replaces the one that has been idle for the longest (`client_slots`). A connection is closed
-//! after [`IDLE_MAX`] without a query. At most [`CLOSING_MAX`] descriptors are being closed at the
-//! same time.
+//! Limits: [`QUERY_CLIENTS_MAX`] clients of a run; [`IDLE_MAX`] without a query, then the client is
+//! closed; [`CLOSING_MAX`] descriptors that are being closed.
 
 mod answer;
 mod client;

@@ -1,11 +1,11 @@
-//! Sends the agent's requests to the helper of a run: the process that acts inside the run's
-//! namespaces. The connection between the two is the helper channel.
+//! Sends the agent's requests to the helper of a run, which is the process that acts inside the
+//! run's namespaces.
 //!
-//! One task owns the socket and sends one request after the other. It reads the reply even if the
-//! caller has stopped waiting. When a helper dies, the launcher starts another one. Requests wait
-//! at most `REQUEST_WAIT_MAX` for the socket of the new helper. A slow helper is not replaced.
+//! One task owns the socket and sends one request after the other. If the helper dies, the launcher
+//! starts another one, and requests wait for it, at most `REQUEST_WAIT_MAX`. A slow helper is not
+//! replaced.
 //!
-//! The agent requests several sockets at a time and keeps them in a [`SocketPool`].
+//! The agent requests several sockets at a time, and stores unused ones in a [`SocketPool`].
 
 use std::fmt;
 use std::io;

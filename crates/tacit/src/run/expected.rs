@@ -1,9 +1,8 @@
-//! Captures connections that another connection of the run has announced. For example, the control
-//! connection of FTP announces data connections.
+//! Captures connections that another connection of the run has announced, such as FTP data
+//! connections.
 //!
-//! The address of such a connection is captured while a task waits for the connection, even if no
-//! rule matches the address. The accepted connection is passed to that task, without a look-up of
-//! its rule.
+//! The address of such a connection is captured only while a task waits for the connection, even if
+//! no rule matches it. The accepted connection is passed to this task.
 
 use std::collections::HashMap;
 use std::io;

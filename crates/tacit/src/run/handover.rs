@@ -1,8 +1,7 @@
 //! Describes a run and its sockets for the agent that replaces this agent.
 //!
-//! The other agent gets duplicates of the sockets. It reads the data that is still queued in them
-//! when this agent stops reading. The helper of the run creates a second channel for the other
-//! agent.
+//! The other agent gets duplicates of the sockets, and reads the data that is still queued in them.
+//! The helper of the run creates a second channel for it.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! Holds the SYNs of a run's programs until the agent has connected to their destinations, so that
-//! `connect` returns the true result to the program.
+//! Holds the SYN packets of a run's programs until the agent has connected to their destinations.
+//! So `connect` returns the true result to the program.
 //!
 //! ```text
 //! program ── SYN ──> kernel inside ── copy ──> take_next ──>  HeldSyn     dial
@@ -8,9 +8,9 @@
 //!                                  RST or ICMP <── HeldSyn::refuse         if it refused
 //! ```
 //!
-//! The agent releases a SYN by sending the same packet again, to its listener. Any thread may read
-//! the copy of a SYN and dial the destination. Any thread may accept the connection of a released
-//! SYN; it passes the socket to the thread that has dialled the destination.
+//! The agent releases a SYN by sending the same packet again, to its own listener. One thread may
+//! dial the destination, and another may accept the released connection; it passes the socket to
+//! the first.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
 //! of a SYN to its connection.

@@ -1,8 +1,9 @@
-//! Copies the interfaces and addresses of the host into every run, where they behave like loopback.
+//! Copies the interfaces and addresses of the host into the network namespace of every run. There
+//! they behave like loopback.
 //!
 //! ```text
 //! host's interfaces ── look ──> HostNetwork ──> helper: the same interfaces inside
-//!                                └─────> policy: only a rule that names such an address matches
+//!                                └─────> policy: only a rule that lists such an address matches
 //! ```
 //!
 //! The kernel reports changes of the host's interfaces; then the addresses are read again.

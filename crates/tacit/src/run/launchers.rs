@@ -1,5 +1,5 @@
-//! Accepts launchers (`tacit run`) that register their runs with this agent. Each run has one
-//! connection, which is open until the run ends.
+//! Accepts launchers (`tacit run`) that register their programs with this agent. A launcher's
+//! connection is open until its run ends.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,9 +1,8 @@
 //! Finds the ports on which the programs of a run listen, by asking the run's helper process
-//! repeatedly.
+//! repeatedly. The kernel does not report new listeners.
 //!
-//! The kernel does not report new listeners, so the agent has to ask. The interval between two
-//! requests is short after a change and grows to a tenth of a second. If the policy has no rule for
-//! inbound connections of runs, the agent does not ask.
+//! The interval is short after a change, and grows to a tenth of a second. If the policy has no
+//! rule for inbound connections of runs, the agent does not ask.
 
 use std::sync::Arc;
 use std::time::Duration;

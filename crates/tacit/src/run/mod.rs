@@ -1,5 +1,5 @@
-//! Holds the state of a run in the agent: its user, the DNS names of addresses, its counters, and
-//! the channel to the helper. The helper is the process that acts inside the run's namespaces.
+//! Holds the agent's data about one run (a program under `tacit run`): its user, the DNS names of
+//! addresses, its counters, and the channel to its helper.
 
 pub mod capture;
 pub mod channel;

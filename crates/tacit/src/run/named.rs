@@ -1,5 +1,5 @@
-//! Computes which addresses with names the kernel captures on a host. The result is a set of pairs
-//! of an address and a part of the ports (see `tacit_core::policy::capture`).
+//! Computes which addresses the kernel of a captured host must capture because of their names. The
+//! result is a set of pairs of address and port group (see `tacit_core::policy::capture`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Defines the messages between launcher, helper and agent, and encodes them as frames for UNIX
-//! sockets.
+//! Defines the messages between launcher, helper and agent, and encodes them for UNIX sockets. The
+//! launcher is the process `tacit run`; the helper acts inside the namespaces of the run.
 //!
 //! ```text
 //!   launcher ──── Enrolment + sockets ─────> agent      a run begins
@@ -11,15 +11,12 @@
 //!            <── HelperReply (+ descriptor) ─
 //! ```
 //!
-//! The launcher is the process `tacit run`; the helper acts inside the namespaces of the run. A
-//! frame is the length of a JSON text as four bytes, then the text; descriptors are sent with the
-//! length. An unknown message is an error. Such errors do not occur in normal operation. Either the
-//! three processes have the same version, or the agent is newer and knows the messages of older
-//! versions.
+//! A message is encoded as a frame: the length of a JSON text as four bytes, then the text.
+//! Descriptors are sent with the length. An unknown message is an error. The agent may be newer
+//! than the other two processes; it supports older versions.
 //!
-//! Limits: [`FRAME_BYTES_MAX`] for a frame. Launchers and helpers may belong to another user. So
-//! the agent accepts at most [`LAUNCHER_BYTES_MAX`] in a frame of a launcher, and
-//! [`REPLY_BYTES_MAX`] in a reply of a helper.
+//! Limits: [`FRAME_BYTES_MAX`] for a frame, [`LAUNCHER_BYTES_MAX`] for a frame from a launcher, and
+//! [`REPLY_BYTES_MAX`] for a reply of a helper.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;

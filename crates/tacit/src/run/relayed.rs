@@ -1,8 +1,9 @@
-//! Records for each relayed connection of a program why the connection is relayed.
+//! Records for each relayed connection of a program why it is relayed, and not handed to the
+//! program as a socket.
 //!
-//! The helper knows the reason before the program's socket has an address. So this module matches
-//! reasons and connections by destination. If programs open several connections to one destination
-//! at the same time, a connection may get the reason of another one.
+//! The reason is known before the program's socket has an address. So reasons and connections are
+//! matched by destination. If there are several connections to one destination at the same time,
+//! two reasons may be exchanged.
 //!
 //! Limits: [`WAITING_MAX`] reasons and as many connections wait, each for [`WAITING_LASTS`]. Above
 //! the limit, the oldest is dropped.

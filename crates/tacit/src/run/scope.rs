@@ -1,8 +1,8 @@
 //! Defines the scope of a captured flow: the run or the host in which it was captured.
 //!
-//! The scope provides facts about a captured flow, such as the names of an address or the owner of
-//! a socket. Code that differs between a run and the host matches on the scope. So the compiler
-//! finds all such code when a new kind of scope is added.
+//! Through the scope, other code gets information about a flow, such as the owner of its socket.
+//! Code that differs between a run and the host matches on the scope, so that the compiler finds it
+//! when a new scope is added.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,13 +1,13 @@
-//! Routes the packets that the policy protects with IPsec to a TUN device of the run.
+//! Routes packets that the policy protects with IPsec to a TUN device in the run's network
+//! namespace.
 //!
 //! ```text
 //! policy ── TunnelRoutes ──> TunnelPlan ──> helper ──┬─> routing rules and routes of the run
-//!                                                    └─> TUN device ──> driver of IKE
+//!                                                    └─> TUN device ──> IKE thread
 //! ```
 //!
-//! `unreachable` routes are installed before the device is created, and stay when the device is
-//! removed. So a packet that the policy protects never reaches the packet rules that send packets
-//! to the relay.
+//! `unreachable` routes exist before the device is created and after it is removed. So a packet
+//! that needs a tunnel is never relayed in another way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,4 +1,5 @@
-//! Logs and counts how connections open, fail and end, and what the agent refuses.
+//! Writes the log and counts, when connections open, fail and end, and when the agent refuses
+//! something.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

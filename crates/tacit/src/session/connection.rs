@@ -1,5 +1,5 @@
-//! Registers an open connection or datagram flow in the table that displays read. Counts its bytes
-//! and messages until the connection or flow ends.
+//! Registers an open connection or datagram flow in the table that displays read, and counts its
+//! bytes and messages.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Defines the ways in which an established connection can end, with their texts for the log.
+//! Lists how an established connection can end, with texts for the log.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,4 @@
-//! Defines the errors that end a connection before it has relayed a byte, with their texts for the
-//! log.
+//! Lists the errors that end a connection before it has relayed a byte, with texts for the log.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,5 @@
-//! Stores the records of open connections and datagram flows for displays. Writes the log, the
-//! audit log and the counters when connections and flows open, fail and end.
+//! Stores the records of open connections and datagram flows. Writes the log, the audit log and the
+//! counters when they open, fail and end.
 //!
 //! ```text
 //!   Opening ──> Connection ── counts ──> ConnectionRecord <── displays, query socket, operator
@@ -7,8 +7,8 @@
 //!                   └── ends: ConnectionEnd or Failure ──> account: log, audit, counters
 //! ```
 //!
-//! Only the worker that relays a connection writes its [`ConnectionRecord`]; all other threads read
-//! it.
+//! Only the worker that relays a connection writes its [`ConnectionRecord`]; other threads only
+//! read it.
 
 pub mod account;
 mod connection;

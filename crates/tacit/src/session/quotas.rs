@@ -1,7 +1,7 @@
-//! Limits the number of open connections of each source, each rule and each run, if the policy has
+//! Limits the number of open connections of each source, each rule and each run, if the policy sets
 //! such limits.
 //!
-//! A reload does not change these limits; the agent keeps those that it started with.
+//! A reload does not change these limits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,13 +2,13 @@
 //! are too old or idle.
 //!
 //! ```text
-//!   policy or a file of a trust changed ──> Peers::All      every peer that is trusted
-//!   a certificate expired               ──> Peers::Ended    peers with an expired chain
+//!   policy or a file of a trust changed ──> Peers::All      check all trusted peers
+//!   a certificate expired               ──> Peers::Ended    check peers with an expired chain
 //!   a connection reaches max-age or idle ─> ages            connections to close
 //! ```
 //!
-//! The check runs on a thread of its own and reads a snapshot of the table of open connections, so
-//! that no relay waits for it. Each distinct chain is verified once.
+//! The check runs on its own thread, so that no relay waits for it. Each distinct certificate chain
+//! is verified once.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Passes a program's requests about TLS (`start`, `stop` and `rekey`) to the relay of its
 //! connection.
 //!
-//! Each connection handles only one request at a time. The relay handles it between two transfers.
-//! If the relay ends without an answer, the request fails with `ended`.
+//! A connection handles one request at a time, between two transfers. If the relay ends without an
+//! answer, the request fails with `ended`.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

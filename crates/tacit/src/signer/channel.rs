@@ -1,16 +1,16 @@
-//! Exchanges messages between a thread of the agent and a thread of the signer (the process with
-//! the private keys), over two pipes.
+//! Exchanges messages between the agent and the signer (the process with the private keys), over
+//! two pipes.
 //!
 //! ```text
 //! agent    RequestEnd ── length, request ──>  AnswerEnd    signer
 //!                     <── length, answer ───
 //! ```
 //!
-//! A pipe costs less CPU time than a socket: the kernel expects its writer to wait soon, and tends
-//! to run the reader on the same CPU.
+//! A pipe costs less CPU time than a socket, because the kernel tends to run its reader on the same
+//! CPU.
 //!
-//! Limits: one request at a time, of at most [`MESSAGE_BYTES_MAX`] bytes. After an error the
-//! channel cannot be used again.
+//! Limits: one request at a time, with at most [`MESSAGE_BYTES_MAX`]. After an error the channel
+//! cannot be used again.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};

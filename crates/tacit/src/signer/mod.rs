@@ -7,11 +7,10 @@
 //!   data-0, data-1, engine-0 … ── a channel for each CPU ─> a thread for each: checks, signs
 //! ```
 //!
-//! The agent starts its signer when the first key is loaded. A thread that does a handshake writes
-//! a request to a channel of its own and waits for the answer. Threads share no queue or lock. A
-//! channel is a pair of pipes (`channel.rs`). When the signer ends, the agent starts another one,
-//! at most one in a second. Until then open connections continue, and handshakes that need a key
-//! fail. The signer ends when its agent ends.
+//! The agent starts its signer when the first key is loaded. Each thread with a handshake writes a
+//! request to its own channel, a pair of pipes (`channel.rs`), and waits for the answer. When the
+//! signer ends, the agent starts another one, at most one in a second. Until then, handshakes that
+//! need a key fail.
 //!
 //! Limits: at most `CHANNELS_MAX` channels; a thread waits at most `ANSWER_WAIT_MAX` for an answer.
 

@@ -1,11 +1,10 @@
-//! Connects the upstream socket of a connection.
+//! Connects the upstream socket of a connection: the socket to the server.
 //!
 //! ```text
-//!   forwarding rule     the addresses of the rule's target, one after the other; with several
-//!                       targets, one target after the other, those that are down last
-//!   outbound of a run   the address that the program connects to
-//!   inbound to a run    the address on which the program listens, from the client's own address
-//!   inbound to the host the same address, from another port of the client's address
+//! forwarding rule      the addresses of the rule's targets in order; targets that are down last
+//! outbound of a run    the address that the program connects to
+//! inbound to a run     the address on which the program listens, from the client's own address
+//! inbound to the host  the same address, from another port of the client's address
 //! ```
 
 use std::fmt::Display;

@@ -1,4 +1,5 @@
-//! Builds the PROXY protocol header that is sent to the target before all other bytes.
+//! Builds the PROXY protocol header, which tells the target the client's address. It is sent before
+//! all other bytes.
 
 use tacit_core::policy::{SendProxy, TlsVersion};
 use tacit_core::proxy_protocol::{self, ClientVerification, ProxyError, ProxyHeader, ProxyTls};

@@ -1,11 +1,11 @@
-//! Accepts a connection and determines its flow: the addresses and names that rules match. This is
-//! stage 1 of 5: accept.
+//! Accepts a connection and determines its flow: its addresses and names, which rules match. This
+//! is stage 1 of 5: accept.
 //!
-//! If the rule has `accept-proxy`, the PROXY header is read first, because rules are selected by
-//! the client that the header names.
+//! If the rule has `accept-proxy`, the PROXY header is read first, because rules match the client
+//! in this header.
 //!
-//! Every worker accepts on every listening socket. If the limit of connections or of open files is
-//! reached, further connections wait in the kernel's queue.
+//! Every worker accepts on every listening socket. At the limit of connections or open files,
+//! further connections wait in the kernel's queue.
 
 use std::io;
 use std::net::SocketAddr;

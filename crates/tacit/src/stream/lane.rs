@@ -1,5 +1,5 @@
-//! Holds the state of the code that serves streams (the stream lane): a part for each worker
-//! thread, and a part that all threads share.
+//! Holds the data of the code that serves TCP and UNIX connections (the stream lane): one part for
+//! each worker thread, and one that all threads share.
 
 use std::rc::Rc;
 use std::sync::Arc;

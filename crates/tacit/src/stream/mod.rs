@@ -5,9 +5,8 @@
 //!   AcceptedConnection    Admitted  Established   Finished
 //! ```
 //!
-//! Each stage consumes the value that the previous stage returned, and does not know later stages.
-//! [`serve`] calls them in this order. A connection is served by one data worker from beginning to
-//! end, or by an engine up to the relay.
+//! Each stage gets the value of the previous stage. [`serve`] calls them in this order. One data
+//! worker serves a connection from beginning to end, or an engine serves it up to the relay.
 
 mod bulk;
 pub mod data;

@@ -1,5 +1,4 @@
-//! Defines the kinds of relay, such as clear or TLS, each with the sockets and the state that this
-//! relay needs.
+//! Defines the kinds of relay, such as clear or TLS, each with its sockets.
 
 use std::convert::Infallible;
 use std::io;

@@ -5,9 +5,9 @@
 //!                            └─ on an engine ── hand over ──> the same, on a data worker
 //! ```
 //!
-//! Without engines, the data worker that accepts a connection serves it to the end. An engine
-//! serves the first stages and then hands the connection over to a data worker. If the connection
-//! is in clear, this happens before the dial, otherwise before the relay. If the rule has `relay =
+//! Without engines, the data worker that accepts a connection serves it to the end. An engine (a
+//! thread for handshakes) serves the first stages, and then hands the connection over to a data
+//! worker: a connection in clear before the dial, others before the relay. If the rule has `relay =
 //! "engine"`, the engine also relays.
 
 use std::io;

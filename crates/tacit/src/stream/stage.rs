@@ -1,5 +1,4 @@
-//! Defines the values that one stage of serving a connection passes to the next stage. An engine
-//! hands the same values over to a worker.
+//! Defines the values that each stage of serving a connection passes to the next stage.
 
 use std::io;
 use std::sync::Arc;

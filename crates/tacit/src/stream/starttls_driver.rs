@@ -1,5 +1,5 @@
-//! Drives a STARTTLS exchange: moves bytes between the two sockets and the state machine, before
-//! the TLS handshake and after it.
+//! Does the I/O of a STARTTLS exchange: moves bytes between the two sockets and the state machine,
+//! before and after the TLS handshake.
 //!
 //! ```text
 //!   peer    <── PeerTransport ──> to_peer    ┐
@@ -7,12 +7,10 @@
 //!   program <── StreamSocket ───> to_program ┘
 //! ```
 //!
-//! One loop serves both phases: it writes the output of the state machine, and reads both sockets
-//! for its input. A [`PeerTransport`] is the peer's socket, in clear or with its TLS session. This
-//! code need not be fast, because the relay moves most of the bytes of a connection.
+//! A [`PeerTransport`] is the peer's socket, in clear or with its TLS session. The exchange is a
+//! small part of a connection, so this code need not be fast.
 //!
-//! Limits: the state machine limits its buffers, and the caller limits the time. Bytes before the
-//! TLS handshake are not counted as relayed bytes.
+//! Limits: the state machine limits its buffers, and the caller limits the time.
 
 use std::io;
 use std::ops::Range;

@@ -1,7 +1,7 @@
-//! Draws a frame of `tacit top`: totals, components with bars, rules, connections and key help.
+//! Draws the screen of `tacit top`: totals, components with bars, rules, connections and key help.
 //!
 //! The layout is designed for 80 columns and 24 lines. A larger terminal shows more rules and
-//! connections; a smaller one shows fewer connections first, then fewer rules.
+//! connections.
 
 use tacit_core::meter::Component;
 

@@ -2,17 +2,15 @@
 //!
 //! ```text
 //!   control socket ──> sample.rs ──> view.rs ──> draw.rs ──> terminal
-//!   costs, connections  an interval   order,      screen.rs
+//!   costs, connections  differences   order,      screen.rs
 //!                                     selection <── keys
 //! ```
 //!
-//! Queries read figures that the data workers have published, so they do not delay the agent. If an
-//! agent has many connections, `tacit top` asks for them less often (`sample`). The program
-//! restores the terminal when it ends. After SIGKILL, the user must run `reset`.
+//! Queries do not delay the agent. If an agent has many connections, `tacit top` queries them less
+//! often (`sample`). The program restores the terminal when it ends, except after SIGKILL.
 //!
-//! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between frames. A key is handled within
-//! `KEYS_TIME`, unless the program waits for an agent that does not answer. There is no history;
-//! use metrics for that.
+//! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between updates. There is no history; use
+//! metrics for that.
 
 mod draw;
 mod sample;

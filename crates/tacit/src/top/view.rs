@@ -1,5 +1,5 @@
-//! Holds what `tacit top` displays: the last sample, the sort order, the selected rule and the
-//! page.
+//! Holds the data that `tacit top` shows: the last sample, the sort order, the selected rule and
+//! the page.
 
 use super::sample::{Connection, Sample};
 use crate::control::client::ClientError;

@@ -1,5 +1,5 @@
-//! Opens the files that `tacit trace` writes. They contain the bytes of connections or their keys,
-//! so only the owner of a file may read it.
+//! Opens the files that `tacit trace` writes. They contain decrypted bytes or keys, so only their
+//! owner may read them.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

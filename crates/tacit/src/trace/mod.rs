@@ -1,7 +1,7 @@
 //! `tacit trace`: writes the decrypted bytes of connections, or the keys that decrypt them, to
 //! files.
 //!
-//! The command opens the files and passes their descriptors to the agent, which writes them. The
+//! The command opens the files and passes their descriptors to the agent, which writes to them. The
 //! trace ends at its limits, or when the command ends.
 
 mod files;

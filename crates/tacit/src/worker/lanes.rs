@@ -1,6 +1,6 @@
-//! Defines the traits between worker threads and lanes. A lane is the code that serves one kind of
-//! traffic: streams or datagrams. With the traits, the code of a worker does not depend on the
-//! protocols of the lanes.
+//! Defines the traits with which worker threads call the code that serves traffic. So this code can
+//! change without changes to the workers. A *lane* is the code for one kind of traffic: streams or
+//! datagrams.
 //!
 //! ```text
 //!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish

@@ -1,14 +1,13 @@
 //! Starts and manages the threads that serve connections. Data workers serve connections from
-//! beginning to end; engines serve them up to the relay (see [`crate::engine`]).
+//! beginning to end; engines do the handshakes (see [`crate::engine`]).
 //!
-//! Each thread has a single-threaded runtime of its own. The code of a worker does not depend on
-//! protocols: the lanes (the modules for streams and datagrams) implement [`Lanes`] and
-//! [`WorkSource`]. The control thread sends
-//! sources of work, such as listeners, to the engines or, without engines, to the workers.
+//! Each thread has its own single-threaded runtime. The lanes (the modules for streams and
+//! datagrams) implement [`Lanes`] and [`WorkSource`], so workers do not depend on protocols. The
+//! control thread sends sources of work, such as listeners, to the engines or, without engines, to
+//! the workers.
 //!
 //! At first there is one worker. Another one is started when all workers are busy and there are
-//! more connections than workers; it accepts from the same listeners. A worker that was started
-//! runs until the agent ends.
+//! more connections than workers. Workers run until the agent ends.
 //!
 //! Limits: the queue of a thread has `COMMANDS_MAX` entries; [`CpuPlan`] limits the number of
 //! workers.

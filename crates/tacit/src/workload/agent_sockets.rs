@@ -1,7 +1,6 @@
-//! Samples the TCP state of an agent's socket with TLS, while `tacit workload` runs.
+//! Samples the TCP state of the agent's TLS socket, while `tacit workload` runs.
 //!
-//! The agent reports its connections as in `tacit show connections`. The module samples one of
-//! them: the connection that has relayed the most bytes between the first and the second query.
+//! It selects the connection of the agent that relays the most bytes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Defines the options that all workloads of `tacit workload client` have in common, and the
-//! parsers of their values.
+//! Defines the options that all workloads of `tacit workload client` share, and parses their
+//! values.
 
 use std::time::Duration;
 

@@ -1,16 +1,12 @@
 //! Measures the CPU time of the workload client, and of the processes that the option `--cpu-of`
-//! names.
+//! selects.
 //!
-//! Each `--cpu-of` selects a process and its descendants at the start of the measurement.
-//! Descendants are included because an agent is a child of its supervisor. The kernel counts user
-//! and system time together, in nanoseconds. If one of these processes ends during the measurement,
-//! its time is lost, and the measurement fails. Linux charges network work on loopback to the
-//! process that sends or is interrupted. So compare the sum of all processes rather than single
-//! ones.
+//! `--cpu-of` includes the descendants of a process, because an agent is a child of its supervisor.
+//! If one of these processes ends during the measurement, the measurement fails. Linux may charge
+//! network work on loopback to either end. So compare the sum of all processes.
 //!
-//! The agents that `--ledger-of` names are measured in the same way. Their ledgers are read before
-//! the clocks start and after they stop, so that reading the ledgers is not part of the
-//! measurement.
+//! The option `--ledger-of` selects agents, whose own records of CPU time (ledgers) are read too.
+//! This is done before the clocks start and after they stop, so it does not add to the measurement.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

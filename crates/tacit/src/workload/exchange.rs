@@ -1,10 +1,8 @@
 //! Implements the workloads `interactive` and `request-reply`, which exchange requests and replies.
 //!
 //! Each connection has a thread. Without `--rate`, a thread sends its next request when the reply
-//! to the last one arrives (a closed loop). With `--rate`, it sends each request at a scheduled
-//! time, and latency counts from that time. If a scheduled request could not be sent before the end
-//! of the measurement, its waiting time counts as its latency. So a slow server cannot hide its
-//! slowest requests.
+//! to the last one arrives. With `--rate`, it sends requests at scheduled times, and latency counts
+//! from the scheduled time. So a slow server cannot hide its slowest requests.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

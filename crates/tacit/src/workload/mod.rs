@@ -16,10 +16,9 @@
 //! steering.rs            lets another program start and stop the measurement
 //! ```
 //!
-//! Client and server do not use TLS and do not know policies. So the same command can measure a
-//! direct connection and a connection through an agent or another proxy. The difference is the cost
-//! of the proxy. `--beside` prints the figures of an earlier report next to the new figures,
-//! without a verdict. `limits.rs` defines the limits.
+//! Client and server do not use TLS. So the same command can measure a direct connection and a
+//! connection through an agent or another proxy; the difference is the cost of the proxy.
+//! `--beside` prints the figures of an earlier report next to the new figures.
 
 mod agent_sockets;
 mod arguments;

@@ -1,8 +1,7 @@
 //! Opens connections on several threads, for the workloads `connect`, `ramp` and `start-stop`.
 //!
-//! A connection counts as open when the reply to its first request has arrived. By then every proxy
-//! between client and server has finished its handshakes. Client and server use no TLS; the proxies
-//! decide whether handshakes are full or resumed.
+//! A connection counts as open when the reply to its first request has arrived. Then all proxies
+//! between client and server have finished their handshakes.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

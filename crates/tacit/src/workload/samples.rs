@@ -1,7 +1,7 @@
 //! Collects samples at equal intervals in a buffer of limited size.
 //!
 //! When the buffer is full, every second sample is removed and the interval is doubled. So the
-//! samples always cover the whole measurement.
+//! samples always cover the whole time.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! Computes the times at which a workload client with `--rate` sends its requests.
 //!
-//! A client may wait for each reply before it sends the next request. Then it sends fewer requests
-//! while the server is slow, and measures too few of the long delays ("coordinated omission"). With
-//! a schedule, each request has a time at which it is due, and its latency counts from that time.
+//! Without a schedule, a client sends fewer requests while the server is slow, and so measures too
+//! few long delays ("coordinated omission"). With a schedule, latency counts from the time at which
+//! a request is due.
 
 /// The due times of one connection, at equal intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]

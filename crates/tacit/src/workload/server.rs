@@ -1,8 +1,8 @@
-//! Implements the server of `tacit workload`, which answers the clients of all workloads.
+//! Implements the server of `tacit workload`, for all workloads.
 //!
-//! It has one thread per CPU, each with its own async runtime. A thread keeps the connections that
-//! it accepts; an idle connection costs only one task. The server does not trust clients: it limits
-//! sizes, and closes the connection of a client that violates the protocol.
+//! It has one thread for each CPU, with its own async runtime. A thread keeps the connections that
+//! it accepts. The server limits sizes, and closes the connection of a client that violates the
+//! protocol.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,10 +1,9 @@
 //! Implements the `start-stop` workload: opens thousands of connections (starts), keeps them open,
-//! and closes them (stops). The report gives the rate and the CPU time of starts and of stops.
+//! and closes them (stops). The report shows the rate and the CPU time of starts and of stops.
 //!
-//! With `--inbound`, the client connects alternately through two addresses: one for outbound and
-//! one for inbound connections of a host. Two queue managers (IBM MQ) connect to each other in this
-//! way. A start ends when the reply to the first byte arrives. A stop ends when the server has
-//! closed the connection too.
+//! With `--inbound`, the client alternates between two addresses: one for outbound and one for
+//! inbound connections of a host. So it connects as two queue managers (IBM MQ) do. A start ends
+//! when the first reply arrives; a stop ends when the server has closed the connection too.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Lets another program control a workload client. The other program can then read its own clocks
-//! at the same instants.
+//! Lets another program control a workload client, so that it can read its own clocks when the
+//! measurement starts and ends.
 //!
 //! ```text
 //! controlling program          client (--steered)
@@ -13,7 +13,7 @@
 //!    a line, or end of file ->
 //!                              closes its connections, exits
 //! ```
-//! The connections stay open until the last line, unless the workload measures closing them.
+//! The connections stay open until the last line, except in workloads that measure closing them.
 
 use std::io::{self, BufRead, Write};
 

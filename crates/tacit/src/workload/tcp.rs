@@ -1,8 +1,7 @@
 //! Samples the kernel's TCP state of connections: congestion window, smoothed round-trip time and
-//! its deviation, and queued bytes. Published measurements of AT-TLS plot the same quantities.
+//! its deviation, and queued bytes. Published measurements of AT-TLS show the same values.
 //!
-//! Samples are taken at the sender: at the client, at the server if it sends the stream, and at the
-//! agent's socket with TLS.
+//! Samples are taken at the sender of a stream, and at the agent's TLS socket.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;

@@ -1,8 +1,7 @@
 //! Observes a running workload: its progress, and the TCP state of one connection.
 //!
-//! A thread takes a sample ten times a second, or less often if sampling takes long. Each agent has
-//! a sampling thread of its own. Each thread that generates load has a counter of its own, so that
-//! the threads do not wait for each other.
+//! A thread takes ten samples a second, or fewer if sampling takes long. Each thread that generates
+//! load has its own counter, so that the threads do not wait for each other.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! Caches verified certificate chains, so that the signatures of a known chain are not verified
+//! Caches trusted certificate chains, so that the signatures of a known chain are not verified
 //! again.
 //!
 //! ```text
@@ -6,16 +6,13 @@
 //!   key --> the time in which all of the chain is valid, and the facts of the leaf
 //! ```
 //!
-//! Only trusted chains are cached. An entry is valid while every certificate of the chain is valid
-//! and the revocation lists (CRLs) are current. If a byte, the name, the role or the trust changes,
-//! the key changes and the entry is not found. An entry does not prove who sends the chain. So
-//! every full handshake still checks that the peer holds the private key of the leaf. A resumed
-//! session relies on the check in its first handshake.
+//! An entry is valid while all its certificates are valid and the revocation lists (CRLs) are
+//! current. If anything in the key changes, the entry is not found. An entry does not prove who
+//! sends the chain. So every full handshake still checks that the peer holds the private key.
 //!
-//! All threads share one table, so that a chain is verified once and not once in each thread.
-//! Readers and writers do not wait for each other. Limit: [`CHAINS_MAX`]. The table has two halves:
-//! one for recently used chains, the other for older chains. When the first half is full, it
-//! replaces the second half.
+//! All threads share the table without waiting for each other. Limit: [`CHAINS_MAX`] chains. The
+//! table has one half for recently used chains, and one for older chains. When the first half is
+//! full, it replaces the second half.
 
 use std::sync::Arc;
 

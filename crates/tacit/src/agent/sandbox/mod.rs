@@ -1,5 +1,5 @@
-//! Confines the agent to a sandbox: limits files, system calls and capabilities. This is done when
-//! all sockets and files are open, before the first client is served.
+//! Confines the agent to a sandbox that limits files, system calls and capabilities. The agent
+//! enters it when all sockets and files are open, before it serves the first client.
 //!
 //! ```text
 //! control, log, reload    only directories of policy, credentials, log and sockets   Landlock
@@ -8,13 +8,12 @@
 //! all threads             only capabilities that the policy needs
 //! ```
 //!
-//! Existing threads enter the sandbox here; new threads inherit the sandbox. A sandbox cannot be
-//! widened. If a new policy needs another directory, `tacit restart` is required. The supervisor,
-//! which has no sandbox, then starts a successor, and the successor enters a sandbox for the new
-//! policy.
+//! New threads inherit the sandbox. A sandbox cannot be extended. If a new policy needs another
+//! directory, the operator must run `tacit restart`: the supervisor, which has no sandbox, then
+//! starts a successor.
 //!
-//! If the kernel does not support a part of the sandbox, the agent runs without it; `tacit show
-//! limits` shows which parts are in force.
+//! If the kernel does not support a part of the sandbox, the agent runs without this part; `tacit
+//! show limits` reports it.
 
 mod reach;
 mod rights;

@@ -1,4 +1,4 @@
-//! Determines the capabilities that an agent keeps: only those that its policy needs.
+//! Determines the capabilities that an agent keeps. They depend on its policy.
 
 use std::fs::File;
 use std::path::PathBuf;

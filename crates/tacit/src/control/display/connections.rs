@@ -1,4 +1,4 @@
-//! Defines the content of `tacit show connections`, as types that serialise to its JSON.
+//! Defines the content of `tacit show connections`, as types that are serialised to JSON.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show coverage`: which flows of a captured host are protected,
-//! which are in clear, and which programs send them.
+//! Defines the content of `tacit show coverage`: the protected flows and the clear flows of a
+//! captured host, with the programs that send them.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::coverage::{

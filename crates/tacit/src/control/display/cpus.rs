@@ -1,6 +1,5 @@
-//! Defines the part of `tacit show cpus` that comes from the agent: which threads and runs use each
-//! CPU. The command itself reads the rest from `/proc` and `/sys`, because the agent's sandbox does
-//! not allow the agent to open these files.
+//! Defines the content of `tacit show cpus` that comes from the agent: the threads and runs on each
+//! CPU. The command reads the rest from `/proc` and `/sys`, which the agent's sandbox cannot open.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

@@ -1,5 +1,4 @@
-//! Defines the content of `tacit show limits`: the limits of the agent, and how much of each is
-//! used.
+//! Defines the content of `tacit show limits`: the limits of the agent and their current use.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
-//! Defines the content of the displays, as types that serialise to the JSON of `tacit show --json`.
+//! Defines the content of the displays, as types that are serialised to the JSON of `tacit show
+//! --json`.
 //!
-//! Every value is a snapshot. The agent takes it without delaying a connection.
+//! The agent copies the values for a display without delaying a connection.
 
 pub mod audit;
 pub mod connections;

@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show traces`: the traces in progress, with what they have recorded
-//! so far.
+//! Defines the content of `tacit show traces`: the traces in progress, with the number of bytes
+//! that they have recorded.
 
 use serde::{Deserialize, Serialize};
 

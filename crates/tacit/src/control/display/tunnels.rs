@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show ike` and `tacit show sa`: the connections of runs with peers
-//! of IPsec tunnels, and the bytes and packets that the tunnels have transferred.
+//! Defines the content of `tacit show ike` and `tacit show sa`: connections with peers of IPsec
+//! tunnels, and the bytes and packets of the tunnels.
 
 use std::net::{IpAddr, SocketAddr};
 

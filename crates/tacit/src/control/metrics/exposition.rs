@@ -1,5 +1,5 @@
-//! Writes metrics in the text format of Prometheus, version 0.0.4: for each metric family its help
-//! and type, then its samples.
+//! Writes metrics in the text format of Prometheus, version 0.0.4. Each group of metrics has a help
+//! text and a type, followed by its samples.
 
 use std::fmt::Write as _;
 

@@ -1,14 +1,13 @@
 //! Collects the metrics of an agent, in the text format of Prometheus.
 //!
 //! ```text
-//!   ledger, counters, table ──(a snapshot)──> text ──> server.rs: GET /metrics
+//!   CPU time, counters, connections ────────> text ──> server.rs: GET /metrics
 //!                                                 └──> `tacit show metrics`
 //! ```
 //!
-//! The control thread reads counters that data workers publish for all displays. No worker waits
-//! for this. Labels are names from the policy and fixed words, never addresses, programs or peers.
-//! So the number of series depends only on the policy. The CPU time of a rule continues to count
-//! after a reload that changes the rule. The CPU time of all removed rules is one series.
+//! The control thread reads counters that data workers publish, so no worker waits. Labels are
+//! names from the policy and fixed words, never addresses, programs or peers. So the number of
+//! series depends only on the policy. The CPU time of all removed rules is one series.
 
 mod exposition;
 pub mod server;

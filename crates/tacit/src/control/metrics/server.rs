@@ -2,13 +2,11 @@
 //!
 //! `/healthz` succeeds while the control thread answers. `/readyz` succeeds until the agent drains.
 //!
-//! Limits: a request has at most [`HEAD_BYTES_MAX`]. [`CLIENTS_MAX`] connections may be open, and
-//! [`SCRAPES_MAX`] of them get their answers at the same time. Each connection lasts at most
-//! [`SCRAPE_TIME_MAX`]. At the limit, the server closes the oldest connection that has not sent a
-//! request yet, and accepts the new one.
+//! Limits: [`HEAD_BYTES_MAX`] for a request, [`CLIENTS_MAX`] open connections, [`SCRAPES_MAX`]
+//! answers at the same time, [`SCRAPE_TIME_MAX`] for a connection. At the limit, a new connection
+//! replaces the oldest one that has not sent a request yet.
 //!
-//! The server ignores the body of a request. It does not support TLS: for TLS, put a forwarding
-//! rule in front of it.
+//! The server does not support TLS: for TLS, put a forwarding rule in front of it.
 
 use std::cell::Cell;
 use std::io;

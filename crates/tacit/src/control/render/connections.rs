@@ -1,4 +1,4 @@
-//! Formats open connections as text: a table, all facts of one connection, or a CSV series.
+//! Formats open connections as text: as a table, as all details of one connection, or as CSV lines.
 
 use std::time::SystemTime;
 

@@ -1,5 +1,4 @@
-//! Formats the ledger (the CPU time of the agent) as tables: by rule, component, program or
-//! connection.
+//! Formats the CPU time of the agent as tables: by rule, component, program or connection.
 
 use tacit_core::meter::Component;
 

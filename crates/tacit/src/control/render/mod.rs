@@ -1,5 +1,5 @@
-//! Formats displays as text tables with fixed columns, one line for each entry. The table and the
-//! JSON of a display come from the same value.
+//! Formats displays as text tables with fixed columns, one line for each entry. The JSON of a
+//! display has the same content.
 
 pub(crate) mod column;
 pub mod connections;

@@ -1,4 +1,4 @@
-//! Examines the socket and the address of a call, without changing anything.
+//! Examines the socket and the address of a program's `connect` call, without changing anything.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
-//! Decides about the `connect` calls of programs. It gives the program a socket of the agent's
-//! network, or lets the kernel execute the call. In the second case the agent relays the
-//! connection.
+//! Handles the `connect` calls of programs under `tacit run`. Either the program gets a socket of
+//! the agent's network (a *handed* socket), so that its bytes do not pass through the agent. Or the
+//! kernel executes the call, and the agent relays the connection.
 //!
 //! ```text
-//!   connect ──> examine the socket ── no objection ──> question ──> agent
+//!   connect ──> examine the socket ── no obstacle ───> question ──> agent
 //!                   │ doubt                                            answer, with a socket
 //!                   v                                                       v
 //!               relayed: the kernel proceeds        swap: options, descriptor, epoll, connect
@@ -11,24 +11,21 @@
 //!
 //! A socket of the program is one of these:
 //!
-//! - *inside*: it belongs to the network namespace of the run. The kernel may execute calls on it:
-//!   the packet rules decide what it reaches.
-//! - *handed*: it belongs to the agent's network. The kernel never executes `connect`, `listen`
-//!   or a send with `MSG_FASTOPEN` on it, because the call could reach any destination. The agent
-//!   decides about each new connection; if the agent gives no socket, the program gets an inside
-//!   socket again.
-//! - Sockets of other namespaces and other kinds of sockets are not changed.
+//! - *inside*: it belongs to the network namespace of the run. The kernel may execute calls on it,
+//!   because packet rules capture its traffic.
+//! - *handed*: it belongs to the agent's network, and could reach any destination. So the kernel
+//!   never executes `connect`, `listen` or a send with `MSG_FASTOPEN` on it. The agent decides
+//!   about each new connection.
+//! - Other sockets are not changed.
 //!
-//! The helper keeps no duplicate of a handed socket after the call. With a duplicate, the program
-//! could not close its connection.
+//! The helper keeps no duplicate of a handed socket. Otherwise the program could not close its
+//! connection.
 //!
-//! If the helper cannot examine a call, the call proceeds as long as no socket was handed.
-//! Otherwise the call fails.
+//! If the helper cannot examine a call, the kernel executes it, unless a socket of the run was
+//! handed. Then the call fails.
 //!
 //! Limits: [`ASKED_MAX`] questions at a time, each for [`ANSWER_WAIT_MAX`];
-//! [`waiting::WAITING_MAX`] calls that wait for a connection. Above these limits, connections are
-//! relayed. A fork of the program, or a process that received the descriptor before the call, keeps
-//! the old socket.
+//! [`waiting::WAITING_MAX`] waiting calls. Above these limits, connections are relayed.
 
 mod examine;
 mod swap;

@@ -1,4 +1,5 @@
-//! Replaces the socket of a program by a socket of the agent, or by a new socket of the run.
+//! Replaces the socket of a program, either by a socket of the agent's network or by a new socket
+//! of the run.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-//! Stores the `connect` calls of blocking sockets until their connections are established.
+//! Stores `connect` calls of blocking sockets until their connections are established.
 //!
-//! A signal interrupts a call only if the kernel itself executes the call. So the helper checks the
-//! waiting threads for pending signals, [`LOOKS_MAX`] threads at a time.
+//! Signals do not interrupt a call that the helper handles. So the helper checks the waiting
+//! threads for pending signals, [`LOOKS_MAX`] threads at a time.
 //!
 //! Limit: [`WAITING_MAX`] calls.
 

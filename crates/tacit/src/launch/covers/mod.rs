@@ -1,5 +1,5 @@
-//! Keeps the secret files of the policy hidden from the program of a run, even if the files are
-//! replaced.
+//! Hides the secret files of the policy from programs under `tacit run`, even if a file is replaced
+//! while the program runs.
 //!
 //! ```text
 //!   launcher ── FilesToHide + the program's mounts ──> helper  when the program has started
@@ -7,14 +7,13 @@
 //!   kernel   ── a directory has changed (inotify) ───> helper  hides the new file
 //! ```
 //!
-//! When the program starts, an empty file is mounted over each file. If the file is removed, this
-//! mount disappears too. The file may then be created again, or a link or a directory on its path
-//! may be replaced. The program can see the new file until the helper has hidden it, usually for
-//! less than a millisecond. A directory that is hidden as a whole has no such gap. The helper hides
-//! files only: mounting over a directory would disturb programs that are already in it.
+//! When the program starts, an empty file is mounted over each secret file. If the file is
+//! replaced, the mount disappears. The program can then read the new file until the helper has
+//! hidden it, usually for less than a millisecond. A directory that is hidden as a whole has no
+//! such gap.
 //!
-//! The helper is a process inside the run's namespaces. If it cannot hide or watch a file, it tries
-//! again after [`RETRY_INTERVAL`].
+//! The helper is a process inside the run's namespaces. If it cannot hide a file, it tries again
+//! after [`RETRY_INTERVAL`].
 //!
 //! Limits: [`PATHS_MAX`] paths, and the limits of `watches.rs`.
 

@@ -1,9 +1,8 @@
-//! Watches the directories on the paths of hidden files. After a change in one of them, a path can
-//! lead to another file.
+//! Watches the directories on the paths of hidden files. After a change, a path may lead to a new
+//! file that must be hidden.
 //!
-//! A change counts if it affects a name on the path: a directory, a symbolic link, or the file
-//! itself. Each directory is watched before the name in it is looked up, so that no change in
-//! between is missed.
+//! A change counts if it affects a directory, a symbolic link or the file on the path. Each
+//! directory is watched before the next name is looked up, so that no change is missed.
 //!
 //! Limits: [`DIRECTORIES_MAX`] watched directories, and [`LINKS_MAX`] symbolic links on one path.
 

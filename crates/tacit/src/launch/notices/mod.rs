@@ -1,20 +1,17 @@
-//! Receives the kernel's notifications about calls of a program. Answers those about sockets that
-//! the program must not create, and reports each refusal to the agent. The others are about
-//! connections, which `connects/` handles.
+//! Receives the kernel's notifications about system calls of a program. Refuses sockets that the
+//! program must not create, and reports each refusal to the agent. `connects/` handles
+//! notifications about connections.
 //!
 //! ```text
 //!   kernel ── Listener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
 //!          <── Listener::answer ──┘
 //! ```
 //!
-//! The helper answers each notification, even if no agent receives the report. If a report cannot
-//! be sent, the helper sends it later, together with newer reports. A program that repeats a
-//! refused call slows down only itself, because it waits for each answer. Between two
-//! notifications, the helper handles the requests of the agent. `notify.rs` of `tacit_sys::spawn`
-//! explains why the helper has this task.
+//! The helper answers each notification, even if no agent receives the report. A report that cannot
+//! be sent is sent later. A program that repeats a refused call slows down only itself, because it
+//! waits for each answer.
 //!
-//! Limits: one report for each kind of socket (there are 67) in each [`REPORT_INTERVAL`]. The count
-//! of repeated refusals in the last interval of a run may be lost.
+//! Limits: one report for each kind of socket in each [`REPORT_INTERVAL`].
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,13 +1,13 @@
-//! `tacit oci-hook`: protects the network namespace of a container before its program starts. An
-//! OCI runtime (runc, crun) runs this command as a hook of `createRuntime`.
+//! `tacit oci-hook`: protects the network namespace of a container before its program starts. A
+//! container runtime (runc, crun) calls this command as an OCI hook, `createRuntime`.
 //!
 //! ```text
 //! runtime ── state ──> hook (this) ── forks ──> launcher ── enrols ──> agent
 //!         <─ exit status ─┘ <─ captured ───────────┘  stays until the container's process ends
 //! ```
 //!
-//! The hook succeeds when the namespace is captured. Otherwise it fails, and the runtime does not
-//! start the container.
+//! If the hook cannot capture the namespace, it fails, and the runtime does not start the
+//! container.
 
 mod state;
 

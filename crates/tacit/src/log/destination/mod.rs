@@ -1,8 +1,8 @@
 //! Opens the destination of the log and writes to it: standard error, the journal, syslog or a
 //! file.
 //!
-//! Limit: the log file that all private agents of a user share has at most [`RUN_LOG_BYTES_MAX`]. A
-//! full file is renamed to `run.log.1`, and another one begins.
+//! Limit: [`RUN_LOG_BYTES_MAX`] for the log file that all private agents of a user share. A full
+//! file is renamed to `run.log.1`.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};

@@ -1,5 +1,5 @@
-//! Maintains the address ranges of a run that the kernel redirects to the agent. These ranges
-//! change when the policy changes, and when a program of the run has looked up a name.
+//! Maintains the addresses that the kernel redirects to the agent, for one run (a program under
+//! `tacit run`). They change with the policy, and when a program looks up a name.
 
 mod names;
 

@@ -1,5 +1,5 @@
-//! Records the names that programs of a captured host resolve, and makes the kernel capture their
-//! addresses and store the names.
+//! Records the names that programs of a captured host resolve, and makes the kernel capture the
+//! addresses of these names.
 
 use std::collections::HashMap;
 use std::io;

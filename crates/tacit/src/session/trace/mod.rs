@@ -2,19 +2,18 @@
 //! that decrypt them.
 //!
 //! ```text
-//!   worker ── copy of the bytes, position ──> queue ──> thread `trace` ──> pcapng
+//!   worker ── copy of the bytes ────────────> queue ──> thread `trace` ──> pcapng
 //!   handshake ── lines of the key log ──────> queue ──────┘           └──> key log
 //! ```
 //!
-//! If a connection is not traced, the only cost for its worker is to read a flag. A worker never
-//! waits for a trace: if the queue is full, bytes are dropped and counted. The thread `trace`
-//! writes to descriptors that the operator's command has opened, and opens no files itself.
+//! A worker never waits for a trace: if the queue is full, bytes are dropped and counted. Without a
+//! trace, a worker only reads a flag. The thread `trace` writes to descriptors that the command
+//! `tacit trace` has opened.
 //!
-//! A trace shows a connection from its beginning, or from the current byte if the connection was
-//! open when the trace started. The key log has only the keys of handshakes that begin after the
-//! start of the trace.
+//! A trace begins with the current byte of a connection that is already open. The key log has only
+//! the keys of handshakes after the start of the trace.
 //!
-//! Limits: [`TRACES_MAX`] traces at a time; [`TRACE_DURATION_MAX`] and [`TRACE_BYTES_MAX`] for each
+//! Limits: [`TRACES_MAX`] traces at a time; [`TRACE_DURATION_MAX`] and [`TRACE_BYTES_MAX`] for a
 //! trace; [`QUEUE_BYTES_MAX`] and [`QUEUE_EVENTS_MAX`] for its queue.
 
 mod active;

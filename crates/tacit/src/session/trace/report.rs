@@ -1,5 +1,4 @@
-//! Defines what is reported about a trace: by the command `tacit trace`, in displays and in the
-//! log.
+//! Defines the report about a trace, for `tacit trace`, displays and the log.
 
 use std::fmt;
 

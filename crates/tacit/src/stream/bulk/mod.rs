@@ -1,13 +1,10 @@
-//! Schedules the bulk transfers of a thread: a short message of another connection waits for only
-//! one bulk transfer, and not for all of them.
+//! Schedules large transfers of a thread, so that a short message of another connection waits only
+//! for a short part of them.
 //!
-//! A connection that fills its whole batch when it is polled is *bulk*; any other connection is
-//! *brief*. While a thread has brief connections, only one bulk connection may move data between
-//! two polls of the kernel. It may move at most [`TURN_RECORDS`]; this is its turn. So a short
-//! message waits for at most one turn, however many bulk connections there are. If all connections
-//! of a thread are of the same kind, there are no turns.
-//!
-//! Turns are given in the order of the requests.
+//! A connection that often fills its batch is *bulk*; any other connection is *brief*. If a thread
+//! has both kinds, only one bulk connection may move data between two polls of the kernel, at most
+//! [`TURN_RECORDS`]. Then the next bulk connection follows. So a short message never waits for
+//! several bulk connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Waits for one FTP data connection and accepts it.
 //!
 //! ```text
-//!   outside   a listening socket; only the peer address of the control connection may connect
-//!   inside    an address in the run's network; it is captured until the program has connected
+//!   outside   a listening socket, only for the address of the control connection's peer
+//!   inside    an address in the run's network namespace, captured until the program has connected
 //! ```
 
 use std::io;

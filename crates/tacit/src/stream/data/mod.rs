@@ -1,8 +1,7 @@
-//! Serves the data connections of FTP.
+//! Serves the data connections of FTP, which the commands on the control connection announce.
 //!
-//! The relay of a control connection opens a listener for each data connection that FTP commands
-//! announce. The data connection is then served like any other, under the rule of its control
-//! connection.
+//! The relay of the control connection opens a listener for each announced data connection. The
+//! data connection is then served like any other, under the same rule.
 
 mod listener;
 mod pending;

@@ -1,5 +1,4 @@
-//! Defines an FTP data connection that was announced on the control connection and is not accepted
-//! yet.
+//! Defines an FTP data connection that was announced but is not accepted yet.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! Decides whether a client of a rule with `accept = "both"` uses TLS.
+//! Decides whether a client of a rule with `accept = "both"` uses TLS, from its first byte.
 //!
-//! A client that sends nothing is treated like a client that is slow in its handshake. It needs a
-//! permit of the handshake limiter, can be displaced by another client, and is closed after
-//! `handshake-timeout`.
+//! A client that sends nothing is treated like a client with a slow handshake. It needs a permit of
+//! the handshake limiter, and is closed after `handshake-timeout`.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
-//! Does the TLS handshake on one socket of a connection.
+//! Performs the TLS handshake on one socket of a connection.
 //!
-//! The handshake limiter restricts the number of handshakes at a time. A handshake waits for its
-//! permit; `handshake-timeout` includes that wait.
+//! The handshake limiter restricts the number of concurrent handshakes. The time for which a
+//! handshake waits for its permit counts against `handshake-timeout`.
 
 use std::io;
 use std::net::IpAddr;

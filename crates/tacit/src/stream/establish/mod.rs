@@ -1,5 +1,5 @@
-//! Connects to the upstream, and does the TLS handshake on one of the two sockets of a connection.
-//! This is stage 3 of 5: establish.
+//! Connects to the server, and does the TLS handshake with the client or the server. This is stage
+//! 3 of 5: establish.
 //!
 //! ```text
 //!   TLS downstream       [STARTTLS] ── handshake ── dial
@@ -10,17 +10,15 @@
 //!   clear                dial
 //! ```
 //!
-//! If data of the program has arrived when tacit's Finished message is ready, both are sent
-//! together. Data that arrived together with the client's Finished message is relayed first.
+//! *Downstream* is the socket that the agent accepted; *upstream* is the socket that it connects.
 //!
-//! If TLS is downstream, the client is authenticated before the upstream is dialled. The exception
-//! is a STARTTLS protocol that needs the greeting of the server first. For FTP data connections the
-//! upstream is dialled before the handshake, because an FTP server sends its reply on the control
-//! connection only after it has accepted the data connection. If the handshake fails after the
-//! dial, the clear socket is reset, so that the transfer does not look complete.
+//! With TLS downstream, the client is authenticated before the upstream is dialled. The exceptions
+//! are STARTTLS protocols that need the server's greeting first, and FTP data connections. If the
+//! handshake fails after the dial, the upstream socket is reset, so that the transfer does not look
+//! complete.
 //!
-//! Limits: `handshake-timeout` of the rule limits the STARTTLS exchange and the handshake together;
-//! `CONNECT_TIMEOUT` limits the dial if the rule has no `connect-timeout`.
+//! Limits: `handshake-timeout` of the rule for the STARTTLS exchange and the handshake together;
+//! `connect-timeout` of the rule, or `CONNECT_TIMEOUT`, for the dial.
 
 use std::io;
 use std::sync::Arc;

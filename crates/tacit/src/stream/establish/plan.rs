@@ -1,11 +1,12 @@
-//! Decides in which order a connection is established: which socket gets TLS, what is exchanged
-//! before TLS, and when the upstream is dialled.
+//! Decides the order in which a connection is established: which socket gets TLS, what is exchanged
+//! before TLS, and when the server is dialled. *Downstream* is the accepted socket, *upstream* the
+//! socket to the server.
 //!
 //! | connection | before TLS | TLS on | dial |
 //! |---|---|---|---|
-//! | permit, or TLS that the program starts later | | | at once |
+//! | no TLS, or TLS that the program starts later | | | at once |
 //! | TLS as a server | STARTTLS, as a server | downstream | after the handshake |
-//! | TLS as a server, or clear | the client's first byte | downstream, if it is TLS | after that |
+//! | TLS as a server, or clear | the client's first byte | downstream, or none | then |
 //! | TLS as a client | STARTTLS, as a client | upstream | before the handshake |
 //! | FTP data connection | the client's first bytes | either socket | before the handshake |
 

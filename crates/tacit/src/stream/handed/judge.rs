@@ -1,4 +1,5 @@
-//! Decides whether a program gets a socket of the agent, when the helper asks.
+//! Decides whether a program gets a socket of the agent's network. The helper of the run asks this
+//! for each `connect` call.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! Gives programs of runs sockets of the agent's network for connections that a rule permits, and
-//! accounts for these connections. The bytes of these connections do not pass through the agent.
+//! Gives programs under `tacit run` sockets of the agent's network, if a rule permits the
+//! connection. The bytes then do not pass through the agent. Logs and counts these connections.
 //!
 //! ```text
 //!   helper ── question ──> judge ── the rule permits, path = "auto" ──> new socket ──> helper
@@ -7,9 +7,8 @@
 //!   kernel ── socket destroyed, with its counters ──> end of the record
 //! ```
 //!
-//! The agent keeps no duplicate of the socket. With a duplicate, the program could not close its
-//! connection. So the agent reads the counters by socket diagnosis, and a helper resets a
-//! connection if that is necessary.
+//! The agent keeps no duplicate of the socket, because the program could not close its connection
+//! then. So the agent gets the counters from the kernel (socket diagnosis).
 //!
 //! Limits: `judge::PENDING_MAX` sockets for which the helper has not reported a result.
 

@@ -1,4 +1,5 @@
-//! Stores the connections of handed sockets until the kernel reports their end.
+//! Stores the connections whose sockets the agent has given to programs, until the kernel reports
+//! their end.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -1,21 +1,20 @@
-//! Limits the number of concurrent TLS handshakes, so that a single source (client address) or a
-//! single rule cannot use up all of them.
+//! Limits the number of concurrent TLS handshakes, so that one client address (source) or one rule
+//! cannot block all others.
 //!
-//! A handshake needs a permit. The permits of each source, of each rule and of the agent are
-//! limited. The last quarter of the permits of a rule, and of the agent, is a reserve: only a
-//! source with no other handshake in progress may use it. A handshake that gets no permit waits.
+//! A handshake needs a permit, and waits until it gets one. There are limits for each source, each
+//! rule and the agent. The last quarter of the permits of a rule and of the agent is reserved for
+//! sources without another handshake.
 //!
 //! ```text
 //! acquire ─┬─ a permit is free ──────────────> granted
 //!          └─ queued ─┬─ one becomes free ───> granted   first to the source with the fewest
-//!                     └─ a busier source is slow ─> granted   its oldest one is displaced
+//!                     └─ a busier source is slow ─> granted   its oldest one ends
 //! ```
 //!
-//! So clients that connect and send nothing cannot block others. When another source needs a
-//! permit, the limiter displaces the oldest slow handshake of the busiest source. Waiting
-//! handshakes may use up to half of the agent's connection limit. Above that, the limiter rejects
-//! the oldest waiting handshake of the source with the most waiting handshakes. Handshakes that the
-//! agent initiates are never displaced or rejected.
+//! Clients that connect and send nothing cannot block others: the limiter ends the oldest slow
+//! handshake of the busiest source when another source needs a permit. If too many handshakes wait,
+//! it rejects the oldest one of the source with the most. Handshakes that the agent initiates are
+//! never ended or rejected.
 
 mod queue;
 

@@ -1,4 +1,4 @@
-//! Relays bytes between two sockets in clear, for rules with `permit`.
+//! Relays bytes between two sockets without TLS, for rules with `permit`.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -5,16 +5,15 @@
 //!   clear ──────────> handshake ──> TLS ──────> clear ──> …
 //! ```
 //!
-//! Between two requests, an ordinary relay moves the bytes at full speed. Requests arrive on the
-//! query socket and not on the connection itself. Bytes that the program wrote before its request
-//! are sent before the change; bytes that it writes after the answer are sent after the change.
-//! When the program requests `start`, the relay takes back the bytes of the peer that the program
-//! has not read yet. It uses them as the beginning of the handshake. So the peer may begin TLS at
-//! once. If an attacker inserts bytes in clear, they are not a valid handshake, and the connection
-//! ends.
+//! Between two requests, an ordinary relay moves the bytes. Programs send requests to the query
+//! socket. Bytes that the program wrote before its request are sent before the change.
+//! When the program requests `start`, the peer may already have sent the beginning of its
+//! handshake. So the relay takes back the bytes that the program has not read yet, and passes them
+//! to the handshake. Clear text that an attacker inserts is not a valid handshake, so the
+//! connection ends.
 //!
-//! Limits: `handshake-timeout` of the rule for each change; the relay takes back at most
-//! [`INCOMING_BYTES_MAX`].
+//! Limits: `handshake-timeout` of the rule for each change; [`INCOMING_BYTES_MAX`] that the relay
+//! takes back.
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};

@@ -1,13 +1,12 @@
-//! Relays a single message in clear, PostgreSQL's CancelRequest, and then closes the connection.
+//! Relays a single message in clear, PostgreSQL's CancelRequest, and closes the connection.
 //!
 //! ```text
-//!   downstream ── the message, already read ─> upstream
-//!            <── the end of upstream closes both ──
+//!   downstream ── the message ───────────────> upstream
+//!            <── end of file, closes both ─────────
 //! ```
 //!
-//! All other bytes of client and server are dropped. The server closes its connection when it has
-//! handled the message. Then tacit closes the client's connection. The close tells the client that
-//! the server has handled the message. Limit: tacit waits at most [`END_WAIT_MAX`] for the server.
+//! All other bytes are dropped. The server closes its connection when it has handled the message;
+//! tacit waits for this at most [`END_WAIT_MAX`], and then closes the client's connection.
 
 use std::io;
 use std::time::Duration;

@@ -8,20 +8,17 @@
 //!            write once    open in place      read much
 //! ```
 //!
-//! * Batches: each batch of a direction needs one read and one write. The buffers belong to the
-//!   worker and are used only between the read and the write. A connection owns bytes only while a
-//!   write is blocked or a record is incomplete: at most [`BATCH_RECORDS_MAX`] records for each
-//!   direction.
-//! * Backpressure: while bytes wait for one socket, the relay does not read the other.
-//! * Ends: the two directions end independently. An end of file in clear becomes `close_notify`,
-//!   and `close_notify` becomes an end of file. A TLS stream that ends without `close_notify` is
-//!   truncated: the relay delivers the valid bytes, then resets the clear socket. A reset of one
-//!   socket resets the other, after the valid bytes are delivered or after [`DELIVERY_WAIT_MAX`]
-//!   without progress. A UNIX socket cannot be reset: its peer reads an end of file.
-//! * Key limit: TLS 1.2 cannot replace a key. Near the limit the relay sends what the program has
-//!   written and `close_notify`, and reads until the peer has closed too.
-//! * Fairness: after a read that filled the buffer, the connection goes to the end of the queue.
-//!   While other connections of the thread have short messages, bulk streams take turns
+//! * Batches: each batch needs one read and one write. The buffers belong to the worker thread. A
+//!   connection stores bytes only while a write is blocked or a record is incomplete, at most
+//!   [`BATCH_RECORDS_MAX`] records for each direction.
+//! * Backpressure: while bytes wait to be written to one socket, the relay does not read the other.
+//! * Ends: the two directions end independently. An end of file in clear becomes `close_notify` in
+//!   TLS, and vice versa. If a TLS stream ends without `close_notify`, the relay delivers the valid
+//!   bytes, and then resets the clear socket. A reset of one socket resets the other, after the
+//!   valid bytes are delivered or after [`DELIVERY_WAIT_MAX`] without progress.
+//! * Key limit: TLS 1.2 cannot replace a key. Near the limit, the relay sends `close_notify`, and
+//!   reads until the peer has closed too.
+//! * Fairness: while a thread has short messages, its large transfers take turns
 //!   (`stream/bulk/mod.rs`).
 
 mod clear;

@@ -1,14 +1,13 @@
-//! Refuses a connection whose program uses TLS itself under a rule with `tls`, or relays the
-//! program's own TLS instead, as the rule's `on-tls` says.
+//! Handles a program that uses TLS itself under a rule with `tls`. The rule's `on-tls` decides: the
+//! connection is refused, or the program's own TLS is relayed.
 //!
 //! ```text
 //!   refuse   alert access_denied ──> program        close_notify ──> upstream
 //!   pass     program's bytes ──> a new connection   close_notify ──> upstream
 //! ```
 //!
-//! The relay checks the program's first bytes when they arrive; it does not wait for them. If the
-//! server has already sent data, the connection is always refused, because this data is not part of
-//! the program's TLS.
+//! The relay checks the program's first bytes when they arrive. If the server has already sent
+//! data, the connection is always refused.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Relays bytes between a clear socket and a TLS socket. Encrypts (seals) and decrypts (opens) the
-//! records.
+//! Relays bytes between a clear socket and a TLS socket, and encrypts and decrypts them.
 
 use std::future::{Future, poll_fn};
 use std::io;

@@ -1,15 +1,13 @@
-//! Implements the `ramp` workload, which measures whether a new connection needs more CPU time when
-//! many are open.
+//! Implements the `ramp` workload. It measures whether a new connection needs more CPU time when
+//! many connections are open.
 //!
-//! A ramp opens connections in steps and keeps them open. Each step gives one point: the CPU time
-//! of the step, divided by the number of connections that it opened. The report fits a straight
-//! line through the points of all ramps. It gives the line's rise from no open connections to the
-//! maximum, with a confidence interval. The CPU time is that of the processes given with `--cpu-of`
-//! and `--ledger-of`; without these options it is the client's own.
+//! A ramp opens connections in steps and keeps them open. Each step gives one point: its CPU time,
+//! divided by the number of connections that it opened. The report fits a straight line through
+//! these points. It shows the rise of the line, with a confidence interval. The CPU time is that of
+//! the processes in `--cpu-of` and `--ledger-of`, or else of the client itself.
 //!
-//! With `--also`, ramps to the given addresses take turns, so that other load on the machine
-//! affects all of them. The report gives the difference between each address and the first, with
-//! its own confidence interval.
+//! With `--also`, ramps to several addresses take turns, so that other load on the machine affects
+//! all of them. The report shows the difference between each address and the first.
 
 mod arguments;
 mod report;

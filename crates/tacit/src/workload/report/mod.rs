@@ -5,8 +5,8 @@
 //! text.rs      text for a terminal
 //! html.rs      one self-contained page
 //! ```
-//! Each figure has a stable key. The JSON report lists the figures by key under `figures`, and
-//! `--beside` compares the figures of two reports that have the same key.
+//! Each figure has a key that never changes. `--beside` compares the figures with the same key in
+//! two reports.
 
 mod content;
 mod html;

@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show policy`: every key of the installed policy with the value in
-//! force, including defaults.
+//! Defines the content of `tacit show policy`: every key of the installed policy with its value,
+//! including defaults.
 //!
 //! It contains the paths of private key files, but not their content.
 

@@ -1,5 +1,5 @@
-//! Decides which waiting TLS handshake gets the next permit. Holds the state for this: which
-//! handshakes have a permit, and which wait. The code reads no clock and needs no async runtime.
+//! Decides which waiting TLS handshake gets the next permit of the handshake limiter. The code
+//! reads no clock and needs no async runtime.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Relays a connection whose STARTTLS exchange continues after the handshake. The relay follows the
-//! protocol until an ordinary relay can take over or, with FTP, until the connection ends.
+//! Relays a connection whose STARTTLS exchange continues after the handshake, such as an FTP
+//! control connection.
 //!
 //! ```text
 //!   peer <──(TLS)──> StarttlsDriver <──in clear──> program
@@ -8,10 +8,10 @@
 //!                   DataListener: one connection from one address ──> PendingDataConnection
 //! ```
 //!
-//! A listener accepts one connection, from the peer address of its control connection. It closes
-//! after `ARRIVAL_WAIT_MAX`, when the next listener is requested, or with the control connection. A
-//! data connection, once accepted, no longer depends on the control connection. Limit:
-//! `DATA_CONNECTIONS_MAX` for each control connection, including listeners.
+//! A data listener of FTP accepts one connection, from the peer address of its control connection.
+//! It closes after `ARRIVAL_WAIT_MAX`, when the next listener is requested, or with the control
+//! connection. Limit: `DATA_CONNECTIONS_MAX` data connections and listeners for each control
+//! connection.
 
 mod data_listeners;
 
