@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -23,12 +23,7 @@ pub struct Lab {
 
 impl Lab {
     pub fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("lab-{}-{number}", std::process::id());
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        let lab = Self { directory };
+        let lab = Self { directory: new_directory(Path::new(env!("CARGO_TARGET_TMPDIR"))) };
         lab.tacit(&["ca", "init"]);
         lab.tacit(&["ca", "issue", "localhost", "--san", "127.0.0.1"]);
         lab.tacit(&["ca", "issue", "alice", "--client"]);
@@ -139,6 +134,23 @@ impl Drop for Lab {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let _ = std::fs::remove_dir_all(&self.directory);
+        }
+    }
+}
+
+/// Creates a directory of its own. One with the number of this process may be left by an earlier
+/// process that had the same.
+pub fn new_directory(parent: &Path) -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = parent.join(format!("lab-{}-{number}", std::process::id()));
+        match std::fs::create_dir(&directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            created => {
+                created.unwrap();
+                return directory;
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Lab, TACIT};
+use crate::harness::{Lab, TACIT, new_directory};
 
 /// A copy of the lab's files, with the program under test and a directory `scratch` that everybody
 /// may write to: the sources may be in a directory that only one user may enter.
@@ -24,8 +24,7 @@ pub fn copy_program(to: &Path) {
 
 impl Public {
     pub fn of(lab: &Lab) -> Self {
-        let directory = std::env::temp_dir().join(lab.directory.file_name().unwrap());
-        std::fs::create_dir(&directory).unwrap();
+        let directory = new_directory(&std::env::temp_dir());
         set_mode(&directory, 0o755);
         for file in std::fs::read_dir(&lab.directory).unwrap() {
             let file = file.unwrap();

@@ -5,12 +5,15 @@ PATH=$PATH:/usr/sbin:/sbin
 directory=$(mktemp -d)
 cd "$directory"
 processes=()
+# tree PID: the processes below it.
+tree() { local child; for child in $(pgrep -P "$1"); do tree "$child"; echo "$child"; done; }
 end() {
-    kill "${processes[@]}" 2>/dev/null
+    kill -KILL $(tree $$) 2>/dev/null
     wait 2>/dev/null
     rm -r "$directory"
 }
 trap end EXIT
+trap 'exit 124' TERM
 fail() {
     echo "failed: $*"
     tail -n 40 near.out far.out server.out client.out proxy.out 2>/dev/null

@@ -5,11 +5,15 @@ PATH=$PATH:/usr/sbin:/sbin
 export LC_ALL=C
 background=()
 start() { "$@" & background+=($!); }
+# tree PID: the processes below it.
+tree() { local child; for child in $(pgrep -P "$1"); do tree "$child"; echo "$child"; done; }
+# Ends everything, also what a test waits for, is stopped, or has started processes of its own.
 finish() {
-    for pid in "${background[@]}"; do kill "$pid"; done >/dev/null 2>&1
-    wait >/dev/null 2>&1
+    kill -KILL $(tree $$) 2>/dev/null
+    wait 2>/dev/null
 }
 trap finish EXIT
+trap 'exit 124' TERM
 fail() {
     echo "failed: $*"
     tail -n 30 run.log agent.log charon.log 2>/dev/null
@@ -60,7 +64,7 @@ agent() {
     until_true [ -e scratch/enrol ]
 }
 control() { ordinary ./tacit "$@" --control scratch/control; }
-enrolled() { ordinary timeout 60 ./tacit run --agent scratch/enrol -- "$@" 2>>run.log; }
+enrolled() { ordinary timeout 140 ./tacit run --agent scratch/enrol -- "$@" 2>>run.log; }
 
 # Every user may open TUN devices, as on most systems. An ordinary user cannot change that.
 mount -t tmpfs t /dev/net 2>/dev/null && mknod -m 666 /dev/net/tun c 10 200

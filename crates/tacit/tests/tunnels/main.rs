@@ -15,12 +15,14 @@
 #![allow(unreachable_pub, reason = "nobody but this binary sees it")]
 
 mod certificates;
+mod expiry;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/fits.rs"]
 mod fits;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/harness.rs"]
 mod harness;
+mod programs;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/public.rs"]
 mod public;
@@ -79,7 +81,7 @@ impl Scenario<'_> {
         };
         let owner = if is_root { ORDINARY } else { "" };
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "100", "unshare"]);
+        command.args(["--kill-after=5", "150", "unshare"]);
         command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
         command.args(["bash", "-c", &format!("{begin}\n{}", self.steps)]);
         command.current_dir(&public.directory).env("PEERS", PEERS);
