@@ -7,7 +7,7 @@
 //! bench peer-network a network with large segments for some peers
 //! bench compare      compares two versions of tacit
 //! bench projection   compares the estimates of `tacit project` with measurements
-//! bench host         measures what a captured host costs, in namespaces of its own
+//! bench host         measures the cost of one policy for all programs of a host
 //! bench sockets      measures locks around the agent's connection table, without a network
 //! ```
 //! Load client and load server are processes of `tacit workload` (`load`). A *peer* is one of the

@@ -7,7 +7,7 @@
 //! ```
 //! All three connections of a proxy pair have large segments there: client to proxy, proxy to
 //! proxy, and proxy to server. With tacit, only the connections between programs and agents have
-//! large segments. The TLS connection between its agents uses ordinary loopback.
+//! large segments. The TLS connection between the agents uses ordinary loopback.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};

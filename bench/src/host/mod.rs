@@ -5,19 +5,15 @@
 //!   programs ── host 192.0.2.1 ══ veth ══ far 192.0.2.2 ── servers        unmatched
 //!   program ── agent of the host ══ TLS 1.3 ══ far agent ── load server   protected
 //! ```
-//! The agent makes the kernel direct (*capture*) the traffic of the host's programs. The report has
-//! these tables:
-//! * *Unmatched*: CPU time for traffic that no rule matches: without policies, with policies, and
-//!   after their removal.
-//! * *Conntrack*: CPU time without tacit, but with a packet rule that enables connection tracking.
-//!   Rules for clients of the host cost at least this.
+//! The agent *captures* the traffic: the kernel sends packets of the host's programs to the agent.
+//! The report has these tables:
+//! * *Unmatched*: CPU time for traffic that no rule matches.
+//! * *Conntrack*: CPU time with connection tracking, but without tacit.
 //! * *Protected*: CPU time for traffic that a rule captures, compared with a forwarding rule.
 //! * *Installing*: the time and the memory that the agent needs to install a policy.
 //!
-//! The CPU time of a process includes the kernel's work on the packets that the process sends.
-//!
 //! Each table contains one row twice, to show how much equal measurements differ on this machine.
-//! The benchmark creates its own namespaces, and installs nothing on the real host.
+//! The CPU time of a process includes the kernel's work on the packets that it sends.
 //!
 //! ```text
 //! world.rs      both namespaces, the servers, and the installed policies
@@ -29,8 +25,7 @@
 //! report.rs     medians and ratios
 //! ```
 //!
-//! Limits: the benchmark needs root. It does not measure hosts with several interfaces, inbound
-//! connections or IPv6. The row for conntrack needs the program nft.
+//! The benchmark needs root. It creates its own namespaces, and changes nothing on the real host.
 
 mod addresses;
 mod datagrams;

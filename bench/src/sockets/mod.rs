@@ -1,11 +1,10 @@
 //! `bench sockets`: measures the cost of a lock around the agent's table of connections. The agent
 //! itself has no such lock.
 //!
-//! The benchmark repeats a measurement of z/TPF, a mainframe operating system. There a program
-//! makes ten socket calls for each message, and all ten calls once took one shared lock. Here each
+//! The benchmark repeats a measurement of z/TPF, a mainframe operating system. There, a program
+//! makes ten socket calls for each message, and all ten once took one shared lock. Here, each
 //! thread makes the same ten calls on its own connections. The mode `global` has an exclusive lock,
-//! the mode `rw` a reader-writer lock. The option `--send` determines whether call 8 takes the
-//! lock:
+//! the mode `rw` a reader-writer lock:
 //!
 //! ```text
 //!  call                      in the table                             global   rw
@@ -20,9 +19,9 @@
 //!  9 message count, out      counts its bytes                         lock     write
 //! 10 aor                     finds the connection                     lock     write
 //! ```
-//! The call `aor` (activate on receive) waits for input on a socket. In the mode `writers` the lock
-//! is exclusive, but the calls 3, 4 and 5 do not take it. Each thread sends its messages to itself
-//! over UNIX sockets. So no network is involved, and threads wait only for the lock.
+//! The call `aor` (activate on receive) waits for input on a socket. The option `--send` determines
+//! whether call 8 takes the lock. In the mode `writers`, the calls 3, 4 and 5 do not take it. Each
+//! thread sends its messages to itself over UNIX sockets, so threads wait only for the lock.
 //!
 //! ```text
 //! arguments.rs   the command line

@@ -1,9 +1,8 @@
-//! Counts the flows of a host by kind of protection, for `tacit show coverage`. Used if the agent
-//! captures the traffic of the whole host.
+//! Counts the flows of a host by kind of protection, for `tacit show coverage`. An agent that
+//! captures the traffic of the whole host uses this module.
 //!
 //! The caller lists the open sockets at intervals. One entry counts all sockets with the same
-//! sender, destination and protection. A socket counts once, even if several lists contain it. If
-//! the protection of a socket changes, the socket is counted again under its new protection.
+//! sender, destination and protection. A socket counts once, even if several lists contain it.
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
 //! a new entry replaces the entry whose flows were open least recently. The totals still include

@@ -1,4 +1,4 @@
-//! Chooses one of several targets for a connection, and skips targets that are down for a while.
+//! Chooses one of several targets for a connection, and temporarily skips targets that are down.
 //!
 //! ```text
 //!        connect failed                      TARGET_SKIPPED later
@@ -8,11 +8,9 @@
 //!   └───────────────────────────── connected ─────────────────────────┘
 //! ```
 //!
-//! A target that failed is skipped for [`TARGET_SKIPPED`]; then it is *due*. A connection first
-//! tries the targets that are up or due, in the order of the rule. Then it tries the skipped
-//! targets, so it fails only if no target answers. Only one connection at a time tries a due
-//! target. So a target that does not answer delays at most one connection in [`TARGET_SKIPPED`].
-//! The agent sends no probes.
+//! A target that failed is skipped for [`TARGET_SKIPPED`]; then it is *due*, and one connection
+//! tries it again. So a target that does not answer delays at most one connection in this time. If
+//! no other target answers, a connection tries the skipped targets too. The agent sends no probes.
 //!
 //! All threads of the agent share this state. Each step is atomic, and no thread waits.
 

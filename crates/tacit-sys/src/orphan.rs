@@ -1,5 +1,5 @@
-//! Lists the processes of a run: descendants of the launcher (`tacit run`) in another network
-//! namespace than the launcher's.
+//! Lists the processes of a run: descendants of the launcher (`tacit run`) that are in another
+//! network namespace.
 //!
 //! ```text
 //! launcher ── helper               in the run's namespace: excluded by its process ID

@@ -1,9 +1,8 @@
-//! Opens the query socket of a run. Programs of the run send descriptors of their sockets to it,
-//! and ask about their connections.
+//! Opens the query socket of a run (a program under `tacit run`). Programs of the run send
+//! descriptors of their sockets to it, and ask about their connections.
 //!
 //! The socket has an abstract name, which exists only in the network namespace of the run. So only
-//! programs of the run can connect, and no file remains. A descriptor always belongs to the request
-//! with which it was sent, because the socket preserves message boundaries (`SOCK_SEQPACKET`).
+//! programs of the run can connect, and no file remains.
 //!
 //! A program may pass any descriptor. So this module first checks that it is a TCP socket. A
 //! separate thread closes descriptors, because a close may take long (a socket that lingers, a FUSE

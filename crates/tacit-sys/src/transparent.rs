@@ -8,9 +8,9 @@
 //! agent   --bind_spoofed_source(10.1.1.1:53)--> the program receives it from 10.1.1.1:53
 //! ```
 //!
-//! The helper of a run creates these sockets inside the run's namespace ([`listener`],
-//! [`receiver`], [`make`]), and the agent uses them from outside. They have a mark, by which the
-//! packet rules accept their packets.
+//! A helper process creates these sockets inside the network namespace of a program under `tacit
+//! run` ([`listener`], [`receiver`], [`make`]), and the agent uses them from outside. They have a
+//! mark, by which the packet rules accept their packets.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Reads the content of a certificate (names, dates, key) for displays and error messages.
+//! Reads the content of a certificate (names, dates, key) for displays (`tacit show`) and error
+//! messages.
 //!
 //! [`CertificateFacts`] parses untrusted DER and never panics. It truncates texts and escapes
 //! control characters. Limits: [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`] names for a

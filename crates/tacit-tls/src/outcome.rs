@@ -10,9 +10,9 @@
 //! ```
 //!
 //! All connections of a rule share one callback object, because rustls resumes a session only with
-//! the same object. So a callback does not know its connection. But rustls calls it during a step
-//! and on the same thread. So [`observe`] empties a thread-local cell before the step, and takes
-//! its content after the step. A step must not wait, and steps must not be nested.
+//! the same object. So the object cannot store the results of one connection. Instead, callbacks
+//! write to a thread-local cell: [`observe`] empties it before the step, and takes its content
+//! after the step. A step must not wait, and steps must not be nested.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! A server is *suspected* to be down when another server answered before it. It is *failing* when
 //! it did not answer within its timeout, or when the network returned an error. An answer from the
-//! server clears both states. A server that meanwhile answers another query is not suspected.
+//! server clears both states.
 //!
 //! Limits: a server stays suspected for [`SUSPECTED_FOR`]; at most [`SERVERS_MAX`] servers are
 //! tracked.

@@ -1,5 +1,5 @@
-//! Writes DNS responses with the true addresses of a name, for programs of a captured host.
-//! (Programs under `tacit run` may get alias addresses instead.)
+//! Writes DNS responses with the true addresses of a name, for `tacit agent --host`. Programs under
+//! `tacit run` may get other addresses instead.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,10 +1,9 @@
-//! Records which names the programs of a captured host have resolved, by address. Flows to the
-//! address then match rules with such a name.
+//! Records for each address the names that programs of a captured host have resolved to it. On a
+//! captured host, the policy applies to all programs (`tacit agent --host`). A flow to the address
+//! matches rules with one of these names.
 //!
-//! An address may have several names. Names that match the same rules form a group, so that the
-//! cost of recording a name does not grow with the number of names of the address. Names that no
-//! rule matches are not recorded. An entry is removed a day after its answer has expired. By then
-//! no DNS cache of the host has the answer.
+//! Names that no rule matches are not recorded. An entry is removed a day after its answer has
+//! expired. By then no DNS cache of the host has the answer.
 //!
 //! Limits: [`NAMES_MAX`] pairs of name and address, [`NAME_BYTES_MAX`] for a name.
 

@@ -11,17 +11,13 @@
 //! question, three flags and the answer size. So a program cannot send other data to the outside in
 //! a query. Malformed messages are dropped.
 //!
-//! Several names can share an address. For programs under `tacit run`, [`NameTable`] assigns the
-//! address to the first name, and a reserved address (an *alias*) to each other name. So an address
-//! identifies one name. [`with_aliases`] writes the aliases into the response. On a captured host
-//! there are no aliases: [`HostNames`] records all names of an address.
-//!
-//! [`hosts()`] reads `/etc/hosts`; [`ResolverConfig`] reads `/etc/resolv.conf`; [`Health`] records
-//! which servers do not answer; [`next_message`] extracts messages from a TCP stream.
+//! Several names can share an address. For programs under `tacit run`, [`NameTable`] assigns a
+//! reserved address (an *alias*) to each further name, so that an address identifies one name.
+//! [`with_aliases`] writes the aliases into the response. With `tacit agent --host` there are no
+//! aliases: [`HostNames`] records all names of an address.
 //!
 //! Limits: [`WAITING_MAX`] queries of one client, [`ADDRESSES_MAX`] addresses in an answer,
-//! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names for an address without aliases,
-//! [`HOSTS_MAX`] names from `/etc/hosts`.
+//! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names for an address without aliases.
 //!
 //! Not supported: a cache, recursive resolution and DNSSEC validation.
 

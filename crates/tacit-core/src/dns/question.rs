@@ -1,7 +1,7 @@
 //! Parses the question of a DNS message.
 //!
-//! The DNS library parses only answers, and knows only some types. A question is easy to parse,
-//! because its name is not compressed.
+//! The DNS library parses only answers, so this module parses the question itself. This is easy,
+//! because the name in a question is not compressed.
 
 use std::fmt::Write;
 

@@ -11,8 +11,9 @@
 //! | PTR of another address | from the resolver, if some rule can match the address |
 //! | zone transfers, classes other than IN | refused |
 //!
-//! The table applies to programs under `tacit run`. On a captured host, a program may resolve names
-//! without rules, because the policy may permit flows that no rule matches ([`open_verdict`]).
+//! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may
+//! resolve names without rules, because the policy may permit flows that no rule matches
+//! ([`open_verdict`]).
 //!
 //! tacit learns names only from answers to A and AAAA queries. The owner of an address could put
 //! any name into a PTR answer.

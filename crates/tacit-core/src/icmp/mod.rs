@@ -7,8 +7,9 @@
 //! quoted      the IP and UDP headers of the datagram, and as much of its data as fits
 //! ```
 //!
-//! The quoted headers identify the socket of the sender. Its kernel reports the error that the
-//! program would get without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH` or `EMSGSIZE`.
+//! The quoted headers identify the socket of the sender. The sender's kernel reports the error that
+//! the program would get without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH` or
+//! `EMSGSIZE`.
 //!
 //! The quoted identification, checksum and options differ from those of the original datagram.
 //! Kernels ignore these fields.

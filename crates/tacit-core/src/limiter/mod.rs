@@ -11,8 +11,8 @@
 //! cause.
 //!
 //! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. Further keys of a cause share one slot. At most
-//! [`CAUSES_MAX`] causes have such a slot; all other causes share one.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. Further keys of one cause are limited together, for
+//! at most [`CAUSES_MAX`] causes.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

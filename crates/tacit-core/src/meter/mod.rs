@@ -4,21 +4,16 @@
 //! The CPU clock of a thread is expensive to read. So when the kind of work changes, the thread
 //! reads only a cheap clock (a *stamp*), and adds the ticks since the last stamp to the previous
 //! kind of work. After each short interval (a *window*) it reads its CPU clock once. Then it
-//! converts the ticks of the window to nanoseconds, so that their sum is the CPU time of the
-//! window:
+//! converts the ticks of the window to nanoseconds:
 //!
 //! ```text
 //!   stamps        |receive|seal|   send   |  (waits: no ticks)  |receive|open|send|
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! * If the ticks are more than the CPU time, the thread was preempted. All cells of the window are
-//!   reduced by the same factor.
-//! * If the ticks are less than the CPU time, the difference is the cost of waiting (system calls
-//!   and context switches). It is charged to [`Component::Receive`], or to all cells if nothing was
-//!   received.
-//!
-//! So each microsecond of a metered thread is counted in exactly one cell.
+//! The sum of all cells is the CPU time of the window. If there are too many ticks, the thread was
+//! preempted, and all cells are reduced by the same factor. If there are too few, the rest is the
+//! cost of waiting, and is charged to [`Component::Receive`].
 //!
 //! This module reads no clock and starts no thread; the caller passes the times.
 

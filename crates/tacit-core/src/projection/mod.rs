@@ -13,8 +13,6 @@
 //!
 //! Units: CPU time in microseconds, or in percent of *one* CPU, so that two busy CPUs are 200 %. A
 //! megabyte is 10^6 bytes.
-//!
-//! The model does not include latencies, and cache effects between CPUs.
 
 mod arithmetic;
 mod costs;

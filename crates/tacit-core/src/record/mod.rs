@@ -13,8 +13,7 @@
 //! ```
 //!
 //! Limits: [`PAYLOAD_BYTES_MAX`] for each record; [`RecordProtection::records_max`] records for
-//! each sealing key; [`EMPTY_RECORDS_MAX`] empty records in a row. The module does not parse
-//! handshake messages and alerts.
+//! each sealing key; [`EMPTY_RECORDS_MAX`] empty records in a row.
 
 mod hello;
 

@@ -20,14 +20,13 @@
 //!   Reject ──> close both
 //! ```
 //!
-//! Bytes in clear from the peer are never treated as bytes under TLS. If a peer sends bytes in
-//! clear after its last message before TLS, they are dropped or rejected, as is usual for servers
-//! of the protocol. Bytes that already belong to the handshake are passed to it
-//! ([`StarttlsExchange::take_input`]).
+//! Bytes in clear from the peer are never treated as bytes under TLS: such bytes after the peer's
+//! last message are dropped or rejected. Bytes that already belong to the handshake are passed to
+//! it ([`StarttlsExchange::take_input`]).
 //!
 //! Limits: [`INPUT_BYTES_MAX`] unparsed bytes and [`OUTPUT_BYTES_MAX`] unsent bytes stop the
-//! reading ([`StarttlsExchange::has_room`]); one more read may follow. Peer and program may each
-//! send at most [`CLEAR_BYTES_MAX`] before TLS. The driver limits the time.
+//! reading ([`StarttlsExchange::has_room`]). Peer and program may each send at most
+//! [`CLEAR_BYTES_MAX`] before TLS. The driver limits the time.
 
 mod data;
 mod exchange;

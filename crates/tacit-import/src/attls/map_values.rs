@@ -1,7 +1,7 @@
 //! Checks the values in a map file, and reports errors at their line in the map file.
 //!
-//! Without this check, the error would be reported at a correct line: that of the AT-TLS rule that
-//! uses the value.
+//! Without this check, the error would point to the AT-TLS rule that uses the value, although this
+//! rule is correct.
 
 use crate::draft::{Toml, show};
 use tacit_core::policy::text::TomlValue;

@@ -1,7 +1,8 @@
 //! Converts the AT-TLS statement `IpTimeCondition` to the key `when` of a tacit rule.
 //!
-//! A mask has one digit for each month (from January), weekday (from Sunday) or day of the month.
-//! For days of the month, 31 further digits may follow, which count from the last day of the month.
+//! A mask in this statement has one digit for each month (from January), weekday (from Sunday) or
+//! day of the month. For days of the month, 31 further digits may follow, which count from the last
+//! day of the month.
 
 use super::objects::{Field, Object, Objects};
 use super::words::Kind;

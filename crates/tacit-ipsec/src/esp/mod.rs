@@ -5,7 +5,7 @@
 //!   place;
 //! * [`UdpContent`] distinguishes ESP from IKE;
 //! * [`DataLifetime`] limits how many bytes a key protects;
-//! * [`SaCounters`] and [`DropCounters`] count packets and bytes for displays.
+//! * [`SaCounters`] and [`DropCounters`] count packets and bytes for displays (`tacit show`).
 //!
 //! Limits: [`REPLAY_WINDOW`].
 

@@ -1,4 +1,5 @@
-//! Encrypts and decrypts the body of one ESP packet in place, with the cipher of an SA.
+//! Encrypts and decrypts the body of one ESP packet in place, with the cipher of an SA (security
+//! association).
 //!
 //! ```text
 //! AEAD:      SPI, sequence (authenticated) │ IV 8  │ ciphertext │ tag 16

@@ -8,8 +8,8 @@
 //! * [`IkeEvent`]: the events that a connection reports, with the keys of tunnels;
 //! * [`IkeFailure`]: the cause of a failure, which side must act, and what to do.
 //!
-//! Inside, `codec` reads and writes messages, `proposal` chooses algorithms, and `crypto` derives
-//! keys and encrypts messages.
+//! `codec` reads and writes messages, `proposal` chooses algorithms, and `crypto` encrypts
+//! messages.
 //!
 //! Supported: shared keys and signatures, cookies, inner addresses, NAT detection, fragments (RFC
 //! 7383), and rekeying by either side. Not supported: several child SAs at a time, and EAP. A peer

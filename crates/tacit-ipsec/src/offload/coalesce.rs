@@ -2,9 +2,8 @@
 //! processes one header instead of many.
 //!
 //! The kernel must be able to divide the large packet into the same packets again. So packets are
-//! joined only if their traffic class, TTL, acknowledgement, window and options are equal. A packet
-//! with PSH or with a shorter payload is always the last part. Packets with other flags are not
-//! joined.
+//! joined only if most of their header fields are equal. A packet with PSH or with a shorter
+//! payload is always the last part.
 //!
 //! The checksums of each packet are verified before it is joined, because the kernel does not
 //! verify them again. A packet with a wrong checksum is passed to the kernel alone.

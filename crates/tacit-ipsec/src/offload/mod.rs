@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A TUN device with `IFF_VNET_HDR` puts a header of [`VNET_HEADER_BYTES`] before each packet. The
-//! header says whether a checksum is still missing, and whether the packet must be divided.
+//! header shows whether a checksum is still missing, and whether the packet must be divided.
 //! [`Offload`] is the content of this header.
 
 mod coalesce;

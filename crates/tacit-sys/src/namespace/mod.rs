@@ -10,9 +10,8 @@
 //! ```
 //!
 //! The helper must be a new process with one thread, because only such a process can enter a user
-//! namespace. In the namespace it has every capability. The program that joins later has none,
-//! because `exec` drops them. Its user ID stays the same, because many programs behave differently
-//! as user 0.
+//! namespace. There it has every capability. The program that joins later has none, and keeps its
+//! user ID.
 //!
 //! For a program of root, only a network namespace is created. In a user namespace, root would keep
 //! all capabilities, and could remove the packet rules.

@@ -8,8 +8,8 @@
 //! tunnels), [`nft`] (packet rules), [`nflog`] (copies of packets), [`diag`] (owners of sockets)
 //! and [`usage`] (bytes of sockets).
 //!
-//! An error contains the step that failed. If the kernel reports it, the error also contains the
-//! attribute that it rejected, such as the `socket` expression of a packet rule.
+//! An error contains the step that failed. It also contains the rejected attribute, such as the
+//! `socket` expression of a packet rule, if the kernel reports the attribute.
 //!
 //! A netlink socket belongs to the network namespace in which it was created, even when a process
 //! outside uses it. Only one caller can use it at a time (`&mut`).

@@ -12,8 +12,7 @@
 //! IPv6 has two source addresses, one for unique local addresses (fc00::/7) and one for all others.
 //! So a program chooses between IPv4 and IPv6 as it would outside (RFC 6724, section 5, rule 5).
 //!
-//! If the run has no IPv6 (or no IPv4), there is neither address nor route for it. Then `connect`
-//! fails at once with `ENETUNREACH`, and programs use the other IP version.
+//! If there is no IPv6 (or no IPv4), `connect` fails at once with `ENETUNREACH`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

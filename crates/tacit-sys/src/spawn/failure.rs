@@ -1,4 +1,4 @@
-//! Defines the errors that can occur when a program is started in a run.
+//! Defines the errors that can occur when `tacit run` starts a program.
 
 use std::fmt;
 use std::io;

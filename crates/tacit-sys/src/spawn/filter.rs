@@ -11,9 +11,8 @@
 //! all other calls       allowed
 //! ```
 //!
-//! The filter has two forms. In the first form, the kernel returns these errors itself. In the
-//! second form, the kernel notifies another process ([`super::notify`]), which returns the same
-//! errors and reports each call.
+//! The kernel returns these errors itself, or notifies another process ([`super::notify`]), which
+//! returns the same errors and reports each call.
 //!
 //! The filter knows the call numbers of all ABIs of the kernel, and refuses calls of an unknown
 //! ABI.

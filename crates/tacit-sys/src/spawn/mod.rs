@@ -1,4 +1,4 @@
-//! Starts a program in the namespaces of a run, which the run's helper process has created.
+//! Starts a program for `tacit run`, in namespaces that a helper process has created.
 //!
 //! ```text
 //! fork -> join namespaces -> hide files -> install filter -> set rights, limits, signals -> exec
@@ -8,16 +8,10 @@
 //! before the fork. The child reports a failed step through a pipe, and sends a descriptor of its
 //! mount namespace.
 //!
-//! The program is a direct child of the launcher, with ordinary exit status and job control. It
+//! The program is a direct child of `tacit run`, with ordinary exit status and job control. It
 //! keeps its user, directory, environment and standard streams. A program of an ordinary user has
 //! no capabilities. A program of root loses the capabilities with which it could leave the
 //! namespace. Set-uid programs work if the user namespace maps their user.
-//!
-//! The program is a direct child of the launcher, with ordinary exit status and job control. It
-//! keeps its user, directory, environment and standard streams. A program of an ordinary user has
-//! no capabilities. A program of root remains root, but loses the capabilities with which it could
-//! leave the namespace. Set-uid programs work if the user namespace maps their user: `no_new_privs`
-//! is set only if the filter cannot be installed without it.
 //!
 //! Limits: at most [`HIDDEN_MAX`] files are hidden at the start; the helper hides new files later
 //! ([`cover`]).

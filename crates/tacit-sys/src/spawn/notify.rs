@@ -1,5 +1,5 @@
-//! Receives the system calls that the seccomp filter of a run does not decide itself, and answers
-//! them.
+//! Receives system calls that the seccomp filter of a program under `tacit run` does not decide
+//! itself, and answers them.
 //!
 //! ```text
 //!   child, before exec ── install ──> kernel: filter and listener
@@ -8,21 +8,14 @@
 //!           <── the answer ─────────────── Listener::reply ──┘
 //! ```
 //!
-//! # Theory of operation
+//! Only the helper (the process that acts inside the program's namespaces) has the listener. The
+//! agent has no copy, so a restart of the agent needs no hand-over.
 //!
-//! The helper (the process that acts inside the run) has the listener, and the agent has no copy of
-//! it. Otherwise:
+//! If the kernel refuses a listener, a filter without a listener is installed. It returns the same
+//! errors, but does not report them. When the helper ends, the kernel returns `ENOSYS`, so calls
+//! remain refused.
 //!
-//! - Another process with a copy could read a call first, and so block the agent.
-//! - The listener would have to be handed over when the agent restarts.
-//! - The agent could not create sockets for the program, because it is not in the namespaces.
-//!
-//! If the kernel refuses a listener (`EBUSY` for a run within a run, `EINVAL` before Linux 5.0), a
-//! filter without a listener is installed. It returns the same errors, but does not report them.
-//! When the helper ends, the kernel returns `ENOSYS` for waiting and later calls, so they remain
-//! refused.
-//!
-//! A call that the filter refuses is never allowed. A call that connects may be
+//! A call that the filter refuses is never allowed. A `connect` call may be allowed
 //! ([`NotifyReply::Proceed`]). Then the kernel reads its arguments again, and another thread of the
 //! program may have changed them.
 //!

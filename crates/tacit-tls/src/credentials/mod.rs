@@ -7,9 +7,8 @@
 //! ```
 //!
 //! Errors are reported when the files are loaded, before any connection is opened. Examples are a
-//! missing key, a key that other users can read, and an expired certificate. A private key is only
-//! in rustls, in this process or in a [signer](crate::signer) process. No message contains a byte
-//! of it.
+//! missing key, a key that other users can read, and an expired certificate. Only rustls holds
+//! private keys, either in this process or in a [signer](crate::signer) process.
 //!
 //! The caller loads the files again when one has changed ([`FileStamp`](crate::files::FileStamp)).
 //! If this fails, it keeps the old credentials. Not supported: passphrases, keys in hardware,

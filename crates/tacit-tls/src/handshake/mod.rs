@@ -1,8 +1,8 @@
 //! Runs one TLS handshake without I/O, and returns a [`Session`].
 //!
 //! The TLS library runs only the handshake. Then this module takes the secrets out of the library's
-//! connection object, and drops the object. The [`Session`] encrypts and decrypts the records. A
-//! client keeps a part of the object, to receive session tickets.
+//! connection object. From then on, the [`Session`] encrypts and decrypts the records. A client
+//! keeps the part of the object that receives session tickets; the rest is dropped.
 
 use std::net::IpAddr;
 use std::ops::Range;

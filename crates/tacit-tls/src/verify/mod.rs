@@ -8,13 +8,8 @@
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
 //! ```
 //!
-//! All connections of a rule share one `ServerCheck` or `ClientCheck`.
-//!
-//! The handshake of a resumed session has no certificates, although they may have expired
-//! meanwhile. So the function `recheck` checks the stored chain again, and `allows` decides whether
-//! the connection is allowed.
-//!
-//! A chain in the cache ([`ChainCache`]) is not verified again.
+//! The handshake of a resumed session has no certificates, but they may have expired meanwhile. So
+//! the function `recheck` checks the stored chain again, and `allows` decides about the connection.
 //!
 //! A rule may accept a certificate that failed its check. Even then the peer must prove that it
 //! holds the key. X.509 v1 certificates and RSA keys below 2048 bits are always rejected, because

@@ -1,5 +1,6 @@
 //! Lists the sockets of a captured host at intervals, and counts their flows by kind of protection,
-//! such as TLS or clear.
+//! such as TLS or clear. On a captured host, the policy applies to all programs (`tacit agent
+//! --host`).
 //!
 //! ```text
 //!   helper: sockets and their owners ─┐

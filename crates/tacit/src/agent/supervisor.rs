@@ -1,9 +1,8 @@
 //! Runs the supervisor: the parent process of an agent, which starts the agent and its successors.
 //!
 //! An agent in its sandbox cannot start programs. When it requests a restart, the supervisor starts
-//! a successor, from the current program file. The supervisor holds no keys, reads no policy and
-//! opens no port. It forwards signals to the newest agent, and returns the exit status of the last
-//! one.
+//! a successor from the current program file. The supervisor holds no keys, reads no policy and
+//! opens no port. It forwards signals to the newest agent.
 //!
 //! ```text
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
@@ -12,12 +11,10 @@
 //! The supervisor of a private agent (an agent for one run) is a fork of the launcher `tacit run`.
 //! It ignores signals, and ends after its agents. The agents end with the run.
 //!
-//! If an agent crashes, its connections are lost, and the supervisor starts another agent after a
-//! second. After `CRASHES_MAX` crashes in a minute, the supervisor ends. It also ends if another
-//! process kills the agent.
+//! If an agent crashes, the supervisor starts another one after a second. After `CRASHES_MAX`
+//! crashes in a minute, the supervisor ends. It also ends if another process kills the agent.
 //!
-//! If the supervisor is killed, the agent continues, but cannot be restarted. `tacit agent
-//! --no-supervisor` runs without a supervisor.
+//! `tacit agent --no-supervisor` runs without a supervisor; such an agent cannot be restarted.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

@@ -1,5 +1,5 @@
 //! Starts the thread that runs IKE, when the first run needs an IPsec tunnel. Passes it the TUN
-//! devices of runs and the installed policy.
+//! devices of programs under `tacit run`, and the installed policy.
 
 use std::sync::Arc;
 

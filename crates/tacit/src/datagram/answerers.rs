@@ -7,9 +7,9 @@
 //! ```
 //!
 //! For example, a TFTP server answers from another port. With `answers = "any"` in the rule,
-//! answers may also come from other addresses. For each answerer, the agent has a socket inside the
-//! run with the answerer's address. If the program sends to that address, the agent forwards the
-//! datagrams from the flow's outside socket. An answerer that a rule denies gets no socket.
+//! answers may also come from other addresses. For each answerer, the agent has a socket with the
+//! answerer's address inside the network namespace of the program. An answerer that a rule denies
+//! gets no socket.
 //!
 //! Limits: [`ANSWERERS_MAX`] answerers for each flow; [`SILENT_MAX`] without a datagram, then the
 //! answerer is removed; [`EARLY_BYTES_MAX`] that wait while a socket is created.

@@ -7,24 +7,17 @@
 //!            spoofed socket ─── all later ones ──────┘ <─┘ replies, ICMP errors
 //! ```
 //!
-//! The receiver reads the first datagrams of a flow, with their destination. If a rule permits the
-//! flow, the agent creates both sockets. Then the kernel delivers later datagrams to the flow's own
-//! socket. The program sees the address of the destination, and the destination sees the address of
-//! this host.
+//! If a rule permits a flow, the receiver reads the first datagrams, and the agent creates both
+//! sockets. Then the kernel delivers later datagrams to the flow's own socket. The program sees the
+//! address of the destination, and the destination sees the address of this host.
 //!
 //! The program gets ICMP errors from outside, and "port unreachable" if the policy rejects a
-//! datagram. Broadcast and multicast datagrams are dropped. Datagrams to port 53 go to the module
-//! `dns`.
+//! datagram. Broadcast and multicast datagrams are dropped. The module `dns` handles port 53.
 //!
-//! After a reload, the policy decides again about the next datagram of a flow. A flow ends after
-//! the idle times of `tacit_core::datagram`, with its run, or when the program closes its socket.
-//!
-//! A datagram that exceeds the host's MTU is sent in fragments. If it exceeds the MTU of the path,
-//! the program gets the ICMP error.
+//! A flow ends after an idle time, with its program, or when a reload changes the decision.
 //!
 //! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that was
-//! idle for the longest. Each flow counts as a connection of the agent. At most [`EARLY_BYTES_MAX`]
-//! wait while the owner of a flow is looked up.
+//! idle for the longest. At most [`EARLY_BYTES_MAX`] wait while the owner of a flow is looked up.
 
 mod answer;
 mod answerers;

@@ -1,5 +1,5 @@
 //! Answers the DNS queries of programs under `tacit run`: forwards them to the host's resolvers,
-//! and records the addresses of each name. `of_host` does this for a captured host.
+//! and records the addresses of each name. `of_host` does this for `tacit agent --host`.
 //!
 //! ```text
 //!   program ── UDP 53, to any address ─────────> datagram ┐
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The agent forwards only queries for names that a rule allows; `tacit_core::dns::verdict` decides
-//! about other queries. It builds each query itself and never forwards the program's message.
-//! Before the program gets an answer, the addresses in it are captured. So the program cannot
-//! connect too early. Names in the host's `/etc/hosts` are known without a query.
+//! about other queries. The agent builds each query itself and never forwards the program's
+//! message. Before the program gets an answer, the addresses in it are captured. So the program
+//! cannot connect too early. Names in the host's `/etc/hosts` are known without a query.
 //!
 //! There is no cache: each query of a program is sent to a resolver.
 //!

@@ -1,5 +1,6 @@
 //! Handles the DNS queries of a captured host: decides which queries the agent answers, and records
-//! the names and addresses in the answers.
+//! the names and addresses in the answers. On a captured host, the policy applies to all programs
+//! (`tacit agent --host`).
 //!
 //! Each query is sent to the resolver that the program selected, and programs get the true
 //! addresses. If rules match the name, the program gets the answer after the kernel has captured

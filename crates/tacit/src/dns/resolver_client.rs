@@ -1,4 +1,4 @@
-//! Answers the DNS queries of programs that one worker thread receives.
+//! Answers the DNS queries that one worker thread receives from programs.
 //!
 //! ```text
 //!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer

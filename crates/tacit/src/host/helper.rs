@@ -1,10 +1,10 @@
-//! Runs the helper of a captured host: a process that installs packet rules and routing rules, and
-//! creates sockets for the agent. It has the capabilities for this, so the agent does not need
+//! Runs the helper of `tacit agent --host`: a process that installs packet rules and routing rules,
+//! and creates sockets for the agent. It has the capabilities for this, so the agent does not need
 //! them. It does not know the policy.
 //!
-//! The agent starts the helper before it reads any input. When a successor replaces the agent, the
-//! same helper serves the successor. The helper ends when no agent has a channel to it. The packet
-//! rules then remain, and refuse the flows that they capture.
+//! The agent starts the helper before the agent reads any input. When a successor replaces the
+//! agent, the same helper serves the successor. The helper ends when no agent has a channel to it.
+//! The packet rules then remain, and refuse the flows that they capture.
 //!
 //! Another program may remove routing rules or packet rules. So the helper checks them at
 //! intervals, and installs missing rules again (`watched.rs`).

@@ -1,5 +1,6 @@
-//! Runs the helper of a network namespace that another program has created, for example for a
-//! container. The helper installs packet rules in it, and creates sockets for the agent.
+//! Runs the helper process of a network namespace that another program has created, for example for
+//! a container. The helper installs packet rules in this namespace, and creates sockets for the
+//! agent.
 //!
 //! When the helper ends, the packet rules remain, and refuse the flows that they capture.
 

@@ -1,5 +1,6 @@
 //! Finds the numbers of the users, groups and control groups in the rules of a captured host.
-//! Packet rules identify the sender of a packet by these numbers.
+//! Packet rules identify the sender of a packet by these numbers. On a captured host, the policy
+//! applies to all programs (`tacit agent --host`).
 
 use std::io;
 

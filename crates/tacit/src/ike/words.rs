@@ -1,4 +1,5 @@
-//! Returns the names of the algorithms of SAs as in the policy, for displays and the log.
+//! Returns the names of encryption algorithms as they are written in the policy, for displays
+//! (`tacit show`) and the log.
 
 use tacit_core::policy::{IkeGroup, IkeSuite, Sha2, TunnelCipher};
 use tacit_ipsec::Cipher;

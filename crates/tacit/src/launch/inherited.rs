@@ -4,7 +4,7 @@
 //! A socket stays in the network namespace in which it was created. Through an inherited network
 //! socket the program could send in clear. So the launcher refuses to start the program, unless
 //! `--inherit-fd` lists the socket. UNIX sockets are allowed, because they lead to processes on
-//! this machine. An inherited io_uring can create sockets in the other namespace too.
+//! this machine. An inherited io_uring can create sockets in the launcher's namespace too.
 //!
 //! Through an inherited directory, the program could open the hidden files of the policy. So
 //! `--inherit-fd` must list directories too.

@@ -1,5 +1,5 @@
-//! Protects a network namespace that another program has created: starts a helper in it, and
-//! registers the namespace with an agent.
+//! Protects a network namespace that another program has created: starts a helper process in it,
+//! and registers the namespace with an agent.
 //!
 //! ```text
 //!   launcher (this) ──forks──> helper    joins the namespace, then acts in it for the agent

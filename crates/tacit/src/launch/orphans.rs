@@ -1,5 +1,5 @@
-//! Handles processes of a run that still exist when its program CMD has ended. The option
-//! `--orphans` selects what happens:
+//! Handles processes of `tacit run CMD` that still exist when CMD has ended. The option `--orphans`
+//! selects what happens:
 //!
 //! ```text
 //! terminate   send SIGTERM, wait, then send SIGKILL until no process is left; print a message
@@ -7,7 +7,7 @@
 //! leave       do nothing: they continue without a network
 //! ```
 //!
-//! Meanwhile the agent and the helper continue to serve these processes. If the launcher receives a
+//! Meanwhile the agent and the helper continue to serve these processes. If `tacit run` receives a
 //! signal such as SIGTERM, `wait` changes to `terminate`, and `terminate` sends SIGKILL at once.
 
 use std::io;

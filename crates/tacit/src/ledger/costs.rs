@@ -1,5 +1,5 @@
-//! Reads the ledger (the record of the agent's CPU time) for displays, metrics and estimates.
-//! Returns the totals since the agent started, or the difference of two readings.
+//! Reads the ledger (the record of the agent's CPU time) for displays (`tacit show`), metrics and
+//! estimates. Returns the totals since the agent started, or the difference of two readings.
 //!
 //! CPU times are in microseconds. Only payload bytes are counted, and a MB is 10^6 bytes. A message
 //! ends when the connection moves a byte in the other direction.

@@ -5,9 +5,8 @@
 //! ```
 //!
 //! A *turn* is an uninterrupted piece of work for one rule. A relay reads four timestamps for each
-//! message: when it wakes, after reading, after cryptography, and after writing. Each costs about
-//! 10 ns. The time between two turns is charged to the second turn. A thread is not metered if
-//! [`start`] was not called on it or accounting is off.
+//! message: when it wakes, after reading, after cryptography, and after writing. The time between
+//! two turns is charged to the second turn.
 //!
 //! A thread first collects its times in a *window*. The window ends after [`WINDOW_NS`] of work,
 //! after [`WINDOW_WALL_NS`], or when a display requests it. Then its times are added to the

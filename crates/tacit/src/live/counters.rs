@@ -1,5 +1,5 @@
-//! Counts the connections and failures of a rule, and measures their durations, for displays and
-//! metrics.
+//! Counts the connections and failures of a rule, and measures their durations, for displays
+//! (`tacit show`) and metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,7 +3,7 @@
 //!
 //! Programs under `tacit run` usually see an alias: an address that stands for one name. But names
 //! in `/etc/hosts` get no alias, because programs read that file themselves. With `aliases =
-//! "never"` and on a captured host, there are no aliases.
+//! "never"` and with `tacit agent --host`, there are no aliases.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Checks that the users, groups and control groups in the rules of a captured host exist.
+//! Checks that the users, groups and control groups in the rules of a captured host exist. On a
+//! captured host, the policy applies to all programs (`tacit agent --host`).
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, Rule, RuleForm};

@@ -5,9 +5,9 @@
 //! worker ── enter ──> queue ──> writer ── leave
 //! ```
 //!
-//! Limits: [`REPEATED_LINES_MAX`] lines in total, [`LINES_PER_CAUSE_MAX`] lines of each cause (a
-//! run or a client). A hash with a random key assigns causes to [`COUNTERS`] counters, so two
-//! causes may share one.
+//! Limits: [`REPEATED_LINES_MAX`] lines in total, [`LINES_PER_CAUSE_MAX`] lines of each cause. A
+//! cause is a run (a program under `tacit run`) or a client. A hash with a random key assigns
+//! causes to [`COUNTERS`] counters, so two causes may share one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! Stores unused sockets that the helper of a run has created inside the run's network namespace.
+//! Stores unused sockets that a helper process has created inside the network namespace of a
+//! program under `tacit run`.
 //!
 //! A request to the helper costs a third of the CPU time of a handshake. So the agent requests
 //! several sockets at once. Limit: [`SOCKETS_AT_ONCE_MAX`] of each kind.

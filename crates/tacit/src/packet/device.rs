@@ -1,4 +1,4 @@
-//! Defines [`Device`]: a TUN device of a packet worker. Holds its first packets until it has a
+//! Defines [`Device`]: a TUN device of a packet worker. Holds the first packets until there is a
 //! tunnel.
 //!
 //! IKE takes some milliseconds to negotiate a tunnel, but TCP repeats a dropped packet only after a

@@ -6,10 +6,8 @@
 //!           <──────── answer ─────────────┘          └──── start, stop, rekey ──> relay
 //! ```
 //!
-//! The socket exists only in the run's network namespace, so only the run's programs can ask. A
-//! query contains a descriptor of the program's socket. So a program can only ask about connections
-//! whose sockets it holds. The agent reads the addresses of that socket, and closes the descriptor
-//! before it answers.
+//! The socket exists only in the program's network namespace. A query contains a descriptor of the
+//! program's socket. So a program can only ask about connections whose sockets it holds.
 //!
 //! Connections never wait for queries. After `tacit restart`, the successor asks its predecessor
 //! about connections that the predecessor still serves.

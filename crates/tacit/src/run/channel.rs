@@ -1,7 +1,7 @@
-//! Sends the agent's requests to the helper of a run, which is the process that acts inside the
-//! run's namespaces.
+//! Sends the agent's requests to a helper. The helper is the process that acts inside the network
+//! namespace of a program under `tacit run`.
 //!
-//! One task owns the socket and sends one request after the other. If the helper dies, the launcher
+//! One task owns the socket and sends one request after the other. If the helper dies, `tacit run`
 //! starts another one, and requests wait for it, at most `REQUEST_WAIT_MAX`. A slow helper is not
 //! replaced.
 //!

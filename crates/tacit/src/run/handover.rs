@@ -1,7 +1,8 @@
-//! Describes a run and its sockets for the agent that replaces this agent.
+//! Describes a run (a program under `tacit run`) and its sockets for the agent that replaces this
+//! agent.
 //!
 //! The other agent gets duplicates of the sockets, and reads the data that is still queued in them.
-//! The helper of the run creates a second channel for it.
+//! The run's helper process creates a second channel for it.
 
 use std::collections::HashMap;
 use std::io;

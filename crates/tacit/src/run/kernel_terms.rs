@@ -1,5 +1,5 @@
-//! Converts requests of the agent to the kernel's data types. Helpers of runs and of a captured
-//! host use it.
+//! Converts requests of the agent to the kernel's data types. The helper processes of `tacit run`
+//! and of `tacit agent --host` use it.
 
 use std::io;
 use std::os::fd::OwnedFd;

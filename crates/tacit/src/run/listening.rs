@@ -1,4 +1,4 @@
-//! Finds the ports on which the programs of a run listen, by asking the run's helper process
+//! Finds the ports on which programs under `tacit run` listen, by asking their helper process
 //! repeatedly. The kernel does not report new listeners.
 //!
 //! The interval is short after a change, and grows to a tenth of a second. If the policy has no

@@ -1,7 +1,7 @@
-//! Stores the runs that are registered with the agent.
+//! Stores the runs (programs under `tacit run`) that are registered with the agent.
 //!
-//! A run ends when its launcher's connection is closed. Limits: [`RUNS_MAX`] runs; `NAME_BYTES_MAX`
-//! for the name of a run.
+//! A run ends when `tacit run` closes its connection to the agent. Limits: [`RUNS_MAX`] runs;
+//! `NAME_BYTES_MAX` for the name of a run.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

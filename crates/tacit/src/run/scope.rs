@@ -1,8 +1,9 @@
-//! Defines the scope of a captured flow: the run or the host in which it was captured.
+//! Defines the scope of a captured flow: the run (a program under `tacit run`) or the host in which
+//! it was captured.
 //!
 //! Through the scope, other code gets information about a flow, such as the owner of its socket.
-//! Code that differs between a run and the host matches on the scope, so that the compiler finds it
-//! when a new scope is added.
+//! Code that differs between a run and the host uses `match` on the scope. So the compiler finds
+//! this code when a new scope is added.
 
 use std::io;
 use std::net::IpAddr;

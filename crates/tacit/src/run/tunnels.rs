@@ -1,5 +1,5 @@
-//! Routes packets that the policy protects with IPsec to a TUN device in the run's network
-//! namespace.
+//! Routes packets that the policy protects with IPsec to a TUN device in the network namespace of a
+//! program under `tacit run`.
 //!
 //! ```text
 //! policy ── TunnelRoutes ──> TunnelPlan ──> helper ──┬─> routing rules and routes of the run

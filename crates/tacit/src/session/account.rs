@@ -1,5 +1,5 @@
-//! Writes the log and counts, when connections open, fail and end, and when the agent refuses
-//! something.
+//! Writes the log and updates the counters when connections open, fail and end, and when the agent
+//! refuses something.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

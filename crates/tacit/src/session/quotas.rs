@@ -1,5 +1,5 @@
-//! Limits the number of open connections of each source, each rule and each run, if the policy sets
-//! such limits.
+//! Limits the number of open connections of each source, each rule and each run (a program under
+//! `tacit run`), if the policy sets such limits.
 //!
 //! A reload does not change these limits.
 

@@ -1,10 +1,9 @@
 //! Starts and manages the threads that serve connections. Data workers serve connections from
 //! beginning to end; engines do the handshakes (see [`crate::engine`]).
 //!
-//! Each thread has its own single-threaded runtime. The lanes (the modules for streams and
-//! datagrams) implement [`Lanes`] and [`WorkSource`], so workers do not depend on protocols. The
-//! control thread sends sources of work, such as listeners, to the engines or, without engines, to
-//! the workers.
+//! The lanes (the modules for streams and datagrams) implement [`Lanes`] and [`WorkSource`], so
+//! workers do not depend on protocols. The control thread sends sources of work, such as listeners,
+//! to the engines or, without engines, to the workers.
 //!
 //! At first there is one worker. Another one is started when all workers are busy and there are
 //! more connections than workers. Workers run until the agent ends.

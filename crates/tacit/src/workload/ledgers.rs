@@ -1,4 +1,4 @@
-//! Reads the ledgers of agents: their CPU time by component, and their counters.
+//! Reads the ledgers of agents: their own records of CPU time by component, and their counters.
 //!
 //! The ledger comes from the agent's control socket, as in `tacit show costs`. It is read before
 //! the clocks of an interval start and after they stop. So these queries do not add to the measured

@@ -7,21 +7,18 @@
 //!   streamed, tick ──┘                             └──> Finish              for the waiters
 //! ```
 //!
-//! The client first queries the server that the program chose. It queries the next server after
-//! [`NEXT_DELAY`], or at once if a server refuses the query. The first answer is used. When all
-//! servers have been queried, a new round begins. On a captured host, where the agent handles the
-//! traffic of all programs, only the server that the program chose is queried ([`Servers`]).
+//! The client first queries the server that the program chose, and the next server after
+//! [`NEXT_DELAY`]. The first answer is used. With `tacit agent --host`, only the server that the
+//! program chose is queried ([`Servers`]).
 //!
-//! To make forged answers difficult, the client checks an answer: it must come from the server,
-//! with the ID of the query, and with the question in the same upper and lower case letters. The
-//! client chooses the case of each letter at random. If a server changes the case, the client
-//! repeats the query in lower case with another ID. The case is not checked over TCP.
+//! To reject forged answers, the client checks the server, the ID, and the question of an answer.
+//! In a query, each letter of the name is randomly in upper or lower case, and the answer must
+//! repeat it. If a server changes the case, the client repeats the query in lower case.
 //!
-//! If several programs wait for the same query, the client sends the query once and passes the
-//! answer to all of them.
+//! If several programs wait for the same query, the client sends it once.
 //!
 //! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] late
-//! answers, which are expected only to learn that their server is up.
+//! answers.
 
 mod order;
 mod sockets;

@@ -11,12 +11,8 @@
 //! senders      all    |  user ann    |  all         |  unmatched
 //! ```
 //!
-//! In a section, the ranges of a rule do not contain the ranges of earlier rules. The kernel
-//! applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be relayed or
-//! logged, or if the rule selects flows by program.
-//!
-//! The kernel knows that a sender belongs to some systemd unit in the policy, but not to which one.
-//! It sends such flows to the agent, and the agent finds the unit.
+//! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
+//! relayed or logged, or if the rule selects flows by program or systemd unit.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
 //! combinations of senders in a section.

@@ -1,9 +1,9 @@
 //! Computes how the kernel handles flows in a network namespace that another program has created
 //! and tacit has joined.
 //!
-//! The result is like that of a captured host, but the kernel does not compare senders. In a user
-//! namespace, users and groups have other numbers. So the agent decides flows for rules that select
-//! control groups, groups or programs. Rules for other runs and users are omitted.
+//! The result is like that for `tacit agent --host`, but the kernel does not compare senders. In a
+//! user namespace, users and groups have other numbers. So the agent decides flows for rules that
+//! select control groups, groups or programs. Rules for other runs and users are omitted.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, inbound, limited, outbound, verdict,

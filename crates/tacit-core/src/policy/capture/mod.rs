@@ -2,15 +2,14 @@
 //! of `tacit run`.
 //!
 //! A destination is captured if a flow to it can match a rule other than `deny`. It is not captured
-//! if an earlier rule denies it, or sends it into an IPsec tunnel, by address and port alone. The
-//! kernel rejects all other traffic at once, with an ICMP error.
+//! if an earlier rule denies it or sends it into an IPsec tunnel, and this rule selects only by
+//! address and port. The kernel rejects all other traffic at once, with an ICMP error.
 //!
 //! The kernel's sets need ranges that do not overlap; [`captured`] splits and merges ranges
 //! (`sweep`). When a rule or a name changes, the whole result is computed again.
 //!
 //! For a rule with a name, the caller passes the addresses that DNS has returned for the name
-//! (`learnt`). Loopback and link-local addresses are captured only if a rule contains them.
-//! Multicast and unspecified addresses are captured only if a rule selects destinations by address.
+//! (`learnt`).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

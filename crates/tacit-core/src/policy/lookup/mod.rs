@@ -1,26 +1,21 @@
 //! Finds the rule for a flow, at a cost that does not grow with the number of rules.
 //!
-//! Most rules compare the same kinds of values, such as a /16 network and one port. The *shape* of
-//! a rule is the number of bits that it compares of the local address and port, and of the remote
-//! address and port. The index has one hash table for each shape, and a look-up searches each table
-//! once. This algorithm is called tuple space search; Open vSwitch uses it too.
+//! The *shape* of a rule is the number of bits that it compares of the local address and port, and
+//! of the remote address and port. Most policies have few different shapes. The index has one hash
+//! table for each shape, and a look-up searches each table once. This algorithm is called tuple
+//! space search; Open vSwitch uses it too.
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
 //! flow: remote 10.7.8.9:5432                    its key there: (-, -, 10.7.0.0, 5432)
 //! ```
 //!
-//! * A range is split into prefixes. Rules with names have shapes of their own.
-//! * A rule that is found in a table is then compared completely with the flow, because a shape
-//!   does not contain `program` and `user`.
-//! * The tables are sorted by the position of their first rule. The search ends when no remaining
-//!   table can contain an earlier rule.
-//! * To find the program and user of a flow is expensive. So the first look-up may omit them;
-//!   [`Lookup`] reports whether they could change the result.
+//! A rule that is found is then compared completely, because a shape does not contain `program` and
+//! `user`. To find the program and user of a flow is expensive. So the first look-up may omit them;
+//! [`Lookup`] reports whether they could change the result.
 //!
 //! Limits: the cost grows with the number of shapes in use, and with the number of rules that
-//! differ only in `program` or `user`. A rule with more than [`ENTRIES_PER_RULE_MAX`] combinations
-//! of values is indexed by some of its values only.
+//! differ only in `program` or `user`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -13,7 +13,8 @@
 //! * An entry with a condition is more specific than an entry without it.
 //! * If both entries have the condition, the entry with more values is more specific. Only
 //!   distinguished names have several values.
-//! * If both have as many values, the entry with more values without a wildcard is more specific.
+//! * If both have the same number of values, the entry with more values without a wildcard is more
+//!   specific.
 //! * If these numbers are equal too, the entry with more characters or the longer prefix is more
 //!   specific.
 //!

@@ -5,8 +5,6 @@
 //!
 //! * A function that reads a value returns `None` only if an error has been reported.
 //! * No key is ignored silently: unknown keys (`words`) and planned keys (`not_built`) are errors.
-//! * If the text is not valid TOML, the valid part is still parsed. Then missing keys are not
-//!   reported, because they may be in the other part.
 //!
 //! The parser does no I/O: the agent checks whether files, users, interfaces and names exist.
 

@@ -1,5 +1,5 @@
-//! Divides ports into ranges (cells) with the same rules, and joins cells with the same result.
-//! Used to convert the rules for IPsec tunnels to routes.
+//! Divides ports into ranges (cells) with the same rules, and joins cells with the same result. The
+//! conversion of rules for IPsec tunnels to routes uses this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

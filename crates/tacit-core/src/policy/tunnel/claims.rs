@@ -1,5 +1,5 @@
 //! Stores the addresses that earlier rules have claimed, as ranges that do not overlap. For a new
-//! rule, returns the ranges that are not claimed yet.
+//! rule, it returns the ranges that are not claimed yet.
 
 use std::collections::BTreeMap;
 

@@ -7,17 +7,14 @@
 //!   client ══ handshake ══ server, and a StartupMessage under it
 //! ```
 //!
-//! Before the StartupMessage, each message begins with its length and its type, four bytes each. A
-//! client may also begin with the handshake itself ("direct" TLS); its first byte is then 0x16.
-//! Direct TLS must negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires. So a client of
-//! another protocol cannot be redirected here.
+//! A client may also begin with the handshake itself ("direct" TLS); its first byte is then 0x16.
+//! It must then negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires.
 //!
 //! A CancelRequest is the only message of its connection, and has no answer. Most clients send it
-//! in clear even if they use TLS; libpq 17 and later send it under TLS.
+//! in clear even if they use TLS.
 //!
-//! As a server, tacit answers an SSLRequest with `S` and a GSSENCRequest with `N`. As a client,
-//! tacit sends an SSLRequest, and answers `N` to such requests of the program. After the handshake
-//! nothing is parsed.
+//! As a server, tacit answers an SSLRequest with `S`. As a client, tacit sends an SSLRequest. After
+//! the handshake nothing is parsed.
 //!
 //! PostgreSQL's documentation describes the protocol in "Frontend/Backend Protocol", sections "SSL
 //! Session Encryption" and "Message Formats".

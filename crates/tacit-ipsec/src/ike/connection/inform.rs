@@ -1,5 +1,5 @@
-//! Runs the exchange `INFORMATIONAL`: deletes SAs, and checks that the peer is alive (RFC 7296
-//! section 1.4).
+//! Runs the exchange `INFORMATIONAL`: deletes SAs (security associations), and checks that the peer
+//! is alive (RFC 7296 section 1.4).
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Handles the timers of a connection: repeated requests, expired SAs, liveness checks and
+//! Handles the timers of an IKE connection: repeated requests, expired keys, liveness checks and
 //! keepalives.
 
 use std::time::{Duration, Instant};

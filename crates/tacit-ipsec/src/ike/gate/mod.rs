@@ -1,5 +1,5 @@
-//! Decides whether the first request of an unknown sender gets an IKE SA (RFC 7296 section 2.6). So
-//! forged requests cannot use up the memory.
+//! Decides whether the first request of an unknown sender gets an IKE SA (a security association;
+//! RFC 7296 section 2.6). So forged requests cannot use up the memory.
 //!
 //! ```text
 //!   first request ──> few half-open IKE SAs ──> accept

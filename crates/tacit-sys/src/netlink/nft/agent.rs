@@ -1,5 +1,5 @@
 //! Defines the packet marks and the ports of the agent's own sockets. Packet rules recognise these
-//! sockets by them.
+//! sockets by mark or port.
 
 /// The agent's port inside a run. Its sockets get connections and datagrams with their original
 /// destination.

@@ -1,5 +1,6 @@
 //! Encodes the conditions by which packet rules of a captured host recognise flows without
-//! connection tracking. They compare header fields, and look up sets of flows.
+//! connection tracking. They compare header fields, and look up sets of flows. On a captured host,
+//! the policy applies to all programs (`tacit agent --host`).
 
 use std::net::IpAddr;
 use std::time::Duration;

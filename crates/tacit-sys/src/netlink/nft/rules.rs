@@ -23,9 +23,8 @@
 //! sends the SYN again (releases it), or refuses it. Meanwhile the program's kernel repeats the
 //! SYN.
 //!
-//! Traffic between programs of the run stays inside. A loopback address at which no program of the
-//! run listens may be meant for the host. It is captured if a rule lists it. Packets from a TUN
-//! device come out of a tunnel, and the agent has checked them.
+//! Traffic between programs of the run stays inside. Packets from a TUN device come out of a
+//! tunnel, and the agent has checked them.
 //!
 //! If no socket of the agent receives a packet, the next rule refuses the packet. So a program
 //! cannot connect to itself at a port of the agent.

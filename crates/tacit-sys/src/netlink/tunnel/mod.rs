@@ -21,8 +21,7 @@
 //! `unreachable` routes remain, so no packet takes another route in clear. They are installed
 //! before all other routes.
 //!
-//! A change adds the new rules first, and then removes the old rules. All state is in the kernel,
-//! so any process with the netlink socket can continue.
+//! All state is in the kernel, so any process with the netlink socket can continue.
 //!
 //! Limits: [`GROUPS_MAX`], [`ROUTES_MAX`].
 

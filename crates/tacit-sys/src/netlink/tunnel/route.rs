@@ -1,4 +1,5 @@
-//! Adds and removes routes in the routing tables for the IPsec tunnels of a run.
+//! Adds and removes routes in the routing tables for the IPsec tunnels of a run (a program under
+//! `tacit run`).
 
 use super::{FlowGroup, FlowRoute, Place, family, octets, send};
 use crate::ip_version::IpVersion;

@@ -1,4 +1,5 @@
-//! Adds, finds and removes the routing rules for the IPsec tunnels of a run.
+//! Adds, finds and removes the routing rules for the IPsec tunnels of a run (a program under `tacit
+//! run`).
 
 use super::{FlowGroup, GROUPS_MAX, Place, family};
 use crate::ip_version::IpVersion;

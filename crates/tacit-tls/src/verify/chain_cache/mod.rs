@@ -3,16 +3,14 @@
 //!
 //! ```text
 //!   role, trust's generation, name, every certificate's bytes --SHA-256--> key
-//!   key --> the time in which all of the chain is valid, and the facts of the leaf
+//!   key --> the time in which the whole chain is valid, and the content of its first certificate
 //! ```
 //!
 //! An entry is valid while all its certificates are valid and the revocation lists (CRLs) are
 //! current. If anything in the key changes, the entry is not found. An entry does not prove who
 //! sends the chain. So every full handshake still checks that the peer holds the private key.
 //!
-//! All threads share the table without waiting for each other. Limit: [`CHAINS_MAX`] chains. The
-//! table has one half for recently used chains, and one for older chains. When the first half is
-//! full, it replaces the second half.
+//! All threads share the table without waiting for each other. Limit: [`CHAINS_MAX`] chains.
 
 use std::sync::Arc;
 

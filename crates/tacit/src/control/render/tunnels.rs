@@ -1,5 +1,5 @@
 //! Formats the tables of `tacit show ike` (connections with peers of tunnels) and of `tacit show
-//! sa` (SAs).
+//! sa` (keys and counters of tunnels).
 
 use super::Table;
 use super::table::{Column, list, optional, table};

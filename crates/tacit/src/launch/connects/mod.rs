@@ -18,11 +18,7 @@
 //!   about each new connection.
 //! - Other sockets are not changed.
 //!
-//! The helper keeps no duplicate of a handed socket. Otherwise the program could not close its
-//! connection.
-//!
-//! If the helper cannot examine a call, the kernel executes it, unless a socket of the run was
-//! handed. Then the call fails.
+//! This code runs in the helper, the process that acts inside the run's namespaces.
 //!
 //! Limits: [`ASKED_MAX`] questions at a time, each for [`ANSWER_WAIT_MAX`];
 //! [`waiting::WAITING_MAX`] waiting calls. Above these limits, connections are relayed.

@@ -12,9 +12,6 @@
 //! hidden it, usually for less than a millisecond. A directory that is hidden as a whole has no
 //! such gap.
 //!
-//! The helper is a process inside the run's namespaces. If it cannot hide a file, it tries again
-//! after [`RETRY_INTERVAL`].
-//!
 //! Limits: [`PATHS_MAX`] paths, and the limits of `watches.rs`.
 
 mod watches;

@@ -7,9 +7,9 @@
 //!          <── Listener::answer ──┘
 //! ```
 //!
-//! The helper answers each notification, even if no agent receives the report. A report that cannot
-//! be sent is sent later. A program that repeats a refused call slows down only itself, because it
-//! waits for each answer.
+//! The helper process answers each notification, even if no agent receives the report. A report
+//! that cannot be sent is sent later. A program that repeats a refused call slows down only itself,
+//! because it waits for each answer.
 //!
 //! Limits: one report for each kind of socket in each [`REPORT_INTERVAL`].
 

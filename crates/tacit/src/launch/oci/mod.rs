@@ -2,7 +2,7 @@
 //! container runtime (runc, crun) calls this command as an OCI hook, `createRuntime`.
 //!
 //! ```text
-//! runtime ── state ──> hook (this) ── forks ──> launcher ── enrols ──> agent
+//! runtime ── state ──> hook (this) ── forks ──> launcher ── registers ─> agent
 //!         <─ exit status ─┘ <─ captured ───────────┘  stays until the container's process ends
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! Defines the report about a trace, for `tacit trace`, displays and the log.
+//! Defines the report about a trace, for `tacit trace`, displays (`tacit show`) and the log.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Defines which connections a trace records: one connection, or those of a rule or a run.
+//! Defines which connections a trace records: one connection, or those of a rule or a run (a
+//! program under `tacit run`).
 
 use std::fmt;
 

@@ -12,9 +12,8 @@
 //! ```
 //!
 //! Clients that connect and send nothing cannot block others: the limiter ends the oldest slow
-//! handshake of the busiest source when another source needs a permit. If too many handshakes wait,
-//! it rejects the oldest one of the source with the most. Handshakes that the agent initiates are
-//! never ended or rejected.
+//! handshake of the busiest source when another source needs a permit. Handshakes that the agent
+//! initiates are never ended.
 
 mod queue;
 

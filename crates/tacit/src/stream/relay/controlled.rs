@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Between two requests, an ordinary relay moves the bytes. Programs send requests to the query
-//! socket. Bytes that the program wrote before its request are sent before the change.
+//! socket.
+//!
 //! When the program requests `start`, the peer may already have sent the beginning of its
 //! handshake. So the relay takes back the bytes that the program has not read yet, and passes them
-//! to the handshake. Clear text that an attacker inserts is not a valid handshake, so the
-//! connection ends.
+//! to the handshake.
 //!
 //! Limits: `handshake-timeout` of the rule for each change; [`INCOMING_BYTES_MAX`] that the relay
 //! takes back.

@@ -8,16 +8,15 @@
 //!            write once    open in place      read much
 //! ```
 //!
-//! * Batches: each batch needs one read and one write. The buffers belong to the worker thread. A
-//!   connection stores bytes only while a write is blocked or a record is incomplete, at most
-//!   [`BATCH_RECORDS_MAX`] records for each direction.
+//! * Batches: each batch needs one read and one write. A connection stores bytes only while a write
+//!   is blocked or a record is incomplete, at most [`BATCH_RECORDS_MAX`] records for each
+//!   direction.
 //! * Backpressure: while bytes wait to be written to one socket, the relay does not read the other.
 //! * Ends: the two directions end independently. An end of file in clear becomes `close_notify` in
-//!   TLS, and vice versa. If a TLS stream ends without `close_notify`, the relay delivers the valid
-//!   bytes, and then resets the clear socket. A reset of one socket resets the other, after the
-//!   valid bytes are delivered or after [`DELIVERY_WAIT_MAX`] without progress.
-//! * Key limit: TLS 1.2 cannot replace a key. Near the limit, the relay sends `close_notify`, and
-//!   reads until the peer has closed too.
+//!   TLS, and vice versa. A TLS stream without `close_notify` was truncated, so the relay resets
+//!   the clear socket. Before a reset, it delivers the valid bytes, unless there is no progress for
+//!   [`DELIVERY_WAIT_MAX`].
+//! * Key limit: TLS 1.2 cannot replace a key, so the relay ends the connection near the limit.
 //! * Fairness: while a thread has short messages, its large transfers take turns
 //!   (`stream/bulk/mod.rs`).
 

@@ -3,11 +3,11 @@
 //!
 //! A ramp opens connections in steps and keeps them open. Each step gives one point: its CPU time,
 //! divided by the number of connections that it opened. The report fits a straight line through
-//! these points. It shows the rise of the line, with a confidence interval. The CPU time is that of
-//! the processes in `--cpu-of` and `--ledger-of`, or else of the client itself.
+//! these points. It shows the rise of the line, with a confidence interval. The options `--cpu-of`
+//! and `--ledger-of` select the measured processes; the default is the client itself.
 //!
-//! With `--also`, ramps to several addresses take turns, so that other load on the machine affects
-//! all of them. The report shows the difference between each address and the first.
+//! With `--also`, ramps to several addresses take turns. The report shows the difference between
+//! each address and the first.
 
 mod arguments;
 mod report;

@@ -1,5 +1,5 @@
-//! Reports that a program has changed packet rules. Then the helper of a captured host checks its
-//! own rules at once.
+//! Reports that a program has changed packet rules. The helper of a captured host (the process that
+//! installs the packet rules) then checks its own rules at once.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,6 @@
 //! Defines the nftables sets in which the packet rules of a captured host store flows. When the
-//! table is replaced, the flows are copied to the new table.
+//! table is replaced, the flows are copied to the new table. On a captured host, the policy applies
+//! to all programs (`tacit agent --host`).
 //!
 //! ```text
 //! kept_tcp4 ... kept_udp6       flows that programs have opened and that go to the agent

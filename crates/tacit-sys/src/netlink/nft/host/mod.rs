@@ -1,5 +1,6 @@
 //! Installs the nftables table of a captured host. The table sends flows of the host's programs to
-//! the agent, and permits or refuses other flows.
+//! the agent, and permits or refuses other flows. On a captured host, the policy applies to all
+//! programs (`tacit agent --host`).
 //!
 //! ```text
 //! table inet tacit                    flags owner, persist if the kernel supports them
@@ -18,15 +19,14 @@
 //!   chain postrouting                 drops captured packets that would leave the host
 //! ```
 //!
-//! The kernel routes marked packets to `lo`, where the agent receives them. Consecutive rules for
-//! the same users or control groups form a *section* with the number `N`; the chain `output` checks
-//! the sections in order. `rules.rs` builds the rules with connection tracking, and `untracked.rs`
-//! builds them without, for policies that do not need it.
+//! The kernel routes marked packets to `lo`, where the agent receives them. `N` is the number of a
+//! *section*: consecutive rules for the same users or control groups. `rules.rs` builds the rules
+//! with connection tracking, and `untracked.rs` builds rules without it.
 //!
-//! [`install`] replaces the whole table in one transaction. Shortly after it, the kernel does not
-//! find all elements yet. So during this time a second table with the same contents, `inet
-//! tacit-new`, checks all packets too. When the process that installed the table ends, the table
-//! remains, and refuses the flows that it captures.
+//! [`install`] replaces the whole table in one transaction. For a moment after that, the kernel
+//! does not find all elements. So a second table with the same contents, `inet tacit-new`, checks
+//! all packets too. When the installer ends, the table remains, and refuses the flows that it
+//! captures.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders,
 //! [`NAMED_ADDRESSES_MAX`] addresses with names, [`FLOWS_MAX`] flows in each set. Needs Linux 5.9

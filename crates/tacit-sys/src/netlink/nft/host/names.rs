@@ -1,4 +1,5 @@
-//! Defines the names of the maps, sets and chains in the nftables table of a captured host.
+//! Defines the names of the maps, sets and chains in the nftables table of a captured host. On a
+//! captured host, the policy applies to all programs (`tacit agent --host`).
 
 /// The maps of destinations, by protocol and IP version.
 pub(super) const MAPS: [&str; 4] = ["tcp4", "tcp6", "udp4", "udp6"];

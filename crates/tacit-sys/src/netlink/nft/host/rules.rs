@@ -1,5 +1,6 @@
 //! Builds the packet rules of a captured host with connection tracking, in the order of evaluation.
-//! `untracked.rs` builds rules for hosts that do not need connection tracking.
+//! `untracked.rs` builds rules for hosts that do not need connection tracking. On a captured host,
+//! the policy applies to all programs (`tacit agent --host`).
 //!
 //! ```text
 //! output       packets that leave: decided by sender and destination
