@@ -1,4 +1,5 @@
-//! Contains the decisions, wire formats and protocol state machines of tacit, without I/O.
+//! Contains the parts of tacit that need no I/O: decisions, message formats and protocol state
+//! machines.
 //!
 //! The code of this crate depends on its inputs only: it uses no socket, file, clock or source of
 //! random numbers. So each part can be tested with a virtual clock, and fuzzed.

@@ -1,8 +1,8 @@
 //! Runs a child process in place of this process, as seen by the shell. This process forwards
 //! signals to the child, stops when the child stops, and ends with the child's exit status.
 //!
-//! It must have only one thread when it calls this module, because later threads inherit the signal
-//! mask that is set here.
+//! This process must have only one thread when it calls this module, because later threads inherit
+//! the signal mask that is set here.
 
 use std::io;
 use std::mem::MaybeUninit;

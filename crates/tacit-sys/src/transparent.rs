@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A helper process creates these sockets inside the network namespace of a program under `tacit
-//! run` ([`listener`], [`receiver`], [`make`]), and the agent uses them from outside. They have a
-//! mark, by which the packet rules accept their packets.
+//! run` ([`listener`], [`receiver`], [`make`]), and the agent uses them from outside. The sockets
+//! have a mark, by which the packet rules accept their packets.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! Implements TLS for tacit: handshakes, the certificate checks that a rule requires, and the
 //! encryption and decryption of records.
 //!
-//! Only this crate uses rustls. It opens no socket and looks up no rule: the caller passes bytes,
-//! the time and the rule.
+//! Only this crate uses rustls. This crate opens no socket and looks up no rule: the caller passes
+//! bytes, the time and the rule.
 //!
 //! ```text
 //!   certificate and key files          rule (tacit-core::policy)

@@ -2,8 +2,8 @@
 //! numbers; the rules of a policy contain the paths.
 //!
 //! The kernel does not reuse a number, so cached entries stay correct. A program could create many
-//! groups to make searches slow. So groups near the root are read first, a number that was not
-//! found is not searched for again for [`MISSED_TIME`], and searches are limited.
+//! groups to make searches slow. So groups near the root are read first, and all searches are
+//! limited. A number that was not found is not searched for again for [`MISSED_TIME`].
 //!
 //! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] numbers without a group, [`READ_MAX`] groups
 //! read in a second, [`SLICES_MAX`] slices in a search for units.

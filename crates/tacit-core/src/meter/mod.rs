@@ -11,9 +11,9 @@
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! The sum of all cells is the CPU time of the window. If there are too many ticks, the thread was
-//! preempted, and all cells are reduced by the same factor. If there are too few, the rest is the
-//! cost of waiting, and is charged to [`Component::Receive`].
+//! The sum of all cells is the CPU time of the window. If the ticks exceed the CPU time, the thread
+//! was preempted, and all cells are reduced by the same factor. If the CPU time exceeds the ticks,
+//! the rest is the cost of waiting, and is charged to [`Component::Receive`].
 //!
 //! This module reads no clock and starts no thread; the caller passes the times.
 

@@ -9,7 +9,7 @@
 //! 2. Scale the CPU times of rules with their traffic. The agent's own CPU time does not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
 //!    again ([`land`]). Accepting, rule look-up and dialling move together with the handshake.
-//! 4. Scale the CPU time that was not metered with the metered time.
+//! 4. Scale the CPU time that was not metered in proportion to the metered time.
 
 use std::collections::BTreeMap;
 use std::fmt;

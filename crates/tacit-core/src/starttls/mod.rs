@@ -20,9 +20,9 @@
 //!   Reject ──> close both
 //! ```
 //!
-//! Bytes in clear from the peer are never treated as bytes under TLS: such bytes after the peer's
-//! last message are dropped or rejected. Bytes that already belong to the handshake are passed to
-//! it ([`StarttlsExchange::take_input`]).
+//! Bytes in clear from the peer are never treated as bytes under TLS. If the peer sends more bytes
+//! in clear after its last message, they are dropped or rejected. Bytes that already belong to the
+//! handshake are passed to it ([`StarttlsExchange::take_input`]).
 //!
 //! Limits: [`INPUT_BYTES_MAX`] unparsed bytes and [`OUTPUT_BYTES_MAX`] unsent bytes stop the
 //! reading ([`StarttlsExchange::has_room`]). Peer and program may each send at most

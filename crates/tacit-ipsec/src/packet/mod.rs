@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The bytes are untrusted, because a program or a peer chooses them. A packet that is shorter than
-//! its headers say is an error. Bytes after the packet are ignored, because they may be padding
-//! (RFC 4303 section 2.7).
+//! the length in its headers is an error. Bytes after the packet are ignored, because they may be
+//! padding (RFC 4303 section 2.7).
 //!
 //! Limits: [`EXTENSION_HEADERS_MAX`]. Jumbograms (RFC 2675) are refused.
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The copied interface transmits no packets, and its address has no route: the program's packets
-//! are captured as before.
+//! are still captured.
 //!
 //! Loopback and link-local IPv6 addresses are not copied: every namespace has its own.
 //!

@@ -4,9 +4,9 @@
 //! Message (header, fixed part, attributes) -> Netlink::run -> one send -> one answer per message
 //! ```
 //!
-//! The modules for the tasks are [`route`] (addresses and routes), [`tunnel`] (routes into IPsec
-//! tunnels), [`nft`] (packet rules), [`nflog`] (copies of packets), [`diag`] (owners of sockets)
-//! and [`usage`] (bytes of sockets).
+//! The modules are [`route`] (addresses and routes), [`tunnel`] (routes into IPsec tunnels),
+//! [`nft`] (packet rules), [`nflog`] (copies of packets), [`diag`] (owners of sockets) and
+//! [`usage`] (bytes of sockets).
 //!
 //! An error contains the step that failed. It also contains the rejected attribute, such as the
 //! `socket` expression of a packet rule, if the kernel reports the attribute.

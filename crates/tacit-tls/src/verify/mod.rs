@@ -1,4 +1,5 @@
-//! Verifies the certificates of peers, during handshakes and for resumed sessions.
+//! Verifies the certificates of peers, during handshakes and for resumed sessions. The rule sets
+//! the level of verification, such as `full`.
 //!
 //! ```text
 //!   rule --> ServerCheck (we are the client)   full | chain | none
@@ -12,8 +13,8 @@
 //! the function `recheck` checks the stored chain again, and `allows` decides about the connection.
 //!
 //! A rule may accept a certificate that failed its check. Even then the peer must prove that it
-//! holds the key. X.509 v1 certificates and RSA keys below 2048 bits are always rejected, because
-//! this proof is not accepted with them.
+//! holds the key. tacit does not accept this proof with X.509 v1 certificates or RSA keys below
+//! 2048 bits, so it always rejects them.
 //!
 //! If the trust has CRLs, every certificate of a chain is looked up in them. If there is no current
 //! CRL for a certificate, the trust's settings decide. OCSP is not supported.

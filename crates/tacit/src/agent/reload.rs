@@ -1,5 +1,5 @@
 //! Installs a new policy or changed files in a running agent. A policy is installed completely or
-//! not at all. If a file cannot be loaded, the agent keeps its old content.
+//! not at all. If a file cannot be loaded, the agent keeps the file's old content.
 //!
 //! ```text
 //!   control                                       a thread of its own

@@ -1,8 +1,9 @@
 //! Writes completion scripts for shells.
 //!
 //! clap generates scripts that complete commands and options. This module adds functions that
-//! complete the names of rules and runs, and the ids of connections. They call the hidden command
-//! `tacit names`, which asks the running agent. If no agent answers at once, it prints nothing.
+//! complete the names of rules and runs, and the ids of connections. These functions call the
+//! hidden command `tacit names`, which asks the running agent. If no agent answers at once, it
+//! prints nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

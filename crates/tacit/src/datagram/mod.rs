@@ -7,9 +7,9 @@
 //!            spoofed socket ─── all later ones ──────┘ <─┘ replies, ICMP errors
 //! ```
 //!
-//! If a rule permits a flow, the receiver reads the first datagrams, and the agent creates both
-//! sockets. Then the kernel delivers later datagrams to the flow's own socket. The program sees the
-//! address of the destination, and the destination sees the address of this host.
+//! The receiver reads the first datagrams of a flow. If a rule permits the flow, the agent creates
+//! both sockets. Then the kernel delivers later datagrams to the flow's own socket. The program
+//! sees the address of the destination, and the destination sees the address of this host.
 //!
 //! The program gets ICMP errors from outside, and "port unreachable" if the policy rejects a
 //! datagram. Broadcast and multicast datagrams are dropped. The module `dns` handles port 53.

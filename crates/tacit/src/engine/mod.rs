@@ -1,5 +1,5 @@
 //! Implements engines: threads on reserved CPUs for handshakes. An engine accepts connections, does
-//! their handshakes, and hands them over to data workers.
+//! their handshakes, and hands the connections over to data workers.
 //!
 //! ```text
 //!              slot         look up, dial, handshake          hand over

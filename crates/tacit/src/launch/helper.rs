@@ -1,8 +1,8 @@
 //! Runs the helper process of `tacit run`: creates the network namespace, and acts inside it for
 //! the agent.
 //!
-//! Only the helper has rights over the namespace. It does not know the policy, and ends with the
-//! launcher. It answers requests of the agent one after the other on a channel. A successor of the
+//! Only the helper has rights over the namespace. It does not know the policy, and ends with `tacit
+//! run`. It answers requests of the agent one after the other on a channel. A successor of the
 //! agent gets a second channel.
 //!
 //! The helper also answers notifications of the kernel about refused system calls (`notices/`) and

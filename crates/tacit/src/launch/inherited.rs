@@ -2,9 +2,9 @@
 //! the agent: sockets, io_urings and directories.
 //!
 //! A socket stays in the network namespace in which it was created. Through an inherited network
-//! socket the program could send in clear. So the launcher refuses to start the program, unless
+//! socket the program could send in clear. So `tacit run` refuses to start the program, unless
 //! `--inherit-fd` lists the socket. UNIX sockets are allowed, because they lead to processes on
-//! this machine. An inherited io_uring can create sockets in the launcher's namespace too.
+//! this machine. An inherited io_uring can create such sockets.
 //!
 //! Through an inherited directory, the program could open the hidden files of the policy. So
 //! `--inherit-fd` must list directories too.

@@ -7,9 +7,9 @@
 //!                   ──starts─> CMD       in the namespace, if the command line has one
 //! ```
 //!
-//! Without CMD, the launcher waits until the namespace has ended. If a running agent ends
-//! meanwhile, the launcher registers the namespace with the next agent at the same socket. Until
-//! then, the packet rules refuse captured flows.
+//! Without CMD, `tacit run` waits until the namespace has ended. If a running agent ends meanwhile,
+//! `tacit run` registers the namespace with the next agent at the same socket. Until then, the
+//! packet rules refuse captured flows.
 
 use std::cell::Cell;
 use std::fs::File;

@@ -9,8 +9,8 @@
 //! two turns is charged to the second turn.
 //!
 //! A thread first collects its times in a *window*. The window ends after [`WINDOW_NS`] of work,
-//! after [`WINDOW_WALL_NS`], or when a display requests it. Then its times are added to the
-//! accounts, where other threads can read them.
+//! after [`WINDOW_WALL_NS`], or when a display requests it. Then the times of the window are added
+//! to the accounts, where other threads can read them.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

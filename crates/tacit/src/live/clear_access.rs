@@ -1,4 +1,5 @@
-//! Decides which clients of a rule with `accept = "both"` may connect without TLS.
+//! Decides which clients may connect without TLS, for rules that accept both TLS and clear text
+//! (`accept = "both"`).
 //!
 //! A client that has completed a TLS handshake may not connect in clear again. So it cannot lose
 //! TLS unnoticed. After `tacit close --clear`, all clients need TLS.

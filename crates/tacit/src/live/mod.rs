@@ -7,7 +7,8 @@
 //!
 //! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of an unchanged
 //! rule with its counters, and creates a new one for a changed rule. A connection refers to the
-//! [`LiveRule`] with which it was opened. If this is no longer installed, the connection is stale.
+//! [`LiveRule`] with which it was opened. If that [`LiveRule`] is no longer installed, the
+//! connection is stale.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,5 @@
-//! Records the sources of clients that have used TLS, for rules with `accept = "both"`.
+//! Records the sources of clients that have used TLS, for rules that accept both TLS and clear text
+//! (`accept = "both"`).
 //!
 //! A source is an IPv4 address or an IPv6 network with a prefix of 64 bits. When
 //! [`NETWORKS_PER_SITE_MAX`] sources of one /48 network are recorded, the whole /48 counts as one

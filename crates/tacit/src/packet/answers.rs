@@ -1,8 +1,8 @@
 //! Defines [`SentDatagrams`]: records to which UDP ports programs have sent datagrams through a
 //! tunnel, so that a peer can only answer.
 //!
-//! For TCP, the flags of a packet show which end opens a connection; for UDP, nothing shows it. So
-//! if a rule is for outbound flows, the worker stores each pair of sockets for
+//! For TCP, the flags of a packet show which end opens a connection; a UDP datagram does not show
+//! this. So if a rule is for outbound flows, the worker stores each pair of sockets for
 //! [`ANSWER_SECONDS_MAX`] after its last datagram.
 //!
 //! Limits: [`PAIRS_MAX`]; answers for further pairs are dropped.

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! [`PacketWorker`] is the handle of the thread. The thread owns all devices and tunnels of one
-//! [`UdpUnderlay`] (the UDP sockets to the peers). It does not know the policy: each [`Tunnel`]
-//! contains the flows that it permits. Packets without a tunnel are dropped, and never leave in
-//! clear.
+//! [`UdpUnderlay`] (the UDP sockets to the peers). The thread does not know the policy: each
+//! [`Tunnel`] contains the flows that it permits. Packets without a tunnel are dropped, and never
+//! leave in clear.
 //!
 //! A peer's address can change only for a tunnel with [`PeerAddress::Roaming`], and only by a
 //! packet that passes the integrity check and has the highest sequence number so far.

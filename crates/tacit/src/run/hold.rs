@@ -10,7 +10,7 @@
 //!
 //! The agent releases a SYN by sending the same packet again, to its own listener. One thread may
 //! dial the destination, and another may accept the released connection; it passes the socket to
-//! the first.
+//! the first thread.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
 //! of a SYN to its connection.

@@ -2,8 +2,8 @@
 //! program as a socket.
 //!
 //! The reason is known before the program's socket has an address. So reasons and connections are
-//! matched by destination. If there are several connections to one destination at the same time,
-//! two reasons may be exchanged.
+//! matched by destination. If there are several connections to one destination at the same time, a
+//! connection may get the reason of another one.
 //!
 //! Limits: [`WAITING_MAX`] reasons and as many connections wait, each for [`WAITING_LASTS`]. Above
 //! the limit, the oldest is dropped.

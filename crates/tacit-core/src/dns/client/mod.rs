@@ -12,8 +12,8 @@
 //! program chose is queried ([`Servers`]).
 //!
 //! To reject forged answers, the client checks the server, the ID, and the question of an answer.
-//! In a query, each letter of the name is randomly in upper or lower case, and the answer must
-//! repeat it. If a server changes the case, the client repeats the query in lower case.
+//! In a query, each letter of the name is randomly in upper or lower case, and the answer must have
+//! the same letters. If a server changes the case, the client repeats the query in lower case.
 //!
 //! If several programs wait for the same query, the client sends it once.
 //!

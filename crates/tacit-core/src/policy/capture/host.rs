@@ -1,5 +1,5 @@
 //! Computes how the kernel handles the flows of a captured host (a host whose programs all follow
-//! one policy). It converts the rules to ranges of destination addresses and ports.
+//! one policy). This module converts the rules to ranges of destination addresses and ports.
 //!
 //! The *senders* of a rule are the users or control groups that it selects. Consecutive rules with
 //! the same senders form a *section*. The kernel checks the sections in order: first the senders,

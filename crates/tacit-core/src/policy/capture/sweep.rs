@@ -11,8 +11,7 @@
 //!        +------------- address
 //! ```
 //!
-//! A tree ([`Ports`]) counts the areas that cover each port. So the cost is that of sorting the
-//! edges and writing the result.
+//! A tree ([`Ports`]) counts the areas that cover each port.
 
 use std::ops::RangeInclusive;
 

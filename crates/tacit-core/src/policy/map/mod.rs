@@ -9,14 +9,8 @@
 //!
 //! The most specific entry that matches decides; the order in the file does not matter. To compare
 //! two entries, their conditions are compared in the order `uri`, `dns`, `email`, `ip`, `subject`,
-//! `issuer`, `address`. The first difference decides:
-//! * An entry with a condition is more specific than an entry without it.
-//! * If both entries have the condition, the entry with more values is more specific. Only
-//!   distinguished names have several values.
-//! * If both have the same number of values, the entry with more values without a wildcard is more
-//!   specific.
-//! * If these numbers are equal too, the entry with more characters or the longer prefix is more
-//!   specific.
+//! `issuer`, `address`. At the first difference, the more specific entry is the one that has the
+//! condition, or more values, or more values without a wildcard, or more characters, in this order.
 //!
 //! If two equally specific entries match and have different outcomes, the client gets no name. The
 //! parser rejects such a conflict if it can detect it.

@@ -1,4 +1,4 @@
-//! Parses the rules with `ipsec`, which send packets of programs through an IPsec tunnel.
+//! Parses rules for IPsec tunnels: the rules with the key `ipsec`.
 //!
 //! The kernel selects these packets by routes. So such a rule can select only by address, protocol
 //! and port.

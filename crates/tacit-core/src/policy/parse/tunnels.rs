@@ -1,4 +1,4 @@
-//! Reports rules with `ipsec` that conflict with each other or with an earlier rule.
+//! Reports rules for IPsec tunnels (`ipsec`) that conflict with each other or with an earlier rule.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A client may also begin with the handshake itself ("direct" TLS); its first byte is then 0x16.
-//! It must then negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires.
+//! Such a client must negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires.
 //!
 //! A CancelRequest is the only message of its connection, and has no answer. Most clients send it
 //! in clear even if they use TLS.

@@ -7,9 +7,7 @@
 //!
 //! Each IP filter is converted to tacit rules. A filter that permits flows becomes a group of
 //! rules: a copy of each TLS rule, limited to the flows of the filter, and a rule with `permit` for
-//! the remaining flows. A filter that denies flows becomes a rule with `deny`. tacit opens only
-//! sockets on which a rule listens. So an inbound filter without ports applies to these sockets
-//! only.
+//! the remaining flows. A filter that denies flows becomes a rule with `deny`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;

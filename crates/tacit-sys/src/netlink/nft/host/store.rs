@@ -1,5 +1,5 @@
-//! Stores names of addresses in the kernel, so that they still exist after the agent has ended.
-//! They are in a second nftables table, which has no rules.
+//! Stores names of addresses in the kernel, so that they still exist after the agent has ended. The
+//! names are in a second nftables table, which has no rules.
 //!
 //! ```text
 //! table inet tacit-names       flags owner, persist if the kernel supports them

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! With the setting `NFTSet=`, systemd adds the control group of a unit to the set before it starts
-//! a process of the unit. It cannot write to the main table, which has an owner. The main table
-//! captures packets to the destinations of these rules unless they have the mark. Without this
-//! table, the agent would have to find the unit of every flow to them.
+//! a process of the unit. systemd cannot write to the main table, which has an owner. The main
+//! table captures packets to the destinations of these rules unless they have the mark. Without
+//! this table, the agent would have to find the unit of every flow to these destinations.
 //!
 //! Limit: [`HOST_RANGES_MAX`](super::HOST_RANGES_MAX) destinations.
 

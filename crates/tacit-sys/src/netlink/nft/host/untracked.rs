@@ -1,7 +1,7 @@
 //! Builds the packet rules of a captured host without connection tracking, which costs time for
-//! every packet. They suffice if there are no rules for clients or containers, flows without a rule
-//! are permitted, and no NAT changes destinations. On a captured host, the policy applies to all
-//! programs (`tacit agent --host`).
+//! every packet. These rules suffice if there are no rules for clients or containers, flows without
+//! a rule are permitted, and no NAT changes destinations. On a captured host, the policy applies to
+//! all programs (`tacit agent --host`).
 //!
 //! ```text
 //! output        most packets: their address and port are not near any rule, so they pass

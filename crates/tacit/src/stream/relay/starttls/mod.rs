@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A data listener of FTP accepts one connection, from the peer address of its control connection.
-//! It closes after `ARRIVAL_WAIT_MAX`, when the next listener is requested, or with the control
-//! connection. Limit: `DATA_CONNECTIONS_MAX` data connections and listeners for each control
-//! connection.
+//! The listener closes after `ARRIVAL_WAIT_MAX`, when the next listener is requested, or with the
+//! control connection. Limit: `DATA_CONNECTIONS_MAX` data connections and listeners for each
+//! control connection.
 
 mod data_listeners;
 
