@@ -1,5 +1,5 @@
 //! Configures HAProxy in TCP mode, with one thread. On a machine with two CPUs, two threads use
-//! more CPU time in every workload.
+//! more CPU time than one in every workload.
 
 use std::path::PathBuf;
 

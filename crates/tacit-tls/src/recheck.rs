@@ -7,8 +7,8 @@
 //!   settings of a rule ─┴─> PeerRechecker ──> PeerCheck
 //! ```
 //!
-//! The caller creates one [`PeerRechecker`] for each rule. It verifies each distinct certificate
-//! chain once.
+//! The caller creates one [`PeerRechecker`] for each rule. The rechecker verifies each distinct
+//! certificate chain once.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Converts the values of stunnel's option `options`, which are switches of OpenSSL.
 //!
 //! Values that forbid a TLS version change the versions of the rule. The other values have no
-//! effect, because tacit has no such setting.
+//! effect, because tacit has no such settings.
 
 use super::lines::Entry;
 use crate::finding::Findings;

@@ -1,7 +1,7 @@
 //! Lists every option of stunnel, and how the import treats it.
 //!
-//! If tacit has no such setting, the list contains the error or change that the import reports. So
-//! no option is ignored silently.
+//! For options that tacit does not have, the list contains the error or change that the import
+//! reports. So no option is ignored silently.
 
 use super::lines::Entry;
 use super::options::StunnelOptions;

@@ -1,5 +1,5 @@
-//! Verifies the handshake signature of a peer. It proves that the peer holds the private key of its
-//! certificate.
+//! Verifies the handshake signature of a peer. The signature proves that the peer holds the private
+//! key of its certificate.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};
