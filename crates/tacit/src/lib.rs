@@ -1,5 +1,5 @@
 //! Contains the agent of tacit and its command line. tacit secures the connections of programs
-//! without changing the programs, as a policy requires.
+//! without changing the programs. A policy defines which connections are secured, and how.
 //!
 //! In reading order: [`cli`] parses the command line. [`agent`] starts listeners and worker threads
 //! ([`worker`], [`engine`]) for the installed policy ([`live`]). [`stream`] serves connections. For

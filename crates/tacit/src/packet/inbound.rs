@@ -9,8 +9,8 @@
 //! examined. After a full batch, the worker receives another batch before it writes, because more
 //! packets can then be joined.
 //!
-//! Limits: [`RECEIVES_MAX`] batches in one buffer. After [`ROUNDS_PER_TURN`] buffers, outbound
-//! packets are next.
+//! Limits: [`RECEIVES_MAX`] batches in one buffer. After [`ROUNDS_PER_TURN`] buffers, other sockets
+//! are next.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};

@@ -10,8 +10,8 @@
 //! If a packet exceeds the MTU of the path, the sender gets an ICMP error with the MTU (RFC 1191,
 //! RFC 8201). If the packet may be fragmented, the ESP packet is fragmented instead.
 //!
-//! Limits: [`PACKETS_PER_TURN`] packets, then inbound packets are next; the length and number of
-//! datagrams in a batch.
+//! Limits: [`PACKETS_PER_TURN`] packets of a device, then other devices are next; the length and
+//! number of datagrams in a batch.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};

@@ -15,9 +15,8 @@
 //! A command waits until the previous command has its final reply, so that tacit's own replies stay
 //! in order. Only commands that interrupt a transfer do not wait.
 //!
-//! Unexpected input never leads to clear text. If TLS is required, tacit forwards only harmless
-//! commands before TLS begins. Data connections use only the addresses of the two ends of the
-//! control connection (RFC 2577 section 3).
+//! If TLS is required, tacit forwards only harmless commands before TLS begins. Data connections
+//! use only the addresses of the two ends of the control connection (RFC 2577 section 3).
 //!
 //! Limits: [`LINE_BYTES_MAX`] for a line and [`GREETING_BYTES_MAX`] for a greeting. Rejected: CCC,
 //! REIN under TLS, security mechanisms other than TLS, RFC 1639 addresses, and transfers between

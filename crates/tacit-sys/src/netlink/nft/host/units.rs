@@ -10,10 +10,9 @@
 //!   chain leaving                     removes the mark
 //! ```
 //!
-//! With the setting `NFTSet=`, systemd adds the control group of a unit to the set before it starts
-//! a process of the unit. systemd cannot write to the main table, which has an owner. The main
-//! table captures packets to the destinations of these rules unless they have the mark. Without
-//! this table, the agent would have to find the unit of every flow to these destinations.
+//! systemd adds the control group of a unit to the set before it starts a process of the unit
+//! (`NFTSet=`). systemd cannot write to the main table, which has an owner. The main table captures
+//! packets to these destinations, except packets with the mark.
 //!
 //! Limit: [`HOST_RANGES_MAX`](super::HOST_RANGES_MAX) destinations.
 
