@@ -2,7 +2,7 @@
 //!
 //! tacit always sends ESP inside UDP, but a peer does so only if it detects a NAT. So tacit sends a
 //! source hash that matches no address. The destination hash from the peer shows whether there is a
-//! NAT in front of tacit.
+//! NAT in front of tacit, and its source hash whether there is one in front of the peer.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -38,6 +38,23 @@ pub(super) fn is_translated(payloads: &[IkePayload], spis: IkeSpis, local: Socke
         _ => None,
     });
     hashes.next().is_some_and(|hash| !expected.contains(hash))
+}
+
+/// Reports whether a NAT is in front of the peer: its message has arrived from another address than
+/// that from which the peer sends. A peer without NAT detection counts as none.
+pub(super) fn is_peer_translated(
+    payloads: &[IkePayload],
+    spis: IkeSpis,
+    remote: SocketAddr,
+) -> bool {
+    let first = IkeSpis { responder: 0, ..spis };
+    let expected = [hash(spis, remote), hash(first, remote)];
+    let hashes = payloads.iter().filter_map(|payload| match payload {
+        IkePayload::Notify(one) if one.kind == notify::NAT_DETECTION_SOURCE_IP => Some(&one.data),
+        _ => None,
+    });
+    // A peer with several addresses sends the hash of each.
+    hashes.map(|hash| expected.contains(hash)).reduce(|one, other| one || other) == Some(false)
 }
 
 /// SHA-1 of SPIs, address and port. It detects changes by accident, and protects nothing.

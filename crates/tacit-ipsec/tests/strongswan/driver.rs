@@ -84,7 +84,9 @@ pub(crate) fn run(role: &str) {
             continue;
         };
         match &mut connection {
-            Some(connection) => connection.handle_datagram(Instant::now(), message),
+            Some(connection) => {
+                connection.handle_datagram(Instant::now(), path.remote, message);
+            }
             None => {
                 let random = Box::new(SystemRandom);
                 let config = Arc::clone(&config);
@@ -143,6 +145,7 @@ fn print(event: &IkeEvent) {
         IkeEvent::ChildActive(spi) => println!("active {:08x}", spi.number()),
         IkeEvent::ChildRemoved(spi) => println!("removed {:08x}", spi.number()),
         IkeEvent::ExchangeFailed(failure) => println!("exchange {} {failure}", failure.kind),
+        IkeEvent::PeerMoved(to) => println!("moved {to}"),
         IkeEvent::Failed(failure) => println!("failed {} {failure}", failure.kind),
         IkeEvent::Closed => println!("closed"),
     }

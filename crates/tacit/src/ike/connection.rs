@@ -11,7 +11,7 @@ use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{IkeConfig, IkeConnection, IkeFailure, IkeProposal};
 
 use super::status::{IkeState, IkeStatus};
-use crate::packet::TunId;
+use crate::packet::{PeerAddress, TunId};
 
 /// How long the next attempt waits after the first failure. The time doubles with each failure.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -44,6 +44,8 @@ pub(super) struct PeerConnection {
     pub(super) is_established: bool,
     pub(super) inner: Vec<IpAddr>,
     children: Vec<EspSpi>,
+    /// How many packets had arrived by its tunnels when this was noted last.
+    received: u64,
     identity: Option<String>,
     proposal: Option<IkeProposal>,
     rekeyed: u64,
@@ -80,6 +82,7 @@ impl PeerConnection {
             is_established: false,
             inner,
             children: Vec::new(),
+            received: 0,
             identity: None,
             proposal: None,
             rekeyed: 0,
@@ -129,6 +132,29 @@ impl PeerConnection {
 
     pub(super) fn note_removed(&mut self, spi: EspSpi) {
         self.children.retain(|child| *child != spi);
+    }
+
+    /// The inbound SPIs of its tunnels.
+    pub(super) fn children(&self) -> &[EspSpi] {
+        &self.children
+    }
+
+    /// Notes how many packets have arrived by its tunnels. Another number shows that the peer is
+    /// alive. It is also another one after a tunnel was removed, by an exchange with the peer.
+    pub(super) fn note_received(&mut self, packets: u64, now: Instant) {
+        if std::mem::replace(&mut self.received, packets) != packets
+            && let Some(open) = &mut self.open
+        {
+            open.note_packet(now);
+        }
+    }
+
+    /// Whether packets follow the peer to another address.
+    pub(super) fn peer_address(&self) -> PeerAddress {
+        match self.open.as_ref().is_some_and(IkeConnection::peer_may_move) {
+            true => PeerAddress::Roaming,
+            false => PeerAddress::Fixed,
+        }
     }
 
     pub(super) fn has_child(&self, spi: EspSpi) -> bool {

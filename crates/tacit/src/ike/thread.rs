@@ -25,7 +25,7 @@ use super::connection::{Pair, PeerConnection};
 use super::status::IkeStatus;
 use super::{CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, RUNS_MAX, TunnelRun};
 use crate::log::{Event, Log};
-use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, PeerAddress, TunId, Tunnel};
+use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunId, Tunnel};
 
 /// The longest wait for an input.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -140,8 +140,7 @@ impl IkeThread {
             Input::Packet(PacketEvent::Ike(datagram)) => self.receive(&datagram),
             Input::Packet(PacketEvent::Demand { tun, packet }) => self.demand(tun, &packet),
             Input::Packet(PacketEvent::RekeyDue(spi)) => self.rekey_child(spi),
-            // Addresses of peers are those of the policy.
-            Input::Packet(PacketEvent::PeerMoved { .. }) => {}
+            Input::Packet(PacketEvent::PeerMoved { spi, to }) => self.note_peer_address(spi, to),
             // `run` handles it.
             Input::Close(_) => {}
         }
@@ -321,6 +320,15 @@ impl IkeThread {
         self.drain(at);
     }
 
+    /// A peer behind a NAT has sent a packet from another address.
+    fn note_peer_address(&mut self, spi: EspSpi, from: SocketAddr) {
+        let Some(at) = self.connections.iter().position(|one| one.has_child(spi)) else { return };
+        if let Some(open) = &mut self.connections[at].open {
+            open.note_peer_address(from);
+        }
+        self.drain(at);
+    }
+
     /// Handles an IKE message.
     fn receive(&mut self, datagram: &IkeDatagram) {
         let IkeDatagram { from, message, .. } = datagram;
@@ -334,7 +342,7 @@ impl IkeThread {
                 // messages.
                 let is_expected = one.is_established || one.remote.ip() == from.ip();
                 if is_expected && let Some(open) = &mut one.open {
-                    open.handle_datagram(Instant::now(), message);
+                    open.handle_datagram(Instant::now(), *from, message);
                 }
                 self.drain(at);
             }
@@ -437,6 +445,14 @@ impl IkeThread {
     fn pass_time(&mut self) {
         let now = Instant::now();
         for at in 0..self.connections.len() {
+            let one = &mut self.connections[at];
+            if one.open.as_ref().and_then(IkeConnection::poll_timeout).is_some_and(|due| due <= now)
+            {
+                // Packets of the peer show that it is alive.
+                let children = one.children().iter();
+                let received = children.map(|spi| self.context.worker.received_packets(*spi));
+                one.note_received(received.sum(), now);
+            }
             if let Some(open) = &mut self.connections[at].open
                 && open.poll_timeout().is_some_and(|due| due <= now)
             {
@@ -460,7 +476,7 @@ impl IkeThread {
         while let Some(open) = &mut self.connections[at].open
             && let Some(transmit) = open.poll_transmit()
         {
-            let to = self.connections[at].remote;
+            let to = open.remote();
             match transmit {
                 IkeTransmit::Message(message) => self.send(&message, to),
                 // A lost keepalive is sent again.
@@ -504,7 +520,7 @@ impl IkeThread {
                     tun: one.tun,
                     child: *child,
                     peer: one.remote,
-                    peer_address: PeerAddress::Fixed,
+                    peer_address: one.peer_address(),
                     lifetime: data_lifetime(&one.peer.lifetime),
                     flows: flows(&run.routes, &one.pair.ike, &one.inner),
                 };
@@ -521,6 +537,12 @@ impl IkeThread {
             IkeEvent::ChildRemoved(spi) => {
                 one.note_removed(spi);
                 let _ = self.context.worker.remove(spi);
+            }
+            IkeEvent::PeerMoved(to) => {
+                one.remote = to;
+                for spi in one.children() {
+                    let _ = self.context.worker.move_peer(*spi, to);
+                }
             }
             IkeEvent::ExchangeFailed(failure) => self.report_failure(at, &failure),
             IkeEvent::Failed(failure) => {

@@ -182,6 +182,21 @@ impl PacketWorker {
         self.order(Command::Activate(inbound_spi))
     }
 
+    /// Sends the packets of the tunnel with this inbound SPI to another address of its peer, if the
+    /// tunnel has [`PeerAddress::Roaming`].
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn move_peer(&self, inbound_spi: EspSpi, to: SocketAddr) -> Result<(), PacketWorkerError> {
+        self.order(Command::MovePeer(inbound_spi, to))
+    }
+
+    /// Returns how many authentic packets the tunnel with this inbound SPI has received.
+    #[must_use]
+    pub fn received_packets(&self, inbound_spi: EspSpi) -> u64 {
+        self.counters.received_packets(inbound_spi)
+    }
+
     /// Removes the tunnel with this inbound SPI, in both directions.
     ///
     /// # Errors

@@ -118,6 +118,13 @@ impl Counters {
         ended.values().for_each(|counters| shown.add_ended(counters));
     }
 
+    /// How many authentic packets an SA has received.
+    pub(super) fn received_packets(&self, inbound_spi: EspSpi) -> u64 {
+        let shown = self.shown();
+        let counters = shown.tunnels.get(&inbound_spi).map(|one| &one.inbound);
+        counters.map_or(0, |one| one.packets().wrapping_add(one.dummies()))
+    }
+
     pub(super) fn snapshot(&self) -> PacketStatistics {
         let drops = DropReason::ALL.map(|reason| (reason, self.drops.count(reason)));
         let read = |counter: &Counter| counter.0.load(Ordering::Relaxed);

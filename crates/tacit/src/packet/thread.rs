@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -43,6 +44,7 @@ pub(super) enum Command {
     Install(Box<InstalledTunnel>),
     Activate(EspSpi),
     Remove(EspSpi),
+    MovePeer(EspSpi, SocketAddr),
     /// Gives up rights, and sends the result.
     Confine(WorkerRights, SyncSender<io::Result<()>>),
     Stop,
@@ -146,6 +148,12 @@ impl PacketThread {
                 }
                 Ok(Command::Activate(spi)) => self.activate(spi),
                 Ok(Command::Remove(spi)) => self.remove(spi),
+                Ok(Command::MovePeer(spi, to)) => {
+                    let slot = self.table.slot_of(spi);
+                    if let Some(tunnel) = slot.and_then(|slot| self.table.tunnel_mut(slot)) {
+                        tunnel.moved(to);
+                    }
+                }
                 Ok(Command::Confine(rights, done)) => {
                     // The handle waits for it.
                     let _ = done.send(confine(rights));

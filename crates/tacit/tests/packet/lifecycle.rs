@@ -130,6 +130,34 @@ fn only_the_newest_authentic_packet_moves_a_peer() {
 }
 
 #[test]
+fn packets_follow_a_peer_that_ike_has_seen_elsewhere() {
+    if !in_namespace("lifecycle::packets_follow_a_peer_that_ike_has_seen_elsewhere") {
+        return;
+    }
+    let lab = Lab::open();
+    let program = program();
+    let elsewhere = socket();
+    let to = elsewhere.local_addr().unwrap();
+    for (number, peer_address) in [(1, PeerAddress::Fixed), (2, PeerAddress::Roaming)] {
+        let tunnel = tacit::packet::Tunnel { peer_address, ..lab.tunnel(number) };
+        let mut sas = lab.establish(tunnel, number);
+        assert_eq!(lab.worker.received_packets(sas.near_spi), 0);
+        lab.worker.move_peer(sas.near_spi, to).unwrap();
+        program.send_to(b"question", QUESTION.1).unwrap();
+        if peer_address == PeerAddress::Fixed {
+            assert_eq!(&lab.receive(&mut sas)[28..], b"question");
+        } else {
+            let mut buffer = [0; 200];
+            let bytes = elsewhere.recv(&mut buffer).unwrap();
+            assert!(matches!(sas.inbound.open(&mut buffer[..bytes], 0), Ok(Opened::Packet(..))));
+        }
+        lab.send(&sas.seal(&udp(QUESTION.1, QUESTION.0, b"answer")));
+        program.recv(&mut [0; 8]).unwrap();
+        assert_eq!(lab.worker.received_packets(sas.near_spi), 1);
+    }
+}
+
+#[test]
 fn packets_that_exceed_the_path_are_answered_or_fragmented() {
     if !in_namespace("lifecycle::packets_that_exceed_the_path_are_answered_or_fragmented") {
         return;

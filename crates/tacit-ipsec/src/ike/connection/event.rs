@@ -1,5 +1,7 @@
 //! Defines the events that an IKE connection reports, and the datagrams that it sends.
 
+use std::net::SocketAddr;
+
 use crate::child::{ChildSa, EspSpi};
 use crate::ike::config::InnerAddresses;
 use crate::ike::failure::IkeFailure;
@@ -35,6 +37,9 @@ pub enum IkeEvent {
     /// [`Established`](Self::Established): an answer that may be forged refuses the first request;
     /// the attempt continues for 15 seconds, in case the true answer arrives.
     ExchangeFailed(IkeFailure),
+    /// The peer is behind a NAT, and has this address from now on: messages and packets are sent to
+    /// it (RFC 7296 section 2.23).
+    PeerMoved(SocketAddr),
     /// The connection has ended because of a failure. Its child SAs were reported as removed.
     Failed(IkeFailure),
     /// The connection has ended as one of both sides requested.

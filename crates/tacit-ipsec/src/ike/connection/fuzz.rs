@@ -129,7 +129,8 @@ impl Scene {
                 Err(refusal) => assert!(!refusal.failure.to_string().is_empty()),
             }
         }
-        self.on(to, |connection| connection.handle_datagram(now, bytes));
+        let from = path(to).remote;
+        self.on(to, |connection| connection.handle_datagram(now, from, bytes));
     }
 
     /// Delivers one of the datagrams that a side has sent.

@@ -330,6 +330,8 @@ impl IkeConnection {
     ) -> Result<(), IkeFailure> {
         let AgreedInit { spis, proposal, keys, nonces, request } = agreed;
         self.is_behind_nat = nat::is_translated(&message.payloads, spis, self.path.local);
+        let remote = self.path.remote;
+        self.is_peer_behind_nat = nat::is_peer_translated(&message.payloads, spis, remote);
         let rekey_at = self.rekey_at(now);
         let sa = IkeSa::new(spis, IkeRole::Initiator, proposal, keys, rekey_at);
         let mut sa = sa.after_init(None);
@@ -388,9 +390,10 @@ impl IkeConnection {
             IkeKeys::derive((proposal.cipher, proposal.prf), &seed, &nonces, spis)
         });
         let keys = keys.map_err(|failed| silent(failed.into()))?;
-        let is_behind_nat = nat::is_translated(&message.payloads, spis, path.local);
         let mut connection = Self::empty(config, path, random, now);
-        connection.is_behind_nat = is_behind_nat;
+        connection.is_behind_nat = nat::is_translated(&message.payloads, spis, path.local);
+        connection.is_peer_behind_nat =
+            nat::is_peer_translated(&message.payloads, spis, path.remote);
         let sa = IkeSa::new(spis, IkeRole::Responder, proposal, keys, now + HALF_OPEN);
         let mut sa = sa.after_init(Some(response.clone()));
         sa.has_fragments = joins_fragments(&message.payloads);

@@ -73,6 +73,8 @@ pub struct IkeConnection {
     sent_at: Instant,
     /// Whether a NAT is in front of this side.
     is_behind_nat: bool,
+    /// Whether a NAT is in front of the peer.
+    is_peer_behind_nat: bool,
     has_ended: bool,
     transmits: VecDeque<IkeTransmit>,
     events: VecDeque<IkeEvent>,
@@ -123,6 +125,7 @@ impl IkeConnection {
             heard_at: now,
             sent_at: now,
             is_behind_nat: false,
+            is_peer_behind_nat: false,
             has_ended: false,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
@@ -146,8 +149,9 @@ impl IkeConnection {
             })
     }
 
-    /// Handles an IKE message of the peer, without the non-ESP marker.
-    pub fn handle_datagram(&mut self, now: Instant, bytes: &[u8]) {
+    /// Handles an IKE message of the peer, without the non-ESP marker. `from` is the address from
+    /// which it was received.
+    pub fn handle_datagram(&mut self, now: Instant, from: SocketAddr, bytes: &[u8]) {
         if self.has_ended && self.sas.is_empty() {
             return;
         }
@@ -155,7 +159,7 @@ impl IkeConnection {
         if message.header.exchange == ExchangeType::SaInit {
             self.receive_init(now, &message, bytes);
         } else if let Some(index) = self.find_sa(&message) {
-            self.receive(now, index, &message, bytes);
+            self.receive(now, from, index, &message, bytes);
         }
         self.send_wanted(now);
     }
@@ -170,10 +174,22 @@ impl IkeConnection {
         })
     }
 
-    fn receive(&mut self, now: Instant, index: usize, message: &IkeMessage, bytes: &[u8]) {
+    fn receive(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        index: usize,
+        message: &IkeMessage,
+        bytes: &[u8],
+    ) {
         let Some(sa) = self.sas.get_mut(index) else { return };
         let spi = sa.own_spi();
-        match sa.receive(message, bytes) {
+        let received = sa.receive(message, bytes);
+        // Anyone can send an old request again.
+        if matches!(received, Received::Request(_) | Received::Response(..)) {
+            self.note_peer_address(from);
+        }
+        match received {
             Received::Ignored => return,
             Received::Repeated(response) => self.transmit(now, response),
             Received::Request(opened) => self.handle_request(now, spi, &opened),
@@ -325,6 +341,29 @@ impl IkeConnection {
     pub fn abandon(&mut self) {
         self.sas.clear();
         self.end(IkeEvent::Closed);
+    }
+
+    /// Returns the address to which messages and packets are sent.
+    #[must_use]
+    pub fn remote(&self) -> SocketAddr {
+        self.path.remote
+    }
+
+    /// Reports whether the address of the peer may change: the peer is behind a NAT, which may give
+    /// it another mapping. A side that is itself behind a NAT follows no change (RFC 7296 section
+    /// 2.23).
+    #[must_use]
+    pub fn peer_may_move(&self) -> bool {
+        self.is_peer_behind_nat && !self.is_behind_nat
+    }
+
+    /// Notes the address from which the newest authentic message or packet of the peer arrived. If
+    /// it is another one, and the peer may move, [`IkeEvent::PeerMoved`] follows.
+    pub fn note_peer_address(&mut self, from: SocketAddr) {
+        if self.peer_may_move() && from != self.path.remote && !self.has_ended {
+            self.path.remote = from;
+            self.event(IkeEvent::PeerMoved(from));
+        }
     }
 
     /// Notes that an authentic packet of the peer arrived by a child SA: the peer is alive.

@@ -43,7 +43,7 @@ fn a_peer_that_returns_its_cookie_is_accepted() {
         panic!("no cookie");
     };
     assert!(demand.len() < first.len());
-    peer.handle_datagram(now, &demand);
+    peer.handle_datagram(now, remote(2), &demand);
     // It waits a moment, because anyone can forge the demand.
     assert_eq!(peer.poll_transmit(), None);
     peer.handle_timeout(peer.poll_timeout().unwrap());
@@ -170,15 +170,15 @@ fn a_flood_of_a_million_requests_leaves_memory_and_room_for_a_real_peer() {
     else {
         panic!("no cookie");
     };
-    peer.handle_datagram(now, &demand);
+    peer.handle_datagram(now, remote(2), &demand);
     peer.handle_timeout(peer.poll_timeout().unwrap());
     let second = message(&mut peer);
     let decision = gate.check(now, remote(1), &second, &mut random).unwrap();
     assert_eq!(decision, GateDecision::Accept);
     let mut responder = accept(&second, remote(1), now);
-    peer.handle_datagram(now, &message(&mut responder));
-    responder.handle_datagram(now, &message(&mut peer));
-    peer.handle_datagram(now, &message(&mut responder));
+    peer.handle_datagram(now, remote(2), &message(&mut responder));
+    responder.handle_datagram(now, remote(1), &message(&mut peer));
+    peer.handle_datagram(now, remote(2), &message(&mut responder));
     let is_established = |event| matches!(event, Some(IkeEvent::Established { .. }));
     assert!(is_established(peer.poll_event()) && is_established(responder.poll_event()));
 

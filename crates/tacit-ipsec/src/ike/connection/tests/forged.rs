@@ -73,7 +73,10 @@ fn forged(pair: &mut Pair) -> Vec<Vec<u8>> {
 }
 
 fn deliver(pair: &mut Pair, bytes: &[u8]) {
-    pair.command(0, |connection, now| connection.handle_datagram(now, bytes));
+    pair.command(0, |connection, now| {
+        let from = connection.remote();
+        connection.handle_datagram(now, from, bytes);
+    });
 }
 
 #[test]

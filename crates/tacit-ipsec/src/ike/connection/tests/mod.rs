@@ -3,6 +3,8 @@
 mod collisions;
 mod forged;
 mod fragments;
+mod liveness;
+mod moves;
 mod opening;
 mod pair;
 mod refusals;

@@ -162,21 +162,6 @@ fn a_peer_that_disappears_is_noticed() {
 }
 
 #[test]
-fn packets_of_the_peer_replace_the_question_whether_it_is_alive() {
-    let mut pair = opened();
-    pair.network.lost = 100;
-    for _ in 0..100 {
-        pair.run(SECOND * 10);
-        for side in 0..2 {
-            pair.command(side, |connection, now| connection.note_packet(now));
-        }
-    }
-    pair.network.lost = 0;
-    pair.run(SECOND * 100);
-    pair.check();
-}
-
-#[test]
 fn deletion_ends_both_sides() {
     for side in 0..2 {
         let mut pair = opened();

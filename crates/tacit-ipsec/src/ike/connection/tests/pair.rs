@@ -1,6 +1,7 @@
 //! Provides two connections, a network between them and a virtual clock, for tests.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,17 +34,26 @@ pub(super) struct Side {
     pub(super) refusals: Vec<IkeFailure>,
 }
 
+/// A datagram to a side.
+struct Datagram {
+    to: usize,
+    from: SocketAddr,
+    bytes: Vec<u8>,
+}
+
 /// Two sides. The first is the initiator.
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     pub(super) network: Network,
     pub(super) now: Instant,
     pub(super) random: TestRandom,
+    /// The addresses of the sides, as the other side sees them. A datagram to another one is lost.
+    pub(super) addresses: [SocketAddr; 2],
     /// The longest datagram that was sent, and how many there were.
     pub(super) longest: usize,
     pub(super) datagrams: usize,
     /// Datagrams in flight, by the time when they arrive and a number that keeps the order.
-    flight: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+    flight: BTreeMap<(Instant, u64), Datagram>,
     sent: u64,
 }
 
@@ -153,6 +163,7 @@ impl Pair {
             network,
             now: Instant::now(),
             random: TestRandom(seed),
+            addresses: [path(1).remote, path(0).remote],
             longest: 0,
             datagrams: 0,
             flight: BTreeMap::new(),
@@ -191,9 +202,12 @@ impl Pair {
         while let Some(event) = connection.poll_event() {
             events.push(event);
         }
+        let remote = connection.remote();
         events.into_iter().for_each(|event| self.sides[side].note(event));
         for bytes in messages {
-            self.send(1 - side, bytes);
+            if remote == self.addresses[1 - side] {
+                self.send(1 - side, bytes);
+            }
         }
     }
 
@@ -214,10 +228,11 @@ impl Pair {
             delay += Duration::from_millis(30 * u64::from(self.dice()));
         }
         self.sent += 1;
-        self.flight.insert((self.now + delay, self.sent), (to, bytes));
+        let from = self.addresses[1 - to];
+        self.flight.insert((self.now + delay, self.sent), Datagram { to, from, bytes });
     }
 
-    fn deliver(&mut self, to: usize, bytes: &[u8]) {
+    pub(super) fn deliver(&mut self, to: usize, from: SocketAddr, bytes: &[u8]) {
         let now = self.now;
         let is_first = bytes[8..16] == [0; 8];
         let side = &self.sides[to];
@@ -235,7 +250,7 @@ impl Pair {
                 }
             }
         } else if let Some(connection) = &mut self.sides[to].connection {
-            connection.handle_datagram(now, bytes);
+            connection.handle_datagram(now, from, bytes);
         }
         self.collect(to);
     }
@@ -254,8 +269,8 @@ impl Pair {
             };
             self.now = self.now.max(next);
             if arrival == Some(next) {
-                let (_, (to, bytes)) = self.flight.pop_first().unwrap();
-                self.deliver(to, &bytes);
+                let (_, Datagram { to, from, bytes }) = self.flight.pop_first().unwrap();
+                self.deliver(to, from, &bytes);
                 continue;
             }
             for side in 0..2 {
@@ -275,6 +290,12 @@ impl Pair {
             command(connection, now);
         }
         self.collect(side);
+    }
+
+    /// The datagrams in flight to a side.
+    pub(super) fn in_flight(&self, side: usize) -> Vec<Vec<u8>> {
+        let to_side = self.flight.values().filter(|one| one.to == side);
+        to_side.map(|one| one.bytes.clone()).collect()
     }
 
     /// Drops everything in flight.

@@ -190,7 +190,8 @@ fn a_keepalive_of_the_peer_is_not_answered() {
     for bytes in [&[0xff][..], &[], &[0xff; 28]] {
         let connection = pair.sides[0].connection();
         assert!(!connection.owns_datagram(bytes));
-        connection.handle_datagram(std::time::Instant::now(), bytes);
+        let from = connection.remote();
+        connection.handle_datagram(std::time::Instant::now(), from, bytes);
         assert_eq!(connection.poll_transmit(), None);
     }
 }
