@@ -21,6 +21,20 @@ pub enum FailureSide {
     Host,
 }
 
+impl FailureSide {
+    /// The word in displays and logs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Peer => "peer",
+            Self::Policy => "policy",
+            Self::Both => "both",
+            Self::Network => "network",
+            Self::Host => "host",
+        }
+    }
+}
+
 /// Why an IKE SA or a child SA was not made or has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IkeFailure {

@@ -34,7 +34,10 @@ pub use config::{
     ChildConfig, IkeConfig, InitialContact, InnerAddresses, InnerConfig, LocalAuth, PROPOSALS_MAX,
     RemoteAuth,
 };
-pub use connection::{IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeTransmit};
+pub use connection::{
+    ChildSummary, IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeRole, IkeSummary, IkeTraffic,
+    IkeTransmit,
+};
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};
 pub use failure::{FailureSide, IkeFailure};
 pub use gate::{

@@ -95,7 +95,7 @@ impl Agent {
             Display::Audit => Reply::written(&audit(&self.shared.live.load())),
             Display::Limits => Reply::written(&self.show_limits()),
             Display::Traces => Reply::written(&self.show_traces()),
-            Display::Ike => Reply::written(&self.tunnels.show_ike()),
+            Display::Ike => Reply::written(&self.tunnels.show_ike(&self.credentials.loaded)),
             Display::Sa => Reply::written(&self.tunnels.show_sa()),
         };
         // The client may have closed its connection.

@@ -80,7 +80,7 @@ impl Agent {
         let connections_max = self.connections_max;
         let runs = self.runs.registry.len();
         let coverage = self.covered();
-        let ike = self.tunnels.show_ike();
+        let ike = self.tunnels.show_ike(&self.credentials.loaded);
         let packets = self.tunnels.statistics();
         tokio::task::spawn_local(async move {
             publisher.publish().await;

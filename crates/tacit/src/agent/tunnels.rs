@@ -47,9 +47,9 @@ impl Tunnels {
     }
 
     /// `tacit show ike`.
-    pub(super) fn show_ike(&self) -> IkeDisplay {
+    pub(super) fn show_ike(&self, credentials: &Credentials) -> IkeDisplay {
         let statuses = self.driver.as_ref().map(IkeDriver::statuses).unwrap_or_default();
-        tunnels::ike(&statuses)
+        tunnels::ike(&statuses, &credentials.identities)
     }
 
     /// `tacit show sa`.

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tacit_core::policy::{IkePeer, InnerAddressSource};
-use tacit_ipsec::EspSpi;
-use tacit_ipsec::ike::{IkeConfig, IkeConnection, IkeFailure, IkeProposal};
+use tacit_ipsec::ike::{FailureSide, IkeConfig, IkeConnection, IkeFailure, IkeProposal};
+use tacit_ipsec::{ChildSa, EspSpi};
 
-use super::status::{IkeState, IkeStatus};
+use super::config::data_lifetime;
+use super::status::{ChildStatus, IkeState, IkeStatus};
 use crate::packet::{PeerAddress, TunId};
 
 /// How long the next attempt waits after the first failure. The time doubles with each failure.
@@ -43,7 +44,10 @@ pub(super) struct PeerConnection {
     pub(super) stranger: Option<IpAddr>,
     pub(super) is_established: bool,
     pub(super) inner: Vec<IpAddr>,
-    children: Vec<EspSpi>,
+    children: Vec<ChildStatus>,
+    /// The child SAs since it was established.
+    children_made: u64,
+    sending: Option<EspSpi>,
     /// How many packets had arrived by its tunnels when this was noted last.
     received: u64,
     identity: Option<String>,
@@ -52,6 +56,7 @@ pub(super) struct PeerConnection {
     since: SystemTime,
     failures: u32,
     failure: Option<String>,
+    failure_side: Option<FailureSide>,
     retry_at: Option<Instant>,
     /// The kinds of failures that were logged since it was last established.
     logged: BTreeSet<&'static str>,
@@ -82,6 +87,8 @@ impl PeerConnection {
             is_established: false,
             inner,
             children: Vec::new(),
+            children_made: 0,
+            sending: None,
             received: 0,
             identity: None,
             proposal: None,
@@ -89,6 +96,7 @@ impl PeerConnection {
             since: SystemTime::now(),
             failures: 0,
             failure: None,
+            failure_side: None,
             retry_at: None,
             logged: BTreeSet::new(),
         }
@@ -118,7 +126,9 @@ impl PeerConnection {
         self.proposal = Some(proposal);
         self.since = SystemTime::now();
         self.failures = 0;
+        self.children_made = 0;
         self.failure = None;
+        self.failure_side = None;
         self.logged.clear();
     }
 
@@ -126,17 +136,26 @@ impl PeerConnection {
         self.rekeyed += 1;
     }
 
-    pub(super) fn note_child(&mut self, spi: EspSpi) {
-        self.children.push(spi);
+    /// Notes a new child SA. Returns how many were before it.
+    pub(super) fn note_child(&mut self, child: &ChildSa) -> u64 {
+        let before = self.children_made;
+        let lifetime = data_lifetime(&self.peer.lifetime);
+        self.children.push(ChildStatus::new(child, before, lifetime));
+        self.children_made += 1;
+        before
+    }
+
+    pub(super) fn note_sending(&mut self, spi: EspSpi) {
+        self.sending = Some(spi);
     }
 
     pub(super) fn note_removed(&mut self, spi: EspSpi) {
-        self.children.retain(|child| *child != spi);
+        self.children.retain(|child| child.inbound != spi);
     }
 
     /// The inbound SPIs of its tunnels.
-    pub(super) fn children(&self) -> &[EspSpi] {
-        &self.children
+    pub(super) fn children(&self) -> impl Iterator<Item = EspSpi> {
+        self.children.iter().map(|child| child.inbound)
     }
 
     /// Notes how many packets have arrived by its tunnels. Another number shows that the peer is
@@ -158,7 +177,7 @@ impl PeerConnection {
     }
 
     pub(super) fn has_child(&self, spi: EspSpi) -> bool {
-        self.children.contains(&spi)
+        self.children.iter().any(|child| child.inbound == spi)
     }
 
     /// The connection has ended without a failure; the next packet begins another one.
@@ -177,7 +196,13 @@ impl PeerConnection {
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(now + wait);
         self.failure = Some(failure.message.clone());
+        self.failure_side = Some(failure.side);
         self.is_new(failure.kind)
+    }
+
+    /// Why the last attempt failed.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Whether a kind of failure was not logged yet.
@@ -198,13 +223,19 @@ impl PeerConnection {
             ike: self.pair.ike.clone(),
             peer: self.remote,
             state,
+            settings: self.peer.clone(),
             identity: self.identity.clone(),
             proposal: self.proposal,
             inner: self.inner.clone(),
             since: self.since,
             rekeyed: self.rekeyed,
+            summary: self.open.as_ref().map(IkeConnection::summary),
             children: self.children.clone(),
+            sending: self.sending,
+            failures: self.failures,
+            retry_at: self.retry_at,
             failure: self.failure.clone(),
+            failure_side: self.failure_side,
         }
     }
 }

@@ -19,6 +19,7 @@
 mod certificates;
 mod config;
 mod connection;
+mod reports;
 mod status;
 mod thread;
 mod words;
@@ -40,9 +41,9 @@ use tokio::sync::mpsc;
 use crate::log::Log;
 use crate::packet::{PacketEvent, PacketStatistics, PacketWorker, UdpUnderlay};
 
-pub use status::{IkeState, IkeStatus};
+pub use status::{ChildStatus, IkeState, IkeStatus};
 use thread::IkeThread;
-pub(crate) use words::proposal_words;
+pub(crate) use words::{auth_word, cipher_words, proposal_words, selector_words};
 
 /// The largest number of runs with tunnels.
 pub const RUNS_MAX: usize = 4096;

@@ -1,11 +1,13 @@
 //! Defines [`IkeStatus`]: the content of displays about one IKE connection.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use tacit_ipsec::EspSpi;
-use tacit_ipsec::ike::IkeProposal;
+use tacit_core::policy::IkePeer;
+use tacit_ipsec::esp::DataLifetime;
+use tacit_ipsec::ike::{FailureSide, IkeProposal, IkeSummary};
+use tacit_ipsec::{ChildSa, Cipher, EspSpi, TrafficSelector};
 
 /// A connection of a run with a peer.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub struct IkeStatus {
     pub peer: SocketAddr,
     /// Where it stands.
     pub state: IkeState,
+    /// What the policy says about the peer.
+    pub settings: IkePeer,
     /// The identity that the peer has proved.
     pub identity: Option<String>,
     /// The algorithms of the IKE SA.
@@ -30,10 +34,57 @@ pub struct IkeStatus {
     pub since: SystemTime,
     /// How many times the keys of the IKE SA were replaced.
     pub rekeyed: u64,
-    /// The inbound SPIs of its child SAs; the last one is used for sending.
-    pub children: Vec<EspSpi>,
+    /// The state of the exchanges; `None` between attempts.
+    pub summary: Option<IkeSummary>,
+    /// Its child SAs, the newest last.
+    pub children: Vec<ChildStatus>,
+    /// The inbound SPI of the child SA that is used for sending.
+    pub sending: Option<EspSpi>,
+    /// Attempts that have failed since it was last established.
+    pub failures: u32,
+    /// When the next attempt may begin.
+    pub retry_at: Option<Instant>,
     /// Why the last attempt failed.
     pub failure: Option<String>,
+    /// The side that has to act then.
+    pub failure_side: Option<FailureSide>,
+}
+
+/// A child SA: the keys of a tunnel, without the keys.
+#[derive(Clone, Debug)]
+pub struct ChildStatus {
+    /// The SPI of packets that this side receives.
+    pub inbound: EspSpi,
+    /// Its algorithms.
+    pub cipher: Cipher,
+    /// Whether sequence numbers have 64 bits.
+    pub has_extended_sequence: bool,
+    /// The end of this side.
+    pub local: Vec<TrafficSelector>,
+    /// The end of the peer.
+    pub remote: Vec<TrafficSelector>,
+    /// When it was installed.
+    pub since: SystemTime,
+    /// How many child SAs of this connection were before it.
+    pub rekeyed: u64,
+    /// How much data it protects.
+    pub lifetime: DataLifetime,
+}
+
+impl ChildStatus {
+    /// A child SA that is installed now.
+    pub(super) fn new(child: &ChildSa, rekeyed: u64, lifetime: DataLifetime) -> Self {
+        Self {
+            inbound: child.inbound.spi,
+            cipher: child.cipher,
+            has_extended_sequence: child.has_extended_sequence,
+            local: child.local.clone(),
+            remote: child.remote.clone(),
+            since: SystemTime::now(),
+            rekeyed,
+            lifetime,
+        }
+    }
 }
 
 /// The state of a connection.

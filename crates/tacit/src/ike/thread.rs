@@ -23,7 +23,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::config::{Authentication, data_lifetime, flows, ike_config};
 use super::connection::{Pair, PeerConnection};
 use super::status::IkeStatus;
-use super::{CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, RUNS_MAX, TunnelRun};
+use super::{CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, RUNS_MAX, TunnelRun, reports};
 use crate::log::{Event, Log};
 use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunId, Tunnel};
 
@@ -249,6 +249,10 @@ impl IkeThread {
         let Some(ike) = run.routes.peer_of(&packet) else { return };
         let pair = Pair { run: *id, ike: ike.to_owned() };
         self.connect(&pair);
+        let failed = |one: &&PeerConnection| one.pair == pair && one.open.is_none();
+        if let Some(one) = self.connections.iter().find(failed) {
+            reports::dropped(&self.context.log, one, &packet);
+        }
     }
 
     /// Begins a connection as the initiator, unless there is one or the last attempt was a moment
@@ -449,8 +453,8 @@ impl IkeThread {
             if one.open.as_ref().and_then(IkeConnection::poll_timeout).is_some_and(|due| due <= now)
             {
                 // Packets of the peer show that it is alive.
-                let children = one.children().iter();
-                let received = children.map(|spi| self.context.worker.received_packets(*spi));
+                let children = one.children();
+                let received = children.map(|spi| self.context.worker.received_packets(spi));
                 one.note_received(received.sum(), now);
             }
             if let Some(open) = &mut self.connections[at].open
@@ -501,9 +505,7 @@ impl IkeThread {
         match event {
             IkeEvent::Established { peer, proposal } => {
                 one.note_established(peer.to_string(), proposal);
-                let event = Event::new("ike-established").field("run", &one.run_name);
-                let event = event.field("ike", &one.pair.ike).field("peer", &one.remote);
-                self.context.log.info(event.field("identity", &peer));
+                reports::established(&self.context.log, one, &peer, proposal);
                 self.replace_earlier(at);
             }
             // Only one connection of a pair is kept.
@@ -512,19 +514,22 @@ impl IkeThread {
                 one.inner.clone_from(&inner.addresses);
                 self.assigned.insert(one.pair.clone(), inner.addresses);
             }
-            IkeEvent::Rekeyed => one.note_rekeyed(),
+            IkeEvent::Rekeyed => {
+                one.note_rekeyed();
+                reports::rekeyed(&self.context.log, one);
+            }
             IkeEvent::ChildInstalled(child) => {
-                let spi = child.inbound.spi;
                 let Some(run) = self.runs.get(&one.pair.run) else { return };
                 let tunnel = Tunnel {
                     tun: one.tun,
-                    child: *child,
+                    child: (*child).clone(),
                     peer: one.remote,
                     peer_address: one.peer_address(),
                     lifetime: data_lifetime(&one.peer.lifetime),
                     flows: flows(&run.routes, &one.pair.ike, &one.inner),
                 };
-                one.note_child(spi);
+                let before = one.note_child(&child);
+                reports::installed(&self.context.log, one, &child, before);
                 if let Err(error) = self.context.worker.install(tunnel) {
                     let event = Event::new("tunnel-not-installed").field("run", &one.run_name);
                     self.context.log.error(event.field("error", &error));
@@ -532,6 +537,7 @@ impl IkeThread {
             }
             // If the worker has ended, no packet is sent.
             IkeEvent::ChildActive(spi) => {
+                one.note_sending(spi);
                 let _ = self.context.worker.activate(spi);
             }
             IkeEvent::ChildRemoved(spi) => {
@@ -541,19 +547,18 @@ impl IkeThread {
             IkeEvent::PeerMoved(to) => {
                 one.remote = to;
                 for spi in one.children() {
-                    let _ = self.context.worker.move_peer(*spi, to);
+                    let _ = self.context.worker.move_peer(spi, to);
                 }
             }
             IkeEvent::ExchangeFailed(failure) => self.report_failure(at, &failure),
             IkeEvent::Failed(failure) => {
-                let is_new = one.note_failed(&failure, now);
-                if is_new {
-                    log_failure(&self.context.log, &self.connections[at], &failure);
+                if one.note_failed(&failure, now) {
+                    reports::failed_first(&self.context.log, one, &failure);
                 }
+                reports::failed(&self.context.log, one, &failure);
             }
             IkeEvent::Closed => {
-                let event = Event::new("ike-closed").field("run", &one.run_name);
-                self.context.log.info(event.field("ike", &one.pair.ike));
+                reports::closed(&self.context.log, one);
                 one.note_ended(now);
             }
         }
@@ -561,8 +566,9 @@ impl IkeThread {
 
     fn report_failure(&mut self, at: usize, failure: &IkeFailure) {
         if self.connections[at].is_new(failure.kind) {
-            log_failure(&self.context.log, &self.connections[at], failure);
+            reports::failed_first(&self.context.log, &self.connections[at], failure);
         }
+        reports::failed(&self.context.log, &self.connections[at], failure);
     }
 
     fn publish(&self) {
@@ -570,12 +576,6 @@ impl IkeThread {
         let statuses = known.map(PeerConnection::status).collect();
         *self.context.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
     }
-}
-
-fn log_failure(log: &Log, one: &PeerConnection, failure: &IkeFailure) {
-    let event = Event::new("ike-failed").field("run", &one.run_name);
-    let event = event.field("ike", &one.pair.ike).field("peer", &one.remote);
-    log.warn(event.field("kind", failure.kind).field("error", failure));
 }
 
 fn confine(rights: WorkerRights) -> io::Result<()> {

@@ -146,7 +146,9 @@ impl Inbound {
     ) -> Result<(), DropReason> {
         let datagram = self.buffer.get_mut(place.clone()).unwrap_or_default();
         match UdpContent::of(datagram) {
-            UdpContent::Esp(spi) => self.open_esp(spi, place, origin, devices, table, context),
+            UdpContent::Esp(spi) => self
+                .open_esp(spi, place, origin, devices, table, context)
+                .inspect_err(|reason| table.note_drop(spi, *reason)),
             UdpContent::Ike(message) => {
                 context.counters.ike_messages.add(1);
                 let message = message.to_vec();

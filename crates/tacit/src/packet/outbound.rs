@@ -152,7 +152,10 @@ fn seal(
         }
         _ => batch.seal(tunnel, bytes, context),
     };
-    sealed.map_err(failed)
+    sealed.map_err(|reason| {
+        tunnel.drops.add(reason);
+        failed(reason)
+    })
 }
 
 /// Divides a large TCP packet and seals each part.

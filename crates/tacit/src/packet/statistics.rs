@@ -29,7 +29,7 @@ pub struct PacketStatistics {
 }
 
 /// What a tunnel has processed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelStatistics {
     /// The TUN device.
     pub tun: TunId,
@@ -41,6 +41,8 @@ pub struct TunnelStatistics {
     pub inbound: SaVolume,
     /// Sent packets.
     pub outbound: SaVolume,
+    /// Its dropped packets by reason, without the reasons that never occurred.
+    pub drops: Vec<(DropReason, u64)>,
 }
 
 /// What one SA has processed.
@@ -82,6 +84,7 @@ pub(super) struct TunnelCounters {
     pub(super) outbound_spi: EspSpi,
     pub(super) inbound: Arc<SaCounters>,
     pub(super) outbound: Arc<SaCounters>,
+    pub(super) drops: Arc<DropCounters>,
 }
 
 impl Counter {
@@ -126,7 +129,6 @@ impl Counters {
     }
 
     pub(super) fn snapshot(&self) -> PacketStatistics {
-        let drops = DropReason::ALL.map(|reason| (reason, self.drops.count(reason)));
         let read = |counter: &Counter| counter.0.load(Ordering::Relaxed);
         let shown = self.shown();
         let tunnels: Vec<_> =
@@ -137,7 +139,7 @@ impl Counters {
         PacketStatistics {
             inbound: sum(shown.inbound, |one| one.inbound),
             outbound: sum(shown.outbound, |one| one.outbound),
-            drops: drops.into_iter().filter(|(_, count)| *count > 0).collect(),
+            drops: counts(&self.drops),
             ike_messages: read(&self.ike_messages),
             keepalives: read(&self.keepalives),
             held: read(&self.held),
@@ -179,5 +181,11 @@ fn statistics(inbound_spi: EspSpi, counters: &TunnelCounters) -> TunnelStatistic
         outbound_spi: counters.outbound_spi,
         inbound: volume(&counters.inbound),
         outbound: volume(&counters.outbound),
+        drops: counts(&counters.drops),
     }
+}
+
+fn counts(drops: &DropCounters) -> Vec<(DropReason, u64)> {
+    let all = DropReason::ALL.map(|reason| (reason, drops.count(reason)));
+    all.into_iter().filter(|(_, count)| *count > 0).collect()
 }

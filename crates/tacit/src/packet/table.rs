@@ -6,9 +6,12 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use tacit_ipsec::EspSpi;
-use tacit_ipsec::esp::{DropReason, InboundSa, KeyLengthError, LifetimeState, OutboundSa};
+use tacit_ipsec::esp::{
+    DropCounters, DropReason, InboundSa, KeyLengthError, LifetimeState, OutboundSa,
+};
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::datagram_batch::path_mtu;
 
@@ -25,6 +28,8 @@ pub(super) struct InstalledTunnel {
     pub(super) peer: SocketAddr,
     peer_address: PeerAddress,
     flows: FlowCache,
+    /// Dropped packets that this tunnel was found for. The counters of the worker have them too.
+    pub(super) drops: Arc<DropCounters>,
     /// The longest inner packet for the path to the peer.
     pub(super) inner_bytes_max: usize,
 }
@@ -49,8 +54,9 @@ impl InstalledTunnel {
         let inbound = InboundSa::new(&child, lifetime)?;
         let outbound = OutboundSa::new(&child, lifetime)?;
         let flows = FlowCache::new(flows);
+        let drops = Arc::default();
         let mut installed =
-            Self { tun, inbound, outbound, peer, peer_address, flows, inner_bytes_max: 0 };
+            Self { tun, inbound, outbound, peer, peer_address, flows, drops, inner_bytes_max: 0 };
         installed.learn_path();
         Ok(installed)
     }
@@ -62,6 +68,7 @@ impl InstalledTunnel {
             outbound_spi: self.outbound.spi(),
             inbound: self.inbound.counters().clone(),
             outbound: self.outbound.counters().clone(),
+            drops: Arc::clone(&self.drops),
         }
     }
 
@@ -144,6 +151,14 @@ impl TunnelTable {
         let slot = *self.by_spi.get(&spi)?;
         self.last = Some((spi, slot));
         Some(slot)
+    }
+
+    /// Counts a dropped packet of the tunnel with this inbound SPI.
+    pub(super) fn note_drop(&mut self, spi: EspSpi, reason: DropReason) {
+        let slot = self.slot_of(spi);
+        if let Some(tunnel) = slot.and_then(|slot| self.tunnel_mut(slot)) {
+            tunnel.drops.add(reason);
+        }
     }
 
     pub(super) fn tunnel_mut(&mut self, slot: TunnelSlot) -> Option<&mut InstalledTunnel> {

@@ -46,6 +46,7 @@ Examples:
   tacit show connections 17 --interval 100ms --csv > connection.csv
   tacit show refused
   tacit show ike
+  tacit show sa --wide
   tacit show policy web
   tacit show rules --json | jq '.rules[] | select(.hits == 0).name'
   tacit show costs --by component --interval 10s")]
@@ -59,7 +60,7 @@ pub struct ShowArgs {
     /// Print as JSON, with all details; docs/schema/ has the schemas
     #[arg(long)]
     json: bool,
-    /// With connections: print all columns
+    /// With connections: print all columns; with ike and sa: all facts, one in each line
     #[arg(long)]
     wide: bool,
     /// With connections: only those of this rule
@@ -131,9 +132,14 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     if args.by.is_some() && args.what != Display::Costs {
         return Err("--by is only for `tacit show costs`");
     }
-    if (filter.is_some() || args.wide) && (!is_connections || args.of.is_some()) {
-        return Err("--wide, --rule, --remote, --run and --state are only for `tacit show \
-                    connections` without an id");
+    let is_tunnels = matches!(args.what, Display::Ike | Display::Sa);
+    if args.wide && !is_tunnels && (!is_connections || args.of.is_some()) {
+        return Err("--wide is only for `tacit show connections` without an id, `tacit show ike` \
+                    and `tacit show sa`");
+    }
+    if filter.is_some() && (!is_connections || args.of.is_some()) {
+        return Err("--rule, --remote, --run and --state are only for `tacit show connections` \
+                    without an id");
     }
     if args.csv && (!is_connections || args.of.is_none()) {
         return Err("--csv is only for `tacit show connections ID`");
@@ -165,7 +171,11 @@ impl ShowArgs {
 
     /// A display as JSON or as text.
     fn printed(&self, display: &impl Table) -> String {
-        if self.json { pretty(&json!(display)) } else { display.text() }
+        if self.json {
+            return pretty(&json!(display));
+        }
+        let wide = self.wide.then(|| display.wide()).flatten();
+        wide.unwrap_or_else(|| display.text())
     }
 
     fn path(&self) -> PathBuf {

@@ -71,6 +71,11 @@ fn each_fault_has_its_own_counter() {
     assert_eq!(statistics.tunnels[0].outbound.packets, 1);
     let total: u64 = statistics.drops.iter().map(|(_, count)| count).sum();
     assert_eq!(total, 13, "{statistics:?}");
+    let of_tunnel = &statistics.tunnels[0].drops;
+    assert!(of_tunnel.contains(&(DropReason::Replayed, 1)), "{statistics:?}");
+    assert!(of_tunnel.contains(&(DropReason::Integrity, 4)), "{statistics:?}");
+    let is_unknown = |(reason, _): &(DropReason, u64)| *reason == DropReason::UnknownSpi;
+    assert!(!of_tunnel.iter().any(is_unknown), "no tunnel has this SPI: {statistics:?}");
 }
 
 #[test]

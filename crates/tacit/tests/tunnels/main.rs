@@ -15,6 +15,7 @@
 #![allow(unreachable_pub, reason = "nobody but this binary sees it")]
 
 mod certificates;
+mod displays;
 mod expiry;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/fits.rs"]

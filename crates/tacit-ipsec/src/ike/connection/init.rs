@@ -180,6 +180,7 @@ impl IkeConnection {
             None if opening.retransmission.repeat(now) => {
                 let request = opening.requests.last().map(|one| one.bytes.clone());
                 self.transmit(now, request);
+                self.traffic.retransmitted += 1;
                 None
             }
             None => {

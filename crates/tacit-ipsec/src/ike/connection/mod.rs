@@ -28,6 +28,7 @@ mod init;
 mod payloads;
 mod rekey;
 mod sa;
+mod summary;
 mod task;
 mod timers;
 mod tunnel;
@@ -46,7 +47,9 @@ pub use event::{IkeEvent, IkeTransmit};
 pub use init::IkeRefusal;
 use init::Opening;
 use payloads::notifications;
+pub use sa::IkeRole;
 use sa::{IkeSa, Opened, Received, SaState};
+pub use summary::{ChildSummary, IkeSummary, IkeTraffic};
 use task::{Task, Wanted};
 use tunnel::Tunnel;
 
@@ -76,6 +79,8 @@ pub struct IkeConnection {
     /// Whether a NAT is in front of the peer.
     is_peer_behind_nat: bool,
     has_ended: bool,
+    /// What was repeated or fragmented.
+    traffic: IkeTraffic,
     transmits: VecDeque<IkeTransmit>,
     events: VecDeque<IkeEvent>,
 }
@@ -127,6 +132,7 @@ impl IkeConnection {
             is_behind_nat: false,
             is_peer_behind_nat: false,
             has_ended: false,
+            traffic: IkeTraffic::default(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -185,6 +191,7 @@ impl IkeConnection {
         let Some(sa) = self.sas.get_mut(index) else { return };
         let spi = sa.own_spi();
         let received = sa.receive(message, bytes);
+        self.traffic.fragments_received += sa.take_fragments_received();
         // Anyone can send an old request again.
         if matches!(received, Received::Request(_) | Received::Response(..)) {
             self.note_peer_address(from);
@@ -389,12 +396,17 @@ impl IkeConnection {
     /// Sends the datagrams of a message.
     fn transmit(&mut self, now: Instant, datagrams: impl IntoIterator<Item = Vec<u8>>) {
         self.sent_at = now;
+        let mut sent = 0;
         for bytes in datagrams {
+            sent += 1;
             // A user that does not poll loses the oldest datagrams; they are repeated.
             if self.transmits.len() == TRANSMITS_MAX {
                 self.transmits.pop_front();
             }
             self.transmits.push_back(IkeTransmit::Message(bytes));
+        }
+        if sent > 1 {
+            self.traffic.fragments_sent += sent;
         }
     }
 

@@ -42,14 +42,18 @@ pub(super) struct IkeSa {
     partial_request: Reassembly,
     /// The response of the peer that is incomplete.
     partial_response: Reassembly,
+    /// New fragments that were received and not counted yet.
+    fragments_received: u64,
     /// What this side wants to request next. At most [`WANTED_MAX`].
     wanted: VecDeque<Wanted>,
 }
 
 /// Which side sent the first request of an IKE SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IkeRole {
+pub enum IkeRole {
+    /// This side.
     Initiator,
+    /// The peer.
     Responder,
 }
 
@@ -166,6 +170,7 @@ impl IkeSa {
             has_fragments: false,
             partial_request: Reassembly::default(),
             partial_response: Reassembly::default(),
+            fragments_received: 0,
             wanted: VecDeque::new(),
         }
     }
@@ -184,6 +189,16 @@ impl IkeSa {
 
     pub(super) fn role(&self) -> IkeRole {
         if self.is_initiator { IkeRole::Initiator } else { IkeRole::Responder }
+    }
+
+    /// The message IDs of the next request of this side, and of that of the peer.
+    pub(super) fn message_ids(&self) -> (u32, u32) {
+        (self.next_request, self.expected_request)
+    }
+
+    /// How many new fragments were received since the last call.
+    pub(super) fn take_fragments_received(&mut self) -> u64 {
+        std::mem::take(&mut self.fragments_received)
     }
 
     /// Gives the next request another message ID than its turn.
@@ -333,6 +348,7 @@ impl IkeSa {
         }
         let mut whole = Payloads { first: part.first_payload, bytes: inner };
         if let Some(fragment) = part.fragment {
+            self.fragments_received += 1;
             match reassembly.add(header.message_id, fragment, whole) {
                 Some(joined) => whole = joined,
                 None => return Received::Ignored,

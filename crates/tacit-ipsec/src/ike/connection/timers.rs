@@ -55,7 +55,10 @@ impl IkeConnection {
         }
         for (spi, is_ending, datagrams) in repeated {
             match datagrams {
-                Some(datagrams) => self.transmit(now, datagrams),
+                Some(datagrams) => {
+                    self.traffic.retransmitted += 1;
+                    self.transmit(now, datagrams);
+                }
                 // The peer has forgotten the IKE SA, or will notice that this side has.
                 None if is_ending => self.end_sa(now, spi, None),
                 None => {

@@ -32,6 +32,11 @@ use crate::session::trace::TraceState;
 pub trait Table: Serialize {
     /// The display as text; ends with a newline.
     fn text(&self) -> String;
+
+    /// The display with all facts, for `--wide`; `None` if the text has them.
+    fn wide(&self) -> Option<String> {
+        None
+    }
 }
 
 impl Table for ConnectionsDisplay {

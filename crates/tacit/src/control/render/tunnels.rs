@@ -1,34 +1,34 @@
-//! Formats the tables of `tacit show ike` (connections with peers of tunnels) and of `tacit show
-//! sa` (keys and counters of tunnels).
+//! Formats `tacit show ike` (connections with peers of tunnels) and `tacit show sa` (SAs): tables
+//! that fit into a terminal, and with `--wide` all facts, one in each line.
 
-use super::Table;
-use super::table::{Column, list, optional, table};
-use crate::control::display::tunnels::{DroppedPackets, IkeDisplay, IkeEntry, SaDisplay, SaEntry};
+use super::table::{Column, lay_out, list, optional, table};
+use super::{Table, bytes};
+use crate::control::display::tunnels::{
+    DataLeft, DroppedPackets, IkeDisplay, IkeEntry, SaDirection, SaDisplay, SaEntry, TimeLeft,
+};
 
-const CONNECTIONS: [Column<IkeEntry>; 10] = [
+const CONNECTIONS: [Column<IkeEntry>; 9] = [
     ("RUN", |one| one.run_name.clone()),
     ("IKE", |one| one.ike.clone()),
     ("PEER", |one| one.peer.to_string()),
     ("STATE", |one| one.state.word().to_owned()),
-    ("SINCE", |one| one.since.to_string()),
     ("IDENTITY", |one| optional(one.identity.as_ref())),
-    ("ALGORITHMS", |one| optional(one.proposal.as_ref())),
+    ("AUTH", |one| one.auth.method.clone()),
     ("INNER", |one| list(&one.inner)),
-    ("REKEYED", |one| one.rekeyed.to_string()),
+    ("LEFT", |one| optional(one.lifetime.map(|left| duration(left.expires_in_s)))),
     ("TUNNELS", |one| one.tunnels.to_string()),
 ];
 
-const TUNNELS: [Column<SaEntry>; 10] = [
+const TUNNELS: [Column<SaEntry>; 9] = [
     ("RUN", |one| one.run_name.clone()),
     ("IKE", |one| one.ike.clone()),
-    ("PEER", |one| one.peer.to_string()),
-    ("SENDS", |one| if one.is_sending { "yes" } else { "no" }.to_owned()),
+    ("STATE", |one| state(one).to_owned()),
     ("SPI-IN", |one| one.inbound.spi.clone()),
-    ("PACKETS-IN", |one| one.inbound.packets.to_string()),
-    ("BYTES-IN", |one| one.inbound.bytes.to_string()),
     ("SPI-OUT", |one| one.outbound.spi.clone()),
-    ("PACKETS-OUT", |one| one.outbound.packets.to_string()),
-    ("BYTES-OUT", |one| one.outbound.bytes.to_string()),
+    ("REMOTE", |one| first_of(&one.remote)),
+    ("IN", |one| bytes(one.inbound.bytes)),
+    ("OUT", |one| bytes(one.outbound.bytes)),
+    ("LEFT", |one| optional(one.lifetime.map(|left| duration(left.expires_in_s)))),
 ];
 
 const DROPS: [Column<DroppedPackets>; 2] =
@@ -45,14 +45,184 @@ impl Table for IkeDisplay {
         }
         text
     }
+
+    fn wide(&self) -> Option<String> {
+        Some(self.connections.iter().map(ike_facts).collect::<Vec<_>>().join("\n"))
+    }
 }
 
 impl Table for SaDisplay {
     fn text(&self) -> String {
-        let tunnels = table(&self.tunnels, &TUNNELS);
+        self.with_drops(table(&self.tunnels, &TUNNELS))
+    }
+
+    fn wide(&self) -> Option<String> {
+        let tunnels: Vec<_> = self.tunnels.iter().map(sa_facts).collect();
+        Some(self.with_drops(tunnels.join("\n")))
+    }
+}
+
+impl SaDisplay {
+    /// Adds the dropped packets of all tunnels, and of none.
+    fn with_drops(&self, text: String) -> String {
         if self.drops.is_empty() {
-            return tunnels;
+            return text;
         }
-        format!("{tunnels}\n{}", table(&self.drops, &DROPS))
+        format!("{text}\n{}", table(&self.drops, &DROPS))
+    }
+}
+
+/// All facts of a connection.
+fn ike_facts(one: &IkeEntry) -> String {
+    let auth = &one.auth;
+    let nat = one.behind_nat.zip(one.peer_behind_nat).map(|sides| match sides {
+        (false, false) => "none",
+        (true, false) => "in front of this side",
+        (false, true) => "in front of the peer",
+        (true, true) => "in front of both sides",
+    });
+    let failed = |side: &String| format!("{} times; to act: {side}", one.failures);
+    let liveness = one.liveness.map(|live| {
+        let waiting = if live.waiting { ", a request waits for its response" } else { "" };
+        let heard = duration(live.heard_s);
+        let interval = duration(live.interval_s);
+        format!("last message or packet {heard} ago, asks after {interval}{waiting}")
+    });
+    let message_ids =
+        one.messages.map(|ids| format!("{}, {}", ids.next_request, ids.expected_request));
+    let fragments = one.messages.map(|sent| match sent.fragmentation {
+        true => format!("{} sent, {} received", sent.fragments_sent, sent.fragments_received),
+        false => "not supported by the peer".to_owned(),
+    });
+    let certificate = auth.certificate.as_ref().map(|name| {
+        let days = auth.days_left.map(|days| format!(", {days} days left")).unwrap_or_default();
+        format!("identity {name}, expires {}{days}", optional(auth.expires))
+    });
+    facts(&[
+        ("run", one.run_name.clone()),
+        ("ike", one.ike.clone()),
+        ("state", one.state.word().to_owned()),
+        ("since", one.since.to_string()),
+        ("peer", one.peer.to_string()),
+        ("local", optional(one.outer_local)),
+        ("role", optional(one.role.as_ref())),
+        ("NAT", optional(nat)),
+        ("local identity", one.local_identity.clone()),
+        ("identity of the peer", optional(one.identity.as_ref())),
+        ("expected identity", one.expected_identity.clone()),
+        ("authentication", auth.method.clone()),
+        ("certificate", optional(certificate)),
+        ("trust", optional(auth.trust.as_ref())),
+        ("algorithms", optional(one.proposal.as_ref())),
+        ("SPIs", list(&one.spis)),
+        ("inner addresses", list(&one.inner)),
+        ("lifetime", optional(one.lifetime.as_ref().map(time_left))),
+        ("keys replaced", one.rekeyed.to_string()),
+        ("liveness", optional(liveness)),
+        ("message IDs, own, peer's", optional(message_ids)),
+        ("requests repeated", optional(one.messages.map(|sent| sent.retransmitted))),
+        ("fragments", optional(fragments)),
+        ("tunnels", one.tunnels.to_string()),
+        ("failed", optional(one.failure_side.as_ref().map(failed))),
+        ("next attempt", optional(one.retry_in_s.map(|left| format!("in {}", duration(left))))),
+        ("reason", optional(one.failure.as_ref())),
+    ])
+}
+
+/// All facts of a pair of SAs.
+fn sa_facts(one: &SaEntry) -> String {
+    let volume = |way: &SaDirection| {
+        let SaDirection { spi, packets, bytes, dummies } = way;
+        format!("SPI {spi}, {packets} packets, {bytes} bytes, {dummies} dummies")
+    };
+    let sequence = if one.extended_sequence { "64 bits (ESN)" } else { "32 bits" };
+    let drops: Vec<_> =
+        one.drops.iter().map(|drop| format!("{} {}", drop.count, drop.reason)).collect();
+    facts(&[
+        ("run", one.run_name.clone()),
+        ("ike", one.ike.clone()),
+        ("state", state(one).to_owned()),
+        ("since", format!("{} ({})", one.since, duration(one.age_s))),
+        ("peer", one.peer.to_string()),
+        ("local", optional(one.outer_local)),
+        ("encapsulation", one.encapsulation.clone()),
+        ("algorithms", one.proposal.clone()),
+        ("sequence numbers", sequence.to_owned()),
+        ("replay window", one.replay_window.to_string()),
+        ("local selectors", list(&one.local)),
+        ("remote selectors", list(&one.remote)),
+        ("inbound", volume(&one.inbound)),
+        ("outbound", volume(&one.outbound)),
+        ("lifetime", optional(one.lifetime.as_ref().map(time_left))),
+        ("replaced after", data_left(&one.soft)),
+        ("expires after", data_left(&one.hard)),
+        ("keys replaced", one.rekeyed.to_string()),
+        ("dropped", drops.join(", ")),
+    ])
+}
+
+fn facts(facts: &[(&str, String)]) -> String {
+    let row = |(name, value): &(&str, String)| {
+        let value = if value.is_empty() { "-" } else { value };
+        vec![(*name).to_owned(), value.to_owned()]
+    };
+    lay_out(&facts.iter().map(row).collect::<Vec<_>>())
+}
+
+fn state(one: &SaEntry) -> &'static str {
+    match (one.is_sending, one.is_ending) {
+        (_, true) => "ending",
+        (true, false) => "sending",
+        (false, false) => "receiving",
+    }
+}
+
+fn time_left(left: &TimeLeft) -> String {
+    let TimeLeft { rekey_in_s, expires_in_s } = *left;
+    format!("replaced in {}, expires in {}", duration(rekey_in_s), duration(expires_in_s))
+}
+
+fn data_left(left: &DataLeft) -> String {
+    let DataLeft { bytes, packets } = *left;
+    let bytes = bytes.map(|bytes| format!("{bytes} bytes"));
+    let packets = packets.map(|packets| format!("{packets} packets"));
+    let both: Vec<_> = bytes.into_iter().chain(packets).collect();
+    if both.is_empty() { "any amount of data".to_owned() } else { both.join(", ") }
+}
+
+/// The first item of a list, and how many others there are.
+fn first_of(items: &[String]) -> String {
+    match items {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first, others @ ..] => format!("{first} +{}", others.len()),
+    }
+}
+
+/// Seconds in the two largest units.
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_their_two_largest_units() {
+        let all = [59, 60, 3_599, 3_600, 86_399, 90_000].map(duration);
+        assert_eq!(all, ["59s", "1m00s", "59m59s", "1h00m", "23h59m", "1d01h"]);
+    }
+
+    #[test]
+    fn a_list_shows_its_first_item_and_the_number_of_others() {
+        let items = ["10.2.0.0/24", "fd00:2::/64", "::1"].map(str::to_owned);
+        assert_eq!(first_of(&items), "10.2.0.0/24 +2");
+        assert_eq!(first_of(&items[..1]), "10.2.0.0/24");
     }
 }

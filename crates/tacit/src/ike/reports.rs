@@ -1,0 +1,109 @@
+//! Writes the lines of the log and of the audit log about connections with peers of tunnels.
+//!
+//! The audit log has each tunnel with who has proved what, each replacement of keys, each end with
+//! its reason, and each failure with the side that has to act. The log has what an operator acts
+//! on.
+
+use tacit_core::policy::{IkeCredentials, TunnelPacket};
+use tacit_core::refusal::RunLabel;
+use tacit_ipsec::ChildSa;
+use tacit_ipsec::ike::{IkeFailure, IkeIdentity, IkeProposal};
+
+use super::connection::PeerConnection;
+use super::words::{auth_word, cipher_words, proposal_words, selector_words};
+use crate::log::{AuditOutcome, Event, EventCause, Log};
+
+/// Both sides have proved who they are.
+pub(super) fn established(
+    log: &Log,
+    one: &PeerConnection,
+    identity: &IkeIdentity,
+    proposal: IkeProposal,
+) {
+    let event = about(Event::new("ike-established"), one)
+        .field("identity", identity)
+        .field("local-identity", &one.peer.local_id)
+        .field("auth", auth_word(&one.peer.credentials))
+        .field("proposal", &proposal_words(proposal));
+    let event = match &one.peer.credentials {
+        IkeCredentials::SharedKey { .. } => event,
+        IkeCredentials::Certificates { identity, trust } => {
+            event.field("certificate", identity).field("trust", trust)
+        }
+    };
+    log.info(event.clone());
+    log.audit(AuditOutcome::Allowed, event);
+}
+
+/// The IKE SA has new keys.
+pub(super) fn rekeyed(log: &Log, one: &PeerConnection) {
+    log.audit(AuditOutcome::Allowed, about(Event::new("ike-rekeyed"), one));
+}
+
+/// There is a tunnel, or new keys for it. `before` is how many child SAs there were before.
+pub(super) fn installed(log: &Log, one: &PeerConnection, child: &ChildSa, before: u64) {
+    let event = match before {
+        0 => Event::new("tunnel-established"),
+        _ => Event::new("tunnel-rekeyed"),
+    };
+    let words = |list: &[_]| list.iter().map(selector_words).collect::<Vec<_>>();
+    let inner: Vec<String> = one.inner.iter().map(ToString::to_string).collect();
+    let event = about(event, one)
+        .field("proposal", &cipher_words(child.cipher))
+        .field("spi-in", &format_args!("{:08x}", child.inbound.spi.number()))
+        .field("spi-out", &format_args!("{:08x}", child.outbound.spi.number()))
+        .names("inner", &inner)
+        .names("local", &words(&child.local))
+        .names("remote", &words(&child.remote));
+    log.audit(AuditOutcome::Allowed, event);
+}
+
+/// The connection has ended without a failure.
+pub(super) fn closed(log: &Log, one: &PeerConnection) {
+    let reason = match one.is_closing {
+        true => "the run has ended, the policy has changed, or the agent ends",
+        false => "the peer has ended it",
+    };
+    let event = about(Event::new("ike-closed"), one).field("reason", reason);
+    log.info(event.clone());
+    log.audit(AuditOutcome::Allowed, event);
+}
+
+/// The connection, an attempt or a part of it has failed.
+pub(super) fn failed(log: &Log, one: &PeerConnection, failure: &IkeFailure) {
+    log.audit(AuditOutcome::Failed, failure_event(one, failure));
+}
+
+/// A failure of a kind that was not logged since the connection was last established.
+pub(super) fn failed_first(log: &Log, one: &PeerConnection, failure: &IkeFailure) {
+    log.warn(failure_event(one, failure));
+}
+
+fn failure_event(one: &PeerConnection, failure: &IkeFailure) -> Event {
+    about(Event::new("ike-failed"), one)
+        .field("kind", failure.kind)
+        .field("side", failure.side.word())
+        .field("error", failure)
+}
+
+/// A packet needs the tunnel, which there is not.
+pub(super) fn dropped(log: &Log, one: &PeerConnection, packet: &TunnelPacket) {
+    if !log.has_audit() {
+        return;
+    }
+    let event = about(Event::new("tunnel-packet-dropped"), one)
+        .field("protocol", packet.protocol.word())
+        .field("local", &packet.local)
+        .field("remote", &packet.remote);
+    let event = match one.failure() {
+        Some(failure) => event.field("error", failure),
+        None => event,
+    };
+    log.audit(AuditOutcome::Failed, event);
+}
+
+fn about(event: Event, one: &PeerConnection) -> Event {
+    let run = RunLabel { id: one.pair.run, name: one.run_name.clone() };
+    let event = event.field("run", &one.run_name).field("ike", &one.pair.ike);
+    event.field("peer", &one.remote).caused_by(EventCause::Run(run))
+}

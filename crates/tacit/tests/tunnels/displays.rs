@@ -1,0 +1,131 @@
+//! Tests the displays and the audit log of tunnels.
+
+use serde_json::Value;
+
+use crate::fits::assert_fits;
+use crate::{Scenario, WEB};
+
+/// An agent with an audit log, and a program that has reached the server and waits.
+const AUDITED: &str = "
+    sed -i 's/^inner.*/&\\nlifetime-bytes = \"100GiB\"\\nlifetime-packets = 1000000/' \\
+        private/run.toml
+    ordinary exec ./tacit agent --policy private/run.toml --control scratch/control \\
+        --enrol scratch/enrol --audit scratch/audit 2>agent.log & background+=($!)
+    until_true [ -e scratch/enrol ]
+    waiting() {
+        enrolled bash -c 'curl -sS -m 20 http://10.2.0.1/; touch scratch/up
+            while [ ! -e scratch/end ]; do sleep 0.1; done' >/dev/null & program=$!
+        until_true [ -e scratch/up ]
+    }
+    ended() { touch scratch/end; wait $program; }
+    has() { grep -q \"$1\" scratch/audit; }
+";
+
+fn scenario(steps: &str) -> String {
+    let steps = format!("{AUDITED}\n{steps}");
+    Scenario { rules: WEB, inner: "\"10.1.0.1\"", steps: &steps }.output()
+}
+
+#[test]
+fn displays_have_every_fact_of_a_tunnel() {
+    let text = scenario(
+        "waiting
+        control show ike --json | tr -d '\\n'; echo
+        control show sa --json | tr -d '\\n'; echo
+        control show ike --wide; control show sa --wide; control show sa; control show ike
+        ended",
+    );
+    let mut lines = text.lines();
+    let [ike, sa] = [(); 2].map(|()| lines.next().unwrap());
+    assert_fits("show-ike", ike);
+    assert_fits("show-sa", sa);
+    let [ike, sa]: [Value; 2] = [ike, sa].map(|line| serde_json::from_str(line).unwrap());
+    let one = &ike["connections"][0];
+    assert_eq!((&one["role"], &one["behind-nat"]), (&"initiator".into(), &false.into()));
+    assert_eq!(one["local-identity"], "branch.example");
+    assert_eq!(one["expected-identity"], "gw.example");
+    assert_eq!(one["auth"]["method"], "shared-key");
+    assert_eq!(one["outer-local"], "10.99.0.1:4500");
+    assert_eq!(one["messages"]["fragmentation"], true);
+    assert_eq!(one["messages"]["next-request"], 2, "IKE_SA_INIT and IKE_AUTH");
+    assert_eq!(one["spis"].as_array().unwrap().len(), 2);
+    let hours = 3600..=4 * 3600;
+    for limit in ["rekey-in-s", "expires-in-s"] {
+        assert!(hours.contains(&one["lifetime"][limit].as_i64().unwrap()), "{text}");
+    }
+    let one = &sa["tunnels"][0];
+    assert_eq!(one["proposal"], "aes256gcm16");
+    assert_eq!(one["local"], serde_json::json!(["10.1.0.1"]));
+    assert_eq!(one["remote"], serde_json::json!(["10.2.0.0/24", "fd00:2::/64"]));
+    assert_eq!((&one["is-sending"], &one["is-ending"]), (&true.into(), &false.into()));
+    assert_eq!((&one["replay-window"], &one["rekeyed"]), (&8192.into(), &0.into()));
+    let most = ["inbound", "outbound"].map(|way| one[way]["packets"].as_i64().unwrap());
+    let [soft, hard] = ["soft", "hard"].map(|limit| one[limit]["packets"].as_i64().unwrap());
+    let used = *most.iter().max().unwrap();
+    assert_eq!((soft, hard), (900_000 - used, 1_000_000 - used), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for fact in [
+        "local identity branch.example",
+        "NAT ",
+        "sequence numbers 32 bits",
+        "remote selectors 10.2.0.0/24,fd00:2::/64",
+        "local 10.99.0.1:4500",
+        "bash branch sending ",
+    ] {
+        assert!(words.contains(fact), "{fact}: {text}");
+    }
+    let is_narrow = |line: &str| line.len() <= 120;
+    let tables: Vec<&str> = text.lines().filter(|line| line.contains("branch  10.99")).collect();
+    assert!(!tables.is_empty() && tables.into_iter().all(is_narrow), "{text}");
+}
+
+#[test]
+fn the_audit_log_has_tunnels_new_keys_and_ends() {
+    let text = scenario(
+        "waiting
+        swan --rekey --child net >rekey 2>&1 || fail rekey
+        until_true has tunnel-rekeyed
+        swan --rekey --ike tacit >rekey 2>&1 || fail rekey
+        until_true has ike-rekeyed
+        ended
+        until_true has ike-closed
+        cat scratch/audit",
+    );
+    let line = |event: &str| {
+        let found = text.lines().find(|line| line.contains(event));
+        found.unwrap_or_else(|| panic!("{event}: {text}")).to_owned()
+    };
+    let established = line("ike-established");
+    for fact in [
+        "gw.example",
+        "branch.example",
+        "shared-key",
+        "aes256gcm16-prfsha384-x25519",
+        "10.99.0.2:4500",
+    ] {
+        assert!(established.contains(fact), "{fact}: {established}");
+    }
+    let tunnel = line("tunnel-established");
+    for fact in ["aes256gcm16", "10.1.0.1", "10.2.0.0/24"] {
+        assert!(tunnel.contains(fact), "{fact}: {tunnel}");
+    }
+    assert!(line("ike-closed").contains("the run has ended"), "{text}");
+    assert!(!text.contains("a shared key of both sides"), "{text}");
+}
+
+#[test]
+fn the_audit_log_has_failures_and_dropped_packets() {
+    let text = scenario(
+        "echo 'another key' >private/psk
+        control reload >/dev/null || fail reload
+        enrolled curl -sS -m 4 http://10.2.0.1/ >/dev/null
+        cat scratch/audit",
+    );
+    let has = |parts: &[&str]| {
+        let fits = |line: &str| parts.iter().all(|part| line.contains(part));
+        assert!(text.lines().any(fits), "{parts:?}: {text}");
+    };
+    has(&["ike-failed", "AUTHENTICATION_FAILED", "both", "compare the identities"]);
+    has(&["tunnel-packet-dropped", "10.2.0.1:80", "tcp"]);
+    assert!(!text.contains("another key"), "{text}");
+}
