@@ -1,5 +1,5 @@
-//! Measures how long an agent takes to capture a host with policies of several sizes. An agent
-//! captures a host to apply one policy to all programs of the host (`tacit agent --host`).
+//! Measures how long `tacit agent --host` takes to install policies of several sizes. With
+//! `--host`, one policy applies to all programs of the host.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Writes the policies for `bench host`: one for the measured host, one for the agent with a
-//! forwarding rule on that host, and one for the agent on the second machine.
+//! Writes the policies of the three agents of `bench host`. Two agents run on the measured host,
+//! one of them with a forwarding rule. The third runs on the second machine.
 
 use super::addresses::{FAR_AGENT, FORWARD, SERVER};
 use crate::certs::SERVER_NAME;

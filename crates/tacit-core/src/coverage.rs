@@ -1,12 +1,12 @@
-//! Counts the flows of a host by kind of protection, for `tacit show coverage`. An agent that
-//! captures the traffic of the whole host uses this module.
+//! Counts the flows of a host by kind of protection, for `tacit show coverage`. An agent uses this
+//! module when it captures the traffic of the whole host.
 //!
-//! The caller lists the open sockets at intervals. One entry counts all sockets with the same
-//! sender, destination and protection. A socket counts once, even if several lists contain it.
+//! The caller lists the open sockets at intervals. Sockets with the same sender, destination and
+//! protection share one entry of the table. A socket that is open in several lists is counted once.
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
-//! a new entry replaces the entry whose flows were open least recently. The totals still include
-//! the removed flows.
+//! a new entry replaces the entry that had no open socket for the longest time. The totals still
+//! include removed entries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Captures the traffic of the host itself: installs routing rules and packet rules that send it to
-//! the agent's sockets. Creates these sockets.
+//! Captures the traffic of the host itself. Installs routing rules and packet rules that send this
+//! traffic to the agent, and creates the agent's sockets.
 //!
 //! ```text
 //! HostCapture::open(marks)   opens the netlink sockets in the current network namespace

@@ -1,5 +1,6 @@
-//! Runs a child process in place of this process, as seen by the shell. This process forwards
-//! signals to the child, stops when the child stops, and ends with the child's exit status.
+//! Runs a child process so that the shell sees no difference from running it directly. This process
+//! forwards signals to the child, stops when the child stops, and ends with the child's exit
+//! status.
 //!
 //! This process must have only one thread when it calls this module, because later threads inherit
 //! the signal mask that is set here.

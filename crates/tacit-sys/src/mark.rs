@@ -1,6 +1,5 @@
-//! Sets the packet mark (`SO_MARK`) on the agent's own sockets. By this mark the packet rules of a
-//! captured host recognise and accept the agent's own packets. On a captured host, the policy
-//! applies to all programs (`tacit agent --host`).
+//! Sets the packet mark (`SO_MARK`) on the agent's own sockets. With `tacit agent --host`, packet
+//! rules recognise the agent's own packets by this mark, and accept them.
 //!
 //! The mark is a global variable of the process, so that no code that opens a socket can omit it.
 

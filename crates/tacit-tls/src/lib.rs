@@ -48,11 +48,10 @@
 //! }
 //! ```
 //!
-//! Each module uses only the modules before it in this list: [`facts`], [`files`], [`fault`],
-//! [`subject`], [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by
-//! callback), [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`,
-//! [`dry_run`], [`tunnel_auth`], [`recheck`], `session`, `machine`, `handshake`, `settings_pair`,
-//! [`measure`].
+//! Modules in layers; each uses only earlier ones: [`facts`], [`files`], [`fault`], [`subject`],
+//! [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by callback),
+//! [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
+//! [`tunnel_auth`], [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;

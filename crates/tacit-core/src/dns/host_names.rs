@@ -1,6 +1,5 @@
-//! Records for each address the names that programs of a captured host have resolved to it. On a
-//! captured host, the policy applies to all programs (`tacit agent --host`). A flow to the address
-//! matches rules with one of these names.
+//! Records which names programs have resolved to each address, for `tacit agent --host`. A flow to
+//! an address matches the rules with one of its names.
 //!
 //! Names that no rule matches are not recorded. An entry is removed a day after its answer has
 //! expired. By then no DNS cache of the host has the answer.

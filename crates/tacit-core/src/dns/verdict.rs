@@ -15,8 +15,8 @@
 //! resolve names without rules, because the policy may permit flows that no rule matches
 //! ([`open_verdict`]).
 //!
-//! tacit learns names only from answers to A and AAAA queries. The owner of an address could put
-//! any name into a PTR answer.
+//! tacit learns names only from answers to A and AAAA queries. It does not trust names in PTR
+//! answers, because the owner of an address can put any name there.
 
 use super::message::INTERNET;
 use super::question::{DnsQuestion, ResponseCode};

@@ -1,7 +1,6 @@
-//! Warns about rules that would cut a captured host off from the network. Examples are rules that
-//! capture or deny DNS queries, the operator's SSH session or the agent's own sockets. Also warns
-//! about packet marks that other software uses. On a captured host, the policy applies to all
-//! programs (`tacit agent --host`).
+//! Warns about rules of `tacit agent --host` that would cut the host off from the network. Examples
+//! are rules that capture or deny DNS queries, the operator's SSH session or the agent's own
+//! sockets. Also warns about packet marks that other software uses.
 //!
 //! The caller describes the host. This module does not know which program or user opens a flow. So
 //! for rules with programs or users, it warns only if the action is `deny`.

@@ -1,9 +1,9 @@
 //! Computes how work is divided between engines (threads on reserved CPUs) and other CPUs. Also
 //! computes how the total CPU time changes if one part changes.
 //!
-//! The model is that of mainframe reports about CPUs for special work (assist processors). Such a
-//! report has two values: the work that ran on an assist processor, and the work that could have
-//! run there but ran on another CPU. The tests use published measurements.
+//! Mainframes with CPUs for special work report the same two values: the work that ran on such a
+//! CPU, and the work that could have run there but ran on another CPU. The tests use published
+//! measurements of mainframes.
 
 /// The CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]

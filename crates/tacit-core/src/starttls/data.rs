@@ -1,5 +1,5 @@
-//! Defines the type with which an FTP exchange requests a data connection. The code that performs
-//! the exchange's I/O opens the connection.
+//! Defines the request of an FTP exchange for a data connection. The caller of the exchange opens
+//! the connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Defines the data that all steps of the conversion of AT-TLS rules use: the map file, the options
-//! and the findings (errors and changes to report).
+//! Defines the data for the conversion of AT-TLS rules: the map file, the options, and the errors
+//! and changes to report. All steps of the conversion use it.
 
 use super::map::Map;
 use super::names::Names;

@@ -1,12 +1,12 @@
-//! Replaces a socket of another process while the process waits in `connect`. The new socket
-//! belongs to another network namespace.
+//! Replaces a socket of a program while the program waits in `connect`. So the program can get a
+//! socket from another network namespace.
 //!
 //! ```text
-//!   program ── connect ──> kernel ── notification ──> supervisor
-//!                                     Caller           the process of the descriptor, and others
-//!                                     SocketOptions    what the program has set on it
-//!                                     NotifyListener   puts the other socket under its number
-//!                                     Registration     moves its epoll entries
+//!   program ── connect ──> kernel ── notification ──> helper process:
+//!                            Caller          reads the program's descriptors, memory and signals
+//!                            SocketOptions   copies the options of the socket
+//!                            NotifyListener  puts the other socket under the same number
+//!                            Registration    moves the epoll entries of the socket
 //! ```
 //!
 //! While the process waits, its ID cannot belong to another process. So after each read from the

@@ -1,4 +1,5 @@
-//! Classifies the sockets for which programs call `connect`, and connects sockets.
+//! Reads the type, state and namespace of a socket for which a program calls `connect`. Also
+//! connects sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};

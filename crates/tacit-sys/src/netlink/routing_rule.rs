@@ -1,6 +1,5 @@
-//! Installs the routing rules of a captured host: packets with a certain mark are routed to `lo`,
-//! where the agent receives them. On a captured host, the policy applies to all programs (`tacit
-//! agent --host`).
+//! Installs the routing rules for `tacit agent --host`: packets with a certain mark are routed to
+//! `lo`, where the agent receives them.
 //!
 //! ```text
 //! ip rule add priority 1 fwmark BIT/BIT lookup 31425

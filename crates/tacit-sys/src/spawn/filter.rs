@@ -4,8 +4,8 @@
 //! ```text
 //! socket, socketpair    UNIX, INET, INET6, NETLINK: allowed; other families: EAFNOSUPPORT
 //! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
-//! io_uring_*            ENOSYS: its operations create sockets without a system call; the program
-//!                       may have a ring from outside
+//! io_uring_*            ENOSYS: a ring can create sockets without a system call, also a ring that
+//!                       the program has inherited
 //! connect, listen,      allowed, or the listener decides ([`ConnectCalls`])
 //! send with MSG_FASTOPEN
 //! all other calls       allowed

@@ -1,8 +1,7 @@
-//! Verifies that a certificate chain leads to a trusted CA (an anchor). The TLS library does most
-//! of the work.
+//! Verifies that a certificate chain leads to a trusted CA (an anchor).
 //!
-//! The library checks signatures, validity, basic constraints, name constraints, extended key usage
-//! and revocation. This module also checks keyUsage (RFC 5280 sections 6.1 and 4.2.1.3), and
+//! The TLS library checks signatures, validity, basic constraints, name constraints, extended key
+//! usage and revocation. This module also checks keyUsage (RFC 5280 sections 6.1 and 4.2.1.3), and
 //! whether the anchor has expired. If the trust pins certificates, it first checks that the peer's
 //! certificate is [pinned](super::pinned).
 

@@ -1,5 +1,5 @@
-//! Stores the private keys in the signer, a separate process. Reads keys from files, and signs
-//! messages of TLS and IKE handshakes with them, but nothing else.
+//! Holds the private keys of the agent in a separate process, the signer. Reads the keys from
+//! files, and signs only messages of TLS and IKE handshakes with them.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,6 +1,5 @@
-//! Lists the sockets of a captured host at intervals, and counts their flows by kind of protection,
-//! such as TLS or clear. On a captured host, the policy applies to all programs (`tacit agent
-//! --host`).
+//! Lists the sockets of the host at intervals, and counts their flows by kind of protection, such
+//! as TLS or clear. Used by `tacit agent --host`, which captures all programs of the host.
 //!
 //! ```text
 //!   helper: sockets and their owners ─┐

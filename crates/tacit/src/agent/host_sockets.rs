@@ -1,5 +1,5 @@
-//! Requests the agent's sockets for a captured host from the helper, the process that installs the
-//! packet rules. On a captured host, the policy applies to all programs (`tacit agent --host`).
+//! Requests the agent's sockets for `tacit agent --host` from the helper, the process that installs
+//! the packet rules.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

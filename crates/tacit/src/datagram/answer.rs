@@ -1,5 +1,5 @@
-//! Relays answers to a UDP flow that come from another address or port than that of the
-//! destination.
+//! Relays datagrams to a program that do not come from the destination of its UDP flow. For
+//! example, a TFTP server answers from another port.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,10 +1,9 @@
-//! Handles the DNS queries of a captured host: decides which queries the agent answers, and records
-//! the names and addresses in the answers. On a captured host, the policy applies to all programs
-//! (`tacit agent --host`).
+//! Decides which DNS queries the agent answers for `tacit agent --host`. Records the names and
+//! addresses in the answers.
 //!
 //! Each query is sent to the resolver that the program selected, and programs get the true
-//! addresses. If rules match the name, the program gets the answer after the kernel has captured
-//! its addresses.
+//! addresses. If a rule matches the name, the kernel captures the addresses before the program gets
+//! the answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

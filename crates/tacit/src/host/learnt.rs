@@ -1,6 +1,5 @@
-//! Stores the names and captured addresses that the helper process of a captured host has written
-//! to the kernel. If another program removes them, the helper writes them again. On a captured
-//! host, the policy applies to all programs (`tacit agent --host`).
+//! Stores the names and captured addresses that the helper of `tacit agent --host` has written to
+//! the kernel. If another program removes them, the helper writes them again.
 //!
 //! Limits: [`NAMED_ADDRESSES_MAX`] addresses, [`NAMES_MAX`] names.
 

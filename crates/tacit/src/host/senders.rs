@@ -1,6 +1,5 @@
-//! Finds the numbers of the users, groups and control groups in the rules of a captured host.
-//! Packet rules identify the sender of a packet by these numbers. On a captured host, the policy
-//! applies to all programs (`tacit agent --host`).
+//! Finds the numbers of the users, groups and control groups in the rules for `tacit agent --host`.
+//! Packet rules identify the sender of a packet by these numbers.
 
 use std::io;
 

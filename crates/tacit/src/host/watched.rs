@@ -1,6 +1,5 @@
-//! Checks at intervals whether the packet rules and routing rules of a captured host still exist,
-//! and installs missing rules again. On a captured host, the policy applies to all programs (`tacit
-//! agent --host`).
+//! Checks at intervals whether the packet rules and routing rules of `tacit agent --host` still
+//! exist. Installs missing rules again.
 
 use std::io;
 use std::time::{Duration, Instant};

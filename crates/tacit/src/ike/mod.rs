@@ -1,4 +1,4 @@
-//! Creates the IPsec tunnels of programs under `tacit run`: runs the IKE connections, and passes
+//! Creates the IPsec tunnels of programs under `tacit run`. Runs the IKE connections, and passes
 //! their keys to the packet worker (the thread that encrypts packets).
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A run has one connection with each peer in its rules. The connection begins with the first
-//! packet of a program, or with the run if the peer assigns the address. After each failure, the
-//! next attempt is delayed longer.
+//! packet of a program. If the peer assigns the address of the run, it begins with the run. After
+//! each failure, the next attempt is delayed longer.
 //!
 //! Packets without a tunnel never leave in clear: the worker holds or drops them.
 //!

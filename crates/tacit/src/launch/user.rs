@@ -1,8 +1,7 @@
 //! Selects the user of a run: with `sudo tacit run`, the user who called `sudo`.
 //!
-//! The namespaces protect less against root than against other users, because root gets no user
-//! namespace. A user who calls `sudo` out of habit should not lose this protection; `--as-root`
-//! keeps root.
+//! A program of root gets no user namespace, so it is less confined than a program of another user.
+//! A user who calls `sudo` out of habit should not lose this protection. `--as-root` keeps root.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Implements the ledger: the record of the agent's CPU time by rule, component (such as
-//! handshake), and kind of CPU (general, or reserved for engines).
+//! Implements the ledger: the record of the agent's CPU time by rule, component and kind of CPU. A
+//! component is a kind of work, such as the handshake. A CPU is general or reserved for engines.
 //!
 //! ```text
 //!   each thread: meter ──(a window)──> account of a rule ──> costs: displays, metrics, projections

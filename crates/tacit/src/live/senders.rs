@@ -1,5 +1,4 @@
-//! Checks that the users, groups and control groups in the rules of a captured host exist. On a
-//! captured host, the policy applies to all programs (`tacit agent --host`).
+//! Checks that the users, groups and control groups in the rules for `tacit agent --host` exist.
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, Rule, RuleForm};

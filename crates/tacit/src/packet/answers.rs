@@ -1,9 +1,9 @@
 //! Defines [`SentDatagrams`]: records to which UDP ports programs have sent datagrams through a
-//! tunnel, so that a peer can only answer.
+//! tunnel. The peer may answer these datagrams, but not start a flow itself.
 //!
-//! For TCP, the flags of a packet show which end opens a connection; a UDP datagram does not show
-//! this. So if a rule is for outbound flows, the worker stores each pair of sockets for
-//! [`ANSWER_SECONDS_MAX`] after its last datagram.
+//! A TCP packet shows by its flags whether it opens a connection. A UDP datagram does not. So if a
+//! rule is for outbound flows, the worker remembers each pair of sockets for [`ANSWER_SECONDS_MAX`]
+//! after the program's last datagram.
 //!
 //! Limits: [`PAIRS_MAX`]; answers for further pairs are dropped.
 

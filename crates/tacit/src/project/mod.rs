@@ -1,5 +1,5 @@
-//! `tacit project`: estimates the CPU time of the measured traffic with other settings, such as
-//! more engines, another cipher suite, a rule without TLS, or more traffic.
+//! `tacit project`: estimates the CPU time of the measured traffic with other settings. Examples
+//! are more engines, another cipher suite, a rule without TLS, or more traffic.
 //!
 //! ```text
 //!   interval.rs: costs from files or a running agent ─────┐

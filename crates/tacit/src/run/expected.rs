@@ -1,5 +1,5 @@
-//! Captures connections that another connection has announced, such as FTP data connections. The
-//! programs run under `tacit run`.
+//! Captures connections that another connection of a run has announced, such as FTP data
+//! connections. A run is a program under `tacit run`.
 //!
 //! The address of such a connection is captured only while a task waits for the connection, even if
 //! no rule matches it. The accepted connection is passed to this task.

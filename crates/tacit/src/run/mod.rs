@@ -1,5 +1,5 @@
-//! Holds the agent's data about one run (a program under `tacit run`): its user, the DNS names of
-//! addresses, its counters, and the channel to its helper process.
+//! Holds the agent's data about one run (a program under `tacit run`). Examples are its user, its
+//! counters, the DNS names of addresses, and the channel to its helper process.
 
 pub mod capture;
 pub mod channel;

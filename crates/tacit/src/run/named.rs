@@ -1,6 +1,6 @@
-//! Computes which addresses the kernel of a captured host must capture because of their names. The
-//! result is a set of pairs of address and port group (see `tacit_core::policy::capture`). On a
-//! captured host, the policy applies to all programs (`tacit agent --host`).
+//! Computes which addresses the kernel must capture because of their names, for `tacit agent
+//! --host`. The result is a set of pairs of address and port group (see
+//! `tacit_core::policy::capture`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

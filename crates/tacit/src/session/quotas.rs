@@ -1,7 +1,7 @@
-//! Limits the number of open connections of each source, each rule and each run (a program under
-//! `tacit run`), if the policy sets such limits.
+//! Limits the number of open connections of each source, each rule and each run. A run is a program
+//! under `tacit run`.
 //!
-//! A reload does not change these limits.
+//! There is no limit unless the policy sets one. A reload does not change these limits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

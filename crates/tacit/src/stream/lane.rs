@@ -1,5 +1,5 @@
-//! Holds the data of the code that serves TCP and UNIX connections (the stream lane): one part for
-//! each worker thread, and one that all threads share.
+//! Holds the data of the stream lane, the code that serves TCP and UNIX connections. Some data
+//! belongs to one worker thread; all threads share the rest.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! rules        a  b   |  c           |  d  e        |
-//! senders      all    |  user ann    |  all         |  unmatched
+//! senders      all    |  user ann    |  all         |  no rule matches
 //! ```
 //!
 //! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be

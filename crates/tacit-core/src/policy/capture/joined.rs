@@ -1,9 +1,9 @@
-//! Computes how the kernel handles flows in a network namespace that another program has created
-//! and tacit has joined.
+//! Computes how the kernel handles flows in a joined network namespace. tacit has joined it;
+//! another program has created it.
 //!
-//! The result is like that for `tacit agent --host`, but the kernel does not compare senders. In a
-//! user namespace, users and groups have other numbers. So the agent decides flows for rules that
-//! select control groups, groups or programs. Rules for other runs and users are omitted.
+//! The kernel sends the flows of rules with programs, groups or control groups to the agent, which
+//! decides. The kernel does not compare users and groups here, because they may have other numbers
+//! in the namespace than on the host. Rules for other runs or other users are omitted.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, inbound, limited, outbound, verdict,

@@ -1,9 +1,10 @@
 //! Computes the destinations that the kernel captures (sends to the agent) in the network namespace
 //! of `tacit run`.
 //!
-//! A destination is captured if a flow to it can match a rule other than `deny`. It is not captured
-//! if an earlier rule denies it or sends it into an IPsec tunnel, and this rule selects only by
-//! address and port. The kernel rejects all other traffic at once, with an ICMP error.
+//! A destination is captured if a flow to it can match a rule other than `deny`. The rules are
+//! evaluated in order. So a destination is not captured if an earlier rule decides all its flows by
+//! address and port: it denies them, or sends them into an IPsec tunnel. The kernel rejects all
+//! other traffic at once, with an ICMP error.
 //!
 //! The kernel's sets need ranges that do not overlap; [`captured`] splits and merges ranges
 //! (`sweep`). When a rule or a name changes, the whole result is computed again.

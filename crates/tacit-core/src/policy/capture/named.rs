@@ -1,6 +1,5 @@
-//! Prepares rules with names for the kernel of a captured host. The kernel knows addresses but no
-//! names. So the agent sends it the addresses of the names in rules. On a captured host, the policy
-//! applies to all programs (`tacit agent --host`).
+//! Prepares rules with names for the kernel of a captured host (`tacit agent --host`). The kernel
+//! knows addresses but no names. So the agent sends it the addresses of the names in rules.
 //!
 //! The ports are divided into *parts*: the same rules apply to all ports of a part. The kernel has
 //! a map from ports to parts, and a set of pairs of address and part. A pair is in the set if a

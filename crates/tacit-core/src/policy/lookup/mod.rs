@@ -1,9 +1,9 @@
 //! Finds the rule for a flow, at a cost that does not grow with the number of rules.
 //!
-//! The *shape* of a rule is the number of bits that it compares of the local address and port, and
-//! of the remote address and port. Most policies have few different shapes. The index has one hash
-//! table for each shape, and a look-up searches each table once. This algorithm is called tuple
-//! space search; Open vSwitch uses it too.
+//! The *shape* of a rule states how many bits the rule compares of each address and port. The
+//! addresses and ports are those of both ends of the flow. Most policies have few different shapes.
+//! The index has one hash table for each shape, and a look-up searches each table once. This
+//! algorithm is called tuple space search; Open vSwitch uses it too.
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)

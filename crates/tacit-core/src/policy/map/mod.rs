@@ -9,8 +9,12 @@
 //!
 //! The most specific entry that matches decides; the order in the file does not matter. To compare
 //! two entries, their conditions are compared in the order `uri`, `dns`, `email`, `ip`, `subject`,
-//! `issuer`, `address`. At the first difference, the more specific entry is the one that has the
-//! condition, or more values, or more values without a wildcard, or more characters, in this order.
+//! `issuer`, `address`. At the first difference, the more specific entry is the first of these:
+//!
+//! * the entry that has the condition, if the other does not;
+//! * the entry with more values in the condition;
+//! * the entry with more values without a `*`;
+//! * the entry with more characters, or more bits of a network.
 //!
 //! If two equally specific entries match and have different outcomes, the client gets no name. The
 //! parser rejects such a conflict if it can detect it.

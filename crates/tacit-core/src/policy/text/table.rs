@@ -3,8 +3,8 @@
 //! When a table is opened, unknown keys are reported. The caller then reads the known keys. An
 //! error in a value is reported at its position, and the caller gets `None`.
 //!
-//! An unknown key causes no further errors. If it resembles a missing key, its value is read as the
-//! value of the missing key. Otherwise no key of the table is reported as missing.
+//! An unknown key causes no further errors. If it resembles a known key that is missing, it is read
+//! as that key. Otherwise no missing key is reported.
 
 use toml::de::{DeTable, DeValue};
 

@@ -1,9 +1,9 @@
 //! Runs the exchange `IKE_SA_INIT`, the key exchange, in both roles (RFC 7296 section 1.2).
 //!
-//! Anyone who sees the first request can forge its answer. So the attempt does not end if an answer
-//! cannot be used: the initiator records the reason, and waits for another answer (RFC 7296 section
-//! 2.21.1). The initiator changes its request at most [`CHANGES_MAX`] times because of cookies and
-//! groups.
+//! Anyone who sees the first request can forge its answer. So an invalid answer does not end the
+//! attempt: the initiator records the reason, and waits for another answer (RFC 7296 section
+//! 2.21.1). The peer may demand a cookie or another group. Then the initiator changes its request,
+//! at most [`CHANGES_MAX`] times.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
-//! Encodes the conditions by which packet rules of a captured host recognise flows without
-//! connection tracking. They compare header fields, and look up sets of flows. On a captured host,
-//! the policy applies to all programs (`tacit agent --host`).
+//! Encodes the conditions by which packet rules recognise flows without connection tracking, for
+//! `tacit agent --host`. They compare header fields, and look up sets of flows.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Encodes the conditions of packet rules that only a captured host uses, on marks, connections and
-//! interfaces. On a captured host, the policy applies to all programs (`tacit agent --host`).
+//! Encodes the conditions of packet rules that only `tacit agent --host` uses. They compare packet
+//! marks, connections and interfaces.
 
 use std::net::IpAddr;
 use std::time::Duration;

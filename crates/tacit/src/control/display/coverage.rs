@@ -1,6 +1,5 @@
-//! Defines the content of `tacit show coverage`: the protected flows and the clear flows of a
-//! captured host, with the programs that send them. On a captured host, the policy applies to all
-//! programs (`tacit agent --host`).
+//! Defines the content of `tacit show coverage`: the protected flows and the clear flows of a host,
+//! with the programs that send them. The display exists for `tacit agent --host`.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::coverage::{

@@ -1,22 +1,21 @@
-//! Handles the `connect` calls of programs under `tacit run`. Either the program gets a socket of
-//! the agent's network (a *handed* socket), so that its bytes do not pass through the agent. Or the
-//! kernel executes the call, and the agent relays the connection.
+//! Handles the `connect` calls of programs under `tacit run`. It decides which path the bytes of a
+//! connection take:
+//!
+//! * *Handed*: the program gets a socket of the agent's network. Its bytes do not pass through the
+//!   agent.
+//! * *Relayed*: the kernel executes the call, and the agent relays the connection.
 //!
 //! ```text
-//!   connect ──> examine the socket ── no obstacle ───> question ──> agent
-//!                   │ doubt                                            answer, with a socket
+//!   connect ──> examine the socket ── replaceable ───> question ──> agent
+//!                   │ not replaceable                                  answer, with a socket
 //!                   v                                                       v
 //!               relayed: the kernel proceeds        swap: options, descriptor, epoll, connect
 //! ```
 //!
-//! A socket of the program is one of these:
-//!
-//! - *inside*: it belongs to the network namespace of the run. The kernel may execute calls on it,
-//!   because packet rules capture its traffic.
-//! - *handed*: it belongs to the agent's network, and could reach any destination. So the kernel
-//!   never executes `connect`, `listen` or a send with `MSG_FASTOPEN` on it. The agent decides
-//!   about each new connection.
-//! - Other sockets are not changed.
+//! The kernel may execute calls on a socket of the run's own network namespace, because packet
+//! rules capture its traffic. A handed socket could reach any destination. So the kernel never
+//! executes `connect`, `listen` or a send with `MSG_FASTOPEN` on it; the agent decides about each
+//! new connection. All other sockets are not changed.
 //!
 //! This code runs in the helper, the process that acts inside the run's namespaces.
 //!

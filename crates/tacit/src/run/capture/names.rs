@@ -1,6 +1,5 @@
-//! Records the names that programs of a captured host resolve, and makes the kernel capture the
-//! addresses of these names. On a captured host, the policy applies to all programs (`tacit agent
-//! --host`).
+//! Records the names that programs resolve, and makes the kernel capture the addresses of these
+//! names, for `tacit agent --host`.
 
 use std::collections::HashMap;
 use std::io;

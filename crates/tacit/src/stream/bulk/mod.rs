@@ -2,9 +2,9 @@
 //! for a short part of them.
 //!
 //! A connection that often fills its batch is *bulk*; any other connection is *brief*. If a thread
-//! has both kinds, only one bulk connection may move data between two polls of the kernel, at most
-//! [`TURN_RECORDS`]. Then the next bulk connection follows. So a short message never waits for
-//! several bulk connections.
+//! has both kinds, its bulk connections take turns. In a turn, one of them moves at most
+//! [`TURN_RECORDS`]; then the thread polls the kernel for short messages. So a short message never
+//! waits for several bulk connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,14 +1,15 @@
-//! Decides the order in which a connection is established: which socket gets TLS, what is exchanged
+//! Decides in which order a connection is established: which socket gets TLS, what is exchanged
 //! before TLS, and when the server is dialled. *Downstream* is the accepted socket, *upstream* the
 //! socket to the server.
 //!
-//! | connection | before TLS | TLS on | dial |
+//! | connection | before TLS | socket with TLS | dial |
 //! |---|---|---|---|
-//! | no TLS, or TLS that the program starts later | | | at once |
+//! | no TLS, or TLS that the program starts later | | none | at once |
 //! | TLS as a server | STARTTLS, as a server | downstream | after the handshake |
-//! | TLS as a server, or clear | the client's first byte | downstream, or none | then |
+//! | TLS as a server | the client's first byte | downstream | after the handshake |
+//! | clear, where TLS is optional | the client's first byte | none | after this byte |
 //! | TLS as a client | STARTTLS, as a client | upstream | before the handshake |
-//! | FTP data connection | the client's first bytes | either socket | before the handshake |
+//! | FTP data connection | the client's first bytes | either | before the handshake |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

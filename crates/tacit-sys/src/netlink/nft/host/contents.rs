@@ -1,6 +1,5 @@
-//! Builds the messages that create the maps, sets, chains and rules in the nftables table of a
-//! captured host. A part is created before other parts refer to it. On a captured host, the policy
-//! applies to all programs (`tacit agent --host`).
+//! Builds the messages that create the nftables table for `tacit agent --host`: its maps, sets,
+//! chains and rules. A part is created before other parts refer to it.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, section_chain};

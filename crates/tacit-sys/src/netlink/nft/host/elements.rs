@@ -1,5 +1,5 @@
-//! Builds the messages that add elements to the maps and sets in the nftables table of a captured
-//! host. On a captured host, the policy applies to all programs (`tacit agent --host`).
+//! Builds the messages that add elements to the maps and sets in the nftables table for `tacit
+//! agent --host`.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, write_accept, write_goto};

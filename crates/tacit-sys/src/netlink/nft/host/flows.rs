@@ -1,6 +1,5 @@
-//! Defines the nftables sets in which the packet rules of a captured host store flows. When the
-//! table is replaced, the flows are copied to the new table. On a captured host, the policy applies
-//! to all programs (`tacit agent --host`).
+//! Defines the nftables sets in which packet rules store flows, for `tacit agent --host`. When the
+//! table is replaced, the flows are copied to the new table.
 //!
 //! ```text
 //! kept_tcp4 ... kept_udp6       flows that programs have opened and that go to the agent

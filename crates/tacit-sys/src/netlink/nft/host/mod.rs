@@ -1,6 +1,5 @@
-//! Installs the nftables table of a captured host. The table sends flows of the host's programs to
-//! the agent, and permits or refuses other flows. On a captured host, the policy applies to all
-//! programs (`tacit agent --host`).
+//! Installs the nftables table for `tacit agent --host`, which captures the traffic of all programs
+//! of a host. The table sends their flows to the agent, or permits or refuses them.
 //!
 //! ```text
 //! table inet tacit                    flags owner, persist if the kernel supports them

@@ -1,5 +1,4 @@
-//! Defines the names of the maps, sets and chains in the nftables table of a captured host. On a
-//! captured host, the policy applies to all programs (`tacit agent --host`).
+//! Defines the names of the maps, sets and chains in the nftables table for `tacit agent --host`.
 
 /// The maps of destinations, by protocol and IP version.
 pub(super) const MAPS: [&str; 4] = ["tcp4", "tcp6", "udp4", "udp6"];

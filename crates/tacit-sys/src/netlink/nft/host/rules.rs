@@ -1,6 +1,5 @@
-//! Builds the packet rules of a captured host with connection tracking, in the order of evaluation.
-//! `untracked.rs` builds rules for hosts that do not need connection tracking. On a captured host,
-//! the policy applies to all programs (`tacit agent --host`).
+//! Builds the packet rules for `tacit agent --host` with connection tracking, in the order of
+//! evaluation. `untracked.rs` builds the rules for hosts that do not need connection tracking.
 //!
 //! ```text
 //! output       packets that leave: decided by sender and destination

@@ -1,7 +1,9 @@
-//! Builds the packet rules of a captured host without connection tracking, which costs time for
-//! every packet. These rules suffice if there are no rules for clients or containers, flows without
-//! a rule are permitted, and no NAT changes destinations. On a captured host, the policy applies to
-//! all programs (`tacit agent --host`).
+//! Builds the packet rules for `tacit agent --host` without connection tracking, which costs time
+//! for every packet. The agent uses these rules if all of this is true:
+//!
+//! * No rule is for clients or containers.
+//! * Flows that match no rule are permitted.
+//! * No NAT changes destinations.
 //!
 //! ```text
 //! output        most packets: their address and port are not near any rule, so they pass
