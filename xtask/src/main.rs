@@ -25,7 +25,7 @@ usage: cargo xtask COMMAND
                           (cargo-deny, deny.toml)
   samples DIR             import every configuration file of a directory: [--map FILE]
                           [--findings]
-  fuzz NAME               fuzz a parser: [--seconds N | --input FILE]; `fuzz list` lists them
+  fuzz NAME               fuzz a parser: [--seconds N | --input FILE]; `fuzz list` lists all
   fuzz replay [NAME...]   run the committed inputs; they must reach as much code as before
   fuzz cover [NAME...]    print how much code the inputs reach; --update commits new inputs
   fuzz canary             check that the fuzzer finds a known fault";

@@ -89,7 +89,11 @@ impl Tunnel {
         if let Ok(Opened::Packet(packet, place)) = self.inbound.open(&mut frame, traffic_class) {
             assert_eq!(place.len(), packet.bytes);
             let again = frame.get(place).map(IpPacket::parse);
-            assert_eq!(again, Some(Ok(packet)), "what is delivered is the packet that was checked");
+            assert_eq!(
+                again,
+                Some(Ok(packet)),
+                "the delivered packet must be the packet that was checked"
+            );
         }
     }
 
@@ -148,9 +152,11 @@ fn joined(buffer: &mut [u8], packets: &[OpenedPacket]) {
             large.extend_from_slice(&buffer[other.place.start + one.payload_at..other.place.end]);
         }
         let Ok(Offload::TcpSegments { segment_bytes }) = Offload::parse(one.vnet_header) else {
-            panic!("a large packet without its offload");
+            panic!("the header of a large packet describes no TCP segments");
         };
-        let Ok(parsed) = IpPacket::parse(&large) else { panic!("a large packet that is invalid") };
+        let Ok(parsed) = IpPacket::parse(&large) else {
+            panic!("a large packet is not a valid IP packet")
+        };
         for (again, original) in divide(&parsed, &large, segment_bytes).iter().zip(taken) {
             let mut again = again.clone();
             let mut original = before[original.place.clone()].to_vec();

@@ -104,7 +104,7 @@ impl ServerSettings {
         }
         let provider = provider(&rule.common);
         let identity_mapper = IdentityMapper::new(&rule.client_cert, map).ok_or_else(|| {
-            refused("`client-cert` uses an identity map, and the policy has no such map")
+            refused("`client-cert` uses an identity map, but the policy has no such map")
         })?;
         let client_check = client_check(&rule.client_cert, trust)?
             .map(|check| Arc::new(check.remembering(chains)));
@@ -236,7 +236,9 @@ pub(super) fn client_check(
             ClientCheck::made(trust, *absent, *invalid).map_err(refused)?
         }
         (ChainCheck::Made { .. }, None) => {
-            return Err(refused("`client-cert` requests certificates, and the rule has no trust"));
+            return Err(refused(
+                "`client-cert` requests certificates, but the rule has no `trust`",
+            ));
         }
     };
     Ok(Some(check))

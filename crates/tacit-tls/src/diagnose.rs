@@ -195,7 +195,7 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             | Why::MaximumSignatureChecksExceeded
             | Why::MaximumNameConstraintComparisonsExceeded => format!(
                 "{of} comes with too many CAs or names to check: configure the {who} to send only \
-                 the leaf and the CAs between it and the trust"
+                 the leaf and the intermediate certificates"
             ),
             _ => return None,
         },

@@ -54,7 +54,7 @@ pub fn client(
     let ClientRequirements { level, trust, map } = requirements;
     let ClientPeer { chain, address } = client;
     let identity_mapper = IdentityMapper::new(level, map)
-        .ok_or_else(|| refused("the rule uses an identity map, and the policy has no such map"))?;
+        .ok_or_else(|| refused("the rule uses an identity map, but the policy has no such map"))?;
     let Some(settings) = client_check(level, trust)? else {
         return Ok(DryRun { check: PeerCheck::NotAsked, mapped: Ok(MappedIdentity::None) });
     };
@@ -91,7 +91,7 @@ pub fn server(
     let mut names = parsed.map_err(refused)?;
     if names.is_empty() && matches!(verify, Verify::Full { .. }) {
         return Err(refused(
-            "the rule takes the server name from the program: add --name with a name",
+            "the rule verifies the server name that the program uses: give this name with --name",
         ));
     }
     if names.is_empty() {

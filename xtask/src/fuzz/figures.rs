@@ -14,10 +14,10 @@ const TOLERANCE_PERCENT: u64 = 2;
 pub(crate) const ARE_HERE: bool = cfg!(target_arch = "x86_64");
 
 const HEAD: &str = "\
-# The number of edges in tacit's own crates that the committed inputs of each fuzz target reach, as
-# libFuzzer counts them (`cov:`) on x86_64. `cargo xtask fuzz replay` fails if a target reaches over
-# 2 % fewer, which allows for differences between compilers. Other architectures are not compared.
-# Written by `cargo xtask fuzz cover --update`.
+# For each fuzz target: the number of edges in tacit's own crates that the committed inputs reach.
+# libFuzzer counted the edges (`cov:`) on x86_64. `cargo xtask fuzz replay` fails if a target
+# reaches over 2 % fewer edges. This tolerance is for differences between compilers. On other
+# architectures the numbers are not compared. Written by `cargo xtask fuzz cover --update`.
 ";
 
 /// The number for each target.

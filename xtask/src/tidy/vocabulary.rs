@@ -10,7 +10,7 @@ use super::source::Source;
 const BANNED: [(&str, &str); 35] = [
     ("anew", "again"),
     ("aloud", "remove it"),
-    ("as ever", "`as before`, or `in the same way as without tacit`"),
+    ("as ever", "write `as before`, or `in the same way as without tacit`"),
     ("believ*", "trust, verify, assume"),
     ("converse*", "exchange"),
     ("dear", "expensive"),

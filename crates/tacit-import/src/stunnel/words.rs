@@ -187,9 +187,9 @@ pub(super) const WORDS: &[Word] = &[
         "foreground",
         Outcome::Info("`tacit agent` runs in the foreground, as a systemd service does"),
     ),
-    global("iconActive", Outcome::Info("tacit has no icon")),
-    global("iconError", Outcome::Info("tacit has no icon")),
-    global("iconIdle", Outcome::Info("tacit has no icon")),
+    global("iconActive", Outcome::Info("tacit shows no icon in a taskbar")),
+    global("iconError", Outcome::Info("tacit shows no icon in a taskbar")),
+    global("iconIdle", Outcome::Info("tacit shows no icon in a taskbar")),
     global("log", Outcome::Info(LOGS)),
     global("output", Outcome::Info(LOGS)),
     global("pid", Outcome::Info("the agent writes no PID file; systemd knows its process ID")),
@@ -198,7 +198,7 @@ pub(super) const WORDS: &[Word] = &[
     global("RNDoverwrite", Outcome::Info(RANDOM)),
     info("service", "the name of the rule identifies the service in the log"),
     global("syslog", Outcome::Info(LOGS)),
-    global("taskbar", Outcome::Info("tacit has no icon")),
+    global("taskbar", Outcome::Info("tacit shows no icon in a taskbar")),
     read("accept"),
     Word {
         name: "CAengine",
@@ -233,7 +233,7 @@ pub(super) const WORDS: &[Word] = &[
     read("curves"),
     info("logId", "each connection has a number in logs and displays"),
     info("debug", LOGS),
-    info("delay", "the agent resolves host names repeatedly"),
+    info("delay", "the agent resolves the name of the target again and again"),
     Word {
         name: "engineId",
         scope: OptionScope::StunnelService,
@@ -253,7 +253,8 @@ pub(super) const WORDS: &[Word] = &[
         "ident",
         &[],
         "tacit does not query the IDENT service for the name of a user",
-        "require certificates: verifyChain = yes; or select clients by address: `remote` of a rule",
+        "require certificates: verifyChain = yes; or select clients by address with `remote` in \
+         the rule",
     ),
     read("key"),
     refused(
@@ -322,13 +323,13 @@ pub(super) const WORDS: &[Word] = &[
         "ticketKeySecret",
         &[],
         TICKETS,
-        "remove the option, and do not use the secret for another purpose",
+        "remove the option; do not use its secret for another purpose",
     ),
     changed(
         "ticketMacSecret",
         &[],
         TICKETS,
-        "remove the option, and do not use the secret for another purpose",
+        "remove the option; do not use its secret for another purpose",
     ),
     read("TIMEOUTbusy"),
     info(

@@ -81,7 +81,7 @@ impl IkeFailure {
             notify::NO_PROPOSAL_CHOSEN => (
                 FailureSide::Both,
                 "the two sides have no proposal in common; compare the algorithms, key lengths and \
-                 groups of both",
+                 groups of both sides",
             ),
             notify::AUTHENTICATION_FAILED => (
                 FailureSide::Both,
@@ -117,7 +117,7 @@ impl IkeFailure {
                 Self::new("no-randomness", FailureSide::Host, "the kernel returned no random bytes")
             }
             CryptoFailed::PublicValue => {
-                Self::protocol("the peer's public value is not in the group")
+                Self::protocol("the peer's public value is not valid in the key exchange group")
             }
             CryptoFailed::Integrity => {
                 Self::protocol("the integrity check value of a message is wrong")

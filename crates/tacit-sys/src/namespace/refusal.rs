@@ -144,9 +144,7 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
             | NamespaceStep::Sockets
     );
     let text = match (step, errno) {
-        (NamespaceStep::ParentDeath, libc::ESRCH) => {
-            "the process that started this process has ended"
-        }
+        (NamespaceStep::ParentDeath, libc::ESRCH) => "the parent process has ended",
         (NamespaceStep::Unshare, libc::ENOSPC) => return Some(limit(machine)),
         (NamespaceStep::Unshare, libc::EPERM | libc::EACCES) => return Some(forbidden(machine)),
         (NamespaceStep::Unshare, libc::EINVAL) => {
@@ -164,8 +162,8 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
         (NamespaceStep::Join, libc::EPERM) => {
-            "a process can join the namespaces only if it has one thread, and has the user and the \
-             user namespace of the process that created the namespaces"
+            "only a process with one thread can join the namespaces, and only if it runs as the \
+             user who created the namespaces, and in the same user namespace"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
@@ -202,8 +200,8 @@ fn limit(machine: &Machine) -> String {
 
 fn forbidden(machine: &Machine) -> String {
     if machine.is_powerless_root {
-        "root lacks CAP_SYS_ADMIN, as in a container or in another run of root: start tacit as an \
-         ordinary user"
+        "root lacks CAP_SYS_ADMIN, as root does in a container or under `tacit run`: start tacit \
+         as an ordinary user"
     } else if machine.user_namespaces_allowed == Some(false) {
         "unprivileged user namespaces are disabled: set kernel.unprivileged_userns_clone=1"
     } else if machine.has_own_root {

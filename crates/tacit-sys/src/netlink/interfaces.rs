@@ -186,7 +186,7 @@ fn note(refusal: &mut Option<Error>, step: Result<(), Error>) {
 fn make(route: &mut Netlink, name: &str, there: &BTreeMap<u32, Link>) -> Result<(), Error> {
     let fits = !name.is_empty() && name.len() < NAME_BYTES_MAX && !name.contains('\0');
     if !fits {
-        return Err(Error::Invalid("the name of an interface is not valid"));
+        return Err(Error::Invalid("an interface name is not valid"));
     }
     match route.run(vec![dummy(name)]) {
         Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => {

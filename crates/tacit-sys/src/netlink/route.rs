@@ -134,11 +134,11 @@ fn messages(families: Families, sources: SourceAddresses) -> Vec<NetlinkRequest>
             all.push(address_v4("adding the address 10.0.2.15 to lo", OWN_V4));
         }
         let source = sources.v4.octets();
-        all.push(route_message("routing all of IPv4 to lo", INET, RT_SCOPE_HOST, &source));
+        all.push(route_message("routing all IPv4 addresses to lo", INET, RT_SCOPE_HOST, &source));
     }
     if families.v6 {
-        let all_v6 = "routing all of IPv6 to lo";
-        let unique_local = "routing unique local IPv6 to lo";
+        let all_v6 = "routing all IPv6 addresses to lo";
+        let unique_local = "routing unique local IPv6 addresses to lo";
         if sources.v6 == OWN_V6 {
             all.push(address_v6("adding the address 100::15 to lo", OWN_V6));
         }
@@ -216,7 +216,7 @@ fn route_to(
 
 fn large_segments_message(kinds: [u16; 2]) -> NetlinkRequest {
     let mut message =
-        NetlinkRequest::new("configuring large segments on lo", RTM_NEWLINK, NLM_F_ACK);
+        NetlinkRequest::new("allowing large TCP segments on lo", RTM_NEWLINK, NLM_F_ACK);
     message = message.fixed(&interface(0));
     for kind in kinds {
         message.attribute(kind, &SEGMENT_BYTES_MAX.to_ne_bytes());

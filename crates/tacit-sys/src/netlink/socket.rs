@@ -189,7 +189,7 @@ impl Netlink {
             bytes.extend_from_slice(&message.bytes);
         }
         if bytes.len() > self.batch_bytes_max {
-            return Err(Error::Invalid("the request is too large for one send"));
+            return Err(Error::Invalid("the request is too large for one send call"));
         }
         rustix::net::send(&self.socket, &bytes, SendFlags::empty())
             .map_err(|errno| Error::Socket { call: "send", error: errno.into() })?;

@@ -61,7 +61,7 @@ fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io:
     if result == 0 {
         Ok(())
     } else {
-        Err(io::Error::other(format!("thread {result} cannot install the filter")))
+        Err(io::Error::other(format!("thread {result} cannot install the seccomp filter")))
     }
 }
 

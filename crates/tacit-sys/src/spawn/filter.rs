@@ -146,7 +146,7 @@ pub(super) fn program(answers: RefusalSource, connects: ConnectCalls) -> Vec<soc
             None => debug_assert_eq!(
                 ABIS.len(),
                 1,
-                "the filter has several ABIs, and one of them has no architecture number"
+                "a filter for several ABIs needs the architecture number of each ABI"
             ),
         }
         program.extend(body);
@@ -391,7 +391,7 @@ mod tests {
             let wanted = if [1, 8].contains(&call) { refused(libc::EAFNOSUPPORT) } else { PASS };
             assert_eq!(verdict(I386, 102, call), wanted, "socketcall {call}");
         }
-        assert_eq!(verdict(NATIVE, 102, 1), PASS, "number 102 is getuid in the native ABI");
+        assert_eq!(verdict(NATIVE, 102, 1), PASS, "system call 102 is getuid in the native ABI");
     }
 
     #[test]

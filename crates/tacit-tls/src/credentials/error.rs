@@ -135,7 +135,7 @@ impl CredentialFault {
                 .to_owned(),
             Self::TooManyPinned { max } => {
                 format!(
-                    "with this file the trust pins more than {max} certificates, which is the limit"
+                    "this file adds too many pinned certificates to the trust: the limit is {max}"
                 )
             }
             Self::BadPin { subject } => format!(
@@ -162,7 +162,9 @@ impl CredentialFault {
                 format!("convert the file with: {convert}")
             }
             Self::BadCertificate { .. } => "get the certificate again from the issuer".to_owned(),
-            Self::SeveralKeys(_) => "keep only the key of the certificate".to_owned(),
+            Self::SeveralKeys(_) => {
+                "keep only the private key that belongs to the certificate".to_owned()
+            }
             Self::KeyExposed { .. } => format!("run: chmod 600 {path}"),
             Self::KeyEncrypted => {
                 format!("decrypt the key: (umask 077; openssl pkey -in {path} -out NEW)")
@@ -181,13 +183,14 @@ impl CredentialFault {
             Self::Expired { .. } => "renew the certificate".to_owned(),
             Self::NotYetValid { .. } => "wait, or correct this host's clock".to_owned(),
             Self::NoCa { issuer, .. } => {
-                format!("set `ca` to the certificate of its issuer, {issuer}")
+                format!("set `ca` to the certificate of the issuer, {issuer}")
             }
             Self::NoSystemBundle => "install the package ca-certificates, or set `ca` in \
                                      [trust.NAME] to a file"
                 .to_owned(),
             Self::TooManyPinned { .. } => {
-                "use several trusts, or a CA that issues these certificates".to_owned()
+                "divide the certificates among several trusts, or trust the CA that issued them"
+                    .to_owned()
             }
             Self::BadPin { .. } => "reissue the certificate".to_owned(),
             Self::BadCrl { .. } => "get the CRL again from the CA".to_owned(),

@@ -126,7 +126,7 @@ impl UnusablePins {
                              certificates"
                 .to_owned(),
             PinFault::MayNotSign => {
-                "the certificate has a keyUsage without digitalSignature, as CA certificates have"
+                "the keyUsage of the certificate lacks digitalSignature, as in a CA certificate"
                     .to_owned()
             }
             PinFault::OtherUsage { usages, needed } => {

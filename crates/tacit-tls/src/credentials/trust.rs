@@ -300,8 +300,8 @@ fn anchor_warnings(
             )
         } else if facts.denies_ca {
             format!(
-                "{at} is not a CA certificate, and verifies no peer: set `ca` to the certificate \
-                 of the issuer, {}",
+                "{at} is not a CA certificate, and cannot verify peers: set `ca` to the \
+                 certificate of the issuer, {}",
                 facts.issuer
             )
         } else {
@@ -364,7 +364,7 @@ mod tests {
         directory.write("leaf.pem", &leaf.cert_pem, 0o644);
         let line = load(&directory, &["leaf.pem"]).unwrap_err().to_string();
         assert!(line.contains("CN=leaf is a leaf certificate"), "{line}");
-        assert!(line.contains("the certificate of its issuer, CN=issuer"), "{line}");
+        assert!(line.contains("the certificate of the issuer, CN=issuer"), "{line}");
         directory.write("leaf.pem", leaf.cert_pem + &ca.pem(), 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
         assert!(warnings[0].contains("the issuer, CN=issuer"), "{warnings:?}");

@@ -96,7 +96,7 @@ pub fn describe_lacking_alpn(role: HandshakeRole, wanted: &str) -> HandshakeFail
     let message = format!(
         "the {peer} started TLS directly but did not negotiate the application protocol \
          `{wanted}`, so the connection may be meant for another server: configure the {peer} to \
-         offer `{wanted}` (ALPN), or to request TLS first"
+         offer `{wanted}` (ALPN), or to send the STARTTLS request first"
     );
     failure("no-common-alpn", Party::Peer, message)
 }

@@ -512,7 +512,9 @@ fn into_session(
         _ => TlsVersion::V1_2,
     };
     let refused = |_| {
-        fail(rustls::Error::General("the TLS library returned no record key for the suite".into()))
+        fail(rustls::Error::General(
+            "the TLS library returned no record key for the cipher suite".into(),
+        ))
     };
     let tx = DirectionSecrets::split(tx, version).map_err(refused)?;
     let sealer = RecordSealer::new(tx.protection, tx.iv, tx_sequence);

@@ -72,7 +72,7 @@ impl KeyStore {
     /// a proof.
     pub fn sign(&self, request: &SignRequest<'_>) -> Result<Vec<u8>, &'static str> {
         if Signable::of(request.message).is_none() {
-            return Err("the message belongs to no handshake of TLS or IKE");
+            return Err("the message is not part of a TLS or IKE handshake");
         }
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let key =

@@ -168,8 +168,8 @@ fn map_identity(
             "certificate-not-mapped",
             leaf,
             &format!(
-                "the certificate has no name in [[map.{name}]]: add an entry for the certificate; \
-                 `tacit explain --peer` shows why the present entries do not match"
+                "no entry of [[map.{name}]] matches the certificate: add an entry for the \
+                 certificate; `tacit explain --peer` shows why the existing entries do not match"
             ),
         )),
     }

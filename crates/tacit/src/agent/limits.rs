@@ -60,7 +60,7 @@ impl Agent {
                 .used(chains.map_or(0, |chains| chains.len()))
                 .beyond(
                     "the agent removes the certificate chain that was used least recently, and \
-                     verifies this chain again for its next connection",
+                     verifies this chain again when a peer sends it",
                 ),
             LimitDisplay::new("batch-records", relay::BATCH_RECORDS_MAX),
             LimitDisplay::new("held-bytes-per-worker", relay::HELD_BYTES_MAX)
@@ -85,7 +85,7 @@ impl Agent {
                 .beyond("the agent closes the connection that was idle for the longest time"),
             LimitDisplay::new("refusals-shown", REFUSALS_MAX)
                 .used(self.shared.refusals.entries().len())
-                .beyond("the agent removes the refusal that was repeated least recently"),
+                .beyond("the agent removes the refusal that occurred least recently"),
             LimitDisplay::new("runs", crate::run::launchers::RUNS_MAX)
                 .used(self.runs.registry.len())
                 .beyond("runs are refused"),
@@ -133,7 +133,9 @@ impl Agent {
         vec![
             LimitDisplay::new("log-queue-lines", crate::log::QUEUE_LINES_MAX)
                 .used(self.shared.log.lost())
-                .beyond("the agent drops lines; the column USED shows the number of dropped lines"),
+                .beyond(
+                    "the agent drops log lines; the column USED shows the number of dropped lines",
+                ),
             LimitDisplay::new("workers", self.workers.count_max())
                 .used(self.workers.count())
                 .beyond("the existing workers serve all connections"),

@@ -197,7 +197,8 @@ impl Agent {
                 let event = Event::new("predecessor-lost").field("error", &error);
                 self.shared.log.error(event.field(
                     "next",
-                    "the runs of the previous agent have no network: start these runs again",
+                    "the runs of the previous agent have no network connections: start these runs \
+                     again",
                 ));
                 Ok(Vec::new())
             }

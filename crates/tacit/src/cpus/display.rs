@@ -163,9 +163,7 @@ impl Table for CpusDisplay {
         let cpus = table(&self.cpus, &COLUMNS);
         let delay = match self.delay_source {
             Some(WaitSource::Cpus) => "",
-            Some(WaitSource::Threads) => {
-                "; DELAY% is the delay of the agent's threads, by the CPU on which each thread runs"
-            }
+            Some(WaitSource::Threads) => "; DELAY% is the delay of the agent's threads on each CPU",
             None => "; this kernel does not measure delay",
         };
         let interval = self.interval_s;

@@ -33,11 +33,15 @@ fn instructions(display: &CryptoDisplay, purpose: &'static str) -> Finding {
     let name = if purpose == "AES" { "AES instructions" } else { "SHA instructions" };
     let note = match (names.as_slice(), purpose) {
         ([], "AES") => {
-            "none that tacit uses: suites with AES need much more CPU time than suites with \
-             CHACHA20; compare them below"
+            "this CPU has no AES instructions that tacit uses: suites with AES need much more CPU \
+             time than suites with CHACHA20; compare them below"
                 .to_owned()
         }
-        ([], _) => "none that tacit uses: handshakes need a little more CPU time".to_owned(),
+        ([], _) => {
+            "this CPU has no SHA instructions that tacit uses: handshakes need a little more CPU \
+             time"
+                .to_owned()
+        }
         (names, _) => format!("{} in use", names.join(" and ")),
     };
     Finding::wanted(name, Presence::when(!names.is_empty()), note)

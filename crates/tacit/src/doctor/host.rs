@@ -208,7 +208,7 @@ fn sandbox() -> Finding {
     };
     let missing = list(false);
     let note = if missing.is_empty() {
-        format!("agents restrict their own {}", list(true))
+        format!("each agent restricts its own {}", list(true))
     } else {
         format!("this kernel cannot restrict {missing}: agents run without this protection")
     };

@@ -242,7 +242,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                 None => Finding::wanted(
                     HIDE,
                     Presence::There,
-                    "tacit hides keys, and name services that programs could use to bypass tacit",
+                    "programs cannot read keys, and cannot use name services that bypass tacit",
                 ),
                 Some(why) => Finding::wanted(
                     HIDE,

@@ -105,8 +105,8 @@ pub(super) fn check_with_rule(
             let trust = trust.as_ref();
             if let (Some(hosts), []) = (own_names(rule, &tls.verify), peer.names) {
                 return Err(format!(
-                    "rule `{name}` verifies the name of each target: add one of them with --name: \
-                     {hosts}"
+                    "rule `{name}` verifies the name of each target: add one of these names with \
+                     --name: {hosts}"
                 ));
             }
             let run = dry_run::server(&tls.verify, trust, &chain, peer.names, peer.now);
@@ -225,10 +225,10 @@ impl fmt::Display for Answer {
         }
         if let Some(MapAnswer { name, decide, passed }) = map {
             for SkippedEntry { line, why } in passed {
-                writeln!(f, "line {line}: this entry of [[map.{name}]] does not decide: {why}")?;
+                writeln!(f, "line {line}: this entry of [[map.{name}]] is not used: {why}")?;
             }
             for DecidingEntry { line, outcome } in decide {
-                writeln!(f, "line {line}: this entry of [[map.{name}]] decides: {outcome}")?;
+                writeln!(f, "line {line}: this entry of [[map.{name}]] is used: {outcome}")?;
             }
         }
         let why = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));

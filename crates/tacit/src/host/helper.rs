@@ -221,7 +221,7 @@ impl HostHelperServer {
             // Programs of the host belong to no run, so no file is hidden from them.
             HelperRequest::Hide(_) => HelperReply::Done,
             HelperRequest::Reset { .. } | HelperRequest::Connects { .. } => {
-                HelperReply::Refused("this helper gives programs no sockets".to_owned())
+                HelperReply::Refused("this helper creates no sockets for programs".to_owned())
             }
             HelperRequest::Families { .. }
             | HelperRequest::Network { .. }

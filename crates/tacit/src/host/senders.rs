@@ -58,7 +58,9 @@ fn numbers(
     }
     let one = |word: &String| {
         let unknown = || {
-            let text = format!("{file} has no {kind} `{word}`: write its number in the rule");
+            let text = format!(
+                "{file} has no {kind} `{word}`: write the number of the {kind} in the rule"
+            );
             io::Error::new(io::ErrorKind::InvalidInput, text)
         };
         number(word).map(Some).ok_or_else(unknown)

@@ -75,8 +75,8 @@ impl UnitFault {
                 format!("see `systemctl status {unit}`, and correct the name or the unit")
             }
             Self::Deep(..) => {
-                "give the unit a `Slice=` with fewer hyphens (each one is a level), or select by \
-                 `user` or `cgroup`"
+                "give the unit a `Slice=` with fewer hyphens (each hyphen adds a level), or select \
+                 by `user` or `cgroup`"
                     .to_owned()
             }
         }
@@ -99,7 +99,7 @@ impl fmt::Display for UnitFault {
             Self::Deep(unit, level) => write!(
                 f,
                 "the control group of `{unit}` is at level {level} of the hierarchy; the packet \
-                 rules match only units at level {UNIT_LEVEL_MAX} or above"
+                 rules match only units at levels 1 to {UNIT_LEVEL_MAX}"
             ),
         }
     }

@@ -47,9 +47,10 @@ impl DropIns {
     pub(super) fn report(self) {
         if self == Self::Missing {
             complain(format_args!(
-                "tacit: a unit of a rule has no drop-in that systemd reads, or its control group \
-                 is too deep. So the kernel sends the flows of all programs to the destinations of \
-                 this rule to the agent. `tacit check` prints the fix"
+                "tacit: systemd reads no drop-in for the unit of a rule, or the control group of \
+                 the unit is at too deep a level. Therefore the kernel sends all flows to the \
+                 destinations of this rule to the agent, from every program. `tacit check` prints \
+                 the fix"
             ));
         }
     }
@@ -216,8 +217,7 @@ fn unit_problem(unit: &str, shown: &ShownUnit) -> Option<(String, String)> {
         return Some((fault.to_string(), fault.fix()));
     }
     let Some(file) = drop_in_of(unit, Path::new("/")) else {
-        let problem =
-            format!("there is no drop-in by which systemd reports `{unit}` to the kernel");
+        let problem = format!("no drop-in makes systemd report `{unit}` to the kernel");
         let fix = format!(
             "run `tacit agent --host --drop-ins {DIRECTORY} --policy FILE`, then \
              `systemctl daemon-reload`"

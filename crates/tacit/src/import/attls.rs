@@ -19,8 +19,8 @@ Examples:
   tacit import attls --effective pagent.policy              prints all settings in effect
 
 Several files form one policy. Job names, user IDs and key rings have other names on this host. The
-map file (--map) translates them; the command prints each line that it lacks. The command reports
-every difference in behaviour as `changed`. After an error it writes no policy.")]
+map file (--map) translates them; the command prints each line that the file lacks. The command
+reports every difference in behaviour as `changed`. After an error it writes no policy.")]
 pub(super) struct AttlsArgs {
     /// Policy files of AT-TLS, or a main or image configuration file that lists them
     #[arg(required_unless_present = "ipsec", value_name = "FILE")]

@@ -68,7 +68,7 @@ impl Agent {
         let line = UnixStream::connect(path).map_err(|error| {
             let path = path.display();
             RunError::Agent(format!(
-                "cannot connect to an agent at {path}: {error}\n    fix: start one with \
+                "cannot connect to an agent at {path}: {error}\n    fix: start an agent with \
                  `tacit agent --enrol {path}`"
             ))
         })?;

@@ -145,15 +145,15 @@ fn quoted(option: &'static str, path: &Path) -> Result<String, OptionsError> {
 }
 
 const BEGINNING: &str = "\
-# What the options of `tacit run --tls` stand for: TLS for every TCP connection that the program
-# opens. The program may ask DNS for every name. UDP other than DNS is rejected, and so are
-# connections from outside.
+# The policy that `tacit run --tls` uses with the given options: TLS for every TCP connection that
+# the program opens. The program can resolve every name with DNS. Other UDP traffic is rejected, and
+# so are connections from outside.
 version = 1
 ";
 
 const EVERY_SERVER: &str = "
-# Every server. Its certificate must be valid for the name that the program asked for, or for the
-# address if the program asked for no name.
+# Every server. The certificate of the server must be valid for the name that the program resolved,
+# or for the address if the program resolved no name.
 [[rule]]
 name      = \"every-server\"
 direction = \"outbound\"

@@ -50,8 +50,8 @@ impl Answer {
              kernel's CPU time",
         );
         assume(
-            "the agent's CPU time outside of rules keeps its measured value; uncaptured CPU time \
-             grows with the traffic",
+            "the agent's CPU time that belongs to no rule keeps its measured value; uncaptured CPU \
+             time (assigned to no rule and component) grows with the traffic",
         );
         if question.scale != 1.0 {
             assume(

@@ -31,9 +31,9 @@ impl fmt::Display for LearnError {
             Self::NotLearnt(error) => error.fmt(f),
             Self::Full => write!(
                 f,
-                "the names in rules stand for {NAMED_ADDRESSES_MAX} combinations of address and \
-                 ports, the maximum: use fewer wildcards (`*.`) in `remote`, or the same \
-                 `remote-ports` in rules that select by name"
+                "the names in rules have {NAMED_ADDRESSES_MAX} combinations of address and ports, \
+                 the maximum: use fewer wildcards (`*.`) in `remote`, or the same `remote-ports` \
+                 in rules that select by name"
             ),
             Self::Kernel(error) => error.fmt(f),
         }

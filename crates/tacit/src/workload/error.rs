@@ -132,7 +132,7 @@ impl std::fmt::Display for WorkloadError {
 }
 
 const START_A_SERVER: &str = "start a server with `tacit workload MODE server --listen ADDRESS`, \
-    and check that the proxy in front of it, if any, runs";
+    and check the proxies between client and server";
 const CHECK_THE_PEERS: &str = "check the logs of the proxies between client and server, and that \
     the server is a `tacit workload` server";
 const KEEP_STEERING: &str = "the controlling program must keep standard input and output open";

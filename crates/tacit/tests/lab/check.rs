@@ -131,7 +131,7 @@ fn certificates_for_another_use_are_rejected() {
         ("alice", "corp", server, "7:1", "is for clientAuth, not for serverAuth"),
         ("server", "corp", client, "7:1", "is for serverAuth, not for clientAuth"),
         ("both", "server", server, "6:6", "CN=leaf is a leaf certificate"),
-        ("both", "server", client, "6:6", "the certificate of its issuer, CN=CA"),
+        ("both", "server", client, "6:6", "the certificate of the issuer, CN=CA"),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text(identity, trust, tls), &[]);
         assert_eq!(code, Some(78), "{identity} {trust}: {said}");

@@ -96,7 +96,9 @@ fn wanted(level: &str, name: &str, words: &str) -> Outcome {
         (_, "valid") => {
             Outcome::Served("valid", json!(if mapped { "orders" } else { NAME }), Value::Null)
         }
-        (_, "unmapped") if mapped => Outcome::Refused("has no name in [[map.people]]".to_owned()),
+        (_, "unmapped") if mapped => {
+            Outcome::Refused("no entry of [[map.people]] matches".to_owned())
+        }
         (_, "denied") if mapped => {
             Outcome::Refused("is denied by [[map.people]] in line".to_owned())
         }
@@ -291,7 +293,7 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     let table = agent.ok(&["show", "connections", "--wide"]);
     assert!(
         table.contains(
-            "none; the certificate matches an identity map entry that has `warn` (valid)"
+            "no identity; the certificate matches an identity map entry that has `warn` (valid)"
         ),
         "{table}"
     );

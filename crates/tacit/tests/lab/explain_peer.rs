@@ -106,9 +106,9 @@ fn explain_peer_names_the_check_and_the_map_entry() {
         "names: db.example, 10.7.0.1, ::1, spiffe://example/db",
         "rule: in (full)",
         "check: valid",
-        "[[map.people]] decides: name orders",
-        "[[map.people]] does not decide: `subject` does not match",
-        "[[map.people]] does not decide: `address` does not match",
+        "[[map.people]] is used: name orders",
+        "[[map.people]] is not used: `subject` does not match",
+        "[[map.people]] is not used: `address` does not match",
         "served as orders",
     ] {
         assert!(said.contains(line), "{line}: {said}");
@@ -119,7 +119,7 @@ fn explain_peer_names_the_check_and_the_map_entry() {
         (&"refused".into(), &json!([]))
     );
     let reason = elsewhere["reason"].as_str().unwrap();
-    assert!(reason.contains("the certificate has no name in [[map.people]]"), "{elsewhere}");
+    assert!(reason.contains("no entry of [[map.people]] matches the certificate"), "{elsewhere}");
     assert_eq!(elsewhere["map"]["passed"].as_array().unwrap().len(), 3, "{elsewhere}");
 
     let warned = asked.json("valid.pem --address 192.0.2.1 --rule in");
@@ -165,7 +165,7 @@ fn explain_peer_checks_the_name_that_a_program_looks_up() {
     assert_eq!((&good["verdict"], &good["identity"]), (&"served".into(), &"db.example".into()));
     let other = asked.json("valid.pem --rule out --name db.example --name x.example");
     assert!(other["reason"].as_str().unwrap().contains("not for x.example"), "{other}");
-    assert!(asked.refuses("--peer valid.pem --rule out").contains("add --name with a name"));
+    assert!(asked.refuses("--peer valid.pem --rule out").contains("give this name with --name"));
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn check_and_explain_know_pins() {
     for (pins, words) in [
         (String::new(), "pins.pem: the file contains no certificate"),
         (test_certificates::openssl_v1(2048).cert_pem, "can never be accepted"),
-        (authority.clone(), "of CN=CA: the certificate has a keyUsage without digitalSignature"),
+        (authority.clone(), "of CN=CA: the keyUsage of the certificate lacks digitalSignature"),
         (server.clone(), "pinned certificate of CN=leaf: the certificate is for"),
         (server + &authority, "pin the certificate that the client sends"),
     ] {

@@ -125,7 +125,7 @@ impl PostgresServer {
             }
             Ordering::Greater => Err(StarttlsError::ProtocolViolation(
                 StarttlsSide::Peer,
-                "data follows the cancel request",
+                "the client sent data after the cancel request",
             )),
         }
     }

@@ -115,7 +115,9 @@ impl IkeConnection {
             // RFC 7296 section 2.16.
             (Some(_), None) if !sa.is_initiator => return Err(eap_wanted()),
             _ => {
-                return Err(IkeFailure::protocol("the peer's identity or AUTH payload is missing"));
+                return Err(IkeFailure::protocol(
+                    "the peer's identity payload or AUTH payload is missing",
+                ));
             }
         };
         let identity = IkeIdentity::from_payload(id);
@@ -266,7 +268,8 @@ impl IkeConnection {
 }
 
 fn wrong_identity(claimed: Option<&IkeIdentity>, expected: &IkeIdentity) -> IkeFailure {
-    let claimed = claimed.map_or_else(|| "of an unknown type".to_owned(), ToString::to_string);
+    let claimed =
+        claimed.map_or_else(|| "an identity of an unknown type".to_owned(), ToString::to_string);
     let message = format!(
         "the peer's identity is {claimed}, but the policy expects {expected}: correct the remote \
          identity in the policy, or the identity in the peer's configuration"
@@ -275,10 +278,11 @@ fn wrong_identity(claimed: Option<&IkeIdentity>, expected: &IkeIdentity) -> IkeF
 }
 
 fn not_this_side(wanted: Option<&IkeIdentity>, own: &IkeIdentity) -> IkeFailure {
-    let wanted = wanted.map_or_else(|| "of an unknown type".to_owned(), ToString::to_string);
+    let wanted =
+        wanted.map_or_else(|| "an identity of an unknown type".to_owned(), ToString::to_string);
     let message = format!(
-        "the peer expects the identity {wanted}, but this side has the identity {own}: correct the \
-         local identity in the policy, or the remote identity on the peer"
+        "tacit has the identity {own}, but the peer expects {wanted}: correct the local identity \
+         in the policy, or the remote identity on the peer"
     );
     IkeFailure::new("wrong-identity", FailureSide::Both, message)
 }

@@ -226,7 +226,10 @@ impl Scene {
                 }
                 IkeEvent::ChildActive(spi) => assert!(installed.contains(&spi)),
                 IkeEvent::ChildRemoved(spi) => {
-                    assert!(installed.contains(&spi), "removed without being installed");
+                    assert!(
+                        installed.contains(&spi),
+                        "a child SA was removed before it was installed"
+                    );
                     installed.retain(|one| *one != spi);
                 }
                 IkeEvent::Failed(failure) | IkeEvent::ExchangeFailed(failure) => {
@@ -235,7 +238,10 @@ impl Scene {
                 _ => {}
             }
         }
-        assert!(!connection.has_ended || installed.is_empty(), "a child SA outlives the end");
+        assert!(
+            !connection.has_ended || installed.is_empty(),
+            "a child SA remains after the end of the connection"
+        );
     }
 
     /// Closes both sides. Without a network they end, because requests are repeated for a limited

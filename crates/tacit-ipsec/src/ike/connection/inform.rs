@@ -17,7 +17,7 @@ impl IkeConnection {
     pub(super) fn handle_inform(&mut self, now: Instant, spi: u64, opened: &Opened) {
         let failed = notifications(&opened.payloads)
             .find(|one| one.kind == notify::AUTHENTICATION_FAILED)
-            .map(|one| IkeFailure::refused(one.kind, "authentication of this side"));
+            .map(|one| IkeFailure::refused(one.kind, "tacit's authentication"));
         let deletes = opened.payloads.iter().filter_map(|payload| match payload {
             IkePayload::Delete(delete) => Some(delete),
             _ => None,

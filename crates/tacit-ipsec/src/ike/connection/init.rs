@@ -73,7 +73,9 @@ impl Opening {
     /// Counts a change of the request.
     fn change(&mut self) -> Result<(), IkeFailure> {
         let left = self.changes_left.checked_sub(1).ok_or_else(|| {
-            IkeFailure::protocol("the peer requests a cookie or another group again and again")
+            IkeFailure::protocol(
+                "the peer requests a cookie or another key exchange group too many times",
+            )
         })?;
         self.changes_left = left;
         Ok(())
@@ -309,7 +311,9 @@ impl IkeConnection {
                 && read.key_exchange.group == proposal.group.number()
         });
         let answered = answered.ok_or_else(|| {
-            IkeFailure::protocol("the peer chose another group than that of the key exchange")
+            IkeFailure::protocol(
+                "the peer chose a key exchange group that no request of tacit used",
+            )
         })?;
         let shared = answered.secret.agree(&read.key_exchange.public_value)?;
         let nonces = Nonces { initiator: opening.nonce.clone(), responder: read.nonce.to_vec() };
@@ -371,7 +375,9 @@ impl IkeConnection {
             && header.initiator_spi != 0;
         let read = InitPayloads::read(&message.payloads);
         let (true, Ok(read)) = (is_first, read) else {
-            return Err(silent(IkeFailure::protocol("the peer's message is not a first request")));
+            return Err(silent(IkeFailure::protocol(
+                "the peer's message is not a valid IKE_SA_INIT request",
+            )));
         };
         let Some((proposal, offer)) = choose_ike(&config.proposals, read.proposals) else {
             return Err(no_proposal(&header, read.proposals));
@@ -496,8 +502,9 @@ fn hashes(payloads: &[IkePayload]) -> Vec<u8> {
 
 fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
     let message = format!(
-        "the policy accepts none of the algorithms that the peer offers for the IKE SA: {}; add an \
-         algorithm of the peer to the policy, or an algorithm of the policy to the peer",
+        "the policy accepts none of the algorithms that the peer offers for the IKE SA: {}; add \
+         one of the peer's algorithms to the policy, or one of the policy's algorithms to the \
+         peer",
         describe(offered)
     );
     let failure = IkeFailure::new("no-common-proposal", FailureSide::Both, message);
@@ -507,8 +514,8 @@ fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
 /// INVALID_KE_PAYLOAD with the group that this side wants (RFC 7296 section 1.2).
 fn other_group_wanted(header: &IkeHeader, group: KeGroup) -> IkeRefusal {
     let message = format!(
-        "the first request of the peer has another key exchange group than the policy: tacit \
-         requests group {group:?}"
+        "the key exchange group of the peer's first request is not the group that tacit chose: \
+         tacit requests group {group:?}"
     );
     let failure = IkeFailure::new("other-group", FailureSide::Both, message);
     refuse(header, notify::INVALID_KE_PAYLOAD, group.number().to_be_bytes().to_vec(), failure)

@@ -178,7 +178,9 @@ impl IkeConnection {
         let collision = task.collision.clone();
         let error = notifications(&opened.payloads).find(|one| one.is_error());
         let outcome = match error {
-            Some(error) => Err(IkeFailure::refused(error.kind, "new keys for the IKE SA")),
+            Some(error) => {
+                Err(IkeFailure::refused(error.kind, "the request for new keys of the IKE SA"))
+            }
             None => self.finish_rekey(now, spi, &task, &opened.payloads),
         };
         match (outcome, collision) {
@@ -215,7 +217,7 @@ impl IkeConnection {
         };
         if read.key_exchange.group != proposal.group.number() {
             return Err(IkeFailure::protocol(
-                "the peer chose another group than that of the key exchange",
+                "the group of the peer's key exchange differs from the group that the peer chose",
             ));
         }
         let shared = task.secret.agree(&read.key_exchange.public_value)?;

@@ -62,7 +62,7 @@ impl IkeConnection {
                 // The peer has forgotten the IKE SA, or will notice that this side has.
                 None if is_ending => self.end_sa(now, spi, None),
                 None => {
-                    let failure = IkeFailure::no_answer("requests on the IKE SA");
+                    let failure = IkeFailure::no_answer("tacit's requests on the IKE SA");
                     self.end_sa(now, spi, Some(failure));
                 }
             }
@@ -112,7 +112,8 @@ impl IkeConnection {
         let is_over = sa.expires_at <= now;
         match state {
             SaState::Opening => {
-                let failure = IkeFailure::no_answer("the first response: no AUTH request came");
+                let failure =
+                    IkeFailure::no_answer("tacit's IKE_SA_INIT response with an AUTH request");
                 self.end_sa(now, spi, Some(failure));
             }
             SaState::Established if is_current && is_over => {

@@ -32,7 +32,7 @@ pub(super) fn declarations() -> Vec<NetlinkRequest> {
 }
 
 fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> NetlinkRequest {
-    let mut message = message("creating the sets of own addresses", NEWSET, CREATE);
+    let mut message = message("creating the sets of the run's own addresses", NEWSET, CREATE);
     message.text(1, TABLE);
     message.text(2, name);
     message.be32(3, 0);
@@ -43,7 +43,8 @@ fn declaration(name: &str, key_type: u32, key_bytes: u32, number: u32) -> Netlin
 }
 
 fn emptying(name: &'static str) -> NetlinkRequest {
-    let mut message = message("emptying the sets of own addresses", DELSETELEM, NLM_F_ACK);
+    let mut message =
+        message("emptying the sets of the run's own addresses", DELSETELEM, NLM_F_ACK);
     message.text(1, TABLE);
     message.text(2, name);
     message

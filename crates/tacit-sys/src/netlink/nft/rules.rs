@@ -79,7 +79,7 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     );
     rules.push_tunnels();
     let released = [Mark(RELEASE_MARK), Transport(TCP)];
-    let step = "adding the rule that sends a released SYN to the agent";
+    let step = "adding the rule that sends a SYN to the agent after its release";
     rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
     rules.push_local_dns(&LOOPBACK_V4, Redirect::V4);
     if kernel == IpSupport::V4AndV6 {
@@ -106,18 +106,18 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
             redirect,
         );
     }
-    rules.push("adding the rule that captures datagrams to answering addresses", &TO_ANSWERER);
+    rules.push("adding the rule that accepts datagrams to the agent's sockets", &TO_ANSWERER);
     for address in OWN {
         for (protocol, port) in AGENT_PORTS {
             let refusal = if protocol == TCP { Reset } else { PortUnreachable };
             let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
-            rules.push("adding the rule that closes the agent's own ports", &ports);
+            rules.push("adding the rule that rejects packets to the agent's own ports", &ports);
         }
         for protocol in TRANSPORTS {
             rules.push_report(&[&address[..], &[Transport(protocol)]].concat());
         }
         rules.push(
-            "adding the rule that accepts traffic to own addresses",
+            "adding the rule that accepts traffic to the run's own addresses",
             &[&address[..], &[Accept]].concat(),
         );
     }
@@ -160,7 +160,7 @@ impl Rules {
     fn push_tunnels(&mut self) {
         for (protocol, port) in AGENT_PORTS {
             self.push(
-                "adding the rule that closes the agent's ports to tunnels",
+                "adding the rule that drops packets from tunnels to the agent's ports",
                 &[FromTun, Transport(protocol), ToPort(port), Drop],
             );
         }
@@ -182,7 +182,7 @@ impl Rules {
             let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
             let own = [&dns[..], &[OwnSocket, Accept]].concat();
             self.push("adding the rule that accepts queries to the program's own DNS server", &own);
-            let step = "adding the rule that sends queries to local DNS servers to the agent";
+            let step = "adding the rule that redirects queries for local DNS servers to the agent";
             self.push_led(step, &dns, protocol, redirect);
         }
     }
@@ -379,8 +379,8 @@ mod tests {
         let first = |step: &str| steps.iter().position(|one| one.contains(step)).unwrap();
         let last = |step: &str| steps.iter().rposition(|one| one.contains(step)).unwrap();
         assert!(last("to the program's own servers") < first("captured traffic"));
-        assert!(last("captured traffic") < first("traffic to own addresses"));
-        assert!(last("traffic to own addresses") < first("rejects all other traffic"));
+        assert!(last("captured traffic") < first("traffic to the run's own addresses"));
+        assert!(last("traffic to the run's own addresses") < first("rejects all other traffic"));
         // Each set occurs once to redirect and once to refuse, for the case that there is no agent.
         for set in ["tcp4", "tcp6", "udp4", "udp6"] {
             let uses: usize = all(IpSupport::V4AndV6, Copies::OfRule)

@@ -166,8 +166,12 @@ fn agent(page: &mut Page, sources: &Sources<'_>) {
     for rule in &sources.rules.rules {
         rules.sample(&[("rule", &rule.name), ("action", &rule.action)], 1.0);
     }
-    page.family("tacit_runs_active", Kind::Gauge, "Runs: programs under tacit run.")
-        .sample(&[], sources.runs as f64);
+    page.family(
+        "tacit_runs_active",
+        Kind::Gauge,
+        "Number of active runs (programs under tacit run).",
+    )
+    .sample(&[], sources.runs as f64);
     page.family(
         "tacit_log_lines_lost_total",
         Kind::Counter,

@@ -129,9 +129,12 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
     let peer = &tls.peer;
     Some(match (&peer.identity, &peer.claimed_subject) {
         (Some(name), _) => format!("{name} ({check})"),
-        (None, Some(claim)) => format!("none; the certificate claims {claim:?} ({check})"),
+        (None, Some(claim)) => format!("no identity; the certificate claims {claim:?} ({check})"),
         (None, None) if peer.warned.is_some() => {
-            format!("none; the certificate matches an identity map entry that has `warn` ({check})")
+            format!(
+                "no identity; the certificate matches an identity map entry that has `warn` \
+                 ({check})"
+            )
         }
         (None, None) => check.to_owned(),
     })

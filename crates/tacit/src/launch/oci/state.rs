@@ -61,8 +61,9 @@ impl fmt::Display for StateError {
                  fix: let an OCI runtime start this command, as a hook of `createRuntime`"
             ),
             Self::Started => f.write_str(
-                "the program of the container has already started, and tacit can protect a \
-                 container only before that\n    fix: use the hook at `createRuntime`",
+                "the program of the container has already started, but tacit can protect a \
+                 container only before its program starts\n    fix: use the hook at \
+                 `createRuntime`",
             ),
             Self::NoProcess => f.write_str(
                 "the state has no `pid`, so the container has no process yet\n    \

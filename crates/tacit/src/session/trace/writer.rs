@@ -90,7 +90,7 @@ impl Writer {
             let of = printable(&of);
             let comment = format!(
                 "decrypted by tacit: {of}. The TCP headers are synthetic. A comment at the first \
-                 packet of each connection names connection, rule and TLS version"
+                 packet of each connection states the connection, the rule and the TLS version"
             );
             let header = CaptureHeader {
                 application: concat!("tacit ", env!("CARGO_PKG_VERSION")),

@@ -324,7 +324,7 @@ async fn next_of_program(
         match program.read_now(bytes).map_err(broken(BrokenSocket::Clear))? {
             Some(0) => {
                 return Err(ConnectionEnd::ControlFailed(
-                    "the program closed its side of the connection before its request was done",
+                    "the program closed its side of the connection before its request was complete",
                 ));
             }
             Some(count) => return Ok(Some(count)),

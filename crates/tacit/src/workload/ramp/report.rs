@@ -26,7 +26,7 @@ pub(super) fn report(
     charts: Vec<Chart>,
 ) -> Report {
     let RampArgs { connections, step, at_once, ramps, .. } = args;
-    let each = if results.len() > 1 { " for each address, in turns" } else { "" };
+    let each = if results.len() > 1 { " for each address, in turn" } else { "" };
     let summary = format!(
         "{ramps} ramps to {connections} connections in steps of {step}, {at_once} at a time{each}"
     );
@@ -248,7 +248,7 @@ fn beside(
     report.tables.push(DataTable {
         title:
             "CPU time of a connection for each address (route), and its difference to the first \
-             address (95 % interval)"
+             address (95 % confidence interval)"
                 .to_owned(),
         columns: columns.map(str::to_owned).to_vec(),
         rows,

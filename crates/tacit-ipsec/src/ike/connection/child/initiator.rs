@@ -182,7 +182,7 @@ impl IkeConnection {
             }
             _ => {}
         }
-        let failure = IkeFailure::refused(error.kind, "new keys for the tunnel");
+        let failure = IkeFailure::refused(error.kind, "the request for new keys of the tunnel");
         self.event(IkeEvent::ExchangeFailed(failure));
     }
 

@@ -210,8 +210,9 @@ fn narrow(accepted: &[TrafficSelector], offered: &[TrafficSelector]) -> Vec<Traf
 
 fn no_proposal(offered: &[Proposal]) -> IkeFailure {
     let message = format!(
-        "the policy accepts none of the algorithms that the peer offers for the tunnel: {}; add an \
-         algorithm of the peer to the policy, or an algorithm of the policy to the peer",
+        "the policy accepts none of the algorithms that the peer offers for the tunnel: {}; add \
+         one of the peer's algorithms to the policy, or one of the policy's algorithms to the \
+         peer",
         describe(offered)
     );
     IkeFailure::new("no-common-proposal", FailureSide::Both, message)
@@ -221,8 +222,8 @@ fn no_proposal(offered: &[Proposal]) -> IkeFailure {
 pub(in crate::ike::connection) fn other_group(group: KeGroup) -> ChildRefusal {
     let data = group.number().to_be_bytes();
     let message = format!(
-        "the peer's request for new keys has another key exchange group than the policy: tacit \
-         requests group {group:?}"
+        "the key exchange group of the peer's request for new keys is not the group that tacit \
+         chose: tacit requests group {group:?}"
     );
     ChildRefusal {
         notify: NotifyPayload::new(notify::INVALID_KE_PAYLOAD, data),

@@ -87,7 +87,11 @@ fn a_first_request_with_a_wrong_value_is_dropped() {
             let (accepted, made) = accept(value);
             let refusal = accepted.unwrap_err();
             assert_eq!(refusal.response, None);
-            assert!(refusal.failure.message.contains("not in the group"), "{}", refusal.failure);
+            assert!(
+                refusal.failure.message.contains("not valid in the key"),
+                "{}",
+                refusal.failure
+            );
             assert_eq!(made, 0, "{group:?}");
         }
     }
@@ -116,7 +120,7 @@ fn assert_ended(pair: &Pair, made: usize) {
     assert_eq!(made, 0);
     assert!(pair.sides[0].failure().unwrap().message.contains("INVALID_SYNTAX"));
     let failure = pair.sides[1].failure().unwrap();
-    assert!(failure.message.contains("not in the group"), "{failure}");
+    assert!(failure.message.contains("not valid in the key"), "{failure}");
     assert!(pair.sides.iter().all(|side| side.children.is_empty()));
 }
 

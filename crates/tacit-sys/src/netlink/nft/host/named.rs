@@ -135,7 +135,7 @@ pub(super) fn time_of(
     (table, set): (&str, &str),
     key: &[u8],
 ) -> Result<Option<Option<Duration>>, Error> {
-    let mut question = message("reading the time of an element", GETSETELEM, 0);
+    let mut question = message("reading the remaining time of an element", GETSETELEM, 0);
     question.text(1, table);
     question.text(2, set);
     question.nest(3, |list| {

@@ -194,9 +194,13 @@ impl Rules {
         let capture = Chain::Capture;
         if table.lifetime == Lifetime::OfInstaller {
             let older = [Transport(TCP), PastSyn, Accept];
-            self.push(capture, "adding the rule that accepts older connections", &older);
+            self.push(
+                capture,
+                "adding the rule that accepts connections older than the packet rules",
+                &older,
+            );
             let rewritten = [Host(IsRewritten(true)), Accept];
-            self.push(capture, "adding the rule that accepts redirected flows", &rewritten);
+            self.push(capture, "adding the rule that accepts flows that NAT redirects", &rewritten);
         }
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
         self.push(
@@ -285,7 +289,7 @@ impl Rules {
         ];
         self.push(
             Chain::Marked,
-            "adding the rule that marks the agent's own upstreams",
+            "adding the rule that marks the agent's upstream connections",
             &in_a_clients_name,
         );
         self.push_own_packets(Chain::Marked);
@@ -374,7 +378,7 @@ impl Rules {
         );
         self.push(
             chain,
-            "adding the rule that accepts a released SYN",
+            "adding the rule that accepts a SYN that the agent has released",
             &[Host(MarkIs(release)), Accept],
         );
     }
@@ -450,7 +454,7 @@ impl Rules {
     fn push_rewritten(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Rewritten;
         let as_sent = [Host(IsRewritten(false)), Accept];
-        self.push(chain, "adding the rule that accepts packets without NAT", &as_sent);
+        self.push(chain, "adding the rule that accepts packets that NAT did not change", &as_sent);
         self.push_own_packets(chain);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
@@ -528,7 +532,7 @@ impl Rules {
         let chain = Chain::Returned;
         let to_agent = ToAgent(self.redirect);
         let tcp = [Host(MarkIs(captured)), Transport(TCP)];
-        let step = "adding the rule that sends later TCP packets to the agent";
+        let step = "adding the rule that sends TCP packets after the SYN to the agent";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(chain, step, &past_syn, &to_agents_socket, Reset);
@@ -538,7 +542,7 @@ impl Rules {
         let step = "adding the rule that holds a captured SYN";
         self.push_or_refused(chain, step, &tcp, &held, Reset);
         let released = [of_agent, &[Host(MarkIs(release)), Transport(TCP)]].concat();
-        let step = "adding the rule that sends a released SYN to the agent";
+        let step = "adding the rule that sends a SYN to the agent after its release";
         self.push_or_refused(chain, step, &released, &[to_agent], Reset);
         let udp = [Host(MarkIs(captured)), Transport(UDP)];
         let step = "adding the rule that sends captured datagrams to the agent";
@@ -595,7 +599,11 @@ impl Rules {
         for (protocol, port, refusal) in closed {
             let to_port =
                 [Transport(protocol), ToPort(port), Host(IsLocal(PacketEnd::Destination)), refusal];
-            self.push(Chain::Closed, "adding the rule that closes the agent's ports", &to_port);
+            self.push(
+                Chain::Closed,
+                "adding the rule that rejects packets to the agent's ports",
+                &to_port,
+            );
         }
     }
 

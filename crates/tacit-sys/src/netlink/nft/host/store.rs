@@ -55,10 +55,10 @@ pub fn learn(
     names: &[StoredName],
 ) -> Result<(), Error> {
     if addresses.len() > STORED_AT_ONCE_MAX || names.len() > STORED_AT_ONCE_MAX {
-        return Err(Error::Invalid("the request has more names than the kernel stores at once"));
+        return Err(Error::Invalid("the request has more names than one request may store"));
     }
     if names.iter().any(|one| one.name.len() > STORED_NAME_BYTES_MAX) {
-        return Err(Error::Invalid("a name in the request is longer than the kernel stores"));
+        return Err(Error::Invalid("a name in the request is too long to be stored"));
     }
     let steps = [Change::Add, Change::Remove, Change::Add];
     let mut addresses = addresses.to_vec();

@@ -54,7 +54,7 @@ pub fn install_units(
     check(destinations)?;
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
-            "the rules with units have more destinations than a host may have",
+            "the rules with `unit` have more destinations than tacit supports",
         ));
     }
     let mut messages = vec![declare(0), units()];
@@ -217,7 +217,7 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
         }
     }
     let leaving = [Host(MarkIs(marked)), Host(SetMark(unmarked))];
-    push(LEAVING, "adding the rule that removes the mark", &leaving);
+    push(LEAVING, "adding the rule that removes the mark of packets", &leaving);
     rules
 }
 

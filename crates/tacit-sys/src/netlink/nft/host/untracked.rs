@@ -85,7 +85,7 @@ impl Rules {
     /// another table captures is known.
     pub(super) fn push_filling(&mut self) {
         let unmarked = Host(MarkIs(self.bits().none));
-        let step = "adding the rule that drops unknown flows for a moment";
+        let step = "adding the rule that drops packets of unknown flows for a short time";
         self.push(Chain::Filling, step, &[unmarked, Transport(TCP), PastSyn, Drop]);
         self.push(Chain::Filling, step, &[unmarked, Transport(UDP), Drop]);
     }
@@ -163,10 +163,14 @@ impl Rules {
                 let answers_syn = flow(Flags(SYN | ACK, SYN | ACK));
                 let noted = [flow(KeepFlow(set, key_of_sent(set), SERVED)), Accept];
                 let answer = [&[family_is, Transport(TCP), answers_syn][..], &noted].concat();
-                self.push(chain, "adding the rule that notes flows of clients", &answer);
+                self.push(chain, "adding the rule that records flows of clients", &answer);
             }
             let filling = Host(Jump(Chain::Filling.name()));
-            self.push(chain, "adding the rule that checks flows of an earlier table", &[filling]);
+            self.push(
+                chain,
+                "adding the rule that checks packets while flows of an earlier table are added",
+                &[filling],
+            );
         }
         self.push_capture(table.lifetime);
         self.push_refusals(table);
@@ -176,7 +180,11 @@ impl Rules {
         let capture = Chain::Capture;
         if lifetime == Lifetime::OfInstaller {
             let older = [Transport(TCP), PastSyn, Accept];
-            self.push(capture, "adding the rule that accepts older connections", &older);
+            self.push(
+                capture,
+                "adding the rule that accepts connections older than the packet rules",
+                &older,
+            );
         }
         for ((_, family_is), keep) in FAMILIES.into_iter().zip(KEEP) {
             let kept = [family_is, Transport(TCP), Host(Goto(keep.name()))];
@@ -224,7 +232,7 @@ impl Rules {
             self.push_source_routes(Chain::Unusual);
         }
         let candidates = Host(Goto(Chain::Candidates.name()));
-        let step = "adding the rule that checks packets near the destinations of rules";
+        let step = "adding the rule that checks packets to the address range of the rules";
         for (map, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
             let Some(bounds) = Bounds::of_map(table, map) else { continue };
             if family == NftFamily::V4 {
@@ -259,7 +267,7 @@ impl Rules {
             for (flags, time) in [(Flags(SYN | ACK, SYN | ACK), OPEN), (AnyFlag(RST), CLOSING)] {
                 let known = [flow(InFlows(set, key)), flow(KeepFlow(set, key, time))];
                 let noted = [&[family_is, flow(flags)][..], &known].concat();
-                self.push(Chain::Answered, "adding the rule that notes answers", &noted);
+                self.push(Chain::Answered, "adding the rule that records answers", &noted);
             }
         }
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];
@@ -291,7 +299,8 @@ impl Rules {
             // The refusal would bring the content of the datagram to the address.
             let foreign = [Transport(UDP), Host(IsForeign(PacketEnd::Source)), Drop];
             for chain in [Chain::Refuse, Chain::Prohibit] {
-                let step = "adding the rule that drops datagrams with the address of another host";
+                let step =
+                    "adding the rule that drops datagrams with the source address of another host";
                 self.push(chain, step, &foreign);
             }
         }
