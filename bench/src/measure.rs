@@ -1,5 +1,5 @@
-//! Measures one sample: runs a load client through one of the compared proxies, and reads the CPU
-//! clocks before and after.
+//! Measures one sample of a benchmark. Runs a load client through one of the compared proxies, and
+//! reads the CPU clocks before and after.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Provides an entry point for fuzzing the code that processes IPsec packets: it decrypts ESP
+//! Provides an entry point for fuzzing the code that processes IPsec packets. It decrypts ESP
 //! packets, and joins and divides the packets inside.
 
 use crate::child::{ChildSa, EspSpi, SaKeys};

@@ -1,5 +1,5 @@
-//! Provides the interface to the Linux kernel: sockets, descriptors that processes pass to each
-//! other, network namespaces, and settings of the process itself.
+//! Provides the interface to the Linux kernel. It covers sockets, descriptors that processes pass
+//! to each other, network namespaces, and settings of the process itself.
 //!
 //! This crate contains every `unsafe` line of the project, each with a reason. It does not know
 //! rules or policies. Most of it is a thin, safe layer over `rustix`, or over `libc` where rustix

@@ -1,6 +1,6 @@
-//! Copies the SYN packets of programs under `tacit run` to the agent, so that the agent can connect
-//! to their destinations. The kernel makes the copies inside the network namespace, and the agent
-//! reads them outside.
+//! Copies the SYN packets of programs under `tacit run` to the agent, which then connects to their
+//! destinations. The kernel makes the copies inside the network namespace, and the agent reads them
+//! outside.
 //!
 //! ```text
 //! nfnetlink_log     a packet rule copies each held SYN                            the default

@@ -1,5 +1,5 @@
-//! Measures how much CPU time a thread uses for each kind of work, such as encrypting or sending,
-//! and for each rule. The result for one kind of work and one rule is a *cell*.
+//! Measures how much CPU time a thread uses for each rule and each kind of work, such as
+//! encrypting. The result for one kind of work and one rule is a *cell*.
 //!
 //! The CPU clock of a thread is expensive to read. So when the kind of work changes, the thread
 //! reads only a cheap clock (a *stamp*), and adds the ticks since the last stamp to the previous

@@ -1,5 +1,5 @@
-//! Configures the network namespace of a program under `tacit run`: every destination address is
-//! routed to the namespace itself, where packet rules capture the traffic.
+//! Routes all packets of a program under `tacit run` to its own network namespace. There, packet
+//! rules capture them.
 //!
 //! ```text
 //! lo is up and has own addresses · "local" routes for all addresses, with own source addresses

@@ -1,4 +1,4 @@
-//! Hides files and directories from a program: in the program's mount namespace, it mounts an empty
+//! Hides files and directories from a program. In the program's mount namespace, it mounts an empty
 //! file or directory over each of them.
 //!
 //! If a hidden file is replaced, the mount over it disappears. Then a process in the program's

@@ -1,5 +1,5 @@
-//! Runs the load of the example `packet_path`: a server, a client that sends a stream, and clients
-//! that exchange requests and replies.
+//! Runs the load of the example `packet_path`. It has a server, a client that sends a stream, and
+//! clients that exchange requests and replies.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

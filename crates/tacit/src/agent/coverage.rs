@@ -1,5 +1,5 @@
-//! Lists the sockets of the host at intervals, and counts their flows by kind of protection, such
-//! as TLS or clear. Used by `tacit agent --host`, which captures all programs of the host.
+//! Lists the sockets of the host at intervals, for `tacit agent --host`. Counts their flows by kind
+//! of protection, such as TLS or clear.
 //!
 //! ```text
 //!   helper: sockets and their owners ─┐

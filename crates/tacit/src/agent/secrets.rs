@@ -1,5 +1,5 @@
-//! Lists the files that are hidden from programs under `tacit run`: the policy, private keys, keys
-//! that are shared with peers of tunnels, and the files of trusts.
+//! Lists the files that are hidden from programs under `tacit run`. These are the policy, private
+//! keys, keys that are shared with peers of tunnels, and the files of trusts.
 //!
 //! Files that the distribution installs for all users stay readable. A directory is hidden as a
 //! whole if only its owner may read it and it contains only files to hide. Then new files in it are

@@ -1,5 +1,5 @@
-//! `tacit show cpus`: shows for each CPU which threads use it, how busy it is, and how long threads
-//! wait for it. Also shows the CPU's AES and SHA instructions, and the speed of each cipher suite.
+//! `tacit show cpus`: shows which threads use each CPU, and how busy it is. It also shows how long
+//! threads wait for the CPU, its AES and SHA instructions, and the speed of each cipher suite.
 //!
 //! ```text
 //!   agent: engines, workers, runs by CPU ─┐

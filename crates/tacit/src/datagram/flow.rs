@@ -1,5 +1,5 @@
-//! Relays the datagrams of one UDP flow between its socket inside the program's network namespace
-//! and its socket outside, until the flow ends.
+//! Relays the datagrams of one UDP flow until the flow ends. A flow has one socket inside the
+//! program's network namespace, and one outside.
 
 use std::cell::{Cell, OnceCell, RefMut};
 use std::fmt;

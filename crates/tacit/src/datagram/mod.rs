@@ -1,5 +1,5 @@
-//! Relays UDP datagrams of programs under `tacit run`. Each flow has one socket inside the run's
-//! network namespace and one outside. The socket inside has the address of the destination.
+//! Relays UDP datagrams of programs under `tacit run`. Each flow has a socket outside the run's
+//! network namespace and a *spoofed* socket inside, which has the address of the destination.
 //!
 //! ```text
 //!            receiver ── first datagrams of a flow ──┐
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The receiver reads the first datagrams of a flow. If a rule permits the flow, the agent creates
-//! both sockets. Then the kernel delivers later datagrams to the flow's own socket. The program
-//! sees the address of the destination, and the destination sees the address of this host.
+//! both sockets. Then the kernel delivers later datagrams to the spoofed socket. The program sees
+//! the address of the destination, and the destination sees the address of this host.
 //!
 //! The program gets ICMP errors from outside, and "port unreachable" if the policy rejects a
 //! datagram. Broadcast and multicast datagrams are dropped. The module `dns` handles port 53.

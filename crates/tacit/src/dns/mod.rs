@@ -1,4 +1,4 @@
-//! Answers the DNS queries of programs under `tacit run`: forwards them to the host's resolvers,
+//! Answers the DNS queries of programs under `tacit run`. It forwards them to the host's resolvers,
 //! and records the addresses of each name. `of_host` does this for `tacit agent --host`.
 //!
 //! ```text

@@ -1,5 +1,5 @@
-//! Defines a flow as the user describes it, on the command line or in a test file, and converts it
-//! to the flow that rules match.
+//! Converts a flow that the user describes to a flow that rules match. The user describes it on the
+//! command line or in a test file.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
-//! Runs the helper of `tacit agent --host`: a process that installs packet rules and routing rules,
-//! and creates sockets for the agent. The helper has the capabilities for this, so the agent does
-//! not need them. The helper does not know the policy.
+//! Runs the helper of `tacit agent --host`, a process that installs packet rules and routing rules.
+//! It also creates sockets for the agent. The helper has the capabilities for this, so the agent
+//! does not need them. The helper does not know the policy.
 //!
 //! The agent starts the helper before the agent reads any input. When a successor replaces the
 //! agent, the same helper serves the successor. The helper ends when no agent has a channel to it.

@@ -1,4 +1,4 @@
-//! Changes the packet rules of the host without a running agent: `--guard` installs them before the
+//! Changes the packet rules of the host without a running agent. `--guard` installs them before the
 //! network is up, and `--remove` removes them.
 
 use std::io;

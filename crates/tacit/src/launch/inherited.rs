@@ -1,5 +1,5 @@
-//! Checks the descriptors that a program would inherit under `tacit run`, because some could bypass
-//! the agent: sockets, io_urings and directories.
+//! Checks the descriptors that a program would inherit under `tacit run`. Sockets, io_urings and
+//! directories could bypass the agent.
 //!
 //! A socket stays in the network namespace in which it was created. Through an inherited network
 //! socket the program could send in clear. So `tacit run` refuses to start the program, unless

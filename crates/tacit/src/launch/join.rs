@@ -1,4 +1,4 @@
-//! Protects a network namespace that another program has created: starts a helper process in it,
+//! Protects a network namespace that another program has created. Starts a helper process in it,
 //! and registers the namespace with an agent.
 //!
 //! ```text

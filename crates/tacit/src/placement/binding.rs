@@ -1,4 +1,4 @@
-//! Binds a thread to one CPU, and unbinds it for some time when that CPU is busy and other CPUs are
+//! Binds a thread to one CPU. Unbinds it for some time when that CPU is busy and other CPUs are
 //! idle.
 //!
 //! ```text

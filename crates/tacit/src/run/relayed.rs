@@ -1,5 +1,5 @@
-//! Records for each relayed connection of a program why it is relayed, and not handed to the
-//! program as a socket.
+//! Records why the agent relays a connection of a program, instead of giving the program a socket
+//! of the agent's network.
 //!
 //! The reason is known before the program's socket has an address. So reasons and connections are
 //! matched by destination. If there are several connections to one destination at the same time, a

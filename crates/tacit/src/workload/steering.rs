@@ -1,5 +1,5 @@
-//! Lets another program control a workload client, so that the other program can read its own
-//! clocks when the measurement starts and ends.
+//! Lets another program control a workload client. The other program can then read its own clocks
+//! when the measurement starts and ends.
 //!
 //! ```text
 //! controlling program          client (--steered)

@@ -1,5 +1,5 @@
-//! Determines the order in which a DNS query is sent to the servers, and the delay before the next
-//! server is queried.
+//! Determines in which order DNS servers are queried, and the delay before the next server is
+//! queried.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

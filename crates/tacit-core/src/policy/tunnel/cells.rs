@@ -1,5 +1,5 @@
-//! Divides ports into ranges (cells) with the same rules, and joins cells with the same result. The
-//! conversion of rules for IPsec tunnels to routes uses this module.
+//! Divides ports into *cells*: ranges to which the same rules apply. Joins neighbouring cells with
+//! the same result. This is a step in the conversion of `ipsec` rules to routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,5 +1,4 @@
-//! Parses sets of weekdays, of days of the month and of months, and checks whether a date is in
-//! such a set.
+//! Parses sets of weekdays, days of the month, or months. Checks whether a date is in such a set.
 
 use std::fmt;
 use std::ops::RangeInclusive;

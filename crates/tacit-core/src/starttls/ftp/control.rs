@@ -1,5 +1,5 @@
-//! Stores the state of an FTP control connection: its phase, the commands that wait for a reply,
-//! and the commands that tacit itself has sent.
+//! Stores the state of an FTP control connection. The state is its phase, the commands that wait
+//! for a reply, and the commands that tacit itself has sent.
 
 use super::line::LineBuffer;
 use super::reply::ReplyTracker;

@@ -1,5 +1,5 @@
-//! Runs the exchange `IKE_AUTH`: both peers authenticate each other, and create the first child SA
-//! (the keys of the tunnel; RFC 7296 sections 1.2 and 2.15).
+//! Runs the exchange `IKE_AUTH`, in which both peers authenticate each other (RFC 7296 sections 1.2
+//! and 2.15). They also create the first child SA, the keys of the tunnel.
 
 use std::time::Instant;
 

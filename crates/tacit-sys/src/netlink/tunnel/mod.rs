@@ -1,5 +1,5 @@
-//! Routes packets of a program under `tacit run` to its TUN device, if the policy protects them by
-//! an IPsec tunnel. These routes have precedence over all other routes of the run.
+//! Routes packets of a program under `tacit run` to its TUN device, if a rule protects them by an
+//! IPsec tunnel. These routes have precedence over all other routes of the run.
 //!
 //! ```text
 //! priority

@@ -1,5 +1,6 @@
-//! Formats `tacit show ike` (connections with peers of tunnels) and `tacit show sa` (SAs): tables
-//! that fit into a terminal, and with `--wide` all facts, one in each line.
+//! Formats `tacit show ike` (connections with peers of tunnels) and `tacit show sa` (keys and
+//! counters of tunnels). The output is a table that fits into a terminal, or with `--wide` one fact
+//! in each line.
 
 use super::table::{Column, lay_out, list, optional, table};
 use super::{Table, bytes};

@@ -1,5 +1,5 @@
-//! Schedules large transfers of a thread, so that a short message of another connection waits only
-//! for a short part of them.
+//! Schedules large transfers of a thread, so that they delay short messages of other connections
+//! only briefly.
 //!
 //! A connection that often fills its batch is *bulk*; any other connection is *brief*. If a thread
 //! has both kinds, its bulk connections take turns. In a turn, one of them moves at most

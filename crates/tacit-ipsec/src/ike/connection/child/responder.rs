@@ -1,5 +1,5 @@
-//! Answers the peer's requests for child SAs (the keys of tunnels): the first one, further ones,
-//! and replacements (RFC 7296 sections 1.2, 1.3.1, 1.3.3 and 2.25).
+//! Answers the peer's requests to create or replace child SAs, which are the keys of tunnels (RFC
+//! 7296 sections 1.2, 1.3.1, 1.3.3 and 2.25).
 
 use std::time::Instant;
 
