@@ -85,6 +85,14 @@ impl AliasRanges {
         }
     }
 
+    /// The lowest and the highest address of each range.
+    #[must_use]
+    pub fn first_and_last(&self) -> [(IpAddr, IpAddr); 2] {
+        let v4 = (self.v4.into(), Ipv4Addr::from_bits(self.v4_last()).into());
+        let v6 = (self.v6.into(), Ipv6Addr::from_bits(self.v6_last()).into());
+        [v4, v6]
+    }
+
     /// Returns the alias address with this number, counted from 1, of the same family as `address`;
     /// `None` if the range is too small.
     pub(super) fn numbered(&self, address: IpAddr, number: u32) -> Option<IpAddr> {

@@ -1,15 +1,16 @@
 //! Reads the descriptors, the memory and the signals of a thread of another process. The thread
 //! waits in a system call meanwhile.
 
+use std::cell::OnceCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::fs::{CWD, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::{Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-use super::epoll::Registration;
+use super::epoll::{Registration, can_move};
 
 /// The largest number of descriptors of a process that one search examines. Each of them takes
 /// about half a microsecond.
@@ -26,18 +27,21 @@ const REGISTRATIONS_MAX: u32 = 4;
 #[derive(Debug)]
 pub struct Caller {
     thread: u32,
+    /// The ID of this process.
+    own: u32,
     pidfd: OwnedFd,
+    /// The directory of its descriptors, while it is needed.
+    directory: OnceCell<OwnedFd>,
 }
 
-/// What was found among the descriptors of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Descriptors {
-    /// No other descriptor refers to the file.
-    Single,
-    /// Another descriptor refers to the same file.
-    Duplicated,
-    /// The process has more than [`DESCRIPTORS_MAX`] descriptors.
-    TooMany,
+/// What refers to an open file among the descriptors of a process.
+#[derive(Debug)]
+pub struct References {
+    /// Whether another descriptor than the known one refers to it.
+    pub is_duplicated: bool,
+    /// The epoll instances in which it is registered; `None` if a registration cannot be read or
+    /// moved.
+    pub registrations: Option<Vec<Registration>>,
 }
 
 /// Whether a signal waits that the thread would handle.
@@ -76,7 +80,13 @@ impl Caller {
             }
             opened => opened,
         };
-        Ok(Self { thread, pidfd: opened? })
+        let own = std::process::id();
+        Ok(Self { thread, own, pidfd: opened?, directory: OnceCell::new() })
+    }
+
+    /// Closes the descriptor that a search keeps for the next one.
+    pub fn end_search(&mut self) {
+        self.directory.take();
     }
 
     /// The ID of the thread.
@@ -119,45 +129,51 @@ impl Caller {
         self.compare(KCMP_FILE, own, number)
     }
 
-    /// Looks for other descriptors of the thread that refer to the same open file.
+    /// Looks for descriptors of the thread, other than this number, that refer to an open file of
+    /// this process, and for the epoll instances in which the file is registered under the number.
+    /// `None`: the thread has more than [`DESCRIPTORS_MAX`] descriptors. Keeps a descriptor for the
+    /// next search.
     ///
     /// # Errors
     /// The thread has ended, or the kernel does not compare files.
-    pub fn duplicates(&self, own: BorrowedFd<'_>, number: RawFd) -> io::Result<Descriptors> {
-        let Some(all) = self.numbers()? else { return Ok(Descriptors::TooMany) };
+    pub fn references(&self, own: BorrowedFd<'_>, number: RawFd) -> io::Result<Option<References>> {
+        let Some(all) = self.numbers()? else { return Ok(None) };
+        let mut is_duplicated = false;
+        let mut registered_in = Vec::new();
         for other in all.into_iter().filter(|other| *other != number) {
             match self.is_same_file(own, other) {
-                Ok(false) => {}
-                Ok(true) => return Ok(Descriptors::Duplicated),
+                Ok(is_same) => is_duplicated |= is_same,
                 // Another thread has closed it.
-                Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EBADF) => continue,
                 Err(error) => return Err(error),
             }
+            if self.is_registered(own, other, number)? {
+                registered_in.push(other);
+            }
         }
-        Ok(Descriptors::Single)
+        let registrations = self.registrations(own, number, &registered_in)?;
+        Ok(Some(References { is_duplicated, registrations }))
     }
 
-    /// Returns the epoll instances of the thread in which an open file of this process is
-    /// registered under a number; `None` if there are too many descriptors to examine, or a
-    /// registration cannot be read.
-    ///
-    /// # Errors
-    /// The thread has ended, or the kernel does not compare files.
-    pub fn registrations(
+    /// Reads the registrations in these epoll instances; `None` if one cannot be read or moved.
+    fn registrations(
         &self,
         own: BorrowedFd<'_>,
         number: RawFd,
+        registered_in: &[RawFd],
     ) -> io::Result<Option<Vec<Registration>>> {
-        let Some(all) = self.numbers()? else { return Ok(None) };
-        let inode = rustix::fs::fstat(own)?.st_ino;
         let mut found = Vec::new();
-        for epoll in all {
-            if !self.is_registered(own, epoll, number)? {
-                continue;
-            }
+        if registered_in.is_empty() {
+            return Ok(Some(found));
+        }
+        if !can_move(number) {
+            return Ok(None);
+        }
+        let inode = rustix::fs::fstat(own)?.st_ino;
+        for epoll in registered_in {
             let text = std::fs::read_to_string(format!("/proc/{}/fdinfo/{epoll}", self.thread))?;
             match Registration::find(&text, number, inode) {
-                Some(entry) => found.push(entry.with_epoll(self.descriptor(epoll)?)),
+                Some(entry) => found.push(entry.with_epoll(self.descriptor(*epoll)?)),
                 None => return Ok(None),
             }
         }
@@ -193,7 +209,7 @@ impl Caller {
     }
 
     fn compare(&self, kind: libc::c_int, own: BorrowedFd<'_>, other: u64) -> io::Result<bool> {
-        let me = std::process::id();
+        let me = self.own;
         let fd = own.as_raw_fd();
         // SAFETY: `other` is a number, or for KCMP_EPOLL_TFD the address of a slot that is live
         // during the call; the kernel writes nothing.
@@ -207,11 +223,20 @@ impl Caller {
 
     /// The numbers of the open descriptors; `None` if there are more than [`DESCRIPTORS_MAX`].
     fn numbers(&self) -> io::Result<Option<Vec<RawFd>>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let path = format!("/proc/{}/fd", self.thread);
-        let directory = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+        let directory = match self.directory.get() {
+            Some(directory) => {
+                rustix::fs::seek(directory, SeekFrom::Start(0))?;
+                directory
+            }
+            None => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let path = format!("/proc/{}/fd", self.thread);
+                let opened = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+                self.directory.get_or_init(|| opened)
+            }
+        };
         let mut space = [MaybeUninit::uninit(); 8192];
-        let mut entries = RawDir::new(&directory, &mut space);
+        let mut entries = RawDir::new(directory, &mut space);
         let mut found = Vec::new();
         while let Some(entry) = entries.next() {
             let name = entry?.file_name().to_str().ok().map(str::parse::<RawFd>);
@@ -229,7 +254,12 @@ impl Caller {
     /// # Errors
     /// The thread has no such descriptor.
     pub fn descriptor_flags(&self, number: RawFd) -> io::Result<FdFlags> {
-        let text = std::fs::read_to_string(format!("/proc/{}/fdinfo/{number}", self.thread))?;
+        let path = format!("/proc/{}/fdinfo/{number}", self.thread);
+        let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // The flags are in the second line.
+        let mut text = [0; 64];
+        let length = rustix::io::read(&file, &mut text)?;
+        let text = String::from_utf8_lossy(&text[..length]);
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
         let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
         let flags = flags.ok_or(io::ErrorKind::InvalidData)?;
@@ -315,9 +345,16 @@ mod tests {
         let caller = this_thread();
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let number = socket.as_raw_fd();
-        assert_eq!(caller.duplicates(socket.as_fd(), number).unwrap(), Descriptors::Single);
-        let _second = socket.try_clone().unwrap();
-        assert_eq!(caller.duplicates(socket.as_fd(), number).unwrap(), Descriptors::Duplicated);
+        let is_duplicated = || {
+            let found = caller.references(socket.as_fd(), number).unwrap().unwrap();
+            assert!(found.registrations.is_some_and(|all| all.is_empty()));
+            found.is_duplicated
+        };
+        assert!(!is_duplicated());
+        let second = socket.try_clone().unwrap();
+        assert!(is_duplicated());
+        drop(second);
+        assert!(!is_duplicated(), "each search sees changes");
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Registration {
 /// Whether registrations under this descriptor number can be moved: this process must be able to
 /// use the number, and three above it.
 #[must_use]
-pub fn can_move(number: RawFd) -> bool {
+pub(super) fn can_move(number: RawFd) -> bool {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let wanted = u64::try_from(number).map_or(u64::MAX, |number| number.saturating_add(4));
     limit.is_none_or(|limit| wanted <= limit)
@@ -195,7 +195,9 @@ mod tests {
         rustix::io::dup2(&new, &mut at).unwrap();
         let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         let caller = Caller::open(thread).unwrap();
-        let found = caller.registrations(kept.as_fd(), number).unwrap().unwrap();
+        let found = caller.references(kept.as_fd(), number).unwrap().unwrap();
+        assert!(found.is_duplicated, "this process has a duplicate");
+        let found = found.registrations.unwrap();
         assert!(!found.is_empty());
         move_registrations(kept.as_fd(), new.as_fd(), number, &found).unwrap();
         drop((kept, found));

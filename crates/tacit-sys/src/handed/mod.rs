@@ -20,11 +20,11 @@ mod epoll;
 mod options;
 mod socket;
 
-pub use caller::{Caller, DESCRIPTORS_MAX, Descriptors, PendingSignal};
-pub use epoll::{Registration, can_move, move_registrations};
+pub use caller::{Caller, DESCRIPTORS_MAX, PendingSignal, References};
+pub use epoll::{Registration, move_registrations};
 pub use options::SocketOptions;
 pub use socket::{
     ConnectState, Destination, SocketIdentity, StatusFlags, UNCONNECTED, connect, connect_timeout,
-    connection_result, destination, disconnect, identity, namespace_cookie, new_tcp, set_blocking,
-    state, status_flags, tcp_version,
+    connection_result, destination, disconnect, identity, interrupted_connection, namespace_cookie,
+    new_tcp, set_blocking, state, status_flags, tcp_version,
 };

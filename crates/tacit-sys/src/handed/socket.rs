@@ -159,6 +159,16 @@ pub fn connection_result(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// What a `connect` that waits returns after another thread has ended the connection: the error of
+/// the socket, if it has one, as from the kernel.
+#[must_use]
+pub fn interrupted_connection(socket: BorrowedFd<'_>) -> io::Error {
+    match sockopt::socket_error(socket) {
+        Ok(Err(error)) => error.into(),
+        _ => rustix::io::Errno::CONNABORTED.into(),
+    }
+}
+
 /// The error of [`connection_result`] for an unconnected socket.
 pub const UNCONNECTED: libc::c_int = libc::EAFNOSUPPORT;
 

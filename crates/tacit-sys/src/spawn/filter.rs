@@ -6,8 +6,9 @@
 //! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
 //! io_uring_*            ENOSYS: a ring can create sockets without a system call, also a ring that
 //!                       the program has inherited
-//! connect, listen,      allowed, or the listener decides ([`ConnectCalls`])
-//! send with MSG_FASTOPEN
+//! bind, connect,        allowed, or the listener decides ([`ConnectCalls`])
+//! listen, send with
+//! MSG_FASTOPEN
 //! all other calls       allowed
 //! ```
 //!
@@ -19,7 +20,8 @@
 //!
 //! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So
 //! 32-bit programs that create sockets by `socketcall` get an error. 32-bit programs that use the
-//! newer calls work.
+//! newer calls work. If the listener decides about `connect`, it is notified about each
+//! `socketcall` that connects, listens, binds or sends, and reads the arguments.
 
 use libc::sock_filter;
 
@@ -37,7 +39,8 @@ pub(super) enum RefusalSource {
     Listener,
 }
 
-/// How the filter handles `connect` and the calls that begin or accept a connection like it.
+/// How the filter handles `connect` and the calls that begin or accept a connection like it, or
+/// that give a socket an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectCalls {
     /// It allows them.
@@ -62,8 +65,70 @@ pub enum NotifiedCall {
     },
     /// `listen`, with the number of the descriptor.
     Listen(i32),
+    /// `bind`, with the number of the descriptor.
+    Bind(i32),
     /// A send with `MSG_FASTOPEN`, which connects, with the number of the descriptor.
     FastOpen(i32),
+    /// One of these calls in its 32-bit form, with its arguments in memory.
+    Socketcall(Socketcall),
+}
+
+/// A call by `socketcall`, whose arguments are in the memory of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socketcall {
+    number: u32,
+    /// Where the arguments are.
+    pub arguments: u64,
+    /// The length of one argument, in bytes.
+    word_bytes: usize,
+}
+
+impl Socketcall {
+    /// The length of the arguments of each of these calls, in bytes.
+    #[must_use]
+    pub fn arguments_bytes(&self) -> usize {
+        let words = match self.number {
+            SYS_LISTEN => 2,
+            SYS_BIND | SYS_CONNECT | SYS_SENDMSG => 3,
+            SYS_SENDMMSG => 4,
+            _ => 6,
+        };
+        words * self.word_bytes
+    }
+
+    /// Determines the call from its arguments; `None` if they are cut off, or if it is a send that
+    /// does not connect.
+    #[must_use]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the kernel also reads only 32 bits of these arguments"
+    )]
+    pub fn identify(&self, arguments: &[u8]) -> Option<NotifiedCall> {
+        let word = |index: usize| {
+            let at = index * self.word_bytes;
+            let bytes = arguments.get(at..at + self.word_bytes)?;
+            match *bytes {
+                [a, b, c, d] => Some(u64::from(u32::from_ne_bytes([a, b, c, d]))),
+                _ => Some(u64::from_ne_bytes(bytes.try_into().ok()?)),
+            }
+        };
+        let descriptor = word(0)? as i32;
+        let fast_open = |flags: usize| {
+            let connects = word(flags)? as libc::c_int & libc::MSG_FASTOPEN != 0;
+            connects.then_some(NotifiedCall::FastOpen(descriptor))
+        };
+        match self.number {
+            SYS_BIND => Some(NotifiedCall::Bind(descriptor)),
+            SYS_CONNECT => {
+                let length = word(2)? as i32;
+                Some(NotifiedCall::Connect { descriptor, address: word(1)?, length })
+            }
+            SYS_LISTEN => Some(NotifiedCall::Listen(descriptor)),
+            SYS_SENDTO | SYS_SENDMMSG => fast_open(3),
+            SYS_SENDMSG => fast_open(2),
+            _ => None,
+        }
+    }
 }
 
 impl NotifiedCall {
@@ -82,6 +147,15 @@ impl NotifiedCall {
             Self::Connect { descriptor, address: arguments[1], length }
         } else if number == abi.listen {
             Self::Listen(descriptor)
+        } else if number == abi.bind {
+            Self::Bind(descriptor)
+        } else if abi.socketcall == Some(number)
+            && CONNECTING_SOCKETCALLS.contains(&(arguments[0] as u32))
+        {
+            let is_64_bit = audit_arch & AUDIT_ARCH_64BIT != 0;
+            let word_bytes = if is_64_bit { 8 } else { 4 };
+            let number = arguments[0] as u32;
+            Self::Socketcall(Socketcall { number, arguments: arguments[1], word_bytes })
         } else if abi.sends.iter().any(|send| send.number == number) {
             Self::FastOpen(descriptor)
         } else {
@@ -166,6 +240,7 @@ struct Abi {
     socket: u32,
     socketpair: u32,
     socketcall: Option<u32>,
+    bind: u32,
     connect: u32,
     listen: u32,
     sends: &'static [SendCall],
@@ -192,6 +267,7 @@ const ABIS: &[Abi] = &[
         socket: 41,
         socketpair: 53,
         socketcall: None,
+        bind: 49,
         connect: 42,
         listen: 50,
         // sendto, sendmsg and sendmmsg; the last two are those of x32.
@@ -207,6 +283,7 @@ const I386: Abi = Abi {
     socket: 359,
     socketpair: 360,
     socketcall: Some(102),
+    bind: 361,
     connect: 362,
     listen: 363,
     sends: &[send(369, 3), send(370, 2), send(345, 3)],
@@ -220,6 +297,7 @@ const ABIS: &[Abi] = &[
         socket: 198,
         socketpair: 199,
         socketcall: None,
+        bind: 200,
         connect: 203,
         listen: 201,
         sends: &[send(206, 3), send(211, 2), send(269, 3)],
@@ -231,6 +309,7 @@ const ABIS: &[Abi] = &[
         socket: 281,
         socketpair: 288,
         socketcall: Some(102),
+        bind: 282,
         connect: 283,
         listen: 284,
         sends: &[send(290, 3), send(296, 2), send(374, 3)],
@@ -252,6 +331,7 @@ const ABIS: &[Abi] = &[Abi {
     socketcall: Some(libc::SYS_socketcall as u32),
     #[cfg(not(any(target_arch = "s390x", target_arch = "powerpc64")))]
     socketcall: None,
+    bind: libc::SYS_bind as u32,
     connect: libc::SYS_connect as u32,
     listen: libc::SYS_listen as u32,
     sends: &[
@@ -269,8 +349,18 @@ const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6
 
 /// `SYS_SOCKET` and `SYS_SOCKETPAIR` of `socketcall`.
 const SOCKETCALLS: [u32; 2] = [1, 8];
-/// `SYS_CONNECT`, `SYS_LISTEN`, `SYS_SENDTO`, `SYS_SENDMSG` and `SYS_SENDMMSG` of `socketcall`.
-const CONNECTING_SOCKETCALLS: [u32; 5] = [3, 4, 11, 16, 20];
+/// The calls of `socketcall` that connect, listen, bind or may connect, from `<linux/net.h>`.
+const SYS_BIND: u32 = 2;
+const SYS_CONNECT: u32 = 3;
+const SYS_LISTEN: u32 = 4;
+const SYS_SENDTO: u32 = 11;
+const SYS_SENDMSG: u32 = 16;
+const SYS_SENDMMSG: u32 = 20;
+const CONNECTING_SOCKETCALLS: [u32; 6] =
+    [SYS_BIND, SYS_CONNECT, SYS_LISTEN, SYS_SENDTO, SYS_SENDMSG, SYS_SENDMMSG];
+
+/// `__AUDIT_ARCH_64BIT` of `<linux/audit.h>`.
+const AUDIT_ARCH_64BIT: u32 = 0x8000_0000;
 
 /// Builds the part of the filter for a call of this ABI. Every path ends in a result.
 fn body(abi: &Abi, answers: RefusalSource, connects: ConnectCalls) -> Vec<sock_filter> {
@@ -298,7 +388,8 @@ fn body(abi: &Abi, answers: RefusalSource, connects: ConnectCalls) -> Vec<sock_f
     ];
     if connects == ConnectCalls::Notified {
         for call in CONNECTING_SOCKETCALLS {
-            calls.extend([jump(call, 0, 1), error(libc::ENOSYS)]);
+            let notify = statement(RETURN, libc::SECCOMP_RET_USER_NOTIF);
+            calls.extend([jump(call, 0, 1), notify]);
         }
     }
     calls.push(pass());
@@ -318,11 +409,12 @@ fn body(abi: &Abi, answers: RefusalSource, connects: ConnectCalls) -> Vec<sock_f
     body
 }
 
-/// The part that notifies the listener about calls that connect or listen. The number is loaded
-/// before, and after the part if none of them matches.
+/// The part that notifies the listener about calls that connect, listen or bind. The number is
+/// loaded before, and after the part if none of them matches.
 fn connecting(abi: &Abi) -> Vec<sock_filter> {
     let notify = || statement(RETURN, libc::SECCOMP_RET_USER_NOTIF);
-    let mut part = vec![jump(abi.connect, 1, 0), jump(abi.listen, 0, 1), notify()];
+    let mut part =
+        vec![jump(abi.connect, 2, 0), jump(abi.listen, 1, 0), jump(abi.bind, 0, 1), notify()];
     for send in abi.sends {
         part.extend([
             jump(send.number, 0, 4),
@@ -437,12 +529,16 @@ mod tests {
         let verdict = |arch, number, arguments| seccomp::verdict(&program, arch, number, arguments);
         let asked = libc::SECCOMP_RET_USER_NOTIF;
         let plain = [40, 0, 0, 0, 0, 0];
-        for (arch, connect, listen, sends) in [
-            (NATIVE, 42, 50, [(44, 3), (46, 2), (307, 3)]),
-            (NATIVE, X32 | 42, X32 | 50, [(X32 | 44, 3), (X32 | 518, 2), (X32 | 538, 3)]),
-            (I386, 362, 363, [(369, 3), (370, 2), (345, 3)]),
+        for (arch, [connect, listen, bind], sends) in [
+            (NATIVE, [42, 50, 49], [(44, 3), (46, 2), (307, 3)]),
+            (
+                NATIVE,
+                [X32 | 42, X32 | 50, X32 | 49],
+                [(X32 | 44, 3), (X32 | 518, 2), (X32 | 538, 3)],
+            ),
+            (I386, [362, 363, 361], [(369, 3), (370, 2), (345, 3)]),
         ] {
-            for number in [connect, listen] {
+            for number in [connect, listen, bind] {
                 assert_eq!(verdict(arch, number, plain), asked, "{arch:x} {number}");
             }
             let arguments = [7, 8, 9, 0, 0, 0];
@@ -450,6 +546,8 @@ mod tests {
             assert_eq!(NotifiedCall::identify(arch, connect, &arguments), connects);
             let listens = NotifiedCall::Listen(7);
             assert_eq!(NotifiedCall::identify(arch, listen, &arguments), listens);
+            let binds = NotifiedCall::Bind(7);
+            assert_eq!(NotifiedCall::identify(arch, bind, &arguments), binds);
             for (number, flags) in sends {
                 let mut arguments = [0; 6];
                 assert_eq!(verdict(arch, number, arguments), PASS, "{arch:x} {number}");
@@ -461,8 +559,7 @@ mod tests {
         }
         for call in 1..=20 {
             let wanted = match call {
-                1 | 8 => asked,
-                3 | 4 | 11 | 16 | 20 => refused(libc::ENOSYS),
+                1..=4 | 8 | 11 | 16 | 20 => asked,
                 _ => PASS,
             };
             assert_eq!(verdict(I386, 102, [call, 0, 0, 0, 0, 0]), wanted, "socketcall {call}");
@@ -471,9 +568,38 @@ mod tests {
             assert_eq!(verdict(NATIVE, number, plain), asked);
             assert_eq!(verdict(NATIVE, number, [2, 0, 0, 0, 0, 0]), PASS);
         }
-        for number in [0, 1, 3, 43, 45, 47, 49, 288] {
+        for number in [0, 1, 3, 43, 45, 47, 288] {
             assert_eq!(verdict(NATIVE, number, [FAST; 6]), PASS, "{number}");
         }
         assert_eq!(verdict(0xdead_beef, 42, plain), refused(libc::ENOSYS));
+    }
+
+    #[test]
+    fn the_arguments_of_a_32_bit_call_are_read_from_memory() {
+        let call = |number: u32, words: &[u32]| {
+            let arguments = [number.into(), 0x1000, 0, 0, 0, 0];
+            let NotifiedCall::Socketcall(call) = NotifiedCall::identify(I386, 102, &arguments)
+            else {
+                return Some(NotifiedCall::identify(I386, 102, &arguments));
+            };
+            assert_eq!(call.arguments, 0x1000);
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            if bytes.len() < call.arguments_bytes() {
+                assert_eq!(call.identify(&bytes), None, "{number} is cut off");
+            }
+            call.identify(&bytes)
+        };
+        let connects = NotifiedCall::Connect { descriptor: 7, address: 8, length: 9 };
+        assert_eq!(call(SYS_CONNECT, &[7, 8, 9]), Some(connects));
+        assert_eq!(call(SYS_CONNECT, &[7, 8]), None);
+        assert_eq!(call(SYS_BIND, &[7, 8, 9]), Some(NotifiedCall::Bind(7)));
+        assert_eq!(call(SYS_LISTEN, &[7, 128]), Some(NotifiedCall::Listen(7)));
+        let flags = libc::MSG_FASTOPEN.cast_unsigned();
+        assert_eq!(call(SYS_SENDTO, &[7, 8, 9, flags, 0, 0]), Some(NotifiedCall::FastOpen(7)));
+        assert_eq!(call(SYS_SENDTO, &[7, 8, 9, 0x4000, 0, 0]), None);
+        assert_eq!(call(SYS_SENDMSG, &[7, 8, flags]), Some(NotifiedCall::FastOpen(7)));
+        assert_eq!(call(SYS_SENDMMSG, &[7, 8, 9, flags]), Some(NotifiedCall::FastOpen(7)));
+        let refused = NotifiedCall::Refused(RefusedCall::Socketcall);
+        assert_eq!(call(1, &[2, 1, 0]), Some(refused));
     }
 }

@@ -40,8 +40,8 @@ use filter::RefusalSource;
 
 pub use cover::cover;
 pub use failure::{SpawnError, SpawnStep};
-pub use filter::{ConnectCalls, NotifiedCall, RefusedCall};
-pub use notify::{Call, NotifyListener, NotifyReply};
+pub use filter::{ConnectCalls, NotifiedCall, RefusedCall, Socketcall};
+pub use notify::{Call, FilterOutcome, NotifyListener, NotifyReply, ReceivedFilter};
 
 /// The largest number of paths that can be hidden from one program; more are an error.
 pub const HIDDEN_MAX: usize = 200;
@@ -169,6 +169,7 @@ struct AskingFilter {
     flags: libc::c_ulong,
     /// The socket over which to send the listener.
     socket: RawFd,
+    outcome: FilterOutcome,
 }
 
 /// The filters with a listener, in the order in which they are tried.
@@ -178,7 +179,12 @@ fn asking(options: &SpawnOptions<'_>) -> Vec<AskingFilter> {
     };
     let filter = |connects, flags| {
         let program = filter::program(RefusalSource::Listener, connects);
-        AskingFilter { program, flags, socket }
+        let outcome = match (connects, options.connects) {
+            (ConnectCalls::Notified, _) => FilterOutcome::Handled,
+            (ConnectCalls::Allowed, ConnectCalls::Allowed) => FilterOutcome::NotWanted,
+            (ConnectCalls::Allowed, ConnectCalls::Notified) => FilterOutcome::TooOld,
+        };
+        AskingFilter { program, flags, socket, outcome }
     };
     let plain = [
         filter(ConnectCalls::Allowed, notify::KILLABLE),
@@ -262,24 +268,34 @@ impl ChildSetup {
             Err(error) if is_missing_right(&error) => {
                 rustix::thread::set_no_new_privs(true)?;
                 // An outer filter may return the same error for the request for a listener.
-                self.try_install().or_else(|_| self.install_plain())
+                let outcome = FilterOutcome::TooOld;
+                self.try_install().or_else(|_| self.install_without_listener(outcome))
             }
             installed => installed,
         }
     }
 
     fn try_install(&self) -> io::Result<()> {
-        for AskingFilter { program, flags, socket } in &self.asking {
-            match notify::install(program, *flags, *socket) {
-                Err(error) if !is_missing_right(&error) => {}
-                installed => return installed,
+        let mut outcome = FilterOutcome::TooOld;
+        for asking in &self.asking {
+            match notify::install(&asking.program, asking.flags, asking.socket, asking.outcome) {
+                Err(error) if is_missing_right(&error) => return Err(error),
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    outcome = FilterOutcome::Nested;
+                }
+                Err(_) => {}
+                Ok(()) => return Ok(()),
             }
         }
-        self.install_plain()
+        self.install_without_listener(outcome)
     }
 
-    fn install_plain(&self) -> io::Result<()> {
-        seccomp::install(&self.filter, 0).map(drop)
+    fn install_without_listener(&self, outcome: FilterOutcome) -> io::Result<()> {
+        seccomp::install(&self.filter, 0)?;
+        if let Some(asking) = self.asking.first() {
+            notify::report_none(asking.socket, outcome);
+        }
+        Ok(())
     }
 
     fn hide(&self) {

@@ -44,6 +44,7 @@ pub(super) fn install(
     filter: &[libc::sock_filter],
     flags: libc::c_ulong,
     socket: RawFd,
+    outcome: FilterOutcome,
 ) -> io::Result<()> {
     let made = seccomp::install(filter, flags)?;
     let raw = RawFd::try_from(made).map_err(io::Error::other)?;
@@ -53,8 +54,67 @@ pub(super) fn install(
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     // If no helper receives the listener, it is closed here, and the kernel itself refuses the
     // calls.
-    let _ = descriptor::send(socket, &[0], &[listener.as_fd()]);
+    let _ = descriptor::send(socket, &[outcome as u8], &[listener.as_fd()]);
     Ok(())
+}
+
+/// Tells the helper that the filter has no listener. Makes only system calls.
+pub(super) fn report_none(socket: RawFd, outcome: FilterOutcome) {
+    // SAFETY: as in `install`.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    // If this fails, the helper has ended.
+    let _ = descriptor::send(socket, &[outcome as u8], &[]);
+}
+
+/// What the filter of a program does about calls that connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterOutcome {
+    /// The listener decides about each.
+    Handled = 0,
+    /// The kernel executes them, as requested.
+    NotWanted = 1,
+    /// The kernel executes them. It has no listener that can decide about them (Linux 5.19).
+    TooOld = 2,
+    /// The kernel executes them, because this process is under the listener of another filter.
+    Nested = 3,
+}
+
+impl FilterOutcome {
+    const ALL: [Self; 4] = [Self::Handled, Self::NotWanted, Self::TooOld, Self::Nested];
+}
+
+/// The filter of a program that was started.
+#[derive(Debug)]
+pub struct ReceivedFilter {
+    /// Its listener, if it has one.
+    pub listener: Option<NotifyListener>,
+    /// What it does about calls that connect; `None` if the program was not started.
+    pub connects: Option<FilterOutcome>,
+}
+
+impl ReceivedFilter {
+    /// Receives what the program's process sends before it executes the program.
+    #[must_use]
+    pub fn receive(from: impl AsFd) -> Self {
+        let mut byte = [0];
+        let received = descriptor::receive(from, &mut byte).ok().filter(|one| one.bytes > 0);
+        let Some(mut received) = received else { return Self { listener: None, connects: None } };
+        let listener = received.descriptors.pop();
+        let listener = listener.and_then(|listener| NotifyListener::adopt(listener).ok());
+        let sent = FilterOutcome::ALL.into_iter().find(|outcome| *outcome as u8 == byte[0]);
+        let is_lost = listener.is_none() && sent == Some(FilterOutcome::Handled);
+        Self { listener, connects: if is_lost { Some(FilterOutcome::TooOld) } else { sent } }
+    }
+}
+
+/// Has the kernel run caller and listener on one CPU (Linux 6.6): while one runs, the other waits,
+/// and to wake an idle CPU takes longer than all the rest.
+fn wake_on_same_cpu(listener: BorrowedFd<'_>) {
+    /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`
+    const SYNC_WAKE_UP: libc::c_ulong = 1;
+    let request = libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS;
+    // SAFETY: the argument is a number. Older kernels refuse the request, and work without it.
+    unsafe { libc::ioctl(listener.as_raw_fd(), request, SYNC_WAKE_UP) };
 }
 
 /// The listener of one filter.
@@ -111,6 +171,7 @@ impl NotifyListener {
         let buffer = |known: usize, of_kernel: u16| {
             vec![0_u64; known.max(of_kernel.into()).div_ceil(size_of::<u64>())]
         };
+        wake_on_same_cpu(socket.as_fd());
         Ok(Self {
             socket,
             call: buffer(size_of::<libc::seccomp_notif>(), sizes.seccomp_notif),

@@ -77,7 +77,7 @@ impl Agent {
     }
 
     fn show(&self, what: Display, back: oneshot::Sender<Reply>) {
-        if let Some(handed) = &self.runs.handed {
+        if let Ok(handed) = &self.runs.handed {
             handed.refresh();
         }
         let reply = match what {
@@ -135,7 +135,7 @@ impl Agent {
     }
 
     fn show_connection(&self, id: u64, back: oneshot::Sender<Reply>) {
-        if let Some(handed) = &self.runs.handed {
+        if let Ok(handed) = &self.runs.handed {
             handed.refresh();
         }
         let table = Arc::clone(&self.shared.table);

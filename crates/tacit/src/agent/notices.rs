@@ -71,6 +71,7 @@ impl ReportReceiver {
                 let event = Event::new("refused-sockets-unreported").field("run", &self.run.name);
                 self.log.warn(event);
             }
+            HelperReport::Connects(connects) => self.run.note_connects(connects),
             HelperReport::NotHidden(reason) => {
                 let event = Event::new("files-not-hidden").field("run", &self.run.name);
                 let next = "programs of the run may be able to read this file; the helper of the \

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use tacit_core::dns::KnownName;
 use tacit_core::flow::Address;
 use tacit_core::held::HELD_MAX;
-use tacit_core::policy::Policy;
+use tacit_core::policy::{PathChoice, Policy};
 use tacit_sys::process;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -36,7 +36,7 @@ use crate::run::channel::{HelperChannel, adopt};
 use crate::run::handover::HeldAddress;
 use crate::run::host::{HostNetwork, InterfaceChanges};
 use crate::run::launchers::{self, Admission, Application};
-use crate::run::protocol::{Enrolment, RunTerms, SocketSet};
+use crate::run::protocol::{Enrolment, RelayReason, RunTerms, SocketSet};
 use crate::run::registry::Registry;
 use crate::run::tunnels::OpenedTun;
 use crate::run::{Run, RunIdentity};
@@ -74,8 +74,8 @@ pub(super) struct Runs {
     pub(super) shared: Shared,
     /// The maximum number of held SYNs of a run.
     pub(super) held_syns_max: usize,
-    /// The connections of sockets that programs got; `None` if they get none.
-    pub(super) handed: Option<Rc<HandedConnections>>,
+    /// The connections of sockets that programs got, or why they get none.
+    pub(super) handed: Result<Rc<HandedConnections>, RelayReason>,
     /// The policy file, which programs must not read.
     policy_file: PathBuf,
     /// The other files that programs must not read.
@@ -86,15 +86,14 @@ pub(super) struct Runs {
     pub(super) has_lost_host: bool,
 }
 
-/// The table of connections whose sockets programs have; `None` if the kernel cannot report their
-/// ends.
-fn handed(log: &Log) -> Option<Rc<HandedConnections>> {
+/// The table of connections whose sockets programs have. The kernel must report their ends.
+fn handed(log: &Log) -> Result<Rc<HandedConnections>, RelayReason> {
     let table = HandedConnections::new(log.clone());
     match table.watch() {
-        Ok(()) => Some(table),
+        Ok(()) => Ok(table),
         Err(error) => {
             log.warn(Event::new("sockets-not-handed").field("error", &error));
-            None
+            Err(RelayReason::Kernel)
         }
     }
 }
@@ -164,7 +163,10 @@ impl Runs {
             tuns,
             assigned: Vec::new(),
             held_syns_max: held_syns_max(shared.places.available_permits()),
-            handed: options.private.then(|| handed(&shared.log)).flatten(),
+            handed: match options.private {
+                true => handed(&shared.log),
+                false => Err(RelayReason::Agent),
+            },
             shared,
             policy_file: options.policy.clone(),
             secrets: RefCell::default(),
@@ -323,7 +325,7 @@ impl Runs {
             hide: secrets::paths(policy, &self.policy_file),
             keep_off: cpus.engines.to_vec(),
             cpu: run_cpu.or(cpus.only),
-            hands_sockets: self.handed.is_some() && policy.hands_sockets(),
+            hands_sockets: self.handed.is_ok() && policy.hands_sockets(),
             warnings: about_no_run(policy).map(str::to_owned).into_iter().collect(),
         };
         Ok(Admission { id, terms })
@@ -602,6 +604,7 @@ impl Runs {
     ) -> Vec<JoinHandle<()>> {
         let hosts = self.hosts.pairs();
         let start = |enrolled: &Enrolled| {
+            enrolled.run.note_reload();
             let hosts = Arc::clone(&hosts);
             let log = self.shared.log.clone();
             let capture = Arc::clone(&enrolled.capture);
@@ -657,9 +660,19 @@ fn one_run(enrolled: &Enrolled, open: &[Arc<ConnectionRecord>], now: SystemTime)
         joined: run.is_joined(),
         captured: enrolled.capture.count(),
         cpu: run.cpu(),
+        path: path_of(run),
         names: names.collect(),
         listen: listen.collect(),
         listening: run.listening().to_vec(),
+    }
+}
+
+/// How its programs may reach destinations that a rule permits, as connections show it.
+fn path_of(run: &Run) -> String {
+    match run.why_all_relayed() {
+        Some(reason) => format!("relay ({})", reason.word()),
+        None if run.is_own() => PathChoice::Auto.word().to_owned(),
+        None => PathChoice::Relay.word().to_owned(),
     }
 }
 

@@ -25,6 +25,7 @@ use crate::run::capture::Capture;
 use crate::run::handover::{Departing, HeldAddress, ServedSockets};
 use crate::run::hold::{Hold, HoldSockets};
 use crate::run::launchers::{self, Launcher, RunSockets};
+use crate::run::protocol::RelayReason;
 use crate::run::registry;
 use crate::run::tunnels::{OpenedTun, RunTunnels};
 use crate::run::{Run, Scope, listening};
@@ -99,8 +100,8 @@ pub(super) struct RunContext {
     pub(super) tuns: mpsc::Sender<OpenedTun>,
     pub(super) held_syns_max: usize,
     pub(super) shared: Shared,
-    /// The connections of handed sockets; `None` if the agent gives no sockets to programs.
-    pub(super) handed: Option<Rc<HandedConnections>>,
+    /// The connections of handed sockets, or why the agent gives no sockets to programs.
+    pub(super) handed: Result<Rc<HandedConnections>, RelayReason>,
 }
 
 /// A run whose services are to be started.
@@ -193,12 +194,20 @@ async fn begin_judging(
     names: &Arc<Forwarder>,
     context: &RunContext,
 ) -> Option<JoinHandle<()>> {
-    let table = context.handed.as_ref().filter(|_| !run.has_plan())?;
-    let scope = Scope::of(Arc::clone(run));
-    let shared = context.shared.clone();
-    let judge = ConnectJudge::new(shared, scope, Arc::clone(names), Rc::clone(table));
-    let channel = judge.offer().await.ok()?;
-    Some(tokio::task::spawn_local(judge.serve(channel)))
+    if run.has_plan() {
+        return None;
+    }
+    let judging = async {
+        let table = context.handed.as_ref().map_err(|reason| *reason)?;
+        let scope = Scope::of(Arc::clone(run));
+        let shared = context.shared.clone();
+        let mut judge = ConnectJudge::new(shared, scope, Arc::clone(names), Rc::clone(table));
+        let channel = judge.offer().await.map_err(|_| RelayReason::Kernel)?;
+        Ok(tokio::task::spawn_local(judge.serve(channel)))
+    };
+    let begun = judging.await;
+    run.note_judging(begun.as_ref().map(drop).map_err(|reason| *reason));
+    begun.ok()
 }
 
 /// The run is protected without the query socket too. Old kernels cannot identify the network of a

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use tacit_sys::namespace::{self, Namespace, NamespaceError, NamespaceStep};
 use tacit_sys::netlink::route::{Families, LargeSegments};
 use tacit_sys::process::{self, StandardError};
-use tacit_sys::spawn::{self, ConnectCalls, LauncherState, SpawnError, SpawnOptions};
+use tacit_sys::spawn::{
+    self, ConnectCalls, FilterOutcome, LauncherState, ReceivedFilter, SpawnError, SpawnOptions,
+};
 
 use super::finding::{Finding, Presence};
 use crate::host;
@@ -22,6 +24,7 @@ const RULES: &str = "packet rules";
 const SOCKETS: &str = "sockets in the namespace";
 const START: &str = "start in the namespace";
 const HIDE: &str = "hidden files";
+const HANDED: &str = "handed sockets";
 
 /// The result of trying to make a namespace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -224,6 +227,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
         )];
     };
     let hide = [PathBuf::from("/etc/passwd")];
+    let (filter, listener_to) = UnixStream::pair().ok().unzip();
     let inside = SpawnOptions {
         network: network.as_fd(),
         user: (user == User::Own).then_some(user_namespace.as_fd()),
@@ -231,8 +235,8 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
         original,
         dies_with_parent: true,
         cpus: &[],
-        listener_to: None,
-        connects: ConnectCalls::Allowed,
+        listener_to: listener_to.as_ref().map(AsFd::as_fd),
+        connects: ConnectCalls::Notified,
     };
     let mut command = Command::new("/proc/self/exe");
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -253,15 +257,38 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                     ),
                 ),
             };
+            drop(listener_to);
+            let connects = filter.and_then(|filter| ReceivedFilter::receive(&filter).connects);
             let ended = started.child.wait().is_ok_and(|status| status.success());
             let note = "programs start with a filter that allows only UNIX, INET, INET6 and \
                         NETLINK sockets";
-            vec![Finding::needed(START, Presence::when(ended), note), hidden]
+            vec![Finding::needed(START, Presence::when(ended), note), hidden, handed(connects)]
         }
         Err(error @ (SpawnError::Setup { .. } | SpawnError::Program(_))) => {
             vec![Finding::needed(START, Presence::Missing, error.to_string())]
         }
     }
+}
+
+/// Whether programs can get sockets of the agent's network.
+fn handed(connects: Option<FilterOutcome>) -> Finding {
+    let why = match connects {
+        Some(FilterOutcome::Handled) => {
+            return Finding::wanted(
+                HANDED,
+                Presence::There,
+                "rules with path = \"auto\" can give programs sockets of the host's network",
+            );
+        }
+        Some(FilterOutcome::Nested) => {
+            "another process supervises the calls of this one, as in a run"
+        }
+        Some(FilterOutcome::NotWanted | FilterOutcome::TooOld) | None => {
+            "the kernel cannot leave them to a helper (Linux 5.19)"
+        }
+    };
+    let note = format!("connections of rules with path = \"auto\" are relayed: {why}");
+    Finding::wanted(HANDED, Presence::Missing, note)
 }
 
 fn large_segments(large: LargeSegments) -> Finding {
@@ -322,6 +349,15 @@ mod tests {
         let shown: Vec<_> = findings.iter().map(|one| (one.name, one.is_present())).collect();
         assert_eq!(shown, [(NAMESPACE, true), (RULES, false)]);
         assert_eq!(findings[1].note, "no tproxy");
+    }
+
+    #[test]
+    fn the_reason_is_named_why_connections_are_relayed() {
+        assert!(handed(Some(FilterOutcome::Handled)).is_present());
+        let note = |outcome| handed(outcome).note;
+        assert!(note(Some(FilterOutcome::Nested)).contains("supervises"));
+        assert!(note(Some(FilterOutcome::TooOld)).contains("Linux 5.19"));
+        assert!(!handed(None).is_present());
     }
 
     #[test]

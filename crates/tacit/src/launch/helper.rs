@@ -138,8 +138,8 @@ impl HelperServer {
                     continue;
                 }
                 Ok(Some(Frame { message: HelperRequest::Connects { outside }, .. })) => {
-                    connects.ask(channels.remove(at), outside, notices.listener());
-                    continue;
+                    let ask = |ours| connects.ask(ours, outside, notices.listener());
+                    begin_asking(&channels[at], ask).is_ok()
                 }
                 Ok(Some(Frame { message: request, .. })) => {
                     let (reply, sockets) = self.answer(request);
@@ -320,6 +320,14 @@ impl HelperServer {
         found.retain(|address| ![AGENT_PORT, HOLD_PORT].contains(&address.port()));
         Ok(found)
     }
+}
+
+/// Sends an agent one end of the socket for questions about connections, and uses the other.
+fn begin_asking(channel: &UnixStream, ask: impl FnOnce(OwnedFd)) -> io::Result<()> {
+    let (ours, theirs) = tacit_sys::query::pair()?;
+    protocol::write(channel, &HelperReply::Done, &[theirs.as_fd()])?;
+    ask(ours);
+    Ok(())
 }
 
 /// The events to handle.

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tacit_core::flow::{Address, Flow};
 use tacit_core::policy::{
-    Explanation, Index, Limits, OwnTls, Policy, RelayOn, Rule, SourcePosition, Start, Starttls,
-    TlsCommon, explain_at,
+    CaptureRange, Explanation, Index, Limits, OwnTls, Policy, RelayOn, Rule, SourcePosition, Start,
+    Starttls, TlsCommon, explain_at, handable,
 };
 
 use crate::ledger::{Account, Owner};
@@ -148,6 +148,10 @@ struct Search {
     proxied: HashSet<Address>,
     /// Whether a rule has a time window.
     has_windows: bool,
+    /// Whether a rule depends on the address of a program's socket.
+    selects_local: bool,
+    /// The destinations for which programs may get sockets of the agent.
+    handable: Vec<CaptureRange>,
 }
 
 impl Search {
@@ -164,6 +168,8 @@ impl Search {
             positions,
             proxied: proxied.flat_map(|forward| forward.listen.iter().cloned()).collect(),
             has_windows: policy.rules.iter().any(|rule| rule.selectors.when.is_some()),
+            selects_local: policy.selects_local(),
+            handable: handable(policy),
         }
     }
 
@@ -275,6 +281,18 @@ impl Live {
     #[must_use]
     pub fn has_windows(&self) -> bool {
         self.search.has_windows
+    }
+
+    /// Whether a rule for connections that programs open depends on the address of their socket.
+    #[must_use]
+    pub fn selects_local(&self) -> bool {
+        self.search.selects_local
+    }
+
+    /// The destinations for which programs may get sockets of the agent: [`handable`].
+    #[must_use]
+    pub fn handable(&self) -> &[CaptureRange] {
+        &self.search.handable
     }
 
     /// Whether connections to a listening address begin with a PROXY header. Rules with the same

@@ -27,13 +27,14 @@ use tacit_core::dns::{
     HostNames, HostsEntry, KnownName, Learning, NameTable, NamedDestination, NotLearnt,
 };
 use tacit_core::refusal::RunLabel;
+use tokio::sync::Notify;
 
 use crate::placement::RunCpu;
 use capture::Capture;
 use channel::HelperChannel;
 use expected::Expectations;
 use host::HostNetwork;
-use protocol::{RelayReason, SocketSet};
+use protocol::{ConnectsInForce, RelayReason, SocketSet};
 
 pub use expected::{EXPECTED_MAX, Expected};
 pub use relayed::KnownReason;
@@ -149,8 +150,13 @@ pub struct Run {
     hidings: AtomicU64,
     /// Why the connections that programs are opening are relayed.
     relayed: relayed::RelayReasons,
-    /// Whether the agent answers questions about the connections of its programs.
-    is_judged: AtomicBool,
+    /// Whether the agent would give its programs sockets, or the reason why not. Unset for a
+    /// captured host or a joined namespace.
+    judging: OnceLock<Result<(), RelayReason>>,
+    /// What the filter of its program does about calls that connect, once the helper has said so.
+    connects: OnceLock<ConnectsInForce>,
+    /// Notified after a reload.
+    policy_changed: Notify,
 }
 
 impl Run {
@@ -191,7 +197,9 @@ impl Run {
             has_departed: AtomicBool::new(false),
             hidings: AtomicU64::new(0),
             relayed: relayed::RelayReasons::default(),
-            is_judged: AtomicBool::new(false),
+            judging: OnceLock::new(),
+            connects: OnceLock::new(),
+            policy_changed: Notify::new(),
         }
     }
 
@@ -224,16 +232,50 @@ impl Run {
         self.relayed.note(remote, reason);
     }
 
-    /// The reason why a connection to this address is relayed, now or soon; `None` if its programs
-    /// get no sockets of the agent.
+    /// The helper's reason why a connection to this address is relayed, now or soon.
     #[must_use]
-    pub fn why_relayed(&self, remote: SocketAddr) -> Option<KnownReason> {
-        self.is_judged.load(Ordering::Relaxed).then(|| self.relayed.of_connection(remote))
+    pub fn why_relayed(&self, remote: SocketAddr) -> KnownReason {
+        self.relayed.of_connection(remote)
     }
 
-    /// Records that the agent answers questions about the connections of its programs.
-    pub fn begin_judging(&self) {
-        self.is_judged.store(true, Ordering::Relaxed);
+    /// Why its programs get no sockets of the agent, whatever their rules are.
+    #[must_use]
+    pub fn why_all_relayed(&self) -> Option<RelayReason> {
+        match (self.judging.get()?, self.connects.get()) {
+            (Err(reason), _) => Some(*reason),
+            (Ok(()), Some(ConnectsInForce::NotWanted)) => Some(RelayReason::Start),
+            (Ok(()), Some(ConnectsInForce::TooOld)) => Some(RelayReason::Kernel),
+            (Ok(()), Some(ConnectsInForce::Nested)) => Some(RelayReason::Nested),
+            (Ok(()), Some(ConnectsInForce::Handled) | None) => None,
+        }
+    }
+
+    /// Whether programs of such a run could get sockets of the agent.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.judging.get().is_some()
+    }
+
+    /// Records that the agent answers questions about the connections of its programs, or why not.
+    pub fn note_judging(&self, judging: Result<(), RelayReason>) {
+        // It is recorded once.
+        let _ = self.judging.set(judging);
+    }
+
+    /// Records what the filter of its program does about calls that connect.
+    pub fn note_connects(&self, connects: ConnectsInForce) {
+        // A program has one filter.
+        let _ = self.connects.set(connects);
+    }
+
+    /// Records that the policy has changed.
+    pub fn note_reload(&self) {
+        self.policy_changed.notify_one();
+    }
+
+    /// Waits until the policy has changed.
+    pub async fn reloaded(&self) {
+        self.policy_changed.notified().await;
     }
 
     /// Records that a successor serves it: it does not learn what this agent learns from now on.

@@ -20,7 +20,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -42,6 +42,8 @@ pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const LAUNCHER_BYTES_MAX: usize = 256 * 1024;
 /// The longest report of a helper: the path of a program, escaped.
 pub const REPORT_BYTES_MAX: usize = 32 * 1024;
+/// The longest packet of an agent about connections: all ranges that the helper asks about.
+pub const ASK_ABOUT_BYTES_MAX: usize = 64 * 1024;
 /// The longest reply of a helper: programs that listen on every port.
 pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -218,8 +220,9 @@ pub enum HelperRequest {
     OpenTun,
     /// Route the packets of tunnels, and no others, into a TUN device.
     Tunnels(TunnelPlan),
-    /// Ask on this channel about the connections that programs open ([`FromConnects`]); the agent
-    /// sends only [`ConnectAnswer`] on it.
+    /// Ask about the connections that programs open, on a socket for packets that comes with the
+    /// reply: the helper sends [`FromConnects`] on it, and the agent [`ToConnects`].
+    #[serde(rename = "judge")]
     Connects {
         /// The number of the agent's network namespace.
         outside: u64,
@@ -237,7 +240,7 @@ pub enum HelperRequest {
     Reports,
 }
 
-/// What a helper sends on the channel about connections that programs open.
+/// What a helper sends on the socket about connections that programs open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FromConnects {
@@ -245,6 +248,8 @@ pub enum FromConnects {
     Question(ConnectQuestion),
     /// The agent will be asked to relay a connection to this address, for this reason.
     Relayed {
+        /// The number of the question, which needs no answer any more; `None` if none was sent.
+        number: Option<u64>,
         /// The address that the program connects to.
         remote: SocketAddr,
         /// The reason.
@@ -293,6 +298,16 @@ pub struct ConnectQuestion {
     pub owner: SocketOwner,
 }
 
+/// What an agent sends on the socket about connections that programs open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ToConnects {
+    /// The answer to a question.
+    Answer(ConnectAnswer),
+    /// From now on, ask only about these destinations: no rule can permit a socket for any other.
+    AskAbout(Vec<CaptureRange>),
+}
+
 /// The agent's answer; a socket comes with it if the program gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -322,6 +337,12 @@ pub enum RelayReason {
     Epoll,
     /// The kernel does not provide what is needed.
     Kernel,
+    /// The run is in another one whose calls are supervised.
+    Nested,
+    /// The agent does not belong to the run alone.
+    Agent,
+    /// The run was started without sockets of the agent.
+    Start,
     /// The destination is this host itself.
     Local,
     /// The rule or the policy has `path = "relay"`.
@@ -350,6 +371,9 @@ impl RelayReason {
             Self::Descriptors => "descriptors",
             Self::Epoll => "epoll",
             Self::Kernel => "kernel",
+            Self::Nested => "nested",
+            Self::Agent => "agent",
+            Self::Start => "start",
             Self::Local => "local",
             Self::Path => "path",
             Self::Idle => "idle",
@@ -371,6 +395,22 @@ pub enum HelperReport {
     Unreported,
     /// A file that took the place of a hidden one could not be hidden, and why.
     NotHidden(String),
+    /// What the filter of the program does about calls that connect.
+    Connects(ConnectsInForce),
+}
+
+/// What the filter of a program does about calls that connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConnectsInForce {
+    /// The helper decides about each.
+    Handled,
+    /// The launcher wants the kernel to execute them.
+    NotWanted,
+    /// The kernel executes them, because it cannot leave them to a helper.
+    TooOld,
+    /// The same, because another process supervises the calls of this one.
+    Nested,
 }
 
 /// A kind of sockets that programs were refused.
@@ -500,6 +540,35 @@ pub fn write_at_once(socket: &UnixStream, frame: &impl Serialize) -> bool {
     is_whole
 }
 
+/// Sends one packet completely or not at all, without waiting for the reader.
+///
+/// # Errors
+/// `WouldBlock`: too many packets wait. Or the reader has ended.
+pub fn send_packet(
+    socket: impl AsFd,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    descriptor::send(socket, &text, descriptors).map(drop)
+}
+
+/// Receives one packet; `None`: the other side has ended.
+///
+/// # Errors
+/// Those of the kernel; `InvalidData` if it is not a message.
+pub fn receive_packet<T: DeserializeOwned>(
+    socket: impl AsFd,
+    space: &mut [u8],
+) -> io::Result<Option<Frame<T>>> {
+    let ReceivedDescriptors { bytes, descriptors } = descriptor::receive(socket, space)?;
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(&space[..bytes])?;
+    Ok(Some(Frame { message, descriptors }))
+}
+
 /// Reads one frame from a blocking socket; `None`: the other side has ended.
 ///
 /// # Errors
@@ -551,7 +620,6 @@ const LENGTH_BYTES: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn a_frame_arrives_whole_with_its_descriptors() {

@@ -6,13 +6,13 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, OnceLock};
 
 use tacit_core::datagram::is_for_one;
 use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::meter::Component;
-use tacit_core::policy::{Deny, RuleForm};
+use tacit_core::policy::{Deny, PathChoice, RuleForm};
 use tacit_core::starttls::StarttlsSide;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -21,8 +21,8 @@ use crate::ledger::meter::Ticks;
 use crate::ledger::{Account, meter};
 use crate::live::{Live, LiveAction, LiveRule, NoRule};
 use crate::net::Security;
-use crate::run::Scope;
-use crate::run::protocol::SocketOwner;
+use crate::run::protocol::{RelayReason, SocketOwner};
+use crate::run::{KnownReason, Scope};
 use crate::session::{
     Connection, ConnectionOpener, ConnectionPath, Opening, Proxied, QuotaExceeded, QuotaPermit,
     Quotas, RefusedFlow, ScopeFacts, account,
@@ -186,11 +186,43 @@ fn fits(form: &RuleForm, scope: Option<&Scope>) -> bool {
 }
 
 fn open(shared: &Shared, permitted: Permitted, request: Request<'_>) -> Connection {
-    let is_relayed = matches!(permitted.rule.action, LiveAction::Permit)
-        && request.flow.direction == Direction::Outbound;
-    let run = request.scope.as_ref().filter(|_| is_relayed).map(Scope::run);
-    let reason = run.and_then(|run| run.why_relayed(dialled(&request.flow)?));
+    let reason = why_relayed(shared, &permitted.rule, &request);
     open_on(shared, permitted, request, ConnectionPath::Relay(reason))
+}
+
+/// Why a connection that a rule permits is relayed; `None` if the program could not have a socket
+/// of the agent in any case.
+fn why_relayed(shared: &Shared, rule: &LiveRule, request: &Request<'_>) -> Option<KnownReason> {
+    let is_relayed =
+        matches!(rule.action, LiveAction::Permit) && request.flow.direction == Direction::Outbound;
+    let run = request.scope.as_ref().filter(|_| is_relayed).map(Scope::run);
+    let run = run.filter(|run| run.is_own())?;
+    match hindrance(shared, &shared.live.load(), rule, &request.flow) {
+        Some(reason) => Some(KnownReason::from(OnceLock::from(reason))),
+        None => Some(run.why_relayed(dialled(&request.flow)?)),
+    }
+}
+
+/// Why the connections of a flow are relayed although a rule permits them, as far as the policy and
+/// the destination decide about it.
+pub(super) fn hindrance(
+    shared: &Shared,
+    live: &Live,
+    rule: &LiveRule,
+    flow: &Flow,
+) -> Option<RelayReason> {
+    if live.policy.path_of(&rule.rule) != PathChoice::Auto {
+        let is_audited = rule.rule.audited.is_some();
+        Some(if is_audited { RelayReason::Audit } else { RelayReason::Path })
+    } else if flow.to_own_host || flow.remote.ip().is_none_or(|ip| ip.is_loopback()) {
+        Some(RelayReason::Local)
+    } else if live.selects_local() {
+        Some(RelayReason::Selector)
+    } else if rule.rule.idle.is_some() {
+        Some(RelayReason::Idle)
+    } else {
+        (!shared.table.traces().is_empty()).then_some(RelayReason::Trace)
+    }
 }
 
 /// The address that the program connects to.

@@ -9,6 +9,8 @@ DENIED = ("192.0.2.1", 8085)
 GOOD = ("10.9.8.7", 7000)
 CLOSED = ("10.9.8.7", 81)
 MSG_FASTOPEN = 0x20000000
+TCP_FASTOPEN_CONNECT = 30
+SO_NETNS_COOKIE = 71
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -21,6 +23,10 @@ def failed():
     s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     s.settimeout(2)
     return s
+
+
+def network(s):
+    return s.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8)
 
 
 def send(s):
@@ -77,8 +83,18 @@ def listen():
 def bound():
     s = failed()
     s.bind(("0.0.0.0", 0))
+    if network(s) != network(socket.socket()):
+        return "has an address of the host"
     s.connect_ex(DENIED)
     s.connect(DENIED)
+    return send(s)
+
+
+def deferred():
+    s = failed()
+    s.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
+    s.connect_ex(DENIED)
+    s.connect_ex(DENIED)
     return send(s)
 
 
@@ -106,7 +122,7 @@ def permitted():
     return "works" if s.recv(1) == b"1" else "END"
 
 
-for attempt in (plain, again, unspecified, long_address, fast_open, listen, bound,
+for attempt in (plain, again, unspecified, long_address, fast_open, listen, bound, deferred,
                 passed_to_a_child, permitted):
     name = attempt.__name__.replace("_", " ")
     try:

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,6 +60,24 @@ static void alarmed(const char *host, int flags, const char *title)
     printf("%s: %s\n", title, text);
 }
 
+static void *shut(void *socket)
+{
+    usleep(300000);
+    shutdown(*(int *)socket, SHUT_RDWR);
+    return NULL;
+}
+
+// Another thread ends the connection.
+static int shut_meanwhile(const char *host)
+{
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    pthread_t thread;
+    pthread_create(&thread, NULL, shut, &s);
+    int error = try(s, at(host, 7000));
+    pthread_join(thread, NULL);
+    return error;
+}
+
 int main(int count, char **arguments)
 {
     if (count < 3)
@@ -73,6 +92,7 @@ int main(int count, char **arguments)
     printf("SO_SNDTIMEO: %s\n", name(try(s, at(silent, 7000))));
     fcntl(s, F_SETFL, O_NONBLOCK);
     printf("again without blocking: %s\n", name(try(s, at(silent, 7000))));
+    printf("shut by another thread: %s\n", name(shut_meanwhile(silent)));
     s = socket(AF_INET, SOCK_STREAM, 0);
     printf("refused: %s\n", name(try(s, at(echo, 7001))));
     int n = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);

@@ -29,6 +29,10 @@ import json, sys
 for c in json.load(sys.stdin)['connections']:
     print(c['path'], c['state'], c['bytes-in'], c['bytes-out'], c['run']['program']['name'])"
 }
+path_of_run() {
+    ordinary ./tacit show runs --json --control $(control) |
+        python3 -c "import json, sys; print(json.load(sys.stdin)['runs'][0]['path'])"
+}
 process() {
     local pid
     for pid in $(pgrep -P $launcher) $(pgrep -P $(pgrep -d , -P $launcher)); do
@@ -70,6 +74,7 @@ fn holder(script: &str) -> String {
 fn a_handed_connection_is_shown_counted_and_closed_on_request() {
     let said = holder(
         r#"
+        path_of_run
         shown
         ask 'old.send(b"x" * 1000) and sum(len(old.recv(1)) for _ in range(1000))'
         shown
@@ -86,7 +91,7 @@ import json, sys
 print(run['connections'], run['bytes-sent'], run['bytes-received'])"
         "#,
     );
-    let wanted = "handed open 5 5 python3.11\n1000\nhanded open 1005 1005 python3.11\n\
+    let wanted = "auto\nhanded open 5 5 python3.11\n1000\nhanded open 1005 1005 python3.11\n\
                   ('10.9.8.7', 7000)\nclosed 1\nConnectionResetError 104\nNone\n2 1010 1010\n";
     let plain = |text: &str| {
         let numbers = |word: &str| word.starts_with("python3.");
@@ -114,7 +119,8 @@ fn a_program_cannot_reconnect_a_handed_socket_to_a_denied_address() {
                   long address: ConnectionRefusedError\n\
                   fast open: OSError 95\n\
                   listen: OSError 22\n\
-                  bound: ConnectionRefusedError\n\
+                  bound: ConnectionAbortedError 103\n\
+                  deferred: BrokenPipeError 32\n\
                   passed to a child: ConnectionRefusedError\n\
                   permitted: works\n\
                   bytes at the denied server: 0\n";
@@ -138,9 +144,73 @@ fn a_socket_that_cannot_be_replaced_is_relayed_with_the_reason() {
 fn path_relay_hands_no_socket() {
     let script = r#"
         started --path relay -- bash -c 'exec 3<>/dev/tcp/10.9.8.7/7000; echo x >&3; sleep 30'
-        relayed() { [ "$(shown | cut -d ' ' -f 1,2)" = 'relay open' ]; }
-        until_true relayed; echo relayed"#;
-    assert_eq!(network(&format!("{ECHO}{SHOWN}")).ok(script), "relayed\n");
+        relayed() { [ "$(shown | cut -d ' ' -f 1-3)" = 'relay (start) open' ]; }
+        until_true relayed; echo relayed; path_of_run"#;
+    assert_eq!(network(&format!("{ECHO}{SHOWN}")).ok(script), "relayed\nrelay (start)\n");
+}
+
+/// With a listener of its connections, a program would wait for its stopped helper.
+#[test]
+fn a_policy_without_a_permit_for_tcp_leaves_connections_to_the_kernel() {
+    let script = r#"
+        sed -i 's/^permit = true/permit = true\nprotocol = "udp"/' handed.toml
+        cat >own.py <<'END'
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+print("ready", flush=True)
+sys.stdin.readline()
+client = socket.create_connection(server.getsockname(), 20)
+server.accept()
+print("connected", flush=True)
+sys.stdin.readline()
+END
+        mkfifo to from; exec 8<>to 9<>from
+        started -- /usr/bin/python3 own.py <to >from 8>&- 9>&-
+        read -t 30 -u 9 answer
+        path_of_run
+        helper=$(process tacit-helper); kill -STOP $helper
+        echo >&8; read -t 30 -u 9 answer; echo $answer
+        kill -CONT $helper; echo >&8; wait $launcher; echo status $?"#;
+    let network = Network::new(&[], SHOWN).with_rules(RULE);
+    assert_eq!(network.ok(script), "relay (start)\nconnected\nstatus 0\n");
+}
+
+#[test]
+fn programs_that_call_socketcall_are_served_like_others() {
+    if !cfg!(target_arch = "x86_64") {
+        println!("skipped: only x86-64 has this call beside the others");
+        return;
+    }
+    let network = network(ECHO).with_build("cc -O1 -Wall -o socketcall $PEERS/socketcall.c");
+    let said = network.ok(r#"
+        direct ./socketcall 10.9.8.7 10.9.8.7 >/dev/null 2>&1 || { echo skipped; exit; }
+        ip route add local 192.0.2.1/32 dev lo
+        start python3 $PEERS/counting.py 192.0.2.1 8085 counted
+        until_true [ -e counted ]
+        handed ./socketcall 10.9.8.7 192.0.2.1
+        echo "bytes at the denied server: $(stat -c %s counted)""#);
+    if said == "skipped\n" {
+        println!("skipped: the kernel executes no 32-bit calls");
+        return;
+    }
+    let wanted = "permitted: 0\n\
+                  again: EISCONN\n\
+                  echoed: 4\n\
+                  denied: ECONNREFUSED\n\
+                  denied after failed: EINPROGRESS\n\
+                  fast open: EOPNOTSUPP\n\
+                  bind: 0\n\
+                  listen: 0\n\
+                  bytes at the denied server: 0\n";
+    assert_eq!(said, wanted);
+}
+
+/// A thread duplicates the socket while another connects it: both are one connection.
+#[test]
+fn a_socket_that_is_duplicated_while_it_connects_stays_one_connection() {
+    let network = network(ECHO).with_build("cc -O1 -Wall -o race $PEERS/dup_race.c -lpthread");
+    let said = network.ok("handed ./race 10.9.8.7 7000 300");
+    assert_eq!(said, "300 rounds, refused 0, differ 0\n");
 }
 
 #[test]
@@ -199,6 +269,7 @@ fn signals_and_timeouts_end_a_blocking_connect_as_without_tacit() {
                 handled with SA_RESTART: waits on\n\
                 SO_SNDTIMEO: EINPROGRESS\n\
                 again without blocking: EALREADY\n\
+                shut by another thread: ECONNRESET\n\
                 refused: ECONNREFUSED\n\
                 refused without blocking: EINPROGRESS ECONNREFUSED\n\
                 after refused: 0\n\

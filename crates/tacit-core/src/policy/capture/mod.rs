@@ -14,7 +14,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -27,12 +27,14 @@ use super::selector::{AddressSelector, Family, Near, Selectors, Span, family_and
 use crate::flow::{Direction, Protocol};
 
 mod extend;
+mod handable;
 mod host;
 mod joined;
 pub(super) mod named;
 mod sweep;
 
 pub use extend::{Extension, extend};
+pub use handable::{HANDABLE_RANGES_MAX, handable};
 pub use host::{
     HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostPlan, HostRange, HostSection,
     HostUnits, HostVerdict, SENDER_CHECKS_MAX, Senders, host_plan,
@@ -58,6 +60,18 @@ pub struct CaptureRange {
     pub first_port: u16,
     /// The highest port.
     pub last_port: u16,
+}
+
+impl CaptureRange {
+    /// Whether it contains an address and port. IPv4 addresses inside IPv6 are compared as IPv4.
+    #[must_use]
+    pub fn contains(&self, remote: SocketAddr) -> bool {
+        let (family, bits) = family_and_bits(remote.ip());
+        let (own, first) = family_and_bits(self.first);
+        family == own
+            && (first..=family_and_bits(self.last).1).contains(&bits)
+            && (self.first_port..=self.last_port).contains(&remote.port())
+    }
 }
 
 /// A run in a network namespace that tacit has joined, with what rules select about it.

@@ -351,13 +351,18 @@ fn connection(
 /// How its bytes reach the destination: `relay`, with the reason if the rule allows another path,
 /// or `handed`.
 fn path_of(record: &ConnectionRecord) -> String {
-    match record.scope.as_ref().map(|facts| &facts.path) {
-        Some(ConnectionPath::Handed(_)) => "handed".to_owned(),
-        Some(ConnectionPath::Relay(Some(reason))) => match reason.get() {
-            Some(reason) => format!("relay ({})", reason.word()),
-            None => "relay".to_owned(),
-        },
-        Some(ConnectionPath::Relay(None)) | None => "relay".to_owned(),
+    let Some(facts) = &record.scope else { return "relay".to_owned() };
+    match &facts.path {
+        ConnectionPath::Handed(_) => "handed".to_owned(),
+        ConnectionPath::Relay(Some(reason)) => {
+            // What applies to the whole run may become known later than the first connection.
+            let of_run = || facts.scope.run().why_all_relayed();
+            match reason.get().copied().or_else(of_run) {
+                Some(reason) => format!("relay ({})", reason.word()),
+                None => "relay".to_owned(),
+            }
+        }
+        ConnectionPath::Relay(None) => "relay".to_owned(),
     }
 }
 

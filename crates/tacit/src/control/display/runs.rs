@@ -45,6 +45,8 @@ pub struct RunDisplay {
     pub captured: Option<usize>,
     /// The CPU on which it was placed, together with a worker; `None`: it was not placed.
     pub cpu: Option<usize>,
+    /// `auto`: its programs may get sockets of the agent's network; or `relay`, with the reason.
+    pub path: String,
     /// The names that its programs have resolved.
     pub names: Vec<RunName>,
     /// The outside addresses at which clients connect to its servers.

@@ -65,12 +65,13 @@ impl Table for Costs {
 
 impl Table for RunsDisplay {
     fn text(&self) -> String {
-        const COLUMNS: [Column<RunDisplay>; 8] = [
+        const COLUMNS: [Column<RunDisplay>; 9] = [
             ("ID", |run| run.id.to_string()),
             ("RUN", |run| run.name.clone()),
             ("PID", |run| run.pid.to_string()),
             ("USER", |run| run.user.clone()),
             ("OPEN", |run| run.open.to_string()),
+            ("PATH", |run| run.path.clone()),
             ("NAMES", |run| run.names.len().to_string()),
             ("LISTEN", outside_addresses),
             ("AGE", |run| format!("{}s", run.age_s)),
@@ -385,6 +386,7 @@ mod tests {
             joined: false,
             captured: None,
             cpu: None,
+            path: "auto".to_owned(),
             names: Vec::new(),
             listen: Vec::new(),
             listening: Vec::new(),

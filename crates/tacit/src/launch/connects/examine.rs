@@ -4,10 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
+use rustix::io::FdFlags;
 use tacit_sys::IpVersion;
-use tacit_sys::handed::{self, Caller, Descriptors, Destination, SocketOptions};
+use tacit_sys::handed::{self, Caller, Destination, References, SocketOptions};
 use tacit_sys::socket;
-use tacit_sys::spawn::{Call, NotifyReply};
+use tacit_sys::spawn::{Call, NotifiedCall, NotifyReply};
 
 use super::{ConnectHandler, ProgramSocket, Templates, errno, index};
 use crate::run::protocol::RelayReason;
@@ -15,29 +16,36 @@ use crate::run::protocol::RelayReason;
 /// The longest address that the kernel accepts, `sockaddr_storage`.
 const ADDRESS_BYTES_MAX: usize = 128;
 
+/// The longest arguments of a call that has them in memory: six words of eight bytes.
+const ARGUMENTS_BYTES_MAX: usize = 48;
+
 /// The network to which a TCP socket of a program belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The network namespace of the run.
     Inside,
-    /// The agent's network.
+    /// The network of the agent, or of an earlier one.
     Handed,
 }
 
 /// What was found under a descriptor number.
 pub(super) enum Examined {
-    /// A TCP socket of the run or of the agent.
-    Tcp(Caller, ProgramSocket),
+    /// A TCP socket of the run or of an agent.
+    Tcp(ProgramSocket),
     /// Something else, for which the reply is this.
     Replied(NotifyReply),
 }
 
+/// What a socket in place of the program's must have too.
+#[derive(Debug)]
+pub(super) struct Findings {
+    pub(super) options: SocketOptions,
+    pub(super) descriptor_flags: FdFlags,
+}
+
 impl ConnectHandler {
-    /// Examines the socket of a call.
-    pub(super) fn examine(&mut self, call: &Call, number: i32) -> Examined {
-        let Ok(caller) = Caller::open(call.thread) else {
-            return Examined::Replied(self.unknown());
-        };
+    /// Examines the socket under a number.
+    pub(super) fn examine(&mut self, caller: &Caller, number: i32) -> Examined {
         let file = match caller.descriptor(number) {
             Ok(file) => file,
             Err(error) if error.raw_os_error() == Some(errno::EBADF) => {
@@ -51,19 +59,19 @@ impl ConnectHandler {
         let found = handed::namespace_cookie(file.as_fd())
             .and_then(|cookie| Ok((cookie, handed::status_flags(file.as_fd())?)));
         let Ok((cookie, flags)) = found else { return Examined::Replied(self.unknown()) };
-        let origin = if Some(cookie) == self.outside {
-            Origin::Handed
-        } else if Some(cookie) == self.inside() {
+        let origin = if Some(cookie) == self.inside() {
             Origin::Inside
+        } else if self.agent.has_handed_of(cookie) {
+            Origin::Handed
         } else {
             return Examined::Replied(NotifyReply::Proceed);
         };
-        Examined::Tcp(caller, ProgramSocket { number, file, version, origin, flags })
+        Examined::Tcp(ProgramSocket { number, file, version, origin, flags })
     }
 
     /// The reply to a call that cannot be examined. If a program has a socket of the agent, the
     /// call may be about that socket.
-    fn unknown(&self) -> NotifyReply {
+    pub(super) fn unknown(&self) -> NotifyReply {
         if self.has_handed { NotifyReply::Error(errno::EACCES) } else { NotifyReply::Proceed }
     }
 
@@ -75,35 +83,53 @@ impl ConnectHandler {
         }
         self.inside
     }
+}
 
-    /// Why a socket cannot be replaced, if it cannot.
-    pub(super) fn doubt(&mut self, caller: &Caller, own: &ProgramSocket) -> Option<RelayReason> {
-        let file = own.file.as_fd();
-        let local = socket::local_address(file).ok();
-        let local = local.and_then(|local| SocketAddr::try_from(local).ok());
-        if local.is_none_or(|local| local.port() != 0 || !local.ip().is_unspecified()) {
-            return Some(RelayReason::Bound);
-        }
-        if own.flags.is_asynchronous {
-            return Some(RelayReason::Async);
-        }
-        let options = SocketOptions::read(file, own.version);
-        let Ok(fresh) = self.fresh.of(own.origin, own.version) else {
-            return Some(RelayReason::Kernel);
-        };
-        if fresh.is_some_and(|fresh| !options.can_transfer(fresh)) {
-            return Some(RelayReason::Option);
-        }
-        match caller.duplicates(file, own.number) {
-            Ok(Descriptors::Single) => None,
-            Ok(Descriptors::Duplicated) => Some(RelayReason::Dup),
-            Ok(Descriptors::TooMany) => Some(RelayReason::Descriptors),
-            Err(_) => Some(RelayReason::Kernel),
-        }
+/// Why a socket cannot be replaced, if that can be seen at once.
+pub(super) fn first_doubt(own: &ProgramSocket) -> Option<RelayReason> {
+    let local = socket::local_address(own.file.as_fd()).ok();
+    let local = local.and_then(|local| SocketAddr::try_from(local).ok());
+    if local.is_none_or(|local| local.port() != 0 || !local.ip().is_unspecified()) {
+        return Some(RelayReason::Bound);
+    }
+    own.flags.is_asynchronous.then_some(RelayReason::Async)
+}
+
+/// Why a socket cannot be replaced because of what refers to it.
+pub(super) fn doubt_about(found: &io::Result<Option<References>>) -> Option<RelayReason> {
+    match found {
+        Err(_) => Some(RelayReason::Kernel),
+        Ok(None) => Some(RelayReason::Descriptors),
+        Ok(Some(References { is_duplicated: true, .. })) => Some(RelayReason::Dup),
+        Ok(Some(References { registrations: None, .. })) => Some(RelayReason::Epoll),
+        Ok(Some(References { registrations: Some(_), .. })) => None,
     }
 }
 
 impl Templates {
+    /// Examines everything about a socket that may prevent its replacement.
+    ///
+    /// # Errors
+    /// The reason why it cannot be replaced.
+    pub(super) fn examine_closely(
+        &mut self,
+        caller: &Caller,
+        own: &ProgramSocket,
+    ) -> Result<Findings, RelayReason> {
+        let file = own.file.as_fd();
+        let options = SocketOptions::read(file, own.version);
+        let fresh = self.of(own.origin, own.version).map_err(|_| RelayReason::Kernel)?;
+        if fresh.is_some_and(|fresh| !options.can_transfer(fresh)) {
+            return Err(RelayReason::Option);
+        }
+        if let Some(reason) = doubt_about(&caller.references(file, own.number)) {
+            return Err(reason);
+        }
+        let descriptor_flags = caller.descriptor_flags(own.number);
+        let descriptor_flags = descriptor_flags.map_err(|_| RelayReason::Kernel)?;
+        Ok(Findings { options, descriptor_flags })
+    }
+
     /// The options of a fresh socket; `None` if no socket of the agent is known.
     ///
     /// # Errors
@@ -125,6 +151,20 @@ impl Templates {
             }
         }
     }
+}
+
+/// Reads the arguments of a call that has them in memory. The error is the kernel's reply.
+pub(super) fn with_arguments(caller: &Caller, mut call: Call) -> Result<Call, NotifyReply> {
+    let NotifiedCall::Socketcall(packed) = call.call else { return Ok(call) };
+    let mut space = [0; ARGUMENTS_BYTES_MAX];
+    let space = &mut space[..packed.arguments_bytes().min(ARGUMENTS_BYTES_MAX)];
+    match caller.read_memory(packed.arguments, space) {
+        Ok(read) if read == space.len() => {}
+        _ => return Err(NotifyReply::Error(errno::EFAULT)),
+    }
+    // Otherwise it is a send that does not connect.
+    call.call = packed.identify(space).ok_or(NotifyReply::Proceed)?;
+    Ok(call)
 }
 
 /// Reads the address of a `connect` call. The error is the kernel's reply to an unreadable one.

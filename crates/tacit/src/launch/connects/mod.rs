@@ -6,22 +6,28 @@
 //! * *Relayed*: the kernel executes the call, and the agent relays the connection.
 //!
 //! ```text
-//!   connect ──> examine the socket ── replaceable ───> question ──> agent
-//!                   │ not replaceable                                  answer, with a socket
-//!                   v                                                       v
-//!               relayed: the kernel proceeds        swap: options, descriptor, epoll, connect
+//!   connect ──> address that no rule can permit ───────────────> the kernel proceeds
+//!           ──> question ──────────────────> agent
+//!           ──> examine the socket             │ judges, makes a socket
+//!                    │ not replaceable         v
+//!                    v                      answer ──> connect the socket, put it in place
+//!               the kernel proceeds
 //! ```
 //!
 //! The kernel may execute calls on a socket of the run's own network namespace, because packet
 //! rules capture its traffic. A handed socket could reach any destination. So the kernel never
-//! executes `connect`, `listen` or a send with `MSG_FASTOPEN` on it; the agent decides about each
-//! new connection. All other sockets are not changed.
+//! executes `connect`, `listen`, `bind` or a send with `MSG_FASTOPEN` on it; the agent decides
+//! about each new connection. All other sockets are not changed. The helper connects a socket
+//! before the program has it, and keeps no duplicate, with which the program could not close its
+//! connection.
 //!
 //! This code runs in the helper, the process that acts inside the run's namespaces.
 //!
-//! Limits: [`ASKED_MAX`] questions at a time, each for [`ANSWER_WAIT_MAX`];
-//! [`waiting::WAITING_MAX`] waiting calls. Above these limits, connections are relayed.
+//! Limits: [`CALLS_MAX`] calls wait for the agent, for [`ANSWER_WAIT_MAX`], or for their
+//! connection; fewer if the process may not open [`DESCRIPTORS_PER_CALL`] descriptors for each.
+//! Above these limits, connections are relayed.
 
+mod channel;
 mod examine;
 mod swap;
 mod waiting;
@@ -30,24 +36,30 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFlags, Timespec};
+use rustix::process::{Resource, getrlimit};
 use tacit_sys::IpVersion;
 use tacit_sys::handed::{
     self, Caller, ConnectState, Destination, SocketOptions, StatusFlags, UNCONNECTED,
 };
 use tacit_sys::spawn::{Call, NotifiedCall, NotifyListener, NotifyReply};
 
-use crate::run::protocol::{
-    self, ConnectAnswer, ConnectQuestion, Frame, FromConnects, RelayReason, SocketOwner,
-};
-use examine::{Examined, Origin};
+use crate::run::protocol::{ConnectQuestion, FromConnects, RelayReason, SocketOwner};
+use channel::{AgentChannel, Answer};
+use examine::{Examined, Findings, Origin};
 use waiting::WaitingConnects;
 
-/// The maximum number of questions without an answer.
-const ASKED_MAX: usize = 4096;
+/// The maximum number of calls that wait for the agent or for their connection.
+const CALLS_MAX: usize = 4096;
+/// As many calls may always wait.
+const CALLS_MIN: usize = 16;
+/// The largest number of descriptors that this process has open for one call: of the thread, of its
+/// directory of descriptors, of the program's socket, and of the agent's.
+const DESCRIPTORS_PER_CALL: usize = 4;
+/// The descriptors that this process needs for all else.
+const OTHER_DESCRIPTORS: usize = 128;
 /// How long the agent may take for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The time between two looks at calls that wait.
@@ -58,16 +70,21 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) struct ConnectHandler {
     /// The number of the run's network namespace; `None` before the first call.
     inside: Option<u64>,
-    /// The number of the agent's network namespace; `None` before an agent gave it.
-    outside: Option<u64>,
+    agent: AgentChannel,
     /// Whether a program has ever got a socket of the agent.
     has_handed: bool,
     /// The options of fresh sockets of the run, and of the agent.
     fresh: Templates,
-    agent: Option<UnixStream>,
     asked: BTreeMap<u64, Asked>,
     last_number: u64,
     waiting: WaitingConnects,
+}
+
+/// The maximum number of calls in a process that may open so many descriptors.
+fn calls_max(descriptors: Option<u64>) -> usize {
+    let descriptors =
+        descriptors.map_or(usize::MAX, |limit| limit.try_into().unwrap_or(usize::MAX));
+    (descriptors.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS_PER_CALL).min(CALLS_MAX)
 }
 
 /// The options of fresh sockets, by IP version.
@@ -84,12 +101,19 @@ fn index(version: IpVersion) -> usize {
     }
 }
 
-/// A call about which the agent was asked.
+/// A `connect` call that waits for its reply.
 #[derive(Debug)]
-struct Asked {
+struct ConnectCall {
     call: Call,
     caller: Caller,
     socket: ProgramSocket,
+}
+
+/// A call about which the agent was asked.
+#[derive(Debug)]
+struct Asked {
+    connect: ConnectCall,
+    findings: Findings,
     until: Instant,
 }
 
@@ -120,42 +144,47 @@ impl ConnectHandler {
     /// Asks this agent from now on. Its network namespace has this number.
     pub(super) fn ask(
         &mut self,
-        agent: UnixStream,
+        agent: OwnedFd,
         outside: u64,
         listener: Option<&mut NotifyListener>,
     ) {
         self.leave_agent(listener);
-        self.agent = Some(agent);
-        self.outside = Some(outside);
+        self.fresh.outside = Default::default();
+        self.agent.begin(agent, outside);
     }
 
     /// The descriptors to poll: the agent, and the connections that programs wait for.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let waiting = self.waiting.descriptor();
-        self.agent.as_ref().map(AsFd::as_fd).into_iter().chain(waiting)
+        self.agent.descriptor().into_iter().chain(self.waiting.descriptor())
     }
 
     /// The time until a call needs attention.
     pub(super) fn timeout(&self) -> Option<Timespec> {
-        let has_work = !self.asked.is_empty() || !self.waiting.is_empty();
+        let has_work = !self.asked.is_empty() || !self.waiting.is_empty() || self.agent.is_full();
         has_work.then(|| Timespec::try_from(LOOK_INTERVAL).ok()).flatten()
     }
 
     /// Handles the events of [`Self::descriptors`], and calls that have waited for too long.
     pub(super) fn serve(&mut self, events: &[PollFlags], listener: Option<&mut NotifyListener>) {
+        self.agent.flush();
         let Some(listener) = listener else {
-            // All programs have ended.
+            // All programs have ended, or none has started. The agent may say what to ask about.
             self.asked.clear();
             self.waiting = WaitingConnects::default();
-            if events.first().is_some_and(|event| !event.is_empty()) {
-                self.agent = None;
+            let has_event = events.first().is_some_and(|event| !event.is_empty());
+            if has_event && self.agent.receive().is_err() {
+                self.agent.end();
             }
             return;
         };
-        let has_agent = self.agent.is_some();
+        let has_agent = self.agent.descriptor().is_some();
         let (of_agent, of_waiting) = events.split_at(usize::from(has_agent).min(events.len()));
         if of_agent.first().is_some_and(|event| !event.is_empty()) {
-            self.read_answer(listener);
+            match self.agent.receive() {
+                Ok(Some(answer)) => self.take_answer(listener, answer),
+                Ok(None) => {}
+                Err(_) => self.leave_agent(Some(listener)),
+            }
         }
         if of_waiting.first().is_some_and(|event| !event.is_empty()) {
             for (number, end) in self.waiting.serve(listener) {
@@ -169,37 +198,48 @@ impl ConnectHandler {
     fn report_end(&mut self, number: Option<u64>, error: Option<io::Error>) {
         let (Some(number), Some(error)) = (number, error) else { return };
         let error = Some(error.raw_os_error().unwrap_or(errno::EACCES));
-        self.send(&FromConnects::Ended { number, error });
+        self.agent.tell(FromConnects::Ended { number, error });
     }
 
-    /// Handles a call that connects or listens.
+    /// Handles a call that connects, listens or gives a socket an address.
     ///
     /// # Errors
     /// The listener has failed.
     pub(super) fn take(&mut self, listener: &mut NotifyListener, call: Call) -> io::Result<()> {
+        let Ok(caller) = Caller::open(call.thread) else {
+            return listener.reply(&call, self.unknown());
+        };
+        let call = match examine::with_arguments(&caller, call) {
+            Ok(call) => call,
+            Err(reply) => return listener.reply(&call, reply),
+        };
         let (number, address) = match call.call {
             NotifiedCall::Connect { descriptor, address, length } => {
                 (descriptor, Some((address, length)))
             }
-            NotifiedCall::Listen(descriptor) | NotifiedCall::FastOpen(descriptor) => {
-                (descriptor, None)
-            }
+            NotifiedCall::Listen(descriptor)
+            | NotifiedCall::Bind(descriptor)
+            | NotifiedCall::FastOpen(descriptor) => (descriptor, None),
             NotifiedCall::Refused(refused) => {
                 return listener.reply(&call, NotifyReply::Error(refused.errno()));
             }
+            NotifiedCall::Socketcall(_) => return listener.reply(&call, self.unknown()),
         };
-        match self.examine(&call, number) {
-            Examined::Replied(reply) => listener.reply(&call, reply),
-            Examined::Tcp(caller, socket) => match (address, socket.origin) {
-                (Some(address), Origin::Inside) => {
-                    self.connect_inside(listener, (call, caller, socket), address)
-                }
-                (Some(address), Origin::Handed) => {
-                    self.connect_handed(listener, (call, caller, socket), address)
-                }
-                (None, Origin::Inside) => listener.reply(&call, NotifyReply::Proceed),
-                (None, Origin::Handed) => listener.reply(&call, without_connect(&call, &socket)),
-            },
+        let socket = match self.examine(&caller, number) {
+            Examined::Replied(reply) => return listener.reply(&call, reply),
+            Examined::Tcp(socket) => socket,
+        };
+        match (address, socket.origin) {
+            (Some(address), Origin::Inside) => {
+                self.connect_inside(listener, ConnectCall { call, caller, socket }, address)
+            }
+            (Some(address), Origin::Handed) => {
+                self.connect_handed(listener, ConnectCall { call, caller, socket }, address)
+            }
+            (None, Origin::Inside) => listener.reply(&call, NotifyReply::Proceed),
+            (None, Origin::Handed) => {
+                self.without_connect(listener, ConnectCall { call, caller, socket })
+            }
         }
     }
 
@@ -207,38 +247,42 @@ impl ConnectHandler {
     fn connect_inside(
         &mut self,
         listener: &mut NotifyListener,
-        (call, caller, socket): (Call, Caller, ProgramSocket),
+        connect: ConnectCall,
         (address, length): (u64, i32),
     ) -> io::Result<()> {
-        let destination = examine::read_destination(&caller, address, length, socket.version);
+        let ConnectCall { call, caller, socket } = &connect;
+        let destination = examine::read_destination(caller, address, length, socket.version);
         // What was read belongs to the caller only if it still waits.
-        if !listener.is_waiting(&call) {
+        if !listener.is_waiting(call) {
             return Ok(());
         }
         let remote = match destination {
-            Ok(Destination::Inet(remote)) if examine::is_elsewhere(remote) => remote,
-            _ => return listener.reply(&call, NotifyReply::Proceed),
+            Ok(Destination::Inet(remote)) if self.may_be_handed(remote) => remote,
+            _ => return self.relay(listener, &connect),
         };
-        let state = handed::state(socket.file.as_fd());
-        if self.agent.is_none() || !matches!(state, Ok(ConnectState::Unconnected)) {
-            return listener.reply(&call, NotifyReply::Proceed);
+        if !matches!(handed::state(socket.file.as_fd()), Ok(ConnectState::Unconnected)) {
+            return self.relay(listener, &connect);
         }
-        if let Some(reason) = self.doubt(&caller, &socket) {
-            self.send(&FromConnects::Relayed { remote, reason });
-            return listener.reply(&call, NotifyReply::Proceed);
+        if let Some(reason) = examine::first_doubt(socket) {
+            return self.relay_with_reason(listener, &connect, None, remote, reason);
         }
-        self.question(listener, (call, caller, socket), remote)
+        self.question(listener, connect, remote)
+    }
+
+    fn may_be_handed(&self, remote: SocketAddr) -> bool {
+        examine::is_elsewhere(remote) && self.agent.is_asked_about(remote)
     }
 
     /// A socket of the agent connects again. The kernel must not execute the call.
     fn connect_handed(
         &mut self,
         listener: &mut NotifyListener,
-        (call, caller, socket): (Call, Caller, ProgramSocket),
+        connect: ConnectCall,
         (address, length): (u64, i32),
     ) -> io::Result<()> {
-        let destination = examine::read_destination(&caller, address, length, socket.version);
-        if !listener.is_waiting(&call) {
+        let ConnectCall { call, caller, socket } = &connect;
+        let destination = examine::read_destination(caller, address, length, socket.version);
+        if !listener.is_waiting(call) {
             return Ok(());
         }
         let file = socket.file.as_fd();
@@ -246,78 +290,108 @@ impl ConnectHandler {
             Ok(Destination::Unspecified) => {
                 // The peer of a connection that is open gets a reset, as from the kernel.
                 let _ = handed::disconnect(file);
-                let reply = match self.give_back(listener, &call, &caller, &socket) {
+                let reply = match self.give_back(listener, &connect) {
                     Ok(()) => NotifyReply::Done,
                     Err(_) => NotifyReply::Error(errno::EBADF),
                 };
-                return listener.reply(&call, reply);
+                return listener.reply(call, reply);
             }
             Ok(destination) => destination,
-            Err(reply) => return listener.reply(&call, reply),
+            Err(reply) => return listener.reply(call, reply),
         };
         if matches!(handed::state(file), Ok(ConnectState::Connecting))
             && !socket.flags.is_nonblocking
         {
-            return self.waiting.add_again(listener, (call, caller, socket));
+            if !self.has_room() {
+                return listener.reply(call, NotifyReply::Error(errno::EALREADY));
+            }
+            return self.waiting.add_again(listener, connect);
         }
         match handed::connection_result(file) {
-            Ok(()) => return listener.reply(&call, NotifyReply::Done),
+            Ok(()) => return listener.reply(call, NotifyReply::Done),
             Err(error) if error.raw_os_error() == Some(UNCONNECTED) => {}
-            Err(error) => return listener.reply(&call, examine::reply_of(&error)),
+            Err(error) => return listener.reply(call, examine::reply_of(&error)),
         }
         match destination {
             Destination::Inet(remote)
-                if examine::is_elsewhere(remote)
-                    && self.agent.is_some()
-                    && self.doubt(&caller, &socket).is_none() =>
+                if self.may_be_handed(remote) && examine::first_doubt(socket).is_none() =>
             {
-                self.question(listener, (call, caller, socket), remote)
+                self.question(listener, connect, remote)
             }
-            _ => self.relay(listener, &call, &caller, &socket),
+            _ => self.relay(listener, &connect),
         }
     }
 
-    /// Asks the agent whether the program gets a socket.
+    /// A call on a handed socket that is not `connect`.
+    fn without_connect(
+        &mut self,
+        listener: &mut NotifyListener,
+        connect: ConnectCall,
+    ) -> io::Result<()> {
+        let state = handed::state(connect.socket.file.as_fd());
+        let reply = match (connect.call.call, state) {
+            // The address is one of the run.
+            (NotifiedCall::Bind(_), Ok(ConnectState::Unconnected)) => {
+                return self.relay(listener, &connect);
+            }
+            // It was inherited: no handed socket can listen.
+            (NotifiedCall::Listen(_), Ok(ConnectState::Listening)) => NotifyReply::Proceed,
+            (NotifiedCall::Listen(_) | NotifiedCall::Bind(_), _) => {
+                NotifyReply::Error(errno::EINVAL)
+            }
+            _ => NotifyReply::Error(errno::EOPNOTSUPP),
+        };
+        listener.reply(&connect.call, reply)
+    }
+
+    fn has_room(&self) -> bool {
+        let calls = self.asked.len() + self.waiting.len();
+        calls < CALLS_MIN || calls < calls_max(getrlimit(Resource::Nofile).current)
+    }
+
+    /// Asks the agent whether the program gets a socket, and examines the socket meanwhile.
     fn question(
         &mut self,
         listener: &mut NotifyListener,
-        (call, caller, socket): (Call, Caller, ProgramSocket),
+        connect: ConnectCall,
         remote: SocketAddr,
     ) -> io::Result<()> {
+        let ConnectCall { call, caller, socket } = &connect;
+        if !self.has_room() {
+            let reason = RelayReason::Limit;
+            return self.relay_with_reason(listener, &connect, None, remote, reason);
+        }
         self.last_number += 1;
         let number = self.last_number;
         let program = std::fs::read_link(format!("/proc/{}/exe", call.thread)).ok();
         let owner = SocketOwner { pid: Some(call.thread), program, user: None, cgroup: None };
         let ipv6 = socket.version == IpVersion::V6;
         let question = ConnectQuestion { number, remote, ipv6, owner };
-        let has_room = self.asked.len() < ASKED_MAX && self.waiting.has_room();
-        if !has_room || !self.send(&FromConnects::Question(question)) {
-            return self.relay(listener, &call, &caller, &socket);
+        if !self.agent.ask(&FromConnects::Question(question)) {
+            return self.relay(listener, &connect);
         }
         let until = Instant::now() + ANSWER_WAIT_MAX;
-        self.asked.insert(number, Asked { call, caller, socket, until });
-        Ok(())
+        match self.fresh.examine_closely(caller, socket) {
+            Ok(findings) => {
+                self.asked.insert(number, Asked { connect, findings, until });
+                Ok(())
+            }
+            Err(reason) => self.relay_with_reason(listener, &connect, Some(number), remote, reason),
+        }
     }
 
-    /// Reads an answer of the agent, and finishes its call.
-    fn read_answer(&mut self, listener: &mut NotifyListener) {
-        let Some(agent) = &self.agent else { return };
-        let Ok(Some(Frame { message, mut descriptors })) = protocol::read::<ConnectAnswer>(agent)
-        else {
-            return self.leave_agent(Some(listener));
-        };
-        let ConnectAnswer { number, to } = message;
-        let given = to.zip(descriptors.pop());
+    /// Finishes the call that an answer of the agent is about.
+    fn take_answer(&mut self, listener: &mut NotifyListener, answer: Answer) {
+        let Answer { number, given } = answer;
         let Some(asked) = self.asked.remove(&number) else {
-            // The answer is too late: its call was answered without it.
-            self.send(&FromConnects::Ended { number, error: None });
+            // The call was answered without it.
+            self.agent.tell(FromConnects::Ended { number, error: None });
             return;
         };
-        let Asked { call, caller, socket, .. } = asked;
         // An error of the listener means that all programs have ended.
         let _ = match given {
-            Some((to, given)) => self.swap(listener, (call, caller, socket), number, to, given),
-            None => self.relay(listener, &call, &caller, &socket),
+            Some((to, given)) => self.swap(listener, asked, number, to, given),
+            None => self.relay(listener, &asked.connect),
         };
     }
 
@@ -327,51 +401,57 @@ impl ConnectHandler {
             if oldest.get().until > now {
                 return;
             }
-            let Asked { call, caller, socket, .. } = oldest.remove();
-            let _ = self.relay(listener, &call, &caller, &socket);
+            let asked = oldest.remove();
+            let _ = self.relay(listener, &asked.connect);
         }
     }
 
     /// The agent has closed its channel.
     fn leave_agent(&mut self, listener: Option<&mut NotifyListener>) {
-        self.agent = None;
+        self.agent.end();
         let asked = std::mem::take(&mut self.asked);
         let Some(listener) = listener else { return };
-        for Asked { call, caller, socket, .. } in asked.into_values() {
-            let _ = self.relay(listener, &call, &caller, &socket);
+        for asked in asked.into_values() {
+            let _ = self.relay(listener, &asked.connect);
         }
     }
 
-    /// Lets the kernel connect an inside socket; a handed socket is replaced by one before.
-    fn relay(
+    /// The same as [`Self::relay`]; the agent shows this reason.
+    fn relay_with_reason(
         &mut self,
         listener: &mut NotifyListener,
-        call: &Call,
-        caller: &Caller,
-        socket: &ProgramSocket,
+        connect: &ConnectCall,
+        number: Option<u64>,
+        remote: SocketAddr,
+        reason: RelayReason,
     ) -> io::Result<()> {
-        let reply = match socket.origin {
-            Origin::Inside => self.proceed_if_same(caller, socket),
-            Origin::Handed => match self.give_back(listener, call, caller, socket) {
+        let relayed = self.relay(listener, connect);
+        self.agent.tell(FromConnects::Relayed { number, remote, reason });
+        relayed
+    }
+
+    /// Lets the kernel execute the call on an inside socket; a handed socket is replaced by one
+    /// before.
+    fn relay(&mut self, listener: &mut NotifyListener, connect: &ConnectCall) -> io::Result<()> {
+        let reply = match connect.socket.origin {
+            Origin::Inside => self.proceed_if_same(connect),
+            Origin::Handed => match self.give_back(listener, connect) {
                 Ok(()) => NotifyReply::Proceed,
                 Err(_) => NotifyReply::Error(errno::EBADF),
             },
         };
-        listener.reply(call, reply)
+        listener.reply(&connect.call, reply)
     }
 
     /// Another thread may have put another socket under the number since it was examined.
-    fn proceed_if_same(&self, caller: &Caller, socket: &ProgramSocket) -> NotifyReply {
-        let is_same = caller.is_same_file(socket.file.as_fd(), socket.number);
-        match is_same {
-            Ok(false) if self.has_handed => NotifyReply::Error(errno::EBADF),
-            _ => NotifyReply::Proceed,
+    fn proceed_if_same(&self, connect: &ConnectCall) -> NotifyReply {
+        let ConnectCall { caller, socket, .. } = connect;
+        if self.has_handed
+            && matches!(caller.is_same_file(socket.file.as_fd(), socket.number), Ok(false))
+        {
+            return NotifyReply::Error(errno::EBADF);
         }
-    }
-
-    /// Sends a message to the agent; returns whether it was sent.
-    fn send(&mut self, message: &FromConnects) -> bool {
-        self.agent.as_ref().is_some_and(|agent| protocol::write_at_once(agent, message))
+        NotifyReply::Proceed
     }
 
     /// Resets the connection of a handed socket.
@@ -389,17 +469,6 @@ impl ConnectHandler {
     }
 }
 
-/// The reply to a call on a handed socket that is not `connect`.
-fn without_connect(call: &Call, socket: &ProgramSocket) -> NotifyReply {
-    let is_listening = matches!(handed::state(socket.file.as_fd()), Ok(ConnectState::Listening));
-    match call.call {
-        // It was inherited: no handed socket can listen.
-        NotifiedCall::Listen(_) if is_listening => NotifyReply::Proceed,
-        NotifiedCall::Listen(_) => NotifyReply::Error(errno::EINVAL),
-        _ => NotifyReply::Error(errno::EOPNOTSUPP),
-    }
-}
-
 impl ProgramSocket {
     /// Whether the descriptor refers to the same file as before.
     fn is_in_place(&self, caller: &Caller) -> bool {
@@ -412,5 +481,18 @@ fn reason_of(error: &io::Error) -> RelayReason {
     match error.kind() {
         io::ErrorKind::Unsupported => RelayReason::Option,
         _ => RelayReason::Kernel,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_few_descriptors_has_few_calls() {
+        assert_eq!(calls_max(None), CALLS_MAX);
+        assert_eq!(calls_max(Some(1 << 20)), CALLS_MAX);
+        assert_eq!(calls_max(Some(1024)), 224);
+        assert_eq!(calls_max(Some(64)), 0);
     }
 }

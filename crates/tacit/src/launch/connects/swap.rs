@@ -5,13 +5,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use tacit_sys::handed::{self, Caller, ConnectState, SocketOptions};
+use tacit_sys::handed::{self, ConnectState, References, SocketOptions};
 use tacit_sys::socket;
-use tacit_sys::spawn::{Call, NotifyListener, NotifyReply};
+use tacit_sys::spawn::{NotifyListener, NotifyReply};
 
-use super::examine::{Origin, reply_of};
+use super::examine::{Findings, Origin, doubt_about, reply_of};
 use super::waiting::Waiting;
-use super::{ConnectHandler, ProgramSocket, errno, index, reason_of};
+use super::{Asked, ConnectCall, ConnectHandler, errno, index, reason_of};
 use crate::run::protocol::{ConnectProgress, FromConnects, RelayReason};
 
 /// Why a socket was not replaced.
@@ -22,94 +22,91 @@ enum NotSwapped {
     Failed(io::Error),
 }
 
+/// A socket of the agent that a program has.
+struct Placed {
+    state: ConnectState,
+    /// Whether the program's socket was registered in an epoll instance.
+    has_registrations: bool,
+}
+
 impl ConnectHandler {
-    /// Gives the program the agent's socket, and connects it.
+    /// Connects the agent's socket, and gives it to the program.
     pub(super) fn swap(
         &mut self,
         listener: &mut NotifyListener,
-        (call, caller, own): (Call, Caller, ProgramSocket),
+        asked: Asked,
         number: u64,
         to: SocketAddr,
         given: OwnedFd,
     ) -> io::Result<()> {
-        if !listener.is_waiting(&call) {
-            self.send(&FromConnects::Ended { number, error: None });
+        let Asked { mut connect, findings, .. } = asked;
+        if !listener.is_waiting(&connect.call) {
+            self.agent.tell(FromConnects::Ended { number, error: None });
             return Ok(());
         }
-        let has_registrations = match self.put(listener, (&call, &caller, &own), &given, to) {
-            Ok(has_registrations) => has_registrations,
-            Err(not_swapped) => {
-                let error = match &not_swapped {
-                    NotSwapped::Relayed(_) => None,
-                    NotSwapped::Failed(error) => error.raw_os_error(),
-                };
-                self.send(&FromConnects::Ended { number, error });
-                return match not_swapped {
-                    NotSwapped::Failed(error) => listener.reply(&call, reply_of(&error)),
-                    NotSwapped::Relayed(reason) => {
-                        self.send(&FromConnects::Relayed { remote: to, reason });
-                        self.relay(listener, &call, &caller, &own)
-                    }
-                };
+        let placed = match self.place(listener, &connect, &findings, &given, to) {
+            Ok(placed) => placed,
+            Err(NotSwapped::Failed(error)) => {
+                let replied = listener.reply(&connect.call, reply_of(&error));
+                let error = error.raw_os_error();
+                self.agent.tell(FromConnects::Ended { number, error });
+                return replied;
+            }
+            Err(NotSwapped::Relayed(reason)) => {
+                // With a duplicate here, the destination would not see the end.
+                drop(given);
+                return self.relay_with_reason(listener, &connect, Some(number), to, reason);
             }
         };
-        let file = given.as_fd();
-        let progress = match handed::state(file) {
-            Ok(ConnectState::Connected) => ConnectProgress::Established,
+        let Placed { state, has_registrations } = placed;
+        let progress = match state {
+            ConnectState::Connected => ConnectProgress::Established,
             _ => ConnectProgress::Connecting,
         };
-        let started = socket::local_address(file)
-            .ok()
-            .and_then(|local| SocketAddr::try_from(local).ok())
-            .map(|local| FromConnects::Started { number, local, progress });
-        if own.flags.is_nonblocking {
-            listener.reply(&call, NotifyReply::Error(errno::EINPROGRESS))?;
-            started.map(|started| self.send(&started));
+        let local = socket::local_address(given.as_fd()).ok();
+        let local = local.and_then(|local| SocketAddr::try_from(local).ok());
+        let started = local.map(|local| FromConnects::Started { number, local, progress });
+        if connect.socket.flags.is_nonblocking {
+            listener.reply(&connect.call, NotifyReply::Error(errno::EINPROGRESS))?;
+            drop(given);
+            if let Some(started) = started {
+                self.agent.tell(started);
+            }
             return Ok(());
         }
-        started.map(|started| self.send(&started));
+        connect.caller.end_search();
+        let ConnectCall { call, caller, socket } = connect;
         // Items that were moved to the new socket cannot be moved back.
-        let old = (!has_registrations).then_some(own);
+        let old = (!has_registrations).then_some(socket);
         let waiting = Waiting { call, caller, given, old, number: Some(number) };
-        let ended = self.waiting.add(listener, waiting)?;
+        let ended = self.waiting.add(listener, waiting, state)?;
+        if let Some(started) = started {
+            self.agent.tell(started);
+        }
         self.report_end(Some(number), ended);
         Ok(())
     }
 
-    /// Puts the agent's socket in place of the program's, and begins to connect it. Returns whether
-    /// the program's socket was registered in an epoll instance. After an error, the program has
-    /// its own socket.
-    fn put(
+    /// Connects the agent's socket, and puts it in place of the program's. After an error, the
+    /// program has its own socket.
+    fn place(
         &mut self,
         listener: &NotifyListener,
-        (call, caller, own): (&Call, &Caller, &ProgramSocket),
+        connect: &ConnectCall,
+        findings: &Findings,
         given: &OwnedFd,
         to: SocketAddr,
-    ) -> Result<bool, NotSwapped> {
-        let relayed = |error: io::Error| NotSwapped::Relayed(reason_of(&error));
-        let file = given.as_fd();
-        if Some(handed::namespace_cookie(file).map_err(relayed)?) != self.outside {
-            return Err(NotSwapped::Relayed(RelayReason::Kernel));
-        }
-        let template = &mut self.fresh.outside[index(own.version)];
-        if template.is_none() {
-            *template = Some(SocketOptions::read(file, own.version));
-        }
-        let options = SocketOptions::read(own.file.as_fd(), own.version);
-        if let Some(fresh) = self.fresh.of(own.origin, own.version).map_err(relayed)? {
-            let transferred = options.transfer(fresh, file);
-            transferred.map_err(|_| NotSwapped::Relayed(RelayReason::Option))?;
-        }
+    ) -> Result<Placed, NotSwapped> {
+        let ConnectCall { call, caller, socket: own } = connect;
+        let state = self.connect(connect, findings, given, to)?;
         // Another thread may have closed the descriptor meanwhile.
-        let closed = || NotSwapped::Failed(io::Error::from_raw_os_error(errno::EBADF));
-        let flags = caller.descriptor_flags(own.number).map_err(|_| closed())?;
         if !own.is_in_place(caller) {
-            return Err(closed());
+            return Err(NotSwapped::Failed(io::Error::from_raw_os_error(errno::EBADF)));
         }
+        let file = given.as_fd();
+        let flags = findings.descriptor_flags;
         self.has_handed = true;
         listener.replace_descriptor(call, own.number, file, flags).map_err(NotSwapped::Failed)?;
-        // Only now: another thread may have registered the old socket until it was replaced.
-        let found = caller.registrations(own.file.as_fd(), own.number);
         let back = |reason| {
             // Another thread may have closed the number and opened another file under it.
             if caller.is_same_file(file, own.number).unwrap_or(false) {
@@ -118,21 +115,56 @@ impl ConnectHandler {
             }
             reason
         };
-        let is_movable = |all: &Vec<_>| all.is_empty() || handed::can_move(own.number);
-        let Some(registrations) = found.ok().flatten().filter(is_movable) else {
-            return Err(back(NotSwapped::Relayed(RelayReason::Epoll)));
-        };
+        // Only now: another thread may have duplicated or registered the old socket until it was
+        // replaced.
+        let found = caller.references(own.file.as_fd(), own.number);
+        if let Some(reason) = doubt_about(&found) {
+            return Err(back(NotSwapped::Relayed(reason)));
+        }
+        let registrations = found.ok().flatten().and_then(|found| found.registrations);
+        let registrations = registrations.unwrap_or_default();
+        let moved = handed::move_registrations(own.file.as_fd(), file, own.number, &registrations);
+        moved.map_err(|error| back(NotSwapped::Failed(error)))?;
+        Ok(Placed { state, has_registrations: !registrations.is_empty() })
+    }
+
+    /// Gives the agent's socket the options of the program's, and begins to connect it.
+    fn connect(
+        &mut self,
+        connect: &ConnectCall,
+        findings: &Findings,
+        given: &OwnedFd,
+        to: SocketAddr,
+    ) -> Result<ConnectState, NotSwapped> {
+        let own = &connect.socket;
+        let relayed = |error: io::Error| NotSwapped::Relayed(reason_of(&error));
+        let file = given.as_fd();
+        if !self.agent.is_in(handed::namespace_cookie(file).map_err(relayed)?) {
+            return Err(NotSwapped::Relayed(RelayReason::Kernel));
+        }
+        let template = &mut self.fresh.outside[index(own.version)];
+        if template.is_none() {
+            *template = Some(SocketOptions::read(file, own.version));
+        }
+        if let Some(fresh) = self.fresh.of(own.origin, own.version).map_err(relayed)? {
+            let transferred = findings.options.transfer(fresh, file);
+            transferred.map_err(|_| NotSwapped::Relayed(RelayReason::Option))?;
+        }
         match handed::connect(file, own.version, to) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(errno::EINPROGRESS) => {}
-            Err(error) => return Err(back(NotSwapped::Failed(error))),
+            Err(error) => return Err(NotSwapped::Failed(error)),
         }
-        if !own.flags.is_nonblocking {
-            handed::set_blocking(file).map_err(|error| back(NotSwapped::Failed(error)))?;
+        let state = handed::state(file).map_err(NotSwapped::Failed)?;
+        if own.flags.is_nonblocking {
+            return Ok(state);
         }
-        let moved = handed::move_registrations(own.file.as_fd(), file, own.number, &registrations);
-        moved.map_err(|error| back(NotSwapped::Failed(error)))?;
-        Ok(!registrations.is_empty())
+        if state == ConnectState::Unconnected {
+            // The destination has refused already: the program keeps its socket.
+            handed::connection_result(file).map_err(NotSwapped::Failed)?;
+        }
+        handed::set_blocking(file).map_err(NotSwapped::Failed)?;
+        Ok(state)
     }
 
     /// Puts a fresh socket of the run in place of a handed one.
@@ -142,10 +174,9 @@ impl ConnectHandler {
     pub(super) fn give_back(
         &mut self,
         listener: &NotifyListener,
-        call: &Call,
-        caller: &Caller,
-        handed: &ProgramSocket,
+        connect: &ConnectCall,
     ) -> io::Result<()> {
+        let ConnectCall { call, caller, socket: handed } = connect;
         let fresh = handed::new_tcp(handed.version)?;
         let own = handed.file.as_fd();
         if let Ok(Some(template)) = self.fresh.of(Origin::Handed, handed.version) {
@@ -160,7 +191,9 @@ impl ConnectHandler {
             return Err(io::Error::from_raw_os_error(errno::EBADF));
         }
         listener.replace_descriptor(call, handed.number, fresh.as_fd(), flags)?;
-        if let Ok(Some(registrations)) = caller.registrations(own, handed.number) {
+        if let Ok(Some(References { registrations: Some(registrations), .. })) =
+            caller.references(own, handed.number)
+        {
             // After an error, the program would get no events of this socket.
             handed::move_registrations(own, fresh.as_fd(), handed.number, &registrations)?;
         }

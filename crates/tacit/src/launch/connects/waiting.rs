@@ -3,7 +3,7 @@
 //! Signals do not interrupt a call that the helper process handles. So the helper checks the
 //! waiting threads for pending signals, [`LOOKS_MAX`] threads at a time.
 //!
-//! Limit: [`WAITING_MAX`] calls.
+//! Limit: [`CALLS_MAX`](super::CALLS_MAX), together with the calls that wait for the agent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,14 +13,12 @@ use std::time::Instant;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use tacit_sys::handed::{self, Caller, ConnectState, PendingSignal};
+use tacit_sys::handed::{self, Caller, ConnectState, PendingSignal, UNCONNECTED};
 use tacit_sys::spawn::{Call, NotifyListener, NotifyReply};
 
 use super::examine::reply_of;
-use super::{LOOK_INTERVAL, ProgramSocket, errno};
+use super::{ConnectCall, LOOK_INTERVAL, ProgramSocket, errno};
 
-/// The maximum number of calls that wait.
-pub(super) const WAITING_MAX: usize = 4096;
 /// The maximum number of calls whose signals are read at a time.
 const LOOKS_MAX: usize = 128;
 /// The number of events that are read at a time.
@@ -61,9 +59,9 @@ struct Watched {
 }
 
 impl WaitingConnects {
-    /// Whether another call may wait.
-    pub(super) fn has_room(&self) -> bool {
-        self.calls.len() < WAITING_MAX
+    /// The number of calls that wait.
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -75,8 +73,8 @@ impl WaitingConnects {
         self.epoll.as_ref().map(AsFd::as_fd)
     }
 
-    /// Answers a call when its connection is established or has failed. Returns the error if it has
-    /// failed already.
+    /// Answers a call when its connection, which is in this state, is established or has failed.
+    /// Returns the error if it has failed already.
     ///
     /// # Errors
     /// The listener has failed.
@@ -84,8 +82,9 @@ impl WaitingConnects {
         &mut self,
         listener: &mut NotifyListener,
         waiting: Waiting,
+        state: ConnectState,
     ) -> io::Result<Option<io::Error>> {
-        if !matches!(handed::state(waiting.given.as_fd()), Ok(ConnectState::Connecting)) {
+        if state != ConnectState::Connecting {
             return finish(listener, &waiting);
         }
         let timeout = handed::connect_timeout(waiting.given.as_fd()).ok().flatten();
@@ -107,13 +106,11 @@ impl WaitingConnects {
     pub(super) fn add_again(
         &mut self,
         listener: &mut NotifyListener,
-        (call, caller, socket): (Call, Caller, ProgramSocket),
+        connect: ConnectCall,
     ) -> io::Result<()> {
-        if !self.has_room() {
-            return listener.reply(&call, NotifyReply::Error(errno::EALREADY));
-        }
+        let ConnectCall { call, caller, socket } = connect;
         let waiting = Waiting { call, caller, given: socket.file, old: None, number: None };
-        self.add(listener, waiting).map(drop)
+        self.add(listener, waiting, ConnectState::Connecting).map(drop)
     }
 
     fn watch(&mut self, key: u64, socket: &OwnedFd) -> io::Result<()> {
@@ -235,6 +232,9 @@ fn finish(listener: &mut NotifyListener, waiting: &Waiting) -> io::Result<Option
         Ok(()) => {
             listener.reply(call, NotifyReply::Done)?;
             return Ok(None);
+        }
+        Err(error) if error.raw_os_error() == Some(UNCONNECTED) => {
+            handed::interrupted_connection(given.as_fd())
         }
         Err(error) => error,
     };

@@ -22,11 +22,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFlags, Timespec};
 use tacit_core::refusal::RefusedSocketKind;
-use tacit_sys::descriptor;
-use tacit_sys::spawn::{Call, NotifiedCall, NotifyListener, NotifyReply, RefusedCall};
+use tacit_sys::spawn::{
+    Call, FilterOutcome, NotifiedCall, NotifyListener, NotifyReply, ReceivedFilter, RefusedCall,
+};
 
 use super::connects::ConnectHandler;
-use crate::run::protocol::{HelperReport, RefusedSocket, write_at_once};
+use crate::run::protocol::{ConnectsInForce, HelperReport, RefusedSocket, write_at_once};
 
 /// Minimum time between two reports of one kind of socket.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -37,6 +38,10 @@ pub(super) struct Notices {
     source: Source,
     /// Whether to report that no refusals can be reported.
     is_unreported: bool,
+    /// What the filter of the program does about calls that connect, once it is installed.
+    connects: Option<ConnectsInForce>,
+    /// Whether the present agent knows that.
+    is_connects_reported: bool,
     /// Why a file cannot be hidden, if that is not reported yet.
     not_hidden: Option<String>,
     /// The connections to the agent and, while it is replaced, to its successor, which is last.
@@ -94,6 +99,7 @@ impl Notices {
     /// The time until the next report is due.
     pub(super) fn timeout(&self) -> Option<Timespec> {
         let waits = self.is_unreported
+            || (self.connects.is_some() && !self.is_connects_reported)
             || self.not_hidden.is_some()
             || self.refused.values().any(|refused| refused.times > 0);
         let wait = waits && !self.reporters.is_empty();
@@ -103,6 +109,7 @@ impl Notices {
     /// Adds a connection to an agent.
     pub(super) fn report_on(&mut self, line: UnixStream) {
         self.reporters.push(line);
+        self.is_connects_reported = false;
         self.report_due(Instant::now());
     }
 
@@ -135,13 +142,17 @@ impl Notices {
     fn serve_source(&mut self, event: PollFlags, connects: &mut ConnectHandler) {
         self.source = match std::mem::take(&mut self.source) {
             Source::None => Source::None,
-            Source::Awaited(from) => match receive(&from) {
-                Some(listener) => Source::Listening(listener),
-                None => {
-                    self.is_unreported = true;
-                    Source::None
+            Source::Awaited(from) => {
+                let ReceivedFilter { listener, connects } = ReceivedFilter::receive(&from);
+                self.connects = connects.map(in_force);
+                match listener {
+                    Some(listener) => Source::Listening(listener),
+                    None => {
+                        self.is_unreported = true;
+                        Source::None
+                    }
                 }
-            },
+            }
             Source::Listening(mut listener) => {
                 let served = if event.contains(PollFlags::IN) {
                     self.answer_one(&mut listener, connects)
@@ -179,6 +190,9 @@ impl Notices {
 
     fn report_due(&mut self, now: Instant) {
         let Some(reporter) = self.reporters.last() else { return };
+        if let Some(connects) = self.connects.filter(|_| !self.is_connects_reported) {
+            self.is_connects_reported = write_at_once(reporter, &HelperReport::Connects(connects));
+        }
         if self.is_unreported {
             self.is_unreported = !write_at_once(reporter, &HelperReport::Unreported);
         }
@@ -205,10 +219,13 @@ impl Notices {
     }
 }
 
-/// Receives the listener of the program's filter; `None` if the program has no filter.
-fn receive(from: &UnixStream) -> Option<NotifyListener> {
-    let mut received = descriptor::receive(from, &mut [0; 1]).ok()?;
-    NotifyListener::adopt(received.descriptors.pop()?).ok()
+fn in_force(outcome: FilterOutcome) -> ConnectsInForce {
+    match outcome {
+        FilterOutcome::Handled => ConnectsInForce::Handled,
+        FilterOutcome::NotWanted => ConnectsInForce::NotWanted,
+        FilterOutcome::TooOld => ConnectsInForce::TooOld,
+        FilterOutcome::Nested => ConnectsInForce::Nested,
+    }
 }
 
 fn socket_of(call: RefusedCall) -> Option<RefusedSocketKind> {

@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tacit_core::datagram::is_for_one;
 use tacit_core::flow::{Address, Protocol};
-use tacit_core::policy::PathChoice;
+use tacit_sys::IpVersion;
 use tacit_sys::handed::{self, SocketIdentity};
-use tacit_sys::{IpVersion, descriptor};
-use tokio::net::UnixStream;
+use tacit_sys::watch::{Watched, watch};
+use tokio::io::Interest;
 
 use super::table::{HandedConnections, StartedConnection};
 use crate::dns::Forwarder;
@@ -22,14 +22,16 @@ use crate::live::LiveAction;
 use crate::run::Scope;
 use crate::run::channel::{adopt, read_frame, write_frame};
 use crate::run::protocol::{
-    ConnectAnswer, ConnectProgress, ConnectQuestion, FromConnects, HelperRequest, REPORT_BYTES_MAX,
-    RelayReason, encode,
+    ConnectAnswer, ConnectProgress, ConnectQuestion, FromConnects, HelperReply, HelperRequest,
+    REPLY_BYTES_MAX, REPORT_BYTES_MAX, RelayReason, ToConnects, receive_packet, send_packet,
 };
 use crate::session::{Failure, Unreached, account};
 use crate::stream::admit::{self, ReservedConnection};
 use crate::stream::intercept::flow_of_program;
 use crate::stream::lane::Shared;
 
+/// How long the helper may take to accept the offer.
+const OFFER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The maximum number of sockets for which the helper has not reported a result.
 pub(super) const PENDING_MAX: usize = 4096;
 
@@ -41,8 +43,17 @@ pub struct ConnectJudge {
     names: Arc<Forwarder>,
     table: Rc<HandedConnections>,
     pending: HashMap<u64, PendingSocket>,
-    /// The generation of the policy, and whether a rule depends on the program's address.
-    selects_local: Option<(u64, bool)>,
+    /// Sockets for the next answers, for IPv4 and IPv6.
+    spare: [Option<OwnSocket>; 2],
+    /// The generation of the policy of which the helper knows what to ask about.
+    told: u64,
+}
+
+/// A socket of the agent that no program has.
+#[derive(Debug)]
+struct OwnSocket {
+    socket: OwnedFd,
+    identity: SocketIdentity,
 }
 
 /// A socket that the helper has, and no program yet.
@@ -65,32 +76,48 @@ impl ConnectJudge {
         table: Rc<HandedConnections>,
     ) -> Self {
         let pending = HashMap::new();
-        Self { shared, scope, names, table, pending, selects_local: None }
+        Self { shared, scope, names, table, pending, spare: [None, None], told: 0 }
     }
 
-    /// Offers the helper to answer its questions; returns the channel for [`Self::serve`].
+    /// Offers the helper to answer its questions; returns the socket for [`Self::serve`].
     ///
     /// # Errors
     /// The helper does not answer, or the kernel does not number network namespaces.
-    pub async fn offer(&self) -> io::Result<UnixStream> {
-        let own = handed::new_tcp(IpVersion::V4)?;
-        let outside = handed::namespace_cookie(own.as_fd())?;
+    pub async fn offer(&mut self) -> io::Result<Watched> {
+        let own = self.socket(IpVersion::V4)?;
+        let outside = handed::namespace_cookie(own.socket.as_fd())?;
+        self.spare[index(IpVersion::V4)] = Some(own);
         let mut channel = adopt(self.scope.run().helper.another().await?)?;
         write_frame(&mut channel, &HelperRequest::Connects { outside }).await?;
-        self.scope.run().begin_judging();
-        Ok(channel)
+        let reply = read_frame::<HelperReply>(&mut channel, REPLY_BYTES_MAX);
+        let reply = tokio::time::timeout(OFFER_WAIT_MAX, reply).await;
+        let mut reply = reply??.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let socket = reply.descriptors.pop().ok_or(io::ErrorKind::InvalidData)?;
+        let questions = watch(Arc::new(socket), Interest::READABLE)?;
+        self.tell(&questions)?;
+        Ok(questions)
     }
 
     /// Answers until the helper ends.
-    pub async fn serve(mut self, mut channel: UnixStream) {
-        while let Ok(Some(frame)) = read_frame(&mut channel, REPORT_BYTES_MAX).await {
-            match frame.message {
+    pub async fn serve(mut self, questions: Watched) {
+        let mut space = vec![0; REPORT_BYTES_MAX];
+        let scope = self.scope.clone();
+        while self.tell(&questions).is_ok() {
+            let message = tokio::select! {
+                received = receive(&questions, &mut space) => received,
+                () = scope.run().reloaded() => continue,
+            };
+            let Ok(Some(message)) = message else { return };
+            match message {
                 FromConnects::Question(question) => {
-                    if self.answer(&channel, question).is_err() {
+                    if self.answer(&questions, question).is_err() {
                         return;
                     }
                 }
-                FromConnects::Relayed { remote, reason } => {
+                FromConnects::Relayed { number, remote, reason } => {
+                    if let Some(number) = number {
+                        self.end(number, None);
+                    }
                     self.scope.run().note_relayed(remote, reason);
                 }
                 FromConnects::Started { number, local, progress } => {
@@ -101,50 +128,67 @@ impl ConnectJudge {
         }
     }
 
-    fn answer(&mut self, channel: &UnixStream, question: ConnectQuestion) -> io::Result<()> {
-        let number = question.number;
-        let judged = self.judge(&question);
-        let made = judged.and_then(|judged| {
-            let Judged { reserved, to } = judged;
-            let socket =
-                self.socket(version_of(&question)).map_err(|_| Some(RelayReason::Kernel))?;
-            let identity = handed::identity(socket.as_fd());
-            let identity = identity.map_err(|_| Some(RelayReason::Kernel))?;
-            let asked = Instant::now();
-            Ok((socket, PendingSocket { reserved, question, identity, to, asked }))
-        });
-        let (socket, pending) = made.ok().unzip();
-        let to = pending.as_ref().map(|pending| pending.to);
-        if let Some(pending) = pending {
-            self.table.expect(pending.identity.cookie);
-            self.pending.insert(number, pending);
+    /// Tells the helper what to ask about, if it does not know that of the installed policy.
+    fn tell(&mut self, questions: &Watched) -> io::Result<()> {
+        let live = self.shared.live.load();
+        if self.told != live.generation {
+            let all = ToConnects::AskAbout(live.handable().to_vec());
+            send_packet(questions.get_ref(), &all, &[])?;
+            self.told = live.generation;
         }
-        let frame = encode(&ConnectAnswer { number, to })?;
+        Ok(())
+    }
+
+    fn answer(&mut self, questions: &Watched, question: ConnectQuestion) -> io::Result<()> {
+        let number = question.number;
+        let version = version_of(&question);
+        let made = self.judge(&question).and_then(|judged| {
+            let own = match self.spare[index(version)].take() {
+                Some(spare) => spare,
+                None => self.socket(version).map_err(|_| Some(RelayReason::Kernel))?,
+            };
+            Ok((judged, own))
+        });
+        let mut to = None;
+        let mut socket = None;
+        match made {
+            Ok((judged, own)) => {
+                let asked = Instant::now();
+                let Judged { reserved, to: at } = judged;
+                let OwnSocket { socket: given, identity } = own;
+                self.table.expect(identity.cookie);
+                let pending = PendingSocket { reserved, question, identity, to: at, asked };
+                self.pending.insert(number, pending);
+                (to, socket) = (Some(at), Some(given));
+            }
+            Err(Some(reason)) => self.scope.run().note_relayed(question.remote, reason),
+            Err(None) => {}
+        }
+        let answer = ToConnects::Answer(ConnectAnswer { number, to });
         let descriptors: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-        // The helper reads each answer before the program continues, so the buffer has room.
-        let sent = descriptor::send(channel, &frame, &descriptors)?;
-        if sent == frame.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+        // The helper has a limited number of questions without an answer, so the buffer has room.
+        send_packet(questions.get_ref(), &answer, &descriptors)?;
+        // While the helper connects the socket, there is time to make the next.
+        let spare = &self.spare[index(version)];
+        if socket.is_some() && spare.is_none() {
+            self.spare[index(version)] = self.socket(version).ok();
+        }
+        Ok(())
     }
 
     /// A socket without options of the agent: the program gets what it would get without tacit.
-    fn socket(&self, version: IpVersion) -> io::Result<OwnedFd> {
+    fn socket(&self, version: IpVersion) -> io::Result<OwnSocket> {
         let socket = handed::new_tcp(version)?;
         if let Some(name) = &self.shared.congestion_control {
             tacit_sys::socket::set_congestion_control(socket.as_fd(), name)?;
         }
-        Ok(socket)
+        let identity = handed::identity(socket.as_fd())?;
+        Ok(OwnSocket { socket, identity })
     }
 
-    /// Decides about a connection. The error is the reason to relay it, if its rule permits it.
+    /// Decides about a connection. The error is the reason to relay it, if neither the policy nor
+    /// the destination is the reason.
     fn judge(&mut self, question: &ConnectQuestion) -> Result<Judged, Option<RelayReason>> {
-        let noted = self.decide(question);
-        if let Err(Some(reason)) = &noted {
-            self.scope.run().note_relayed(question.remote, *reason);
-        }
-        noted
-    }
-
-    fn decide(&mut self, question: &ConnectQuestion) -> Result<Judged, Option<RelayReason>> {
         let remote = question.remote;
         let local = SocketAddr::new(version_of(question).unspecified(), 0);
         let run = self.scope.run();
@@ -153,36 +197,18 @@ impl ConnectJudge {
             return Err(None);
         }
         let live = self.shared.live.load_full();
-        let generation = live.generation;
-        let known = self.selects_local.filter(|(known, _)| *known == generation);
-        let selects_local = known.map_or_else(|| live.policy.selects_local(), |(_, known)| known);
-        self.selects_local = Some((generation, selects_local));
         let mut flow = flow_of_program(&self.scope, Protocol::Tcp, local.into(), remote.into());
         self.scope.attribute(&mut flow, Some(question.owner.clone()));
         let Address::Inet(to) = flow.remote else { return Err(None) };
-        let to_own_host = flow.to_own_host;
         let rule = match live.decide(&mut flow) {
             Ok(rule) if matches!(rule.action, LiveAction::Permit) => Arc::clone(rule),
             _ => return Err(None),
         };
-        let reason = if live.policy.path_of(&rule.rule) != PathChoice::Auto {
-            let audited = rule.rule.audited.is_some();
-            Some(if audited { RelayReason::Audit } else { RelayReason::Path })
-        } else if to_own_host || to.ip().is_loopback() {
-            Some(RelayReason::Local)
-        } else if selects_local {
-            Some(RelayReason::Selector)
-        } else if rule.rule.idle.is_some() {
-            Some(RelayReason::Idle)
-        } else if !self.shared.table.traces().is_empty() {
-            Some(RelayReason::Trace)
-        } else if self.pending.len() >= PENDING_MAX {
-            Some(RelayReason::Limit)
-        } else {
-            None
-        };
-        if reason.is_some() {
-            return Err(reason);
+        if admit::hindrance(&self.shared, &live, &rule, &flow).is_some() {
+            return Err(None);
+        }
+        if self.pending.len() >= PENDING_MAX {
+            return Err(Some(RelayReason::Limit));
         }
         let reserved = admit::reserve(&self.shared, rule, flow, self.scope.clone());
         let reserved = reserved.ok_or(Some(RelayReason::Limit))?;
@@ -217,6 +243,24 @@ impl ConnectJudge {
         let failure = Failure::Dial(Unreached::new(&to, &error));
         account::failed(&self.shared.log, &connection, &failure);
         connection.record().settle();
+    }
+}
+
+/// Waits for a message of the helper; `None` if it has ended.
+async fn receive(questions: &Watched, space: &mut [u8]) -> io::Result<Option<FromConnects>> {
+    loop {
+        let mut ready = questions.readable().await?;
+        match receive_packet(questions.get_ref(), space) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            received => return Ok(received?.map(|frame| frame.message)),
+        }
+    }
+}
+
+fn index(version: IpVersion) -> usize {
+    match version {
+        IpVersion::V4 => 0,
+        IpVersion::V6 => 1,
     }
 }
 
