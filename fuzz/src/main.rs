@@ -1,9 +1,9 @@
-//! All fuzz targets in one program with libFuzzer, because building one target takes as long as
-//! building all.
+//! Runs the fuzz targets with libFuzzer. All targets are in this one program, because building one
+//! takes as long as building all.
 //!
-//! `cargo xtask fuzz` builds and runs it. The environment variable [`TARGET`] selects the target,
-//! because all arguments belong to libFuzzer, which passes the environment on if it restarts
-//! itself.
+//! `cargo xtask fuzz` builds and runs it. The environment variable [`TARGET`] selects the target.
+//! An argument could not do this, because libFuzzer reads all arguments. libFuzzer may restart
+//! itself; the variable is then still set.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! A parser with a known fault, which the fuzzer must find. If it does not, the fuzzer is broken.
+//! Checks that the fuzzer works: it must find the known fault of this parser.
 
 /// Trusts a length after four fixed bytes. Finding it by chance takes billions of inputs; with
 /// coverage, the fuzzer keeps an input for each correct byte.

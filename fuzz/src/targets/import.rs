@@ -1,4 +1,4 @@
-//! The targets for imports. The result must be a policy that tacit accepts, or an error.
+//! Fuzzes imports. The result must be a policy that tacit accepts, or an error.
 
 use std::cell::Cell;
 

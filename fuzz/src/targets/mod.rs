@@ -1,6 +1,6 @@
-//! The fuzz targets: one function for each parser of untrusted bytes.
+//! Defines the fuzz targets: one function for each parser of untrusted bytes.
 //!
-//! A target accepts any bytes. It must not panic, and asserts what must always hold.
+//! A target accepts any bytes and must not panic. It asserts what must be true for any input.
 
 mod canary;
 mod import;

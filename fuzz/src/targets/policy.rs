@@ -1,4 +1,4 @@
-//! The target `policy`: parses a policy file.
+//! Fuzzes the parser of policy files.
 
 use tacit_core::policy;
 

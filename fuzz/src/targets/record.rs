@@ -1,4 +1,4 @@
-//! The target `record`: parses and opens TLS records with keys that accept every tag.
+//! Fuzzes the parsing and opening of TLS records, with keys that accept every tag.
 
 use tacit_core::record::{
     self, ContentType, KeyRefused, Open, OpenedRecord, RecordOpener, RecordProtection,

@@ -1,9 +1,11 @@
-//! The targets for STARTTLS: the exchange before TLS of each protocol, for both roles.
+//! Fuzzes the STARTTLS exchange of each protocol, for both roles.
 //!
-//! The first byte selects role and mode. Then pieces follow: a byte with the sender and the length,
-//! and the bytes it sends. For any input the following must hold: nothing that the rule protects
-//! passes before TLS, no side receives more than the other sent plus some bytes of tacit, and
-//! polling again changes nothing.
+//! The first byte of the input selects role and mode. Pieces follow. Each has one byte that encodes
+//! its sender and its length, and then the bytes that are sent. For any input, this must be true:
+//!
+//! * Before TLS, no byte that the rule protects is forwarded.
+//! * No side receives more bytes than the other has sent, plus some bytes of tacit.
+//! * Polling again changes nothing.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,5 @@
-//! The targets for small network formats: PROXY protocol, DNS, SYN packets, ICMP, and queries.
+//! Fuzzes the parsers of small network formats: PROXY protocol, DNS, SYN packets, ICMP, and
+//! queries.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;

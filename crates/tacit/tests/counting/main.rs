@@ -1,8 +1,8 @@
 //! Counts the system calls and heap allocations of the relay for each batch.
 //!
 //! ```text
-//! client ──> agent ══ TLS ══> agent ──> server       all in this process; each agent's one data
-//!                 one worker each                    worker is counted call by call
+//! client ──> agent ══ TLS ══> agent ──> server       all in this process; each agent has one
+//!                                                    data worker, whose calls are counted
 //! ```
 //!
 //! For each direction, a batch needs one read, one write and no allocation. The other system calls

@@ -1,4 +1,4 @@
-//! Tests peers behind a NAT that gives them another address (RFC 7296 section 2.23).
+//! Tests peers behind a NAT that changes their address (RFC 7296 section 2.23).
 
 use std::net::SocketAddr;
 use std::time::Duration;

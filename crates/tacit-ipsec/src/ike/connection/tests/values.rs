@@ -1,4 +1,5 @@
-//! Tests that this side makes no key for a peer whose public value is wrong (RFC 6989).
+//! Tests that tacit rejects invalid public values of peers, and derives no keys from them (RFC
+//! 6989).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
