@@ -150,9 +150,9 @@ fn plausible(cpu_ns: &[u64; 4]) -> Result<(), String> {
     let [client_app, client_proxy, server_proxy, server_app] = cpu_ns;
     if *client_proxy < client_app / 4 || *server_proxy < server_app / 4 {
         return Err(format!(
-            "the proxies used almost no CPU time ({client_proxy} ns and {server_proxy} ns; their \
-             programs: {client_app} ns and {server_app} ns): the benchmark did not count one of \
-             their processes"
+            "the two proxies used almost no CPU time ({client_proxy} ns and {server_proxy} ns; the \
+             client and the server used {client_app} ns and {server_app} ns): the benchmark did \
+             not count a process of a proxy"
         ));
     }
     Ok(())

@@ -204,7 +204,8 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     K32,
     Workload {
         name: "beside",
-        title: "100 byte request and reply on 10 connections, beside 5 streams (CPU time of both)",
+        title: "100 byte request and reply on 10 connections, while 5 streams run (CPU time of \
+                both)",
         connections: 10,
         kind: Kind::Beside { bytes: 100, streams: 5 },
         settings: TlsSettings::Usual,

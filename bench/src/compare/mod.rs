@@ -96,7 +96,7 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
         report.rounds = round + 1;
         if start.elapsed() + begun.elapsed() > options.time_max && report.rounds < options.rounds {
             report.note(format!(
-                "stopped after {} of {} rounds, because the time of --minutes is over",
+                "stopped after {} of {} rounds: the time limit of --minutes has passed",
                 report.rounds, options.rounds
             ));
             break;

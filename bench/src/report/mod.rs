@@ -84,9 +84,9 @@ impl Report {
         self.sections.push(Section {
             title: "Goals".to_owned(),
             prose: format!(
-                "Each value is a ratio. It compares the CPU time of all processes for one \
-                 operation: {SUBJECT} (two tacit runs with default settings) divided by the best \
-                 peer with the settings of its package. The goals apply to the medians. The minima \
+                "Each value is the CPU time for one operation with {SUBJECT} (two tacit runs with \
+                 default settings), divided by the CPU time with the best peer as installed. The \
+                 CPU time is the sum of all processes. The goals apply to the medians. The minima \
                  vary less if other programs use the machine."
             ),
             tables: goals.into_iter().flatten().collect(),

@@ -247,8 +247,8 @@ impl Display for Report {
         writeln!(
             f,
             "\nPrograms under tacit run: CPU time of all processes in microseconds, median and \
-             minimum.\nColumns x: the median divided by the median of pasta, and by the median of \
-             slirp4netns."
+             minimum.\nThe two columns x show the median divided by the median of pasta, and \
+             divided by the median of slirp4netns."
         )?;
         for workload in &RUN_WORKLOADS {
             let unit = workload.kind.unit();

@@ -73,7 +73,8 @@ impl fmt::Display for HostNotLearnt {
             Self::Full => write!(
                 f,
                 "programs of this host have looked up {NAMES_MAX} names and addresses that match \
-                 rules, the maximum: use fewer wildcards (`*.`) in `remote`, or write addresses"
+                 rules, which is the limit: use fewer wildcards (`*.`) in `remote`, or write \
+                 addresses"
             ),
             Self::TooLong => {
                 write!(f, "the name is longer than {NAME_BYTES_MAX} bytes, the limit of DNS")

@@ -130,8 +130,7 @@ impl fmt::Display for ProjectionError {
             Self::IsTls(name) => {
                 write!(
                     f,
-                    "rule `{name}` already used TLS: to project another cipher suite, name \
-                           the suite"
+                    "rule `{name}` already uses TLS: use --suite to project another cipher suite"
                 )
             }
         }

@@ -126,7 +126,8 @@ impl fmt::Display for QueryError {
         f.write_str(match self {
             Self::UnknownQuestion => "unknown request: send query, start, stop or rekey",
             Self::NoDescriptor => {
-                "pass exactly one descriptor, that of the connection, with the request (SCM_RIGHTS)"
+                "pass exactly one file descriptor with the request (SCM_RIGHTS): the socket of the \
+                 connection"
             }
             Self::NotTcp => "the descriptor passed is not a TCP socket",
             Self::NotConnected => {

@@ -80,11 +80,12 @@ impl Context<'_> {
     fn outbound(&mut self, rule: &Effective<'_>, shared: Keys) -> Way {
         let name = rule.rule.name.as_str();
         if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
-            let message = "on z/OS the rule also matched connections to this host itself; a tacit \
-                           rule matches these connections only if it names their addresses";
+            let message = "on z/OS the rule also matched connections from this host to itself; a \
+                           tacit rule matches such connections only if `remote` contains the \
+                           addresses of this host";
             let fix = format!(
-                "to match connections to this host itself, add to the map file:\n[rule.{}]\nremote \
-                 = [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
+                "to match connections from this host to itself, add to the map \
+                 file:\n[rule.{}]\nremote = [\"0.0.0.0/0\", \"::/0\", \"loopback\"]",
                 crate::draft::word(name)
             );
             self.findings.changed(&rule.rule.at, message, fix);

@@ -215,8 +215,8 @@ impl Map {
             for key in rule.keys.keys() {
                 let what = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&what) {
-                    let fix = "remove the key: it has no effect with the direction or role of this \
-                               rule, or the rule sets the value itself";
+                    let fix = "remove the key: a rule with this direction or role does not use the \
+                               key, or the AT-TLS rule already sets the value";
                     findings.error(&at(rule.line), format!("{what} has no effect"), fix);
                 }
             }

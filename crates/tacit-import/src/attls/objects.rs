@@ -145,7 +145,7 @@ impl Objects {
             // There is only one filter policy, and it has no name.
             let unnamed = node.value.is_empty() && kind == Kind::FilterPolicy;
             if !unnamed && (node.value.is_empty() || node.value.contains(char::is_whitespace)) {
-                let message = format!("`{}` needs a name of one word", node.keyword);
+                let message = format!("`{}` needs a name without spaces", node.keyword);
                 findings.error(&node.at, message, format!("write `{} NAME`", kind.word()));
             }
             let object = object(kind, node, findings);

@@ -143,7 +143,7 @@ impl Context<'_> {
         let message = "the map sets no program for the job name: the rule would apply to all \
                        programs of the user, and their connections would be in clear";
         let fix = format!(
-            "{fix}; if all programs of the user are meant, add to the map file:\n[rule.{}]\nuser = \
+            "{fix}; if you mean all programs of the user, add to the map file:\n[rule.{}]\nuser = \
              \"USER\"",
             crate::draft::word(name)
         );
@@ -161,7 +161,7 @@ impl Context<'_> {
         if owners.iter().any(differs) {
             let message = "the map sets different users for the job name and the user ID";
             let fix = "in the map, set the same user for the job name and the user ID, or remove \
-                       one of the two";
+                       one of the two users";
             self.findings.error(&field.at, message, fix);
             return false;
         }

@@ -63,8 +63,10 @@ fn mask(field: &Field, lengths: &[usize], findings: &mut Findings) -> Option<Vec
     let is_mask = digits.chars().all(|digit| matches!(digit, '0' | '1'));
     if !is_mask || !lengths.contains(&digits.len()) || !digits.contains('1') {
         let shown: Vec<String> = lengths.iter().map(usize::to_string).collect();
-        let fix =
-            format!("write {} digits, each of them 0 or 1, and at least one 1", shown.join(" or "));
+        let fix = format!(
+            "write {} digits: each digit is 0 or 1, and at least one digit is 1",
+            shown.join(" or ")
+        );
         return wrong(field, &fix, findings);
     }
     Some(digits.chars().map(|digit| digit == '1').collect())

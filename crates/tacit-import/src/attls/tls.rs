@@ -343,8 +343,8 @@ impl Context<'_> {
                 set(&mut rekey, "after", format!("{}m", minutes.value));
                 set(keys, "rekey", Toml::Table(rekey));
             } else {
-                let message = "tacit does not replace keys after a time: only TLS 1.3 can do this, \
-                               and the rule also allows TLS 1.2";
+                let message = "tacit does not replace session keys at an interval: only TLS 1.3 \
+                               can replace keys, and the rule also allows TLS 1.2";
                 self.findings.changed(&minutes.at, message, "set TLSv1.2 Off and TLSv1.3 On");
             }
         }

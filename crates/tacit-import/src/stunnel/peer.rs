@@ -136,7 +136,7 @@ pub(super) fn server(
     let mut keys = Keys::new();
     if !required.chain && !required.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
-        let message = format!("service `{of}` does not verify its server, as before");
+        let message = format!("service `{of}` does not verify its server, as in stunnel");
         let fix = "set verifyChain = yes, CAfile and checkHost, and import without \
                    --keep-no-verification";
         findings.changed(at, message, fix);
@@ -153,11 +153,12 @@ pub(super) fn server(
                 name.as_deref().unwrap_or("its server")
             );
             let fix = "set verifyChain = yes and CAfile if another CA issues the certificate; with \
-                       --keep-no-verification tacit verifies nothing, as before";
+                       --keep-no-verification tacit verifies nothing, as in stunnel";
             findings.changed(at, message, fix);
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
-            let message = format!("service `{of}` accepts any certificate of its CAs, as before");
+            let message =
+                format!("service `{of}` accepts any certificate of its CAs, as in stunnel");
             findings.changed(
                 at,
                 message,
@@ -170,7 +171,7 @@ pub(super) fn server(
                 name.as_deref().unwrap_or("its server")
             );
             let fix = "set checkHost = NAME if the certificate is for another name; with \
-                       --keep-no-name-check tacit accepts any name, as before";
+                       --keep-no-name-check tacit accepts any name, as in stunnel";
             findings.changed(at, message, fix);
         }
     }

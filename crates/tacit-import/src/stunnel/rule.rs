@@ -107,10 +107,10 @@ fn clear_bytes_message(
     match role {
         ServiceRole::Client if listen.on_host => None,
         ServiceRole::Client => Some(format!(
-            "service `{name}` accepts connections in clear from other hosts, as before"
+            "service `{name}` accepts connections in clear from other hosts, as in stunnel"
         )),
         ServiceRole::Server => targets.off_host().map(|target| {
-            format!("service `{name}` connects in clear to {}, as before", target.connect())
+            format!("service `{name}` connects in clear to {}, as in stunnel", target.connect())
         }),
     }
 }
@@ -168,8 +168,7 @@ fn listen(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Liste
     let entries = service.all("accept");
     if entries.is_empty() {
         let message = format!("service `{}` has no `accept`", service.section.name);
-        let fix = "set the address: accept = 127.0.0.1:PORT; tacit listens itself, and inetd \
-                   cannot start it";
+        let fix = "set the address: accept = 127.0.0.1:PORT; inetd cannot start tacit";
         findings.error(&service.section.at, message, fix);
         return None;
     }

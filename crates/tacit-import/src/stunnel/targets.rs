@@ -123,13 +123,14 @@ impl Targets {
         }
         let seconds = TARGET_SKIPPED.as_secs();
         let message = format!(
-            "service `{name}` skips a target that does not answer for {seconds} s; stunnel tried \
-             such a target again for each connection"
+            "service `{name}` skips a target for {seconds} s after the target did not answer; \
+             stunnel tried such a target again for each connection"
         );
         findings.changed(&second.at, message, "see `connect` in tacit.toml(5)");
         if self.order == TargetOrder::RoundRobin && role == ServiceRole::Server {
             let message = format!(
-                "service `{name}` may send a client that resumes its session to another target"
+                "when a client resumes its TLS session, service `{name}` may connect the client to \
+                 another target"
             );
             let fix = "remove `failover = rr` if clients must stay with one target";
             findings.changed(&second.at, message, fix);
@@ -148,7 +149,7 @@ impl Targets {
             && let Some(failover) = service.last("failover")
         {
             let message = "`failover = rr` does not apply to the addresses of one name: tacit \
-                           tries these addresses in the order of the resolver";
+                           tries these addresses in the order in which the resolver returns them";
             let fix = "write a `connect` line for each address";
             findings.changed(&failover.at, message, fix);
         }

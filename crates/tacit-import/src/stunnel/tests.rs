@@ -153,11 +153,11 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
         assert_eq!(targets(&text).0, wanted, "{more}");
     }
     let server = |more: &str| targets(&format!("{SERVER}{more}\n")).1;
-    let skipped = "5: changed: service `s` skips a target that does not answer for 10 s; stunnel \
-                   tried such a target again for each connection";
-    let resumed = "5: changed: service `s` may send a client that resumes its session to another \
-                   target";
-    let off_host = "1: changed: service `s` connects in clear to 192.0.2.1:1, as before";
+    let skipped = "5: changed: service `s` skips a target for 10 s after the target did not \
+                   answer; stunnel tried such a target again for each connection";
+    let resumed = "5: changed: when a client resumes its TLS session, service `s` may connect the \
+                   client to another target";
+    let off_host = "1: changed: service `s` connects in clear to 192.0.2.1:1, as in stunnel";
     assert_eq!(server("connect = 127.0.0.1:144"), [skipped]);
     assert_eq!(server("connect = 127.0.0.1:144\nfailover = rr"), [skipped, resumed]);
     assert_eq!(server("connect = 192.0.2.1:1"), [off_host, skipped]);
@@ -212,7 +212,11 @@ fn what_a_rule_cannot_say_stops_the_import() {
         ("failover = random", 5, "`failover = random` is neither rr nor prio"),
         ("transparent = source", 5, "`transparent = source` is not possible in a forwarding rule"),
         ("protocol = imap", 5, "`protocol = imap` is not supported"),
-        ("protocolHost = x", 5, "`protocolHost`: tacit cannot configure the exchange before TLS"),
+        (
+            "protocolHost = x",
+            5,
+            "`protocolHost`: tacit cannot configure the protocol exchange that comes before TLS",
+        ),
         ("PSKsecrets = /psk", 5, "`PSKsecrets`: tacit does not support TLS with pre-shared keys"),
         ("OCSPaia = yes", 5, "`OCSPaia`: tacit does not use OCSP"),
         (
@@ -320,7 +324,7 @@ fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
     assert!(policy.unwrap().contains(r#"verify = "none""#));
-    assert_eq!(found, ["1: changed: service `c` does not verify its server, as before"]);
+    assert_eq!(found, ["1: changed: service `c` does not verify its server, as in stunnel"]);
 
     let nameless = CLIENT.replace("checkHost = mail.example\n", "");
     let (policy, found) = imported(&nameless);

@@ -157,7 +157,7 @@ const REFUSED_OCSP: Outcome = Outcome::Refused(
 );
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
-const PROTOCOL: &str = "tacit cannot configure the exchange before TLS";
+const PROTOCOL: &str = "tacit cannot configure the protocol exchange that comes before TLS";
 const PROTOCOL_FIX: &str = "if the peer does not need this exchange, remove the option";
 const CACHE: &str = "the TLS library manages its sessions itself";
 const TICKETS: &str = "each agent creates its own session ticket keys: a client that connects to \

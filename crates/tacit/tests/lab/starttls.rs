@@ -197,7 +197,7 @@ fn bytes_that_are_slipped_in_are_refused() {
         (
             "smtp",
             b"220 x\r\n250-x\r\n250 STARTTLS\r\n220 go\r\n250 AUTH PLAIN\r\n",
-            "the server sent a reply without a command",
+            "the server sent a reply that tacit did not request",
         ),
         ("telnet", b"login: ", "the server does not offer TLS"),
     ] {

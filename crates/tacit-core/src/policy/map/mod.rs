@@ -328,7 +328,7 @@ impl fmt::Display for MapOutcome {
         match self {
             Self::Name(name) => write!(f, "name {name}"),
             Self::Deny => f.write_str("deny"),
-            Self::Warn => f.write_str("warn, and do not deny"),
+            Self::Warn => f.write_str("warn instead of deny"),
         }
     }
 }

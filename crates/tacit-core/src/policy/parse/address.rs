@@ -274,8 +274,9 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
         return Ok(Address::Abstract(shown.to_owned()));
     }
     if !shown.starts_with('/') {
-        let message =
-            format!("`{text}` is a relative path, and other programs may not know its directory");
+        let message = format!(
+            "`{text}` is a relative path, and other programs may have another working directory"
+        );
         return fault(message, format!("write the absolute path: \"unix:/run/{shown}\""));
     }
     if shown.ends_with('/') {
@@ -403,7 +404,8 @@ mod tests {
             ("unix:", "`unix:` has no path or name of a socket"),
             (
                 "unix:run/x",
-                "`unix:run/x` is a relative path, and other programs may not know its directory",
+                "`unix:run/x` is a relative path, and other programs may have another working \
+                 directory",
             ),
             ("unix:/run/", "`unix:/run/` is a directory"),
             ("/run/x.sock", "`/run/x.sock` is a path without `unix:`"),

@@ -85,12 +85,13 @@ fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
 fn warn(value: &TomlValue<'_>, client_cert: &ClientCert) {
     let denies = client_cert.requested().is_some_and(|policy| policy.absent == Absent::Deny);
     let message = if denies {
-        "the rule accepts clients without TLS, which send no certificate, although `client-cert` \
-         requires a certificate"
+        "`client-cert` requires a certificate, but the rule also accepts clients without TLS, \
+         which send no certificate"
     } else {
         "the rule accepts clients without TLS: their data is not protected"
     };
-    let fix = "set `clear-until` to the end of the migration, then remove `accept`";
+    let fix = "set `clear-until` to the time when all clients must use TLS, and remove `accept` at \
+               that time";
     let position = value.report.position(value.at.start);
     value.report.warning(MessageId("clients-in-clear"), position, message, fix);
 }

@@ -219,8 +219,8 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     match (leak, clear) {
         (Some(ClearSocket { key, place, message }), _) if !allowed => {
             let at = item(table, key, place).map_or_else(|| table.at.clone(), |value| value.at);
-            let fix = "use loopback or a UNIX socket; if you trust the network to this address, \
-                       set clear = true";
+            let fix = "use loopback or a UNIX socket; if you trust the network between tacit and \
+                       this address, set clear = true";
             table.report.error(MessageId("clear-leaves-host"), &at, message, fix);
             false
         }

@@ -63,8 +63,10 @@ fn forwarded(value: &TomlValue<'_>) -> Option<Vec<String>> {
             && name != "lo"
             && !name.contains(|letter: char| letter == '/' || letter.is_whitespace());
         if !is_name {
-            let message =
-                format!("`{}` cannot be an interface that forwards packets", name.escape_debug());
+            let message = format!(
+                "`{}` is not the name of an interface that can forward packets",
+                name.escape_debug()
+            );
             item.error(message, "write the name of a bridge, as `ip link` shows it: \"docker0\"");
         }
         is_name.then(|| name.to_owned())
@@ -161,11 +163,11 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
         let (found, or) = match rule.form {
             RuleForm::Outbound if rule.selectors.run.is_empty() => {
-                (unsupported(rule), Some("add `run`, if the rule applies only to runs"))
+                (unsupported(rule), Some("add `run` if you want the rule to apply only to runs"))
             }
             RuleForm::HostInbound => (unsupported_inbound(rule), None),
             RuleForm::TunnelInbound if rule.selectors.run.is_empty() => {
-                (Some(TUNNEL), Some("add `run`, if the rule applies only to runs"))
+                (Some(TUNNEL), Some("add `run` if you want the rule to apply only to runs"))
             }
             RuleForm::Outbound
             | RuleForm::TunnelInbound
@@ -244,8 +246,8 @@ fn check_groups(rules: &[Read<'_, '_>]) {
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "the kernel passes flows to the agent for rule `{}` before it compares the group \
-                 of the socket",
+                "rule `{}` makes the kernel pass flows to the agent before the kernel compares the \
+                 group of the socket",
                 other.name
             )
         } else {
@@ -253,8 +255,9 @@ fn check_groups(rules: &[Read<'_, '_>]) {
         };
         let at = value.value.get("group").map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
-        let fix = "select by `user` or `slice`; or use `group` only with permit or deny, before \
-                   all rules with `program` or `unit`, and without any rule that selects by name";
+        let fix = "select by `user` or `slice`; `group` works only in a rule with permit or deny, \
+                   before all rules with `program` or `unit`, and in a policy without rules that \
+                   select by name";
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }
@@ -285,8 +288,8 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     }
     if sections.len() > HOST_SECTIONS_MAX {
         let message = format!(
-            "the senders (`user`, `group`, `cgroup`, `unit`) change {} times from one outbound \
-             rule to the next; the limit is {HOST_SECTIONS_MAX}",
+            "in the order of the outbound rules, the senders (`user`, `group`, `cgroup`, `unit`) \
+             change {} times; the limit is {HOST_SECTIONS_MAX}",
             sections.len()
         );
         report(
@@ -324,8 +327,8 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules that select by name need more than {PORT_PARTS_MAX} parts or \
-             {NAMED_PORTS_MAX} ranges of ports, which is the limit for a host"
+            "the outbound rules that select by name divide the ports into more than \
+             {PORT_PARTS_MAX} parts or {NAMED_PORTS_MAX} ranges, which are the limits for a host"
         );
         let fix = "give these rules the same `remote-ports`, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
@@ -333,12 +336,13 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     if host.unmatched == Unmatched::Permit {
         let message = format!(
             "rule `{}` selects by name, and tacit learns addresses only from DNS on port 53. With \
-             unmatched = \"permit\", connections to addresses from other sources are in clear: DNS \
-             over TLS or HTTPS, mDNS, a VPN, an old cache",
+             unmatched = \"permit\", connections are in clear if a program learns the address in \
+             another way: from DNS over TLS or HTTPS, mDNS, a VPN or an old cache",
             rule.name
         );
-        let fix = "set unmatched = \"deny\", or write addresses; otherwise switch off DNS over TLS \
-                   and HTTPS in resolvers and browsers, and deny remote-ports = 853";
+        let fix = "set unmatched = \"deny\", or write addresses; otherwise disable DNS over TLS \
+                   and HTTPS in resolvers and browsers, and add a rule that denies remote-ports = \
+                   853";
         value.report.warning(MessageId("names-not-seen"), rule.position, message, fix);
     }
 }

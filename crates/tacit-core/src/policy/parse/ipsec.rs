@@ -91,7 +91,7 @@ fn refuse(table: &TomlTable<'_>) {
     table.refuse(&["when"], why, "remove the key");
     let why = "the local address of a flow in a tunnel is `inner` of [ike.NAME]";
     table.refuse(&["local"], why, "remove the key");
-    let why = "tacit handles a tunnel packet by packet, and knows no connections in it";
+    let why = "tacit handles each packet of a tunnel separately, and does not track connections";
     table.refuse(&["log", "idle"], why, "remove the key");
     let why = "in audit mode the packets would leave in clear";
     table.refuse(&["mode"], why, "remove the key");
@@ -112,6 +112,6 @@ fn remote(value: &TomlValue<'_>) -> Option<AddressSelector> {
         _ => return Some(selector),
     };
     let text = value.value.as_str().unwrap_or_default();
-    value.error(format!("`remote` of a rule with `ipsec` cannot be `{text}`: it {problem}"), fix);
+    value.error(format!("`remote` of a rule with `ipsec` cannot be `{text}`: this {problem}"), fix);
     None
 }

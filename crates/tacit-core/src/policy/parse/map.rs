@@ -84,8 +84,8 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
-        let fix = "remove the key: `warn` belongs in an entry with `deny = true`, which then logs \
-                   the clients that it would reject";
+        let fix = "remove the key: `warn` belongs in an entry with `deny = true`, where tacit logs \
+                   clients instead of rejecting them";
         table.report.error(
             MessageId("conflicting-keys"),
             &warn.name_at,
@@ -195,7 +195,7 @@ fn distinguished(value: &TomlValue<'_>) -> Option<DnPattern> {
             let known: Vec<&str> = names.collect();
             let fix = match nearest_word(&kind, &known) {
                 Some(nearest) => format!("did you mean `{nearest}`?"),
-                None => format!("write one of {}, or a dotted identifier", word_list(&known)),
+                None => format!("write one of {}, or an OID such as 2.5.4.3", word_list(&known)),
             };
             value.error(format!("`{kind}` in `{}` is not an attribute", value.name), fix);
         }

@@ -327,7 +327,10 @@ fn allowed_names(
     let is_name = |selector: &AddressSelector| matches!(selector, AddressSelector::Name { .. });
     if !remote.is_empty() && remote.iter().all(is_name) {
         let message = "`names` needs addresses in `remote`, and `remote` of this rule is a name";
-        return refuse(message, "remove the key; programs may resolve the names in `remote`");
+        return refuse(
+            message,
+            "remove the key; programs can always resolve the names in `remote`",
+        );
     }
     value.each(address::name_pattern)
 }

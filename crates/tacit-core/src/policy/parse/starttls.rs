@@ -137,8 +137,8 @@ pub(super) fn check_data(
         return Some(());
     }
     let value = tls.value("resumption")?;
-    let message = "with `resumption = false` tacit cannot check that a data connection comes from \
-                   the client of its control connection";
+    let message = "with `resumption = false` tacit cannot check that a data connection and its \
+                   control connection come from the same client";
     let fix = "remove the key, or set client-cert = \"required\", or data-resumption = \"off\" in \
                `starttls`";
     value.error(message, fix);

@@ -92,8 +92,8 @@ pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) 
         (None, RoleDefault::Is(role)) => role,
         (None, RoleDefault::Unknown) => return None,
         (None, RoleDefault::MustBeSaid) => {
-            let fix = "set role = \"server\" if clients use TLS to tacit, or role = \"client\" if \
-                       tacit uses TLS to `connect`";
+            let fix = "set role = \"server\" if clients connect to tacit with TLS, or role = \
+                       \"client\" if tacit connects to the server with TLS";
             table.missing("role", fix);
             return None;
         }

@@ -53,7 +53,7 @@ impl SmtpClient {
             WaitsFor::Greeting | WaitsFor::Hello | WaitsFor::Handshake => {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
-                    "the server sent a reply without a command",
+                    "the server sent a reply that tacit did not request",
                 ));
             }
             WaitsFor::Capabilities if reply.code == 250 && offers_starttls(reply) => {

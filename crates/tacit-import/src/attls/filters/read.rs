@@ -17,7 +17,7 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     let is_built = |node: &&Node| !NOT_BUILT.iter().any(|word| node.is(word));
     for node in nodes.iter().filter(|node| !is_built(node)) {
         let message = format!(
-            "`{}` is not supported yet: tacit does not implement IPsec and IKE",
+            "`{}` is not supported yet: the import does not read IPsec and IKE settings",
             node.keyword
         );
         findings.error(
@@ -152,8 +152,9 @@ impl<'r> Reader<'r> {
     fn filter(&mut self, rule: &'r Object) -> Option<Filter> {
         for word in ["IpDynVpnActionRef", "IpManVpnActionRef", "IpLocalStartActionRef"] {
             if let Some(field) = rule.field(word) {
-                let message =
-                    format!("`{word}` is not supported yet: tacit does not implement IPsec");
+                let message = format!(
+                    "`{word}` is not supported yet: the import does not read IPsec settings"
+                );
                 self.findings.error(
                     &field.at,
                     message,
@@ -213,8 +214,8 @@ impl<'r> Reader<'r> {
             return None;
         };
         if decision.value == "IpSec" {
-            let message = "`IpFilterAction IpSec` is not supported yet: tacit does not implement \
-                           IPsec";
+            let message = "`IpFilterAction IpSec` is not supported yet: the import does not read \
+                           IPsec settings";
             self.findings.error(
                 &decision.at,
                 message,
@@ -323,8 +324,8 @@ impl<'r> Reader<'r> {
         if !ports.iter().any(|ports| ports.contains(&DNS)) {
             return;
         }
-        let message = "rules do not apply to DNS: tacit sends the queries that programs send to \
-                       port 53 to the host's resolvers";
+        let message = "rules do not apply to DNS: tacit forwards all queries to port 53 to the \
+                       resolvers of the host";
         match action {
             Action::Permit => self.findings.info(&service.at, message),
             Action::Deny => {

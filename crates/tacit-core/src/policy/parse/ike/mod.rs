@@ -109,8 +109,8 @@ fn credentials(table: &TomlTable<'_>, names: &Names<'_>) -> Option<IkeCredential
     let trust = table.value("trust");
     let Some(file) = table.value("psk-file") else {
         if identity.is_none() && trust.is_none() {
-            let fix = "name the file with the key that both sides know: psk-file = \
-                       \"branch.psk\"; or, for certificates, `identity` and `trust`";
+            let fix = "name the file with the pre-shared key: psk-file = \"branch.psk\"; or, to \
+                       use certificates, set `identity` and `trust`";
             table.missing("psk-file", fix);
             return None;
         }
@@ -122,8 +122,8 @@ fn credentials(table: &TomlTable<'_>, names: &Names<'_>) -> Option<IkeCredential
     };
     if let Some(other) = identity.or(trust) {
         let message = format!("`psk-file` and `{}` cannot be in one [ike.NAME]", other.name);
-        let fix = "remove `psk-file`, or `identity` and `trust`: a peer has one way of \
-                   authentication";
+        let fix = "remove `psk-file`, or remove `identity` and `trust`: a peer has only one \
+                   authentication method";
         table.report.error(MessageId("conflicting-keys"), &other.name_at, message, fix);
         return None;
     }
@@ -176,7 +176,9 @@ fn esp_proposals(table: &TomlTable<'_>, pfs: Option<bool>) -> Option<Vec<EspSuit
     value.each_once(|item| {
         let suite = suite::esp(item)?;
         if pfs == Some(false) && suite.group.is_some() {
-            let message = format!("`{suite}` names a group, and `pfs` is false");
+            let message = format!(
+                "`{suite}` names a key exchange group, but pfs = false disables this key exchange"
+            );
             item.error(message, "remove the group, or set pfs = true");
             return None;
         }

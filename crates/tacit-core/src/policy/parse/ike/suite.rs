@@ -19,7 +19,10 @@ pub(super) fn ike(value: &TomlValue<'_>) -> Option<IkeSuite> {
     };
     let Some(group) = group else {
         let message = format!("`{text}` names no group for the key exchange");
-        value.error(message, format!("write `{text}-x25519`, or another of {}", groups()));
+        value.error(
+            message,
+            format!("write `{text}-x25519`, or use another of these groups: {}", groups()),
+        );
         return None;
     };
     Some(IkeSuite { cipher, prf, group })
@@ -81,7 +84,7 @@ impl<'a> Parts<'a> {
                 return None;
             };
             if all.iter().any(|other: &Part| other.kind() == part.kind()) {
-                let message = format!("`{text}` names two algorithms for the {}", part.kind());
+                let message = format!("`{text}` names two {} algorithms", part.kind());
                 let fix = "write a list with one proposal for each combination";
                 value.error(message, fix);
                 return None;
@@ -119,14 +122,18 @@ impl<'a> Parts<'a> {
             (Some(128), Some(hash)) => TunnelCipher::Aes128Cbc(hash),
             (Some(_), Some(hash)) => TunnelCipher::Aes256Cbc(hash),
             (Some(bits), None) => {
-                let message =
-                    format!("`{text}`: AES-CBC needs a hash, which protects the integrity");
+                let message = format!(
+                    "`{text}`: AES-CBC does not protect integrity, so the proposal needs a hash"
+                );
                 value.error(message, format!("write `aes{bits}-sha256`, or use `aes{bits}gcm16`"));
                 return None;
             }
             (None, Some(hash)) => {
                 let hash = hash.word();
-                let message = format!("`{text}`: {aead} needs no hash to protect the integrity");
+                let message = format!(
+                    "`{text}`: {aead} protects integrity itself, so the proposal must not have a \
+                     hash"
+                );
                 value.error(message, format!("remove `{hash}`, or write `prf{hash}` for the PRF"));
                 return None;
             }
@@ -264,10 +271,14 @@ const NOT_SUPPORTED: [(&[&str], &str, &str); 6] = [
     ),
     (
         &["ecp192", "ecp224", "ecp521", "x448", "curve448", "ecp256bp", "ecp384bp", "ecp512bp"],
-        "tacit supports only other curves",
+        "tacit does not implement this curve",
         "`x25519`, `ecp256` or `ecp384`",
     ),
-    (&["aes192", "aes192gcm16"], "keys of 192 bits are rare", "`aes256gcm16` or `aes256-sha256`"),
+    (
+        &["aes192", "aes192gcm16"],
+        "tacit supports only keys of 128 and 256 bits",
+        "`aes256gcm16` or `aes256-sha256`",
+    ),
     (
         &["aes128gcm8", "aes128gcm12", "aes256gcm8", "aes256gcm12", "aes128gcm64", "aes256gcm64"],
         "short tags are easier to forge",

@@ -332,8 +332,8 @@ fn clear_text_off_this_host_must_be_said() {
     };
     let server = "role = \"server\", identity = \"web\", client-cert = \"none\"";
     let client = "role = \"client\", trust = \"corp\"";
-    let fix =
-        "use loopback or a UNIX socket; if you trust the network to this address, set clear = true";
+    let fix = "use loopback or a UNIX socket; if you trust the network between tacit and this \
+               address, set clear = true";
     for (text, wanted) in [
         (
             rule("0.0.0.0:1", "10.0.0.1:2", server, ""),

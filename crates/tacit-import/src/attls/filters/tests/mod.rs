@@ -129,8 +129,8 @@ fn filter_rules_keep_their_order_and_end_in_a_deny() {
              get an error immediately",
             "ipsec:27: info: the imported policy has a warning here: rule `dns` lets programs \
              resolve every name, so a program can send out data in DNS queries",
-            "ipsec:31: info: rules do not apply to DNS: tacit sends the queries that programs send \
-             to port 53 to the host's resolvers",
+            "ipsec:31: info: rules do not apply to DNS: tacit forwards all queries to port 53 to \
+             the resolvers of the host",
         ]
     );
     assert_eq!(
@@ -324,8 +324,8 @@ fn ipsec_and_ike_are_not_built_yet() {
     let (policy, found) = imported("", &text);
     assert_eq!(policy, None);
     for message in [
-        "`KeyExchangeRule` is not supported yet: tacit",
-        "`IpDynVpnActionRef` is not supported yet: tacit",
+        "`KeyExchangeRule` is not supported yet: the import",
+        "`IpDynVpnActionRef` is not supported yet: the import",
     ] {
         assert!(found.iter().any(|found| found.contains(message)), "{found:#?}");
     }
