@@ -76,8 +76,8 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
     columns.extend([
         "best given peer",
         "its ratio",
-        "tacit-run / best `-given` peer",
-        "tacit-split / best `-given` peer",
+        "tacit-run divided by the best `-given` peer",
+        "tacit-split divided by the best `-given` peer",
     ]);
     let rows = with_goals(workloads).map(|WorkloadGoal { workload, .. }| {
         let best = summary.best(workload.name);

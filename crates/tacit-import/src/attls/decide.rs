@@ -83,7 +83,7 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
                 "rule `{}` also covers `{}`, but [rule.{:?}] of the map sets the program or user \
-                 for one rule only",
+                 of only one of the two rules",
                 other.rule.name, own.value, rule.rule.name
             );
             let fix = format!(

@@ -216,8 +216,8 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         }
         let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!(
-            "rule `{}` selects by `{key}`, but tacit also captures flows of other programs to \
-             these destinations, and no later rule matches these flows",
+            "rule `{}` selects by `{key}`, but tacit captures the flows of all programs to these \
+             destinations, and no later rule matches the flows of the other programs",
             rule.name
         );
         let fix = format!(
@@ -431,7 +431,7 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
     let Action::Tls(tls) = rule.audited.as_ref().unwrap_or(&rule.action) else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
-            "programs of a host have no query socket, so they cannot start TLS themselves"
+            "only programs of a run have a query socket, with which they can start TLS"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {
             "tacit does not capture FTP data connections of a host"

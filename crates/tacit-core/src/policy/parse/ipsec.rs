@@ -106,7 +106,7 @@ fn remote(value: &TomlValue<'_>) -> Option<AddressSelector> {
             "write the address or network behind the peer; `names` lets programs resolve names",
         ),
         _ if selector.near().is_some() => (
-            "is an address of this host or of its link, and no tunnel leads there",
+            "is a loopback or link-local address, and no tunnel leads to such an address",
             "write the address or network behind the peer",
         ),
         _ => return Some(selector),

@@ -252,7 +252,7 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
     let count: usize = flow.local_ports.iter().map(ExactSizeIterator::len).sum();
     if count == 0 || count > LISTEN_PORTS_MAX {
         let message = format!(
-            "filter `{}` permits inbound connections to {} ports; of these, tacit listens only on \
+            "filter `{}` permits inbound connections to {} ports, but tacit listens only on the \
              ports that a rule uses",
             filter.name,
             if count == 0 { "all".to_owned() } else { count.to_string() }

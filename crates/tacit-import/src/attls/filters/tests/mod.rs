@@ -306,7 +306,7 @@ fn what_our_rules_are_not_about_is_told() {
             "permit",
             "Protocol tcp\nDirection bidirectional InboundConnect",
             "changed",
-            "filter `r` permits inbound connections to all ports;",
+            "filter `r` permits inbound connections to all ports, but",
         ),
         ("nobody", both, "error", "there is no IpGenericFilterAction `nobody`"),
     ] {
