@@ -1,8 +1,7 @@
 //! Computes how work is divided between engines (threads on reserved CPUs) and other CPUs. Also
 //! computes how the total CPU time changes if one part changes.
 //!
-//! Mainframes with CPUs for special work report the same two values: the work that ran on such a
-//! CPU, and the work that could have run there but ran on another CPU. The tests use published
+//! Mainframes with CPUs for special work use the same model. So the tests use published
 //! measurements of mainframes.
 
 /// The CPU time of an interval, in per cent of one CPU.

@@ -5,8 +5,8 @@
 //!  programs ── TUN device of a run ─┐                         ┌─ ESP in UDP ── peer
 //!  programs ── TUN device of a run ─┴─ thread `tacit-packet` ─┴─ ESP in UDP ── peer
 //!                                          │         ^
-//!                  IKE messages, demand,   v         │  devices, tunnels, IKE messages to send
-//!                  expiring keys         the IKE thread
+//!           IKE messages, first packets,   v         │  devices, tunnels, IKE messages to send
+//!           expiring keys                the IKE thread
 //! ```
 //!
 //! [`PacketWorker`] is the handle of the thread. The thread owns all devices and tunnels of one

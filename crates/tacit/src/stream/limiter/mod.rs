@@ -8,7 +8,7 @@
 //! ```text
 //! acquire ─┬─ a permit is free ──────────────> granted
 //!          └─ queued ─┬─ one becomes free ───> granted   first to the source with the fewest
-//!                     └─ a busier source is slow ─> granted   its oldest one ends
+//!                     └─ a busier source has a slow handshake: it is ended ──> granted
 //! ```
 //!
 //! Clients that connect and send nothing cannot block others: the limiter ends the oldest slow
