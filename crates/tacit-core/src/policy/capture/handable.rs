@@ -1,8 +1,8 @@
 //! Computes the destinations for which a program may get a socket of the agent's network.
 //!
-//! For any other destination no such rule can match, so a connection needs no question. The ranges
-//! contain more than the rules match: a rule that selects by name may match any address, and the
-//! order of the rules, their times and their owners are not considered.
+//! For other destinations, the helper process need not ask the agent. The result may contain more
+//! destinations than the rules match. For example, a rule that selects by name counts for all
+//! addresses. The order, times, programs and users of rules are ignored.
 
 use super::{CaptureRange, Family, Span, address, family_and_bits, ports};
 use crate::dns::AliasPolicy;

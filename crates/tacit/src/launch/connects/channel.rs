@@ -1,7 +1,8 @@
 //! Exchanges messages with the agent about the connections of programs.
 //!
-//! Limits: [`UNSENT_MAX`] messages that the agent has no room for; sockets of [`OUTSIDE_MAX`]
-//! network namespaces are recognised. An agent in another namespace hands no sockets.
+//! Limits: at most [`UNSENT_MAX`] messages wait for room in the socket to the agent. The helper
+//! recognises sockets of [`OUTSIDE_MAX`] network namespaces. Agents in further namespaces give
+//! programs no sockets.
 
 use std::collections::VecDeque;
 use std::io;

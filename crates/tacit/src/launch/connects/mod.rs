@@ -6,7 +6,7 @@
 //! * *Relayed*: the kernel executes the call, and the agent relays the connection.
 //!
 //! ```text
-//!   connect ──> address that no rule can permit ───────────────> the kernel proceeds
+//!   connect ──> no rule gives a socket for this address ──────> the kernel proceeds
 //!           ──> question ──────────────────> agent
 //!           ──> examine the socket             │ judges, makes a socket
 //!                    │ not replaceable         v
@@ -17,15 +17,16 @@
 //! The kernel may execute calls on a socket of the run's own network namespace, because packet
 //! rules capture its traffic. A handed socket could reach any destination. So the kernel never
 //! executes `connect`, `listen`, `bind` or a send with `MSG_FASTOPEN` on it; the agent decides
-//! about each new connection. All other sockets are not changed. The helper connects a socket
-//! before the program has it, and keeps no duplicate, with which the program could not close its
-//! connection.
+//! about each new connection. All other sockets are not changed.
+//!
+//! The helper connects a socket before the program gets it, and keeps no duplicate. With a
+//! duplicate left, the program could not close its connection.
 //!
 //! This code runs in the helper, the process that acts inside the run's namespaces.
 //!
-//! Limits: [`CALLS_MAX`] calls wait for the agent, for [`ANSWER_WAIT_MAX`], or for their
-//! connection; fewer if the process may not open [`DESCRIPTORS_PER_CALL`] descriptors for each.
-//! Above these limits, connections are relayed.
+//! Limits: at most [`CALLS_MAX`] calls wait for the agent or for their connection, and each waits
+//! at most [`ANSWER_WAIT_MAX`] for the agent. If the process may not open [`DESCRIPTORS_PER_CALL`]
+//! descriptors for each, fewer calls wait. Above these limits, connections are relayed.
 
 mod channel;
 mod examine;

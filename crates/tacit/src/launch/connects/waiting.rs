@@ -3,7 +3,7 @@
 //! Signals do not interrupt a call that the helper process handles. So the helper checks the
 //! waiting threads for pending signals, [`LOOKS_MAX`] threads at a time.
 //!
-//! Limit: [`CALLS_MAX`](super::CALLS_MAX), together with the calls that wait for the agent.
+//! Limit: at most [`CALLS_MAX`](super::CALLS_MAX) calls, including those that wait for the agent.
 
 use std::collections::BTreeMap;
 use std::io;
