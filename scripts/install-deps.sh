@@ -140,10 +140,27 @@ need_deny() {
         cargo-deny --version "$deny_version" && rm -rf "$tools/build" ||
         say "cargo-deny cannot be built: dependencies will not be checked"
 }
+# A second peer of IKE. Its package conflicts with that of strongSwan, so it is extracted, with the
+# libraries that are missing, and not installed.
+need_libreswan() {
+    [ "$purpose" = test ] || return 0
+    local to=$tools/libreswan packages
+    [ ! -x "$to/usr/libexec/ipsec/pluto" ] || return 0
+    say "extracting libreswan in $to"
+    rm -rf "$to" && mkdir -p "$to/packages" || return 0
+    packages=$(apt-get install --simulate --no-install-recommends libreswan 2>/dev/null |
+        sed -n 's/^Inst \(lib[^ ]*\) .*/\1/p' | grep -v -- '-dev$') || true
+    # shellcheck disable=SC2086 # one word for each package
+    (cd "$to/packages" && [ -n "$packages" ] && apt-get download -qq $packages >/dev/null 2>&1) &&
+        for package in "$to"/packages/*.deb; do dpkg-deb -x "$package" "$to"; done ||
+        say "libreswan cannot be downloaded: its tests will be skipped"
+    rm -rf "$to/packages"
+}
 cd "$(dirname "$0")/.."
 
 if [ ${#missing[@]} -eq 0 ]; then
     need_deny
+    need_libreswan
     say "nothing is missing"
     exit 0
 fi
@@ -156,4 +173,5 @@ guest) who="make test-guest" ;;
 esac
 scripts/install-packages.sh "$who" "${missing[@]}"
 need_deny
+need_libreswan
 say "done"

@@ -1,11 +1,16 @@
-//! `cargo xtask bench`: builds the crate `bench` for release and runs it.
+//! `cargo xtask bench`: builds the crate `bench` for release and runs it. `bench packets` measures
+//! tunnels with the example `packet_path` instead.
 
 use crate::workspace::{Outcome, cargo, status};
 
 /// Runs it with these arguments.
 pub(crate) fn run(words: &[&str]) -> Outcome {
+    let (target, rest): (&[&str], _) = match words {
+        ["packets", rest @ ..] => (&["--package", "tacit", "--example", "packet_path"], rest),
+        _ => (&["--package", "bench"], words),
+    };
     let mut cargo = cargo();
-    cargo.args(["run", "--locked", "--quiet", "--release", "--package", "bench", "--"]).args(words);
+    cargo.args(["run", "--locked", "--quiet", "--release"]).args(target).arg("--").args(rest);
     let status = status(&mut cargo)?;
     if status.success() { Ok(()) } else { Err(format!("bench failed: {status}")) }
 }

@@ -378,6 +378,18 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_that_exceeds_the_buffer_is_cut_at_its_end() {
+        let (sender, receiver) = pair(ADDRESSES[0]);
+        let to = receiver.local_address().unwrap();
+        let payloads = [7; 3_000];
+        let batch =
+            DatagramBatch { payloads: &payloads, datagram_bytes: 1_000, to, traffic_class: 0 };
+        sender.send(&batch).unwrap();
+        let cut = receiver.receive(&mut [0; 2_500]).unwrap();
+        assert_eq!((cut.bytes, cut.datagram_bytes, cut.is_cut), (2_500, 1_000, true));
+    }
+
+    #[test]
     fn a_longer_datagram_is_cut_and_empty_ones_are_received() {
         let (sender, receiver) = pair(ADDRESSES[0]);
         let to = receiver.local_address().unwrap();

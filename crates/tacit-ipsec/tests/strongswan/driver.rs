@@ -178,6 +178,7 @@ fn config(proposal: &str) -> IkeConfig {
         "omit" => InitialContact::Omit,
         _ => InitialContact::Assert,
     };
+    let liveness_s = std::env::var("IKE_LIVENESS").map_or(30, |text| text.parse().unwrap());
     let selector = |first: &str, last: &str| {
         TrafficSelector::of_addresses(first.parse().unwrap(), last.parse().unwrap()).unwrap()
     };
@@ -204,6 +205,6 @@ fn config(proposal: &str) -> IkeConfig {
         inner,
         initial_contact,
         lifetime: Duration::from_secs(4 * 3600),
-        liveness: Duration::from_secs(30),
+        liveness: Duration::from_secs(liveness_s),
     }
 }

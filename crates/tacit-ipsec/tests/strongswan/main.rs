@@ -1,4 +1,4 @@
-//! Tests IKE with strongSwan, in network namespaces of the test.
+//! Tests IKE with strongSwan, and with libreswan (`libreswan`), in network namespaces of the test.
 //!
 //! ```text
 //!   driver 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 charon
@@ -15,6 +15,7 @@
 
 mod driver;
 mod keys;
+mod libreswan;
 mod network;
 mod ping;
 

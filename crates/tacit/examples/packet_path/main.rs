@@ -1,14 +1,13 @@
-//! Measures the cost of an IPsec tunnel of tacit. For comparison, measures a plain connection and
-//! kernel-libipsec of strongSwan.
+//! Measures the packet path beside a plain connection and beside other tunnels in user space:
+//! kernel-libipsec of strongSwan, wireguard-go and GotaTun.
 //!
 //! ```text
-//! cargo run --release -p tacit --example packet_path -- --rounds 3
+//! scripts/install-bench.sh; cargo xtask bench packets --rounds 5
 //! ```
 //!
-//! Each round measures all three with one stream, with ten sessions of 100-byte messages, and with
-//! one session. CPU time is that of the load programs and of both ends of the tunnel. libipsec is
-//! skipped if it is not installed (`scripts/install-deps.sh`). The example uses namespaces, and
-//! needs neither root nor a network.
+//! Two namespaces are joined by a pair of interfaces. All candidates run from the beginning to the
+//! end, and one at a time has load. tacit gets keys from this program, the others negotiate theirs.
+//! A candidate that is not installed is skipped. It needs neither root nor a network.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +19,9 @@ mod driver;
 #[path = "../../tests/packet/keys.rs"]
 mod keys;
 mod load;
+mod rounds;
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
@@ -32,12 +33,11 @@ fn main() -> ExitCode {
     let texts: Vec<_> = arguments.iter().map(String::as_str).collect();
     match texts.as_slice() {
         ["serve"] => load::serve(),
-        ["stream", address] => load::stream(address),
-        ["requests", address, sessions] => load::requests(address, sessions.parse().unwrap()),
-        [] => return measure("3"),
-        ["--rounds", rounds] => return measure(rounds),
+        ["measure", rest @ ..] => rounds::measure(rest),
+        [] => return begin("3"),
+        ["--rounds", rounds] => return begin(rounds),
         _ => {
-            eprintln!("usage: packet_path [--rounds N]");
+            eprintln!("usage: cargo xtask bench packets [--rounds N]");
             return ExitCode::from(64);
         }
     }
@@ -45,12 +45,20 @@ fn main() -> ExitCode {
 }
 
 /// Runs the script in new namespaces.
-fn measure(rounds: &str) -> ExitCode {
+fn begin(rounds: &str) -> ExitCode {
+    let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
     command.args(["-rnm", "bash", "-c", include_str!("measure.sh")]);
-    command.env("ROUNDS", rounds).env("PACKET_CIPHER", "gcm");
-    let status = command.env("PROGRAM", std::env::current_exe().unwrap()).status().unwrap();
+    command.env("ROUNDS", rounds).env("PACKET_CIPHER", "gcm").env("TOOLS", tools());
+    let status = command.env("PROGRAM", program).status().unwrap();
     if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Where `scripts/install-bench.sh` installs programs.
+fn tools() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    // <target>/<profile>/examples/packet_path
+    program.ancestors().nth(3).unwrap().join("tools/bin")
 }
 
 fn ip(command: &str) {

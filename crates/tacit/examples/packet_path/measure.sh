@@ -1,10 +1,12 @@
-# Joins two namespaces and measures in rounds. Run in new namespaces for users, networks and mounts.
+# Joins two namespaces, starts all candidates and measures. Run in new namespaces for users, networks and mounts.
 # Everything ends with the script.
 set -u
 PATH=$PATH:/usr/sbin:/sbin
 directory=$(mktemp -d)
 cd "$directory"
 processes=()
+# The candidates as NAME=ADDRESS=PROCESS,PROCESS.
+candidates=(plain=10.99.0.2=)
 end() {
     kill "${processes[@]}" 2>/dev/null
     wait 2>/dev/null
@@ -49,6 +51,7 @@ PACKET_DRIVER=far PACKET_LOCAL=10.99.0.2:4501 PACKET_PEER=10.99.0.1:4501 \
     "${far[@]}" "$PROGRAM" <far.in >far.out 2>&1 &
 far_end=$!
 processes+=("$near_end" "$far_end")
+candidates+=("tacit=10.2.0.1=$near_end,$far_end")
 until_true grep -q ready near.out
 until_true grep -q ready far.out
 "${far[@]}" "$PROGRAM" serve >server.out 2>&1 &
@@ -79,17 +82,17 @@ EOF
 }
 swan() { SWANCTL_DIR=$directory/$1/swanctl swanctl "$2" --uri "unix://$directory/$1/vici" "${@:3}"; }
 charon='mount -t tmpfs t /run; exec /usr/lib/ipsec/charon'
-libipsec=()
 if [ -e /usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so ]; then
     ip address add 10.11.0.1/24 dev lo
     "${far[@]}" ip address add 10.12.0.1/24 dev lo
     configure a 10.99.0.1 10.99.0.2 10.11.0.0/24 10.12.0.0/24
     configure b 10.99.0.2 10.99.0.1 10.12.0.0/24 10.11.0.0/24
     STRONGSWAN_CONF=$directory/a/strongswan.conf unshare -m sh -c "$charon" >a.out 2>&1 &
-    libipsec+=($!)
+    near_end=$!
     STRONGSWAN_CONF=$directory/b/strongswan.conf "${far[@]}" unshare -m sh -c "$charon" >b.out 2>&1 &
-    libipsec+=($!)
-    processes+=("${libipsec[@]}")
+    far_end=$!
+    processes+=("$near_end" "$far_end")
+    candidates+=("libipsec=10.12.0.1=$near_end,$far_end")
     for name in a b; do
         until_true test -S $name/vici
         swan $name --load-all >$name.load.out 2>&1 || fail "charon $name"
@@ -99,34 +102,64 @@ else
     echo "skipped: kernel-libipsec is not installed"
 fi
 
-# cpu PROCESS...: prints the CPU time of all in hundredths of a second.
-cpu() {
-    local total=0 process
-    for process in "$@"; do
-        total=$((total + $(awk '{ print $14 + $15 }' "/proc/$process/stat")))
-    done
-    echo $total
+# WireGuard: wireguard-go and GotaTun have the same configuration protocol, at sockets below /run.
+mount -t tmpfs t /run
+mkdir -p /run/wireguard
+key() { openssl genpkey -algorithm X25519 -outform DER -out "$1.der" 2>openssl.out || fail openssl; }
+private() { tail -c 32 "$1.der" | od -An -v -tx1 | tr -d ' \n'; }
+public() { openssl pkey -in "$1.der" -inform DER -pubout -outform DER | tail -c 32 | od -An -v -tx1 | tr -d ' \n'; }
+key near
+key far
+# wireguard INTERFACE OWN PEER NEAR-PORT FAR-ENDPOINT NETWORK: gives an interface its keys and its peer.
+wireguard() {
+    python3 - "/run/wireguard/$1.sock" <<EOF || fail "configuration of $1"
+import socket, sys
+control = socket.socket(socket.AF_UNIX)
+control.connect(sys.argv[1])
+control.sendall(b"""set=1
+private_key=$(private "$2")
+listen_port=$4
+replace_peers=true
+public_key=$(public "$3")
+endpoint=$5
+replace_allowed_ips=true
+allowed_ip=$6
+
+""")
+answer = control.recv(1000)
+assert answer.startswith(b"errno=0"), answer
+EOF
 }
-# candidate NAME ADDRESS PROCESS...: measures; the processes are the data path.
-candidate() {
-    local name=$1 address=$2 before after requests single
-    shift 2
-    before="$(cpu "$server") $(cpu "$@")"
-    stream=$("$PROGRAM" stream "$address") || fail "stream of $name"
-    after="$(cpu "$server") $(cpu "$@")"
-    requests=$("$PROGRAM" requests "$address" 10) || fail "requests of $name"
-    last="$(cpu "$server") $(cpu "$@")"
-    single=$("$PROGRAM" requests "$address" 1) || fail "requests of $name"
-    echo "$name $stream $before $after $requests $last $single" | awk '{
-        stream_cpu = $4 + ($7 + $8 - $5 - $6) / 100
-        request_cpu = $11 + ($13 + $14 - $7 - $8) / 100
-        printf "%-9s %6.2f Gbit/s %6.2f cpu-s/GB | 10 sessions %6d tx/s %5d us %6.1f us-cpu/tx | 1 session %6d tx/s %4d us\n",
-            $1, $2 * 8 / $3 / 1e9, stream_cpu / $2 * 1e9, $9 / $10, $12, request_cpu / $9 * 1e6, $15 / $16, $18
-    }'
+# tunnel NAME PROGRAM NUMBER: starts both ends, with addresses 10.NUMBER1.0.1 and 10.NUMBER2.0.1.
+tunnel() {
+    local name=$1 program=$2 number=$3 near_end far_end
+    if [ ! -x "$program" ]; then
+        echo "skipped: $name is not installed (scripts/install-bench.sh)" >&2
+        return
+    fi
+    "$program" -f "n$number" >"$name.near.out" 2>&1 &
+    near_end=$!
+    "${far[@]}" "$program" -f "f$number" >"$name.far.out" 2>&1 &
+    far_end=$!
+    processes+=("$near_end" "$far_end")
+    until_true test -S "/run/wireguard/n$number.sock"
+    until_true test -S "/run/wireguard/f$number.sock"
+    wireguard "n$number" near far "51$number" "10.99.0.2:51$number" "10.${number}2.0.0/24"
+    wireguard "f$number" far near "51$number" "10.99.0.1:51$number" "10.${number}1.0.0/24"
+    ip link set "n$number" up mtu 1420
+    ip address add "10.${number}1.0.1/24" dev "n$number"
+    ip route add "10.${number}2.0.0/24" dev "n$number"
+    "${far[@]}" ip link set "f$number" up mtu 1420
+    "${far[@]}" ip address add "10.${number}2.0.1/24" dev "f$number"
+    "${far[@]}" ip route add "10.${number}1.0.0/24" dev "f$number"
+    candidates+=("$name=10.${number}2.0.1=$near_end,$far_end")
 }
-for round in $(seq "$ROUNDS"); do
-    echo "round $round, load $(cut -d' ' -f1 /proc/loadavg)"
-    candidate plain 10.99.0.2
-    candidate tacit 10.2.0.1 "$near_end" "$far_end"
-    [ ${#libipsec[@]} = 0 ] || candidate libipsec 10.12.0.1 "${libipsec[@]}"
+export WG_PROCESS_FOREGROUND=1 WG_SUDO=1 WG_LOG_LEVEL=error
+tunnel wireguard-go "$TOOLS/wireguard" 2
+tunnel gotatun "$TOOLS/gotatun" 3
+for candidate in "${candidates[@]}"; do
+    address=${candidate#*=}
+    address=${address%%=*}
+    until_true timeout 5 bash -c "exec 3<>/dev/tcp/$address/9301" 2>/dev/null
 done
+"$PROGRAM" measure "$ROUNDS" "$server" "${candidates[@]}" || fail measure

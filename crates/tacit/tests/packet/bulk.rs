@@ -65,11 +65,12 @@ const DIVIDE: &str = "ip link set w0 gso_max_segs 1; far ip link set w1 gso_max_
 /// With the keys, every packet of the capture is decrypted; with another key none is.
 const DECRYPT: &str = include_str!("decrypt.sh");
 
+/// `PACKET_LOST` and `PACKET_MEGABYTES` replace the percentage of lost datagrams and the length.
 const LOSSY: &str = "
-python3 proxy.py 4600 4601 10.99.0.2 10 5 10 >proxy.out 2>&1 &
+python3 proxy.py 4600 4601 10.99.0.2 ${PACKET_LOST:-10} 5 10 >proxy.out 2>&1 &
 processes+=($!)
 until_true grep -q ready proxy.out
-python3 talk.py stream 10.2.0.1 10 >client.out 2>&1 || fail stream
+python3 talk.py stream 10.2.0.1 ${PACKET_MEGABYTES:-10} >client.out 2>&1 || fail stream
 for end in near far; do
     statistics $end >$end.numbers
     grep -q 'Replayed' $end.numbers || fail \"no repetition: $(cat $end.numbers)\"
@@ -87,7 +88,7 @@ fn run(cipher: &str, peers: [&str; 2], steps: &str) {
         .replace("@DRIVER@", &std::env::current_exe().unwrap().to_string_lossy());
     let mut command = Command::new("timeout");
     let script = format!("{script}\n{steps}\n");
-    command.args(["--kill-after=5", "150", "unshare", "-rnm", "bash", "-c", &script]);
+    command.args(["--kill-after=5", "400", "unshare", "-rnm", "bash", "-c", &script]);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));

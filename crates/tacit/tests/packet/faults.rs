@@ -7,7 +7,7 @@ use tacit_core::icmp::{IcmpError, error_about};
 use tacit_ipsec::esp::DropReason;
 use tacit_sys::datagram_batch::{BatchSocket, DatagramBatch};
 
-use super::peer::{EVENTS_MAX, Lab, WORKER, drops, fragments, program, syn, udp};
+use super::peer::{EVENTS_MAX, Lab, PeerSas, WORKER, drops, fragments, program, syn, udp};
 use super::{in_namespace, keys};
 
 const QUESTION: (&str, &str) = ("10.1.0.1:4000", "10.2.0.1:53");
@@ -76,6 +76,101 @@ fn each_fault_has_its_own_counter() {
     assert!(of_tunnel.contains(&(DropReason::Integrity, 4)), "{statistics:?}");
     let is_unknown = |(reason, _): &(DropReason, u64)| *reason == DropReason::UnknownSpi;
     assert!(!of_tunnel.iter().any(is_unknown), "no tunnel has this SPI: {statistics:?}");
+}
+
+#[test]
+fn packets_out_of_order_are_delivered_within_the_window_and_counted_beyond_it() {
+    if !in_namespace(
+        "faults::packets_out_of_order_are_delivered_within_the_window_and_counted_beyond_it",
+    ) {
+        return;
+    }
+    let lab = Lab::open();
+    // With extended sequence numbers, an older number is that of a later packet (RFC 4303 appendix
+    // A2), whose ICV is wrong.
+    let mut tunnel = lab.tunnel(1);
+    tunnel.child.has_extended_sequence = false;
+    let mut sas = PeerSas::of(&keys::reversed(tunnel.child.clone()));
+    lab.establish(tunnel, 1);
+    let program = program();
+    lab.ask(&program, &mut sas);
+    let mut answer = |text: &[u8]| sas.seal(&udp(QUESTION.1, QUESTION.0, text));
+    let oldest = answer(b"oldest");
+    let reversed: Vec<_> = (0..100_u8).map(|number| answer(&[number])).rev().collect();
+    for frame in &reversed {
+        lab.send(frame);
+    }
+    for wanted in (0..100).rev() {
+        let mut buffer = [0; 8];
+        assert_eq!((program.recv(&mut buffer).unwrap(), buffer[0]), (1, wanted));
+    }
+    assert_eq!(lab.worker.statistics().drops, []);
+    // The replay window has 8,192 numbers.
+    let newest = (0..8_200).map(|_| answer(b"newest")).last().unwrap();
+    lab.send(&newest);
+    assert_eq!(program.recv(&mut [0; 8]).unwrap(), 6);
+    lab.send(&oldest);
+    lab.wait_for_drops(DropReason::TooOld, 1);
+    assert_eq!(lab.worker.statistics().drops.len(), 1, "{:?}", lab.worker.statistics());
+}
+
+/// What a peer, or anyone else, sends in place of ESP never reaches a program.
+#[test]
+fn a_packet_in_clear_reaches_no_program() {
+    if !in_namespace("faults::a_packet_in_clear_reaches_no_program") {
+        return;
+    }
+    let lab = Lab::open();
+    let mut sas = lab.establish(lab.tunnel(1), 1);
+    let program = program();
+    lab.ask(&program, &mut sas);
+    let clear = udp(QUESTION.1, QUESTION.0, b"in clear");
+    lab.send(&clear);
+    lab.wait_for_drops(DropReason::UnknownSpi, 1);
+    // The same behind the SPI of the tunnel and a sequence number, as ESP without encryption.
+    let spi = &sas.seal(&clear)[..4];
+    lab.send(&[spi, &[0, 0, 0, 9], &[0; 8], &clear, &[0; 16]].concat());
+    lab.wait_for_drops(DropReason::Integrity, 1);
+    lab.send(&sas.seal(&udp(QUESTION.1, QUESTION.0, b"sealed")));
+    let mut buffer = [0; 100];
+    let bytes = program.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..bytes], b"sealed");
+}
+
+#[test]
+fn the_largest_datagrams_and_batches_fit_and_longer_ones_end_nothing() {
+    if !in_namespace("faults::the_largest_datagrams_and_batches_fit_and_longer_ones_end_nothing") {
+        return;
+    }
+    let lab = Lab::open();
+    let mut sas = lab.establish(lab.tunnel(1), 1);
+    let program = program();
+    lab.ask(&program, &mut sas);
+    let mut buffer = vec![0; 65_535];
+    // The longest datagram of IPv4, whose inner packet is as long as it can be.
+    let frame = sas.seal(&udp(QUESTION.1, QUESTION.0, &vec![7; 65_435]));
+    assert!(frame.len() >= 65_500, "{}", frame.len());
+    lab.send(&frame);
+    assert_eq!(program.recv(&mut buffer).unwrap(), 65_435);
+    // As long, and neither ESP nor IKE of this side.
+    lab.send(&vec![0xee; 65_507]);
+    lab.wait_for_drops(DropReason::UnknownSpi, 1);
+    lab.send(&[&frame[..4], &vec![0xee; 65_503]].concat());
+    lab.wait("a drop", |statistics| statistics.drops.len() == 2);
+    // A batch that the kernel delivers in one piece of 64 datagrams, almost 64 KiB.
+    let answer = vec![7; 955];
+    let frames: Vec<_> = (0..64).map(|_| sas.seal(&udp(QUESTION.1, QUESTION.0, &answer))).collect();
+    let datagram_bytes = frames[0].len();
+    let sender = BatchSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let to = WORKER.parse().unwrap();
+    let payloads = frames.concat();
+    assert!((65_200..65_507).contains(&payloads.len()), "{}", payloads.len());
+    let batch = DatagramBatch { payloads: &payloads, datagram_bytes, to, traffic_class: 0 };
+    sender.send(&batch).unwrap();
+    for _ in 0..64 {
+        assert_eq!(program.recv(&mut buffer).unwrap(), 955);
+    }
+    assert_eq!(lab.worker.statistics().tunnels[0].inbound.packets, 65);
 }
 
 #[test]

@@ -22,13 +22,17 @@ pub(crate) fn near(cipher: Cipher, number: u8) -> ChildSa {
 
 /// The same tunnel as the far end sees it.
 pub(crate) fn far(cipher: Cipher, number: u8) -> ChildSa {
-    let near = near(cipher, number);
+    reversed(near(cipher, number))
+}
+
+/// A tunnel as the other end sees it.
+pub(crate) fn reversed(child: ChildSa) -> ChildSa {
     ChildSa {
-        inbound: near.outbound,
-        outbound: near.inbound,
-        local: near.remote,
-        remote: near.local,
-        ..near
+        inbound: child.outbound,
+        outbound: child.inbound,
+        local: child.remote,
+        remote: child.local,
+        ..child
     }
 }
 

@@ -11,7 +11,7 @@ use tacit::packet::{
 };
 use tacit_core::packet::datagram;
 use tacit_ipsec::esp::{DataLifetime, DropReason, InboundSa, Opened, OutboundSa};
-use tacit_ipsec::{Cipher, EspSpi, TrafficSelector};
+use tacit_ipsec::{ChildSa, Cipher, EspSpi, TrafficSelector};
 use tacit_sys::tun::Tun;
 
 use super::{driver, ip, keys};
@@ -113,10 +113,14 @@ impl Lab {
 
 impl PeerSas {
     pub(crate) fn new(number: u8) -> Self {
-        let child = keys::far(Cipher::Aes256Gcm, number);
+        Self::of(&keys::far(Cipher::Aes256Gcm, number))
+    }
+
+    /// The SAs of a tunnel as the peer sees it.
+    pub(crate) fn of(child: &ChildSa) -> Self {
         Self {
-            inbound: InboundSa::new(&child, DataLifetime::UNLIMITED).unwrap(),
-            outbound: OutboundSa::new(&child, DataLifetime::UNLIMITED).unwrap(),
+            inbound: InboundSa::new(child, DataLifetime::UNLIMITED).unwrap(),
+            outbound: OutboundSa::new(child, DataLifetime::UNLIMITED).unwrap(),
             near_spi: child.outbound.spi,
         }
     }
