@@ -27,6 +27,13 @@ impl KeyLogLine {
         Self(line)
     }
 
+    /// Takes a secret of another protocol, in a format of its own.
+    #[must_use]
+    pub fn of_text(mut line: String) -> Self {
+        line.push('\n');
+        Self(line)
+    }
+
     /// Returns the line with its line end.
     #[must_use]
     pub fn text(&self) -> &str {

@@ -35,8 +35,8 @@ pub use config::{
     RemoteAuth,
 };
 pub use connection::{
-    ChildSummary, IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeRole, IkeSummary, IkeTraffic,
-    IkeTransmit,
+    ChildSummary, IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeRole, IkeSaKeys, IkeSummary,
+    IkeTraffic, IkeTransmit,
 };
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};
 pub use failure::{FailureSide, IkeFailure};

@@ -3,17 +3,19 @@
 
 use std::sync::Arc;
 
+use tacit_tls::KeyLogLine;
 use tokio::sync::mpsc;
 
 use super::Agent;
 use super::runs::Runs;
 use crate::control::display::tunnels::{self, IkeDisplay, SaDisplay};
-use crate::ike::{IkeDriver, IkeNotice, IkePolicy, TunnelRun};
+use crate::ike::{IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, TunnelRun};
 use crate::ledger::on_own_thread;
 use crate::live::Credentials;
 use crate::log::Event;
 use crate::packet::PacketStatistics;
 use crate::run::tunnels::OpenedTun;
+use crate::session::trace::{Trace, TraceSelection, Traces};
 
 /// The largest number of reports about runs that are being set up.
 const EARLY_NOTICES_MAX: usize = 256;
@@ -79,6 +81,27 @@ impl Tunnels {
     }
 }
 
+/// The traces of the agent, as the driver sees them.
+struct TunnelTraces(Arc<Traces>);
+
+impl KeyTraces for TunnelTraces {
+    fn are_of(&self, ike: &str) -> bool {
+        self.0.are_of_tunnels(ike)
+    }
+
+    fn give(&self, ike: &str, lines: &[KeyLogLine]) {
+        self.0.give_tunnel_keys(ike, lines);
+    }
+}
+
+/// Has the keys of the tunnels that exist written to a trace that has started.
+fn give_keys(requests: &KeyRequests, trace: &Arc<Trace>) {
+    if let TraceSelection::Ike(ike) = &trace.options.of {
+        let to = Arc::clone(trace);
+        requests.request(ike, Box::new(move |lines| to.offer_keys(lines)));
+    }
+}
+
 impl Agent {
     /// Makes tunnels for a run. Without a driver, its packets are dropped.
     pub(super) fn take_tun(&mut self, opened: OpenedTun) {
@@ -88,8 +111,13 @@ impl Agent {
         }
         if self.tunnels.driver.is_none() {
             let notices = self.tunnels.notices.clone();
-            match IkeDriver::start(self.ike_policy(), notices, self.shared.log.clone()) {
+            let log = self.shared.log.clone();
+            let traces = Arc::clone(self.shared.table.traces());
+            let tunnel_traces = Arc::new(TunnelTraces(Arc::clone(&traces)));
+            match IkeDriver::start(self.ike_policy(), notices, log, tunnel_traces) {
                 Ok(driver) => {
+                    let requests = driver.key_requests();
+                    traces.listen_for_tunnels(move |trace| give_keys(&requests, trace));
                     if let Some(sandbox) = &self.sandbox {
                         sandbox.confine_packets(&driver, &self.shared.log);
                     }

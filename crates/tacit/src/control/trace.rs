@@ -108,6 +108,11 @@ impl Tracer {
                 "a trace needs a file for packets (--pcap) or for keys (--keylog)".to_owned()
             );
         }
+        if matches!(request.of, TraceSelection::Ike(_)) && request.pcap.is_some() {
+            return Err("a trace of tunnels has only keys\n    fix: record the encrypted packets \
+                        with tcpdump, and use --keylog without --pcap"
+                .to_owned());
+        }
         if self.table.traces().len() >= TRACES_MAX {
             return Err(TraceRefused::TooMany.to_string());
         }
@@ -145,12 +150,18 @@ impl Tracer {
                 };
                 Err(format!("the installed policy has no rule `{name}`\n    fix: {next}"))
             }
+            TraceSelection::Ike(name) if !live.policy.ikes.contains_key(name) => Err(format!(
+                "the installed policy has no [ike.{name}]\n    \
+                 fix: `tacit show policy` has the peers of tunnels"
+            )),
             TraceSelection::Connection(id) if self.table.find(*id).is_none() => Err(format!(
                 "no open connection has the id {id}\n    \
                  fix: `tacit show connections` lists the ids"
             )),
             // A run may start later.
-            TraceSelection::Connection(_) | TraceSelection::Run(_) => Ok(()),
+            TraceSelection::Connection(_) | TraceSelection::Run(_) | TraceSelection::Ike(_) => {
+                Ok(())
+            }
         }
     }
 }

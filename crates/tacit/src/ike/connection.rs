@@ -9,8 +9,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tacit_core::policy::{IkePeer, InnerAddressSource};
 use tacit_ipsec::ike::{FailureSide, IkeConfig, IkeConnection, IkeFailure, IkeProposal};
 use tacit_ipsec::{ChildSa, EspSpi};
+use tacit_tls::KeyLogLine;
 
 use super::config::data_lifetime;
+use super::key_table;
 use super::status::{ChildStatus, IkeState, IkeStatus};
 use crate::packet::{PeerAddress, TunId};
 
@@ -45,6 +47,8 @@ pub(super) struct PeerConnection {
     pub(super) is_established: bool,
     pub(super) inner: Vec<IpAddr>,
     children: Vec<ChildStatus>,
+    /// Their keys, for traces.
+    child_keys: Vec<ChildSa>,
     /// The child SAs since it was established.
     children_made: u64,
     sending: Option<EspSpi>,
@@ -87,6 +91,7 @@ impl PeerConnection {
             is_established: false,
             inner,
             children: Vec::new(),
+            child_keys: Vec::new(),
             children_made: 0,
             sending: None,
             received: 0,
@@ -142,6 +147,7 @@ impl PeerConnection {
         let lifetime = data_lifetime(&self.peer.lifetime);
         self.children.push(ChildStatus::new(child, before, lifetime));
         self.children_made += 1;
+        self.child_keys.push(child.clone());
         before
     }
 
@@ -151,6 +157,7 @@ impl PeerConnection {
 
     pub(super) fn note_removed(&mut self, spi: EspSpi) {
         self.children.retain(|child| child.inbound != spi);
+        self.child_keys.retain(|child| child.inbound.spi != spi);
     }
 
     /// The inbound SPIs of its tunnels.
@@ -198,6 +205,24 @@ impl PeerConnection {
         self.failure = Some(failure.message.clone());
         self.failure_side = Some(failure.side);
         self.is_new(failure.kind)
+    }
+
+    /// The keys of its IKE SAs and child SAs, as a trace writes them.
+    pub(super) fn key_lines(&self) -> Vec<KeyLogLine> {
+        let of_children = self.child_keys.iter().flat_map(|child| self.child_key_lines(child));
+        self.ike_key_lines().into_iter().chain(of_children).collect()
+    }
+
+    /// The keys of its IKE SAs.
+    pub(super) fn ike_key_lines(&self) -> Vec<KeyLogLine> {
+        let sas = self.open.iter().flat_map(IkeConnection::sa_keys);
+        sas.filter_map(|sa| key_table::ike_row(&sa)).collect()
+    }
+
+    /// The keys of one of its child SAs.
+    pub(super) fn child_key_lines(&self, child: &ChildSa) -> Vec<KeyLogLine> {
+        let path = self.open.as_ref().map(|open| open.summary().path);
+        path.map(|path| key_table::esp_rows(child, &path)).unwrap_or_default()
     }
 
     /// Why the last attempt failed.

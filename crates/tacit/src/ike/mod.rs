@@ -19,6 +19,7 @@
 mod certificates;
 mod config;
 mod connection;
+mod key_table;
 mod reports;
 mod status;
 mod thread;
@@ -35,6 +36,7 @@ use tacit_core::policy::{IkeCredentials, Policy};
 use tacit_ipsec::SecretBytes;
 use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets};
 use tacit_sys::tun::Tun;
+use tacit_tls::KeyLogLine;
 use tacit_tls::credentials::{LoadedIdentity, LoadedTrust};
 use tokio::sync::mpsc;
 
@@ -106,6 +108,29 @@ pub struct TunnelRun {
     pub own: Vec<IpAddr>,
 }
 
+/// The traces that record the keys of tunnels.
+pub trait KeyTraces: Send + Sync {
+    /// Whether a trace records the tunnels to the peer `[ike.NAME]`.
+    fn are_of(&self, ike: &str) -> bool;
+    /// Passes keys to the traces that record the tunnels to this peer.
+    fn give(&self, ike: &str, lines: &[KeyLogLine]);
+}
+
+/// Where keys are written.
+pub type KeySink = Box<dyn Fn(&[KeyLogLine]) + Send>;
+
+/// Requests the keys that exist when a trace starts.
+#[derive(Clone, Debug)]
+pub struct KeyRequests(SyncSender<Input>);
+
+impl KeyRequests {
+    /// Writes the keys of the tunnels to a peer.
+    pub fn request(&self, ike: &str, sink: KeySink) {
+        // If the queue is full, the trace has only the keys of later tunnels.
+        let _ = self.0.try_send(Input::WriteKeys(ike.to_owned(), sink));
+    }
+}
+
 /// What the driver reports to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IkeNotice {
@@ -125,6 +150,8 @@ enum Input {
     Follow(Box<IkePolicy>),
     AddRun(Box<TunnelRun>),
     RemoveRun(u64),
+    /// Writes the keys of the tunnels to this peer.
+    WriteKeys(String, KeySink),
     Packet(PacketEvent),
     /// Gives up rights, and sends the result.
     Confine(WorkerRights, SyncSender<io::Result<()>>),
@@ -147,6 +174,7 @@ impl IkeDriver {
         policy: IkePolicy,
         notices: mpsc::Sender<IkeNotice>,
         log: Log,
+        traces: Arc<dyn KeyTraces>,
     ) -> io::Result<Self> {
         let underlay = underlay()?;
         let locals = underlay.local_addresses()?;
@@ -161,6 +189,7 @@ impl IkeDriver {
                 locals,
                 notices,
                 log,
+                traces,
             },
         )?;
         std::thread::Builder::new()
@@ -191,6 +220,12 @@ impl IkeDriver {
     /// Makes tunnels for this run when its programs need them.
     pub fn add_run(&self, run: TunnelRun) {
         self.order(Input::AddRun(Box::new(run)));
+    }
+
+    /// Returns a handle with which traces request keys.
+    #[must_use]
+    pub fn key_requests(&self) -> KeyRequests {
+        KeyRequests(self.inputs.clone())
     }
 
     /// Ends the tunnels of a run.

@@ -23,7 +23,9 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::config::{Authentication, data_lifetime, flows, ike_config};
 use super::connection::{Pair, PeerConnection};
 use super::status::IkeStatus;
-use super::{CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, RUNS_MAX, TunnelRun, reports};
+use super::{
+    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, KeySink, KeyTraces, RUNS_MAX, TunnelRun, reports,
+};
 use crate::log::{Event, Log};
 use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunId, Tunnel};
 
@@ -45,6 +47,7 @@ pub(super) struct Surroundings {
     pub(super) locals: Vec<SocketAddr>,
     pub(super) notices: mpsc::Sender<IkeNotice>,
     pub(super) log: Log,
+    pub(super) traces: Arc<dyn KeyTraces>,
 }
 
 /// The state of the thread.
@@ -141,6 +144,7 @@ impl IkeThread {
             Input::Packet(PacketEvent::Demand { tun, packet }) => self.demand(tun, &packet),
             Input::Packet(PacketEvent::RekeyDue(spi)) => self.rekey_child(spi),
             Input::Packet(PacketEvent::PeerMoved { spi, to }) => self.note_peer_address(spi, to),
+            Input::WriteKeys(ike, sink) => self.write_keys(&ike, &sink),
             // `run` handles it.
             Input::Close(_) => {}
         }
@@ -506,6 +510,7 @@ impl IkeThread {
             IkeEvent::Established { peer, proposal } => {
                 one.note_established(peer.to_string(), proposal);
                 reports::established(&self.context.log, one, &peer, proposal);
+                self.give_ike_keys(at);
                 self.replace_earlier(at);
             }
             // Only one connection of a pair is kept.
@@ -517,6 +522,7 @@ impl IkeThread {
             IkeEvent::Rekeyed => {
                 one.note_rekeyed();
                 reports::rekeyed(&self.context.log, one);
+                self.give_ike_keys(at);
             }
             IkeEvent::ChildInstalled(child) => {
                 let Some(run) = self.runs.get(&one.pair.run) else { return };
@@ -530,6 +536,9 @@ impl IkeThread {
                 };
                 let before = one.note_child(&child);
                 reports::installed(&self.context.log, one, &child, before);
+                if self.context.traces.are_of(&one.pair.ike) {
+                    self.context.traces.give(&one.pair.ike, &one.child_key_lines(&child));
+                }
                 if let Err(error) = self.context.worker.install(tunnel) {
                     let event = Event::new("tunnel-not-installed").field("run", &one.run_name);
                     self.context.log.error(event.field("error", &error));
@@ -569,6 +578,21 @@ impl IkeThread {
             reports::failed_first(&self.context.log, &self.connections[at], failure);
         }
         reports::failed(&self.context.log, &self.connections[at], failure);
+    }
+
+    /// Writes the keys of the IKE SAs of a connection to the traces of its peer.
+    fn give_ike_keys(&self, at: usize) {
+        let one = &self.connections[at];
+        if self.context.traces.are_of(&one.pair.ike) {
+            self.context.traces.give(&one.pair.ike, &one.ike_key_lines());
+        }
+    }
+
+    /// Writes the keys of the tunnels to a peer.
+    fn write_keys(&self, ike: &str, sink: &KeySink) {
+        for one in self.connections.iter().filter(|one| one.pair.ike == ike) {
+            sink(&one.key_lines());
+        }
     }
 
     fn publish(&self) {

@@ -41,20 +41,26 @@ Examples:
   tacit trace --run backup --pcap backup.pcapng --keylog backup.keys --for 30s
   tacit trace web --keylog web.keys --for 1h
   tshark -r encrypted.pcap -o tls.keylog_file:web.keys
+  tacit trace --ike branch --keylog branch.keys --for 1h
+  sed 's/^/-o/' branch.keys | xargs -d '\\n' tshark -r encrypted.pcap
 
 The files show what passes through the connections, passwords included. Only the owner of the policy
 file and root may trace; `trace = false` in [agent] disables it. The log reports every trace.")]
 pub struct TraceArgs {
     /// The connections of this rule, or the one with this id
-    #[arg(value_name = "RULE|ID", required_unless_present = "run", conflicts_with = "run")]
+    #[arg(value_name = "RULE|ID", required_unless_present_any = ["run", "ike"])]
     of: Option<String>,
     /// The connections of the run with this name or id, which may start later
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", conflicts_with = "of")]
     run: Option<String>,
+    /// The IPsec tunnels to the peer [ike.NAME], with --keylog only
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["of", "run", "pcap"])]
+    ike: Option<String>,
     /// Write the decrypted bytes to this file, as pcapng; `-` is standard output
     #[arg(long, value_name = "FILE", required_unless_present = "keylog")]
     pcap: Option<PathBuf>,
-    /// Write the keys of handshakes that begin from now on to this file, as `SSLKEYLOGFILE`
+    /// Write the keys of handshakes that begin from now on to this file, as `SSLKEYLOGFILE`; with
+    /// --ike, the keys of tunnels as settings of tshark
     #[arg(long, value_name = "FILE")]
     keylog: Option<PathBuf>,
     /// End after this time, 24h at most
@@ -140,6 +146,9 @@ impl TraceArgs {
     }
 
     fn selection(&self) -> TraceSelection {
+        if let Some(ike) = &self.ike {
+            return TraceSelection::Ike(ike.clone());
+        }
         match (&self.of, &self.run) {
             (Some(of), _) => match of.parse() {
                 Ok(id) => TraceSelection::Connection(id),
@@ -194,13 +203,13 @@ fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
     };
     drop(files);
     end_on_signals(&stream).map_err(TraceError::Signals)?;
-    let open = started.open;
     let TraceRequest { of, .. } = args.request();
-    complain(format_args!(
-        "tracing {of}, {open} open connection{}, for {:?}: end it with Ctrl-C",
-        plural(open as u64),
-        args.duration
-    ));
+    let open = match of {
+        TraceSelection::Ike(_) => String::new(),
+        _ => format!(" {} open connection{},", started.open, plural(started.open as u64)),
+    };
+    let duration = args.duration;
+    complain(format_args!("tracing {of},{open} for {duration:?}: end it with Ctrl-C"));
     Ok(client::typed(client::read_answer(&stream)?)?)
 }
 

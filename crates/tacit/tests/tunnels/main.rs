@@ -23,6 +23,7 @@ mod fits;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/harness.rs"]
 mod harness;
+mod keys;
 mod programs;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/public.rs"]

@@ -31,6 +31,7 @@ mod sa;
 mod summary;
 mod task;
 mod timers;
+mod traced;
 mod tunnel;
 
 use std::collections::VecDeque;
@@ -51,6 +52,7 @@ pub use sa::IkeRole;
 use sa::{IkeSa, Opened, Received, SaState};
 pub use summary::{ChildSummary, IkeSummary, IkeTraffic};
 use task::{Task, Wanted};
+pub use traced::IkeSaKeys;
 use tunnel::Tunnel;
 
 /// The state of the relation with one peer.

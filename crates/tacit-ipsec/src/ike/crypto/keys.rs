@@ -16,6 +16,8 @@ pub(crate) struct IkeKeys {
     pub(crate) initiator: SealKey,
     /// SK_er and SK_ar: messages of the original responder.
     pub(crate) responder: SealKey,
+    /// SK_ei and SK_ai, then SK_er and SK_ar, as a trace writes them.
+    pub(crate) traced: [DirectionKeys; 2],
     /// SK_pi: the AUTH payload of the initiator.
     pub(crate) initiator_auth: SecretBytes,
     /// SK_pr: the AUTH payload of the responder.
@@ -88,6 +90,7 @@ impl IkeKeys {
             responder: SealKey::new(cipher, encryption_r.as_bytes(), integrity_r.as_bytes())?,
             initiator_auth: take(output)?,
             responder_auth: take(output)?,
+            traced: [(encryption_i, integrity_i), (encryption_r, integrity_r)],
         })
     }
 }

@@ -13,7 +13,7 @@ use crate::clock::Rfc3339;
 use crate::session::record::ConnectionRecord;
 
 use super::report::{TraceEndReason, TraceState};
-use super::{QUEUE_BYTES_MAX, QUEUE_EVENTS_MAX, TraceOptions};
+use super::{QUEUE_BYTES_MAX, QUEUE_EVENTS_MAX, TraceOptions, TraceSelection};
 
 /// A trace in progress.
 #[derive(Debug)]
@@ -130,6 +130,13 @@ impl Trace {
         self.end_reason().is_none() && self.options.of.includes(record)
     }
 
+    /// Whether it is in progress and records the keys of the tunnels to this peer.
+    #[must_use]
+    pub fn is_of_tunnels(&self, ike: &str) -> bool {
+        let is_meant = matches!(&self.options.of, TraceSelection::Ike(name) if name == ike);
+        is_meant && self.end_reason().is_none()
+    }
+
     /// Ends it. Only the first reason is kept.
     pub fn end(&self, reason: TraceEndReason) {
         let order = Ordering::AcqRel;
@@ -190,7 +197,8 @@ impl Trace {
         }
     }
 
-    pub(super) fn offer_keys(&self, lines: &[KeyLogLine]) {
+    /// Queues lines for the key log, or drops and counts them.
+    pub fn offer_keys(&self, lines: &[KeyLogLine]) {
         if self.queue.try_send(TraceMessage::Keys(lines.to_vec())).is_err() {
             TraceCounts::add(&self.counts.keys_dropped, lines.len());
         }

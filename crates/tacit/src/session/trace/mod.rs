@@ -24,8 +24,8 @@ mod writer;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -57,13 +57,18 @@ pub const QUEUE_BYTES_MAX: usize = 16 << 20;
 pub const QUEUE_EVENTS_MAX: usize = 8192;
 
 /// The traces of an agent that are in progress.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Traces {
     active: ArcSwap<Vec<Arc<Trace>>>,
     /// The number of traces whose thread has not ended.
     running: AtomicUsize,
     last_id: AtomicU64,
+    /// Gets the traces of tunnels that start.
+    tunnels: Mutex<Option<TunnelListener>>,
 }
+
+/// Writes the keys of the tunnels that exist to a trace that has started.
+type TunnelListener = Box<dyn Fn(&Arc<Trace>) + Send>;
 
 /// The connections of a trace, its requester and its limits.
 #[derive(Clone, Debug, Serialize)]
@@ -135,6 +140,12 @@ impl fmt::Display for TraceRefused {
     }
 }
 
+impl fmt::Debug for Traces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Traces").field("active", &self.active).finish_non_exhaustive()
+    }
+}
+
 impl Traces {
     /// Starts a trace; connections that open from now on are traced.
     ///
@@ -167,6 +178,10 @@ impl Traces {
             active
         });
         log_start(log, &trace);
+        if matches!(trace.options.of, TraceSelection::Ike(_)) {
+            let listener = self.tunnels.lock().unwrap_or_else(PoisonError::into_inner);
+            listener.iter().for_each(|listener| listener(&trace));
+        }
         Ok(StartedTrace { trace, report })
     }
 
@@ -202,6 +217,25 @@ impl Traces {
     #[must_use]
     pub fn want_keys(&self, record: &ConnectionRecord) -> bool {
         self.active.load().iter().any(|trace| trace.options.keylog.is_some() && trace.is_of(record))
+    }
+
+    /// Calls this function for each trace of tunnels that starts.
+    pub fn listen_for_tunnels(&self, listener: impl Fn(&Arc<Trace>) + Send + 'static) {
+        let mut place = self.tunnels.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(Box::new(listener));
+    }
+
+    /// Whether a trace records the tunnels to the peer `[ike.NAME]`.
+    #[must_use]
+    pub fn are_of_tunnels(&self, ike: &str) -> bool {
+        self.active.load().iter().any(|trace| trace.is_of_tunnels(ike))
+    }
+
+    /// Passes the keys of tunnels to the traces that record them.
+    pub fn give_tunnel_keys(&self, ike: &str, lines: &[KeyLogLine]) {
+        let active = self.active.load();
+        let of_tunnels = active.iter().filter(|trace| trace.is_of_tunnels(ike));
+        of_tunnels.for_each(|trace| trace.offer_keys(lines));
     }
 
     /// Passes the keys of a connection to the traces.

@@ -1,5 +1,5 @@
-//! Defines which connections a trace records: one connection, or those of a rule or a run (a
-//! program under `tacit run`).
+//! Defines which connections a trace records: one connection, those of a rule or a run (a program
+//! under `tacit run`), or the tunnels to a peer.
 
 use std::fmt;
 
@@ -19,6 +19,8 @@ pub enum TraceSelection {
     Connection(u64),
     /// The connections of the runs with this name, or of the run with this id.
     Run(String),
+    /// The tunnels to the peer `[ike.NAME]`: only their keys.
+    Ike(String),
 }
 
 impl TraceSelection {
@@ -28,6 +30,7 @@ impl TraceSelection {
         let is_meant = match self {
             Self::Rule(name) => record.rule.name() == name,
             Self::Connection(id) => record.id == *id,
+            Self::Ike(_) => false,
             Self::Run(run) => record.scope.as_ref().is_some_and(|facts| is_run(&facts.scope, run)),
         };
         is_meant && record.protocol == Protocol::Tcp
@@ -44,6 +47,7 @@ impl fmt::Display for TraceSelection {
             Self::Rule(name) => write!(f, "rule {name}"),
             Self::Connection(id) => write!(f, "connection {id}"),
             Self::Run(run) => write!(f, "run {run}"),
+            Self::Ike(ike) => write!(f, "tunnels to [ike.{ike}]"),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::session::record::ConnectionRecord;
 
 use super::active::{ConnectionEvent, Trace, TraceCounts, TraceEvent, TraceMessage};
 use super::report::{TraceEndReason, TraceReport};
-use super::{TraceFiles, TraceOptions};
+use super::{TraceFiles, TraceOptions, TraceSelection};
 
 /// Bytes of packets that are written together.
 const WRITE_BYTES: usize = 256 * 1024;
@@ -43,6 +43,10 @@ const LAST_BYTES_WAIT_MAX: Duration = Duration::from_secs(2);
 const UNIX_SERVER_PORT: u16 = 49_151;
 /// The first of the ports that a capture shows for connected UNIX sockets.
 const UNIX_CLIENT_PORT: u16 = 49_152;
+
+/// The settings with which tshark uses the keys of tunnels.
+const TUNNEL_SETTINGS: [&str; 2] =
+    ["esp.enable_encryption_decode:TRUE", "esp.enable_authentication_check:TRUE"];
 
 /// Writes the files of a trace.
 #[derive(Debug)]
@@ -98,6 +102,9 @@ impl Writer {
                 comment: &comment,
             };
             pcapng::begin(&mut self.out, header);
+        }
+        if matches!(self.trace.options.of, TraceSelection::Ike(_)) {
+            self.take_keys(&TUNNEL_SETTINGS.map(|line| KeyLogLine::of_text(line.to_owned())))?;
         }
         self.flush()
     }
