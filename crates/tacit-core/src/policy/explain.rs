@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::content::Policy;
 use super::diagnostic::SourcePosition;
+use super::ike::{IkePeer, InnerAddressSource};
 use super::rule::{Action, Rule};
 use super::selector::{Mismatch, Near, UnknownOwner, unit_of};
 use crate::flow::{Address, Direction, Flow};
@@ -41,6 +42,58 @@ pub struct DecidingRule {
     /// The peer of the tunnel through which the packets pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ike: Option<String>,
+    /// That tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<TunnelExplanation>,
+}
+
+/// The tunnel of a flow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TunnelExplanation {
+    /// The address of the peer.
+    pub peer: String,
+    /// The addresses of runs inside the tunnel; empty: the peer assigns one.
+    pub inner: Vec<String>,
+    /// What happens to packets while there is no tunnel.
+    pub without: String,
+}
+
+impl TunnelExplanation {
+    fn of(peer: &IkePeer, direction: Direction) -> Self {
+        let inner: Vec<String> = match &peer.inner {
+            InnerAddressSource::Policy(addresses) => {
+                addresses.iter().map(ToString::to_string).collect()
+            }
+            InnerAddressSource::Gateway => Vec::new(),
+        };
+        let without = match (direction, inner.is_empty()) {
+            (Direction::Inbound, _) => "nothing arrives, and answers do not leave in clear",
+            (Direction::Outbound, true) => {
+                "connecting fails with EHOSTUNREACH until the peer has assigned an address; then \
+                 packets wait up to 10 s and are dropped; none leaves in clear"
+            }
+            (Direction::Outbound, false) => {
+                "packets wait up to 10 s while the agent makes the tunnel, and are then dropped; \
+                 none leaves in clear"
+            }
+        };
+        Self { peer: peer.address.to_string(), inner, without: without.to_owned() }
+    }
+}
+
+impl Display for TunnelExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = match self.inner.as_slice() {
+            [] => "that the peer assigns".to_owned(),
+            addresses => list(addresses),
+        };
+        write!(
+            f,
+            "    peer {}, address of the run inside {inner}\n    without the tunnel: {}",
+            self.peer, self.without
+        )
+    }
 }
 
 /// A rule that did not match.
@@ -92,7 +145,10 @@ pub fn explain_at(
                 }
                 let would = rule.audited.as_ref().map(|action| action.word().to_owned());
                 let ike = rule.ipsec().map(|ipsec| ipsec.ike.clone());
-                let decision = Some(DecidingRule { rule: rule_name, file, line, would, ike });
+                let peer = ike.as_ref().and_then(|ike| policy.ikes.get(ike));
+                let tunnel = peer.map(|peer| TunnelExplanation::of(peer, flow.direction));
+                let decision =
+                    Some(DecidingRule { rule: rule_name, file, line, would, ike, tunnel });
                 return Explanation { verdict: rule.action.word(), decision, earlier };
             }
             Err(selector) => {
@@ -153,7 +209,7 @@ impl Display for Explanation {
             writeln!(f, "line {line}{of}: rule `{rule}` does not match: {why}")?;
         }
         match &self.decision {
-            Some(DecidingRule { rule, file, line, would, ike }) => {
+            Some(DecidingRule { rule, file, line, would, ike, tunnel }) => {
                 let of = of_file(file.as_deref());
                 write!(f, "line {line}{of}: rule `{rule}` matches: {}", self.verdict)?;
                 match (would, ike) {
@@ -162,7 +218,8 @@ impl Display for Explanation {
                     }
                     (None, Some(ike)) => write!(f, ", through a tunnel to [ike.{ike}]"),
                     (None, None) => Ok(()),
-                }
+                }?;
+                tunnel.iter().try_for_each(|tunnel| write!(f, "\n{tunnel}"))
             }
             None => write!(f, "no rule matches: {}", self.verdict),
         }

@@ -50,7 +50,7 @@ pub use content::Policy;
 pub use credentials::{ExpiredAnchors, FilePositions, Identity, Revocation, Trust, TrustSource};
 pub use diagnostic::{Diagnostic, DiagnosticSeverity, QuotedLine, SourcePosition};
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
-pub use explain::{DecidingRule, Explanation, SkippedRule, explain, explain_at};
+pub use explain::{DecidingRule, Explanation, SkippedRule, TunnelExplanation, explain, explain_at};
 pub use host::{FORWARDED_MAX, HostMode, HostSettings, Unmatched};
 pub use host_warnings::{
     ForeignMark, HostFacts, KNOWN_MARKS, KnownMark, SshSession, host_warnings,

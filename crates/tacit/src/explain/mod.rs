@@ -41,6 +41,9 @@ Examples:
   A connection that a program opens:
     tacit explain --policy policy.toml --direction outbound \\
         --remote 10.7.0.9:5432 --name db.corp.example --program /usr/bin/psql
+  A ping, and whether it passes through an IPsec tunnel:
+    tacit explain --policy policy.toml --direction outbound \\
+        --protocol icmp --remote 10.2.0.1:0
   The same with the policy that an agent has installed:
     tacit explain --control --direction outbound --remote 10.7.0.9:5432
   How a rule evaluates a client's certificate, and which entry of its map matches:

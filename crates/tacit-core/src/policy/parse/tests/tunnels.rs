@@ -80,6 +80,9 @@ fn an_explanation_names_the_peer_of_the_tunnel() {
         run: Some(String::new()),
         at_unix_s: 0,
     };
-    let text = "line 7: rule `a` matches: ipsec, through a tunnel to [ike.b]";
+    let text = "line 7: rule `a` matches: ipsec, through a tunnel to [ike.b]\n    peer \
+                192.0.2.1:4500, address of the run inside that the peer assigns\n    without the \
+                tunnel: connecting fails with EHOSTUNREACH until the peer has assigned an \
+                address; then packets wait up to 10 s and are dropped; none leaves in clear";
     assert_eq!(explain(&policy, &flow).to_string(), text);
 }
