@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tacit_core::flow::Protocol;
+use tacit_core::meter::Component;
 use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelPacket, TunnelRoutes};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{
@@ -26,6 +27,7 @@ use super::status::IkeStatus;
 use super::{
     CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, KeySink, KeyTraces, RUNS_MAX, TunnelRun, reports,
 };
+use crate::ledger::{Account, ThreadKind, meter};
 use crate::log::{Event, Log};
 use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunId, Tunnel};
 
@@ -103,17 +105,28 @@ impl IkeThread {
 
     /// Runs until the driver closes.
     pub(super) fn run(mut self, inputs: &Receiver<Input>) {
+        meter::start(ThreadKind::General);
         loop {
             let wait = self.next_time().saturating_duration_since(Instant::now());
-            match inputs.recv_timeout(wait.min(WAIT_MAX)) {
+            // This thread may wait for long, and displays read only closed windows.
+            meter::publish();
+            meter::waits();
+            let received = inputs.recv_timeout(wait.min(WAIT_MAX));
+            meter::wakes();
+            let input = match received {
                 Ok(Input::Close(confirm)) => return self.close(inputs, confirm),
-                Ok(input) => self.handle(input),
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(input) => Some(input),
+                Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
-            }
-            self.pass_time();
-            self.report_addresses();
-            self.publish();
+            };
+            // Engines do not serve IKE, as they could serve handshakes.
+            let mut component = Component::Accept;
+            meter::turn(Account::agent(), &mut component, || {
+                input.into_iter().for_each(|input| self.handle(input));
+                self.pass_time();
+                self.report_addresses();
+                self.publish();
+            });
         }
     }
 

@@ -17,6 +17,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::ops::Range;
 
+use tacit_core::meter::Component;
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::esp::{DropReason, Opened, UdpContent};
 use tacit_ipsec::offload::{OpenedPacket, coalesce};
@@ -27,6 +28,7 @@ use super::device::Device;
 use super::table::TunnelTable;
 use super::tunnel::{Direction, Permission, TunId};
 use super::{IkeDatagram, PacketEvent};
+use crate::ledger::meter;
 
 /// How many batches are received before their packets are written.
 const RECEIVES_MAX: usize = 3;
@@ -87,6 +89,7 @@ impl Inbound {
         let mut at = 0;
         for _ in 0..RECEIVES_MAX {
             let room = self.buffer.get_mut(at..at + BATCH_ROOM_BYTES).unwrap_or_default();
+            meter::switch(Component::Receive);
             let received = match receive(context, socket, room) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -96,6 +99,7 @@ impl Inbound {
                     return true;
                 }
             };
+            meter::switch(Component::Open);
             self.open_batch(at, &received, devices, table, context);
             at += received.bytes;
             if received.bytes < FULL_BATCH_BYTES {
@@ -202,6 +206,7 @@ impl Inbound {
 
     /// Writes the opened packets to their device.
     fn deliver(&mut self, devices: &HashMap<TunId, Device>, context: &Context) {
+        meter::switch(Component::Send);
         let device = self.tun.and_then(|tun| devices.get(&tun));
         let mut rest = self.opened.as_slice();
         while !rest.is_empty() {

@@ -17,6 +17,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 
 use tacit_core::icmp::{IcmpError, error_about};
+use tacit_core::meter::Component;
 use tacit_ipsec::esp::DropReason;
 use tacit_ipsec::offload::{Offload, Segments, VNET_HEADER_BYTES, fill_checksum};
 use tacit_ipsec::packet::{IpPacket, traffic_class};
@@ -29,6 +30,7 @@ use super::context::Context;
 use super::device::{Device, is_multicast};
 use super::table::{InstalledTunnel, TunnelTable};
 use super::tunnel::{Permission, TunId};
+use crate::ledger::meter;
 
 /// How many packets are read from one device before others get their turn.
 const PACKETS_PER_TURN: usize = 64;
@@ -62,6 +64,7 @@ impl Outbound {
     ) -> io::Result<()> {
         let mut result = Ok(());
         for _ in 0..PACKETS_PER_TURN {
+            meter::switch(Component::Receive);
             match device.tun.read(&mut self.header, &mut self.input) {
                 Ok(bytes) => self.forward_packet(bytes, tun, device, table, context),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -109,6 +112,7 @@ impl Outbound {
         context: &mut Context,
     ) {
         let Some(bytes) = self.input.get_mut(..bytes) else { return };
+        meter::switch(Component::Seal);
         let result = seal(self.header, bytes, device, table, &mut self.batch, context);
         let Err((reason, packet)) = result else { return };
         if let (DropReason::NoSa, Some(packet)) = (reason, packet) {
@@ -319,7 +323,10 @@ impl Batch {
             traffic_class: self.traffic_class,
         };
         let result = context.underlay.socket_for(self.peer);
-        if let Err(error) = result.and_then(|socket| send(socket, &batch)) {
+        meter::switch(Component::Send);
+        let result = result.and_then(|socket| send(socket, &batch));
+        meter::switch(Component::Seal);
+        if let Err(error) = result {
             let reason = if is_too_big(&error) {
                 self.exceeded = Some(self.peer);
                 DropReason::TooBig

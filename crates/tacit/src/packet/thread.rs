@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use tacit_core::meter::Component;
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::esp::DropReason;
 use tacit_sys::sandbox::{self, WorkerRights};
@@ -25,6 +26,7 @@ use super::inbound::Inbound;
 use super::outbound::Outbound;
 use super::table::{InstalledTunnel, TunnelTable};
 use super::tunnel::TunId;
+use crate::ledger::{Account, ThreadKind, meter};
 
 /// The largest number of orders that wait.
 pub(super) const COMMANDS_MAX: usize = 1_024;
@@ -90,8 +92,10 @@ impl PacketThread {
         })
     }
 
-    /// Runs until the handle is dropped.
+    /// Runs until the handle is dropped. Its CPU time is charged to the agent itself: a batch has
+    /// packets of several rules.
     pub(super) fn run(mut self) {
+        meter::start(ThreadKind::General);
         let mut events = Vec::with_capacity(EVENTS_MAX);
         let mut next_turn = Instant::now() + TURN;
         loop {
@@ -105,9 +109,13 @@ impl PacketThread {
             let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
             events.clear();
             // An interrupted wait has no events.
+            meter::waits();
             let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), wait.as_ref());
+            meter::wakes();
             for event in &events {
-                if !self.handle(event) {
+                let mut component = Component::Receive;
+                let turn = meter::turn(Account::agent(), &mut component, || self.handle(event));
+                if !turn.output {
                     return;
                 }
             }
@@ -117,7 +125,10 @@ impl PacketThread {
     /// Handles one event. Returns `false` when the thread ends.
     fn handle(&mut self, event: &Event) -> bool {
         match event.data.u64() {
-            WAKE => return self.obey(),
+            WAKE => {
+                meter::switch(Component::Control);
+                return self.obey();
+            }
             number if number < FIRST_TUN => {
                 let socket = usize::try_from(number - FIRST_SOCKET).unwrap_or(usize::MAX);
                 self.inbound.forward(socket, &self.devices, &mut self.table, &mut self.context);

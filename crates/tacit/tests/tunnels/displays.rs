@@ -80,6 +80,29 @@ fn displays_have_every_fact_of_a_tunnel() {
 }
 
 #[test]
+fn costs_have_the_cpu_time_of_tunnels() {
+    let text = scenario(
+        "enrolled bash -c 'for round in 1 2 3; do
+                curl -sS -m 60 http://10.2.0.1/big >/dev/null; done; touch scratch/up
+            while [ ! -e scratch/end ]; do sleep 0.1; done' >/dev/null & program=$!
+        until_true [ -e scratch/up ]
+        sleep 2
+        control show costs --json
+        ended",
+    );
+    assert_fits("show-costs", &text);
+    let costs: Value = serde_json::from_str(&text).unwrap();
+    let rows = costs["rules"].as_array().unwrap();
+    let agent = rows.iter().find(|row| row["kind"] == "agent").unwrap();
+    for component in ["receive", "seal", "open", "send", "accept"] {
+        let of_component = &agent["cpu-us"][component]["general"];
+        assert!(of_component.as_f64().unwrap() > 0.0, "{component}: {text}");
+    }
+    let share = costs["uncaptured-percent"].as_f64().unwrap();
+    assert!(share < 50.0, "most of the work is that of tunnels: {text}");
+}
+
+#[test]
 fn the_audit_log_has_tunnels_new_keys_and_ends() {
     let text = scenario(
         "waiting
