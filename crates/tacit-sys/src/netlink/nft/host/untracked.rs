@@ -2,8 +2,10 @@
 //! for every packet. The agent uses these rules if all of this is true:
 //!
 //! * No rule is for clients or containers.
+//! * No rule matches a range of more than `PORTS_MAX` ports.
 //! * Flows that match no rule are permitted.
 //! * No NAT changes destinations.
+//! * No earlier table used connection tracking.
 //!
 //! ```text
 //! output        most packets: their address and port are not near any rule, so they pass
