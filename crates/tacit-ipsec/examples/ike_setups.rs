@@ -1,11 +1,12 @@
-//! Measures how many connections IKE opens in a second on one CPU: both sides in one thread,
+//! Measures how many IKE connections one CPU can set up in a second. Both peers run in one thread,
 //! without a network.
 //!
 //! ```text
 //! cargo run --release -p tacit-ipsec --example ike_setups
 //! ```
 //!
-//! A set-up is IKE_SA_INIT and IKE_AUTH with a shared key, and the keys of one tunnel.
+//! A set-up consists of the exchanges IKE_SA_INIT and IKE_AUTH with a shared key. It creates the
+//! keys of one tunnel.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

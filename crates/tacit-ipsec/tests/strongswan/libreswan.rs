@@ -4,10 +4,11 @@
 //!   driver 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 pluto
 //! ```
 //!
-//! pluto has no data path of its own. If the kernel has no ESP, pluto refuses a child SA after it
-//! has negotiated it, and keeps the IKE SA. So these tests check the IKE SA only. The script
-//! `scripts/install-deps.sh` extracts libreswan, because its package conflicts with that of
-//! strongSwan; if it cannot be downloaded, the tests are skipped.
+//! pluto (the IKE daemon of libreswan) encrypts no packets itself: it needs ESP in the kernel.
+//! Without ESP, pluto refuses a child SA after it has negotiated it, and keeps the IKE SA. So these
+//! tests check only the IKE SA. The script `scripts/install-deps.sh` extracts libreswan, because
+//! its package conflicts with that of strongSwan. If it cannot be downloaded, the tests are
+//! skipped.
 
 use std::path::{Path, PathBuf};
 

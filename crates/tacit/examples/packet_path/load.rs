@@ -1,5 +1,5 @@
-//! Runs the loads of the example `packet_path`: a server, and clients that send streams, transfer
-//! 20 MB in either direction, or exchange requests and replies.
+//! Runs the loads of the example `packet_path`: a server and its clients. The clients send streams,
+//! transfer 20 MB in either direction, or exchange requests and replies.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

@@ -1,13 +1,13 @@
-//! Measures the packet path beside a plain connection and beside other tunnels in user space:
-//! kernel-libipsec of strongSwan, wireguard-go and GotaTun.
+//! Compares IPsec tunnels of tacit with a plain connection and with other tunnels in user space.
+//! These are kernel-libipsec of strongSwan, wireguard-go and GotaTun.
 //!
 //! ```text
 //! scripts/install-bench.sh; cargo xtask bench packets --rounds 5
 //! ```
 //!
-//! Two namespaces are joined by a pair of interfaces. All candidates run from the beginning to the
-//! end, and one at a time has load. tacit gets keys from this program, the others negotiate theirs.
-//! A candidate that is not installed is skipped. It needs neither root nor a network.
+//! A pair of interfaces joins two namespaces. All candidates run from the beginning to the end, but
+//! only one at a time has load. tacit gets its keys from this program; the others negotiate theirs.
+//! A candidate that is not installed is skipped. The example needs neither root nor a network.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

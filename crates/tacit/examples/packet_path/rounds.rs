@@ -1,7 +1,8 @@
 //! Takes samples of all candidates in rounds, and prints medians.
 //!
-//! Each round measures all candidates with all loads, and begins with another candidate than the
-//! round before. CPU time is that of both programs and of all processes of the data path.
+//! Each round measures all candidates with all loads, and begins with a different candidate than
+//! the round before. CPU time is that of the load's client and server, and of all processes that
+//! process packets.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Writes the keys of tunnels as settings of Wireshark: rows of its tables `esp_sa` and
-//! `ikev2_decryption_table`, for the option `-o` of tshark.
+//! Writes the keys of tunnels in the form that Wireshark reads: rows of its tables `esp_sa` and
+//! `ikev2_decryption_table`. tshark reads them with the option `-o`.
 //!
-//! Wireshark 4.0 supports neither ChaCha20-Poly1305, for which no row is written, nor extended
-//! sequence numbers.
+//! Not supported by Wireshark 4.0: extended sequence numbers, and ChaCha20-Poly1305, for which no
+//! row is written.
 
 use std::fmt::Write as _;
 
