@@ -32,7 +32,7 @@ pub struct TunnelProof<'a> {
     pub signature: &'a [u8],
 }
 
-/// A name that must be in the subjectAltName of a peer's certificate.
+/// A name that a peer's certificate must have: in its subjectAltName, or as its subject.
 #[derive(Clone, Copy, Debug)]
 pub enum TunnelPeerName<'a> {
     /// A host name.
@@ -41,6 +41,8 @@ pub enum TunnelPeerName<'a> {
     Address(IpAddr),
     /// An e-mail address: user@host.
     Email(&'a str),
+    /// A distinguished name in DER: the subject, byte by byte.
+    Subject(&'a [u8]),
 }
 
 /// Checks the chain, the name and the signature of a peer.
@@ -60,7 +62,7 @@ pub fn verify_tunnel_peer(
     let server_name = match proof.name {
         TunnelPeerName::Host(name) => Some(name.to_owned()),
         TunnelPeerName::Address(address) => Some(address.to_string()),
-        TunnelPeerName::Email(_) => None,
+        TunnelPeerName::Email(_) | TunnelPeerName::Subject(_) => None,
     };
     let trust_name = trust.name.clone();
     let verify = match server_name {
@@ -74,7 +76,19 @@ pub fn verify_tunnel_peer(
     {
         return Err(format!("the peer's certificate is not for {name}"));
     }
+    if let TunnelPeerName::Subject(subject) = proof.name
+        && subject_of(leaf).as_deref() != Some(subject)
+    {
+        return Err("the peer's certificate has another subject".to_owned());
+    }
     verify_signature(leaf, proof)
+}
+
+/// Returns the subject of a certificate in DER; `None` if the certificate cannot be read.
+#[must_use]
+pub fn subject_of(certificate: &[u8]) -> Option<Vec<u8>> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    Some(certificate.subject().as_raw().to_vec())
 }
 
 fn has_email(leaf: &CertificateDer<'_>, wanted: &str) -> bool {
@@ -201,6 +215,10 @@ mod tests {
         assert!(check(&ca, &leaf, TunnelPeerName::Host("other.example")).is_err());
         assert!(check(&ca, &leaf, TunnelPeerName::Address([192, 0, 2, 1].into())).is_err());
         assert!(check(&ca, &leaf, TunnelPeerName::Email("db@db.example")).is_err());
+        let subject = subject_of(&leaf.chain[0]).unwrap();
+        assert_eq!(check(&ca, &leaf, TunnelPeerName::Subject(&subject)), Ok(()));
+        assert!(check(&ca, &leaf, TunnelPeerName::Subject(&subject[1..])).is_err());
+        assert!(check(&Ca::new("other"), &leaf, TunnelPeerName::Subject(&subject)).is_err());
         assert!(check(&Ca::new("other"), &leaf, TunnelPeerName::Host(NAME)).is_err());
         let user = ca.leaf_made(|params| {
             let email = "db@db.example".try_into().unwrap();

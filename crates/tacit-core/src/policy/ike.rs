@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::diagnostic::SourcePosition;
+use super::map::distinguished::DnAttribute;
 
 /// One `[ike.NAME]`: a gateway or host with which tacit makes tunnels by IKEv2.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +132,8 @@ pub enum IkeName {
     Fqdn(String),
     /// `user@host`.
     UserFqdn(String),
+    /// A distinguished name; its attributes in the order of the certificate.
+    DistinguishedName(Vec<DnAttribute>),
 }
 
 impl fmt::Display for IkeName {
@@ -138,6 +141,11 @@ impl fmt::Display for IkeName {
         match self {
             Self::Address(address) => write!(f, "{address}"),
             Self::Fqdn(name) | Self::UserFqdn(name) => f.write_str(name),
+            Self::DistinguishedName(attributes) => {
+                attributes.iter().enumerate().try_for_each(|(at, attribute)| {
+                    write!(f, "{}{attribute}", if at == 0 { "" } else { ", " })
+                })
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::codec::IdPayload;
+use super::distinguished_name;
 
 /// The identity of a side.
 #[derive(Clone, Debug)]
@@ -15,13 +16,20 @@ pub enum IkeIdentity {
     Fqdn(String),
     /// `ID_RFC822_ADDR`: user@host. Letters of both cases are equal.
     UserFqdn(String),
-    /// `ID_DER_ASN1_DN`: a distinguished name in DER, compared byte by byte.
+    /// `ID_DER_ASN1_DN`: a distinguished name in DER. Names with the same attributes are equal.
     DistinguishedName(Vec<u8>),
     /// `ID_KEY_ID`: bytes with a meaning that both sides know.
     KeyId(Vec<u8>),
 }
 
 impl IkeIdentity {
+    /// Returns a distinguished name with these attributes: dotted object identifiers and texts.
+    /// Returns `None` if an identifier is wrong, or the name is too long.
+    #[must_use]
+    pub fn of_attributes(attributes: &[(&str, &str)]) -> Option<Self> {
+        distinguished_name::encode(attributes).map(Self::DistinguishedName)
+    }
+
     pub(crate) fn to_payload(&self) -> IdPayload {
         let (kind, data) = match self {
             Self::Address(IpAddr::V4(address)) => (ID_IPV4, address.octets().to_vec()),
@@ -61,8 +69,10 @@ impl PartialEq for IkeIdentity {
             (Self::Fqdn(mine), Self::Fqdn(its)) | (Self::UserFqdn(mine), Self::UserFqdn(its)) => {
                 mine.eq_ignore_ascii_case(its)
             }
-            (Self::DistinguishedName(mine), Self::DistinguishedName(its))
-            | (Self::KeyId(mine), Self::KeyId(its)) => mine == its,
+            (Self::DistinguishedName(mine), Self::DistinguishedName(its)) => {
+                distinguished_name::are_equal(mine, its)
+            }
+            (Self::KeyId(mine), Self::KeyId(its)) => mine == its,
             _ => false,
         }
     }
@@ -75,7 +85,10 @@ impl fmt::Display for IkeIdentity {
         match self {
             Self::Address(address) => write!(f, "{address}"),
             Self::Fqdn(name) | Self::UserFqdn(name) => f.write_str(name),
-            Self::DistinguishedName(bytes) => write!(f, "dn:{}", Hex(bytes)),
+            Self::DistinguishedName(bytes) => match distinguished_name::show(bytes) {
+                Some(text) => f.write_str(&text),
+                None => write!(f, "dn:{}", Hex(bytes)),
+            },
             Self::KeyId(bytes) => write!(f, "key-id:{}", Hex(bytes)),
         }
     }

@@ -20,6 +20,7 @@ mod codec;
 mod config;
 mod connection;
 mod crypto;
+mod distinguished_name;
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

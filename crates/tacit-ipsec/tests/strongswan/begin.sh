@@ -82,7 +82,7 @@ mkdir swanctl
 # certificate NAME GENPKEY_OPTION...: a key, and a certificate of the CA for NAME.example.
 certificate() {
     openssl genpkey -out "$1.key" "${@:2}" &&
-        openssl req -new -key "$1.key" -subj "/CN=$1.example" -out "$1.csr" &&
+        openssl req -new -key "$1.key" -subj "/O=Corp/CN=$1.example" -out "$1.csr" &&
         openssl x509 -req -in "$1.csr" -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out "$1.pem" \
             -extfile <(echo "subjectAltName = DNS:$1.example") &&
         openssl x509 -in "$1.pem" -outform DER -out "$1.der" &&
@@ -113,9 +113,9 @@ connections {
         pools = @POOLS@
         @CONNECTION@
         local { auth = @AUTH@
-            id = gw.example }
+            id = "@GW@" }
         remote { auth = @AUTH_OF_DRIVER@
-            id = branch.example }
+            id = "@BRANCH@" }
         children {
             net { local_ts = 10.2.0.0/24, fd02::/64
                 remote_ts = @REMOTE@
@@ -164,7 +164,7 @@ swan --load-all >load 2>&1 || fail "$(cat load)"
 # driver OWN CONTACT: a driver with this address, which asserts or omits INITIAL_CONTACT.
 driver() {
     export IKE_DRIVER=@ROLE@ IKE_INNER=@INNER@ IKE_PROPOSAL=@PROPOSAL@ IKE_OWN=$1 IKE_PEER=@PEER@
-    export IKE_LOSS=@LOSS@ IKE_CONTACT=$2
+    export IKE_LOSS=@LOSS@ IKE_CONTACT=$2 IKE_ID="@GW@"
     exec @DRIVER@ driver --exact --nocapture
 }
 mkfifo commands

@@ -189,9 +189,17 @@ fn config(proposal: &str) -> IkeConfig {
         "request" => (InnerConfig::Request, vec![every(), every6()]),
         _ => (InnerConfig::Static, vec![selector("10.1.0.1", "10.1.0.1")]),
     };
+    let has_dn = std::env::var("IKE_ID").unwrap().contains('=');
+    let identity = |host: &str| match has_dn {
+        true => {
+            let attributes = [("2.5.4.10", "Corp"), ("2.5.4.3", host)];
+            IkeIdentity::of_attributes(&attributes).unwrap()
+        }
+        false => IkeIdentity::Fqdn(host.to_owned()),
+    };
     IkeConfig {
-        local: IkeIdentity::Fqdn("branch.example".to_owned()),
-        remote: IkeIdentity::Fqdn("gw.example".to_owned()),
+        local: identity("branch.example"),
+        remote: identity("gw.example"),
         local_auth,
         remote_auth,
         proposals: vec![IkeProposal { cipher: ike, prf, group }],

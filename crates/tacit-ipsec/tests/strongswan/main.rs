@@ -150,6 +150,34 @@ fn certificates_with_rsa_pss_prove_both_sides_in_fragments() {
     certificates("-algorithm RSA -pkeyopt rsa_keygen_bits:4096", "RsaPss");
 }
 
+#[test]
+fn certificates_prove_distinguished_names_in_both_roles() {
+    for role in ROLES {
+        let setup = Setup {
+            role,
+            key: "-algorithm EC -pkeyopt ec_paramgen_curve:P-256",
+            auth: "pubkey",
+            ids: ["O=Corp, CN=gw.example", "O=Corp, CN=branch.example"],
+            ..Setup::new("gcm")
+        };
+        let checks = "expect 'established O=Corp, CN=gw.example ' 1
+            swan --list-sas | grep -q \"remote 'O=Corp, CN=branch.example'\" || fail identity";
+        setup.run(&format!("{checks}\n{}", with_ping(REPLACE)));
+    }
+}
+
+#[test]
+fn another_distinguished_name_is_refused() {
+    let setup = Setup {
+        key: "-algorithm EC -pkeyopt ec_paramgen_curve:P-256",
+        auth: "pubkey",
+        ids: ["O=Corp, CN=gw.example", "O=Corp, CN=other.example"],
+        ..Setup::new("gcm")
+    };
+    let script = setup.script("expect 'failed ' 1");
+    execute(&script.replace("expect active 1 #first", ""));
+}
+
 /// Both sides have a key of this kind; each side opens once.
 fn certificates(key: &str, scheme: &str) {
     for role in ROLES {
@@ -236,6 +264,8 @@ struct Setup<'a> {
     /// How charon proves its identity, and the driver, if not in the same way.
     auth: &'a str,
     driver_auth: &'a str,
+    /// The identities that charon has and expects. The driver has distinguished names if these are.
+    ids: [&'a str; 2],
     /// Options of `openssl genpkey`.
     key: &'a str,
     /// Further lines of the configuration of charon.
@@ -257,6 +287,7 @@ impl<'a> Setup<'a> {
             peer: "10.99.0.2",
             auth: "psk",
             driver_auth: "",
+            ids: ["gw.example", "branch.example"],
             key: "",
             connection: "",
             charon: "",
@@ -292,6 +323,8 @@ impl<'a> Setup<'a> {
             ("@PEER@", self.peer),
             ("@AUTH@", self.auth),
             ("@AUTH_OF_DRIVER@", of_driver),
+            ("@GW@", self.ids[0]),
+            ("@BRANCH@", self.ids[1]),
             ("@KEY@", self.key),
             ("@CONNECTION@", self.connection),
             ("@CHARON@", self.charon),

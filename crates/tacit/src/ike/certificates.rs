@@ -10,7 +10,7 @@ use tacit_ipsec::ike::{
 use tacit_tls::credentials::{LoadedIdentity, LoadedTrust};
 use tacit_tls::signer::Scheme;
 use tacit_tls::tunnel_auth::{
-    TunnelPeerName, TunnelProof, authority_hashes, sign_tunnel_auth, supports_scheme,
+    TunnelPeerName, TunnelProof, authority_hashes, sign_tunnel_auth, subject_of, supports_scheme,
     verify_tunnel_peer,
 };
 
@@ -56,11 +56,21 @@ impl AuthVerifier for TrustVerifier {
             side: FailureSide::Both,
             message: format!("trust `{}` does not accept the peer: {reason}", self.0.name),
         };
+        let subject = certificates.first().and_then(|leaf| subject_of(leaf)).unwrap_or_default();
         let name = match identity {
             IkeIdentity::Address(address) => TunnelPeerName::Address(*address),
             IkeIdentity::Fqdn(name) => TunnelPeerName::Host(name),
             IkeIdentity::UserFqdn(name) => TunnelPeerName::Email(name),
-            IkeIdentity::DistinguishedName(_) | IkeIdentity::KeyId(_) => {
+            IkeIdentity::DistinguishedName(_) => {
+                let of_certificate = IkeIdentity::DistinguishedName(subject.clone());
+                if of_certificate != *identity {
+                    return Err(refused(format!(
+                        "the subject of its certificate is `{of_certificate}`, not `{identity}`"
+                    )));
+                }
+                TunnelPeerName::Subject(&subject)
+            }
+            IkeIdentity::KeyId(_) => {
                 return Err(refused(
                     "tacit does not support this kind of peer identity".to_owned(),
                 ));

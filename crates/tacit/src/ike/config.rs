@@ -16,6 +16,7 @@ use tacit_ipsec::ike::{
     KeGroup, LocalAuth, Prf, RemoteAuth,
 };
 use tacit_ipsec::{Cipher, IntegrityHash, TrafficSelector};
+use tacit_tls::tunnel_auth::subject_of;
 
 use super::IkePolicy;
 use super::certificates::{IdentitySigner, TrustVerifier};
@@ -170,7 +171,39 @@ fn identity(name: &IkeName) -> IkeIdentity {
         IkeName::Address(address) => IkeIdentity::Address(*address),
         IkeName::Fqdn(name) => IkeIdentity::Fqdn(name.clone()),
         IkeName::UserFqdn(name) => IkeIdentity::UserFqdn(name.clone()),
+        IkeName::DistinguishedName(attributes) => {
+            let pairs: Vec<_> =
+                attributes.iter().map(|one| (one.oid.as_str(), one.value.as_str())).collect();
+            // No name is equal to one that cannot be written: its numbers are out of range.
+            let none = || IkeIdentity::DistinguishedName(Vec::new());
+            IkeIdentity::of_attributes(&pairs).unwrap_or_else(none)
+        }
     }
+}
+
+/// The identity of this side. A distinguished name is the subject of its certificate, as the CA has
+/// written it.
+///
+/// # Errors
+/// The certificate has another subject.
+pub(super) fn local_identity(policy: &IkePolicy, peer: &IkePeer) -> Result<IkeIdentity, String> {
+    let wanted = identity(&peer.local_id);
+    let (IkeIdentity::DistinguishedName(_), IkeCredentials::Certificates { identity: name, .. }) =
+        (&wanted, &peer.credentials)
+    else {
+        return Ok(wanted);
+    };
+    let certificates = policy.identities.get(name).map(|one| &one.certified_key.cert);
+    let leaf = certificates.and_then(|chain| chain.first());
+    let subject = leaf.and_then(|leaf| subject_of(leaf)).unwrap_or_default();
+    let subject = IkeIdentity::DistinguishedName(subject);
+    if subject == wanted {
+        return Ok(subject);
+    }
+    Err(format!(
+        "`local-id` is `{wanted}`, but the certificate of identity `{name}` has the subject \
+         `{subject}`; fix: write the subject as `local-id`"
+    ))
 }
 
 pub(super) fn ike_proposal(suite: &IkeSuite) -> IkeProposal {
@@ -217,6 +250,23 @@ pub(super) fn group(group: IkeGroup) -> KeGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_distinguished_name_is_written_in_der() {
+        let dn = |text: &str| {
+            let text = format!(
+                "version = 1\n[ike.a]\npeer = \"192.0.2.1\"\npsk-file = \"psk\"\nlocal-id = \
+                 \"{text}\"\ninner = \"gateway\"\n"
+            );
+            let policy = tacit_core::policy::parse(&text).policy.unwrap();
+            identity(&policy.ikes["a"].local_id)
+        };
+        assert_eq!(dn("C=DE, O=Corp, CN=gw").to_string(), "C=DE, O=Corp, CN=gw");
+        assert_eq!(dn("cn=GW"), dn("CN=gw"));
+        assert_ne!(dn("O=Corp, CN=gw"), dn("CN=gw, O=Corp"));
+        // An identifier that no certificate can have.
+        assert_ne!(dn("9.9=gw"), dn("CN=gw"));
+    }
 
     #[test]
     fn only_a_tunnel_that_is_alone_between_its_identities_ends_earlier_ones() {

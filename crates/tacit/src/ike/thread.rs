@@ -13,15 +13,15 @@ use tacit_core::meter::Component;
 use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelPacket, TunnelRoutes};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{
-    GateDecision, IkeConnection, IkeEvent, IkeFailure, IkeGate, IkePath, IkeTransmit, RandomFailed,
-    RandomSource,
+    GateDecision, IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeGate, IkePath, IkeTransmit,
+    RandomFailed, RandomSource,
 };
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::sandbox::{self, WorkerRights};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::config::{Authentication, data_lifetime, flows, ike_config};
+use super::config::{Authentication, data_lifetime, flows, ike_config, local_identity};
 use super::connection::{Pair, PeerConnection};
 use super::status::IkeStatus;
 use super::{
@@ -314,8 +314,19 @@ impl IkeThread {
             self.context.log.error(event.limited(limited));
             return None;
         };
+        let local = match local_identity(&self.policy, peer) {
+            Ok(local) => local,
+            Err(error) => {
+                let event = Event::new("ike-not-configured").field("run", &run.name);
+                let event = event.field("ike", &pair.ike).field("error", &error);
+                let limited = format!("ike-not-configured {}", pair.ike);
+                self.context.log.error(event.limited(limited));
+                return None;
+            }
+        };
         let peers = &self.policy.policy.ikes;
-        let config = Arc::new(ike_config(peers, &pair.ike, peer, &run.routes, authentication));
+        let config = ike_config(peers, &pair.ike, peer, &run.routes, authentication);
+        let config = Arc::new(IkeConfig { local, ..config });
         let name = run.name.clone();
         let one = PeerConnection::new(pair.clone(), name, run.tun, peer.clone(), config);
         self.connections.push(one);

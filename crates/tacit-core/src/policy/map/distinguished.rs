@@ -5,13 +5,15 @@
 //! must occur in the name in the same order and the same number of times. So a name with a second
 //! `CN` does not match.
 
+use std::fmt;
+
 use super::pattern::{Pattern, Weight};
 
 /// The largest number of attributes in one pattern.
 pub const ATTRIBUTES_MAX: usize = 16;
 
 /// One attribute of a distinguished name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DnAttribute {
     /// Its type as a dotted object identifier.
     pub oid: String,
@@ -65,6 +67,33 @@ pub const TYPES: [(&str, &[&str]); 14] = [
     ("0.9.2342.19200300.100.1.25", &["DC", "domainComponent"]),
     ("1.2.840.113549.1.9.1", &["Email", "E", "mail", "emailAddress"]),
 ];
+
+/// Shows the attribute as [`parse_name`] reads it.
+impl fmt::Display for DnAttribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = TYPES.iter().find(|(oid, _)| *oid == self.oid);
+        let word = known.and_then(|(_, names)| names.first().copied());
+        let value = self.value.replace('\\', "\\\\").replace(',', "\\,");
+        write!(f, "{}={value}", word.unwrap_or(&self.oid))
+    }
+}
+
+/// Parses a name, `TYPE=VALUE, TYPE=VALUE`, in which every character of a value is literal; `\`
+/// allows a comma.
+///
+/// # Errors
+/// The fault of the text.
+pub fn parse_name(text: &str) -> Result<Vec<DnAttribute>, DnFault> {
+    let parts = parts(text);
+    if parts.len() > ATTRIBUTES_MAX {
+        return Err(DnFault::TooMany);
+    }
+    let attribute = |part| {
+        let (oid, value) = type_and_value(part)?;
+        Ok(DnAttribute { oid, value: unescaped(value).ok_or(DnFault::OpenEscape)? })
+    };
+    parts.into_iter().map(attribute).collect()
+}
 
 impl DnPattern {
     /// Parses `TYPE=VALUE, TYPE=VALUE`, or `*` for any name. Values are compared without regard to
@@ -143,6 +172,23 @@ fn parts(text: &str) -> Vec<&str> {
 }
 
 fn attribute(part: &str) -> Result<AttributePattern, DnFault> {
+    let (oid, text) = type_and_value(part)?;
+    let value = Pattern::parse(&text.to_ascii_lowercase()).ok_or(DnFault::OpenEscape)?;
+    Ok(AttributePattern { oid, value })
+}
+
+/// Removes each `\` before another character; `None` if one ends the text.
+fn unescaped(text: &str) -> Option<String> {
+    let mut characters = text.chars();
+    let mut value = String::new();
+    while let Some(character) = characters.next() {
+        value.push(if character == '\\' { characters.next()? } else { character });
+    }
+    Some(value)
+}
+
+/// The object identifier and the text of an attribute.
+fn type_and_value(part: &str) -> Result<(String, &str), DnFault> {
     let part = part.trim();
     let Some((kind, text)) = part.split_once('=') else {
         return Err(DnFault::NoEquals(part.to_owned()));
@@ -153,8 +199,7 @@ fn attribute(part: &str) -> Result<AttributePattern, DnFault> {
         return Err(DnFault::NoValue(kind.to_owned()));
     }
     let oid = oid(kind).ok_or_else(|| DnFault::UnknownType(kind.to_owned()))?;
-    let value = Pattern::parse(&text.to_ascii_lowercase()).ok_or(DnFault::OpenEscape)?;
-    Ok(AttributePattern { oid, value })
+    Ok((oid, text))
 }
 
 fn oid(kind: &str) -> Option<String> {
@@ -207,6 +252,22 @@ mod tests {
                 .unwrap()
                 .matches(&name(&[("CN", "alice, o=corp")]))
         );
+    }
+
+    #[test]
+    fn a_name_has_literal_values_and_is_shown_as_it_is_read() {
+        let text = "C=DE, O=Corp\\, Ltd, organizationalUnitName=*, 1.2.3=a\\\\b";
+        let name = parse_name(text).unwrap();
+        let values: Vec<_> = name.iter().map(|one| (one.oid.as_str(), one.value.as_str())).collect();
+        let wanted =
+            [("2.5.4.6", "DE"), ("2.5.4.10", "Corp, Ltd"), ("2.5.4.11", "*"), ("1.2.3", "a\\b")];
+        assert_eq!(values, wanted);
+        let shown: Vec<_> = name.iter().map(ToString::to_string).collect();
+        assert_eq!(shown.join(", "), text.replace("organizationalUnitName", "OU"));
+        assert_eq!(parse_name(&shown.join(", ")), Ok(name));
+        assert_eq!(parse_name("CN=a, b"), Err(DnFault::NoEquals("b".into())));
+        assert_eq!(parse_name("CN=a\\"), Err(DnFault::OpenEscape));
+        assert_eq!(parse_name(&["CN=a"; 17].join(",")), Err(DnFault::TooMany));
     }
 
     #[test]

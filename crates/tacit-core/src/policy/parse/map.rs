@@ -177,17 +177,21 @@ fn network(value: &TomlValue<'_>) -> Option<AddressSelector> {
 }
 
 fn distinguished(value: &TomlValue<'_>) -> Option<DnPattern> {
-    let fault = match DnPattern::parse(value.string()?) {
-        Ok(pattern) => return Some(pattern),
-        Err(fault) => fault,
-    };
+    DnPattern::parse(value.string()?).map_err(|fault| report_dn(value, fault)).ok()
+}
+
+/// Reports the fault of a distinguished name, or of a pattern for such names.
+pub(super) fn report_dn(value: &TomlValue<'_>, fault: DnFault) {
     let form = "write attributes with commas between them: \"CN=alice, O=Corp\"";
     match fault {
         DnFault::NoEquals(part) => {
             value.error(format!("`{part}` in `{}` is not an attribute", value.name), form);
         }
         DnFault::NoValue(kind) => {
-            let fix = format!("write {kind}=* to accept any value");
+            let fix = match value.name {
+                "subject" | "issuer" => format!("write {kind}=* to accept any value"),
+                _ => format!("write the value after {kind}="),
+            };
             value.error(format!("`{kind}` in `{}` has no value", value.name), fix);
         }
         DnFault::UnknownType(kind) => {
@@ -205,5 +209,4 @@ fn distinguished(value: &TomlValue<'_>) -> Option<DnPattern> {
             value.error(message, "remove the attributes that are not needed");
         }
     }
-    None
 }

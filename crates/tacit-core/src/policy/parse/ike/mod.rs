@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use super::map::report_dn;
 use super::names::{Names, tables};
 use super::value;
 use super::words::Scope;
@@ -12,6 +13,7 @@ use crate::policy::ike::{
     EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeName, IkePeer, IkeSuite, InnerAddressSource,
     KeyLifetime, esp_offers,
 };
+use crate::policy::map::distinguished::parse_name;
 use crate::policy::text::{TomlTable, TomlValue};
 
 mod suite;
@@ -139,13 +141,15 @@ fn ike_name(value: &TomlValue<'_>) -> Option<IkeName> {
     }
     let is_plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
     if text.contains('=') {
-        let message = format!(
-            "`{}` cannot be `{text}`: distinguished names are not supported yet",
-            value.name
-        );
-        let fix = "write a host name that the certificate has in its subjectAltName";
-        value.error_of(MessageId("not-built"), message, fix);
-        return None;
+        let name = parse_name(text).map_err(|fault| report_dn(value, fault)).ok()?;
+        let has_controls = name.iter().any(|one| one.value.chars().any(char::is_control));
+        if has_controls || text.len() > DN_BYTES_MAX {
+            let message = format!("`{}` is no distinguished name", value.name);
+            let fix = format!("write at most {DN_BYTES_MAX} bytes without control characters");
+            value.error(message, fix);
+            return None;
+        }
+        return Some(IkeName::DistinguishedName(name));
     }
     let is_name = text.len() <= NAME_BYTES_MAX && is_plain(text);
     match text.split_once('@') {
@@ -155,7 +159,8 @@ fn ike_name(value: &TomlValue<'_>) -> Option<IkeName> {
         None if is_name => Some(IkeName::Fqdn(text.to_ascii_lowercase())),
         _ => {
             let message = format!("`{}` cannot be `{text}`: this is not an identity", value.name);
-            let fix = "write an IP address, a host name, or \"user@host.example\"";
+            let fix = "write an IP address, a host name, \"user@host.example\", or a \
+                       distinguished name: \"O=Corp, CN=host\"";
             value.error(message, fix);
             None
         }
@@ -265,3 +270,5 @@ const LIFETIME_PACKETS_MIN: u64 = 10_000;
 const LIFETIME_PACKETS_MAX: u64 = 1 << 60;
 /// The longest host name of an identity.
 const NAME_BYTES_MAX: usize = 255;
+/// The longest distinguished name of an identity.
+const DN_BYTES_MAX: usize = 1024;

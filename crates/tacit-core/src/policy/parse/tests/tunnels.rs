@@ -35,6 +35,19 @@ fn a_peer_of_tunnels_has_defaults_and_the_words_of_strongswan() {
 }
 
 #[test]
+fn a_distinguished_name_is_an_identity_of_both_sides() {
+    let text = "version = 1\n[ike.b]\npeer = \"192.0.2.1\"\npsk-file = \"b.psk\"\nlocal-id = \
+                \"C=DE, O=Corp, CN=branch\"\nremote-id = \"commonName = gw\"\ninner = \
+                \"gateway\"\n";
+    let peer = sound(text).ikes.remove("b").unwrap();
+    assert_eq!(peer.local_id.to_string(), "C=DE, O=Corp, CN=branch");
+    assert_eq!(peer.remote_id.to_string(), "CN=gw");
+    let IkeName::DistinguishedName(name) = peer.local_id else { panic!() };
+    let kinds: Vec<_> = name.iter().map(|one| one.oid.as_str()).collect();
+    assert_eq!(kinds, ["2.5.4.6", "2.5.4.10", "2.5.4.3"]);
+}
+
+#[test]
 fn an_exception_before_a_tunnel_is_allowed() {
     let ikes: String = ["a", "b"]
         .map(|name| {
