@@ -51,7 +51,7 @@ pub struct DecidingRule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TunnelExplanation {
-    /// The address of the peer.
+    /// The address of the peer, or its name, which the agent resolves, with the port.
     pub peer: String,
     /// The addresses of runs inside the tunnel; empty: the peer assigns one.
     pub inner: Vec<String>,
@@ -78,7 +78,9 @@ impl TunnelExplanation {
                  none leaves in clear"
             }
         };
-        Self { peer: peer.address.to_string(), inner, without: without.to_owned() }
+        let by_name = || format!("{}:{}", peer.host, peer.port);
+        let address = peer.address().map_or_else(by_name, |address| address.to_string());
+        Self { peer: address, inner, without: without.to_owned() }
     }
 }
 

@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use super::diagnostic::SourcePosition;
 use super::map::distinguished::DnAttribute;
+use super::target::Target;
 
 /// One `[ike.NAME]`: a gateway or host with which tacit makes tunnels by IKEv2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IkePeer {
-    /// Its address and its UDP port.
-    pub address: SocketAddr,
+    /// Its address, or its name.
+    pub host: IkeHost,
+    /// Its UDP port.
+    pub port: u16,
     /// How both sides prove who they are.
     pub credentials: IkeCredentials,
     /// Who this side claims to be.
@@ -58,6 +61,24 @@ impl IkePeer {
     ];
     /// The default of `esp-proposals`, preferred first.
     pub const ESP_PROPOSALS_DEFAULT: [&str; 3] = ["aes256gcm16", "aes128gcm16", "chacha20poly1305"];
+
+    /// Returns its address and its port; `None` if the policy has its name.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self.host {
+            IkeHost::Address(address) => Some(SocketAddr::new(address, self.port)),
+            IkeHost::Name(_) => None,
+        }
+    }
+
+    /// Returns the name that the agent has to resolve, and the port.
+    #[must_use]
+    pub fn unresolved(&self) -> Option<Target> {
+        match &self.host {
+            IkeHost::Address(_) => None,
+            IkeHost::Name(host) => Some(Target::Name { host: host.clone(), port: self.port }),
+        }
+    }
 
     /// Returns the proposals for child SAs. With `pfs`, a proposal without a group is offered with
     /// each group of the proposals for the IKE SA.
@@ -102,6 +123,35 @@ pub(super) fn esp_offers(esp: &[EspSuite], ike: &[IkeSuite], pfs: bool) -> Vec<E
         }
     }
     offers
+}
+
+/// Where a peer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IkeHost {
+    /// Its IP address.
+    Address(IpAddr),
+    /// Its host name in lower case, which the agent resolves.
+    Name(String),
+}
+
+impl IkeHost {
+    /// Returns the default of `remote-id`.
+    #[must_use]
+    pub fn identity(&self) -> IkeName {
+        match self {
+            Self::Address(address) => IkeName::Address(*address),
+            Self::Name(name) => IkeName::Fqdn(name.clone()),
+        }
+    }
+}
+
+impl fmt::Display for IkeHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
 }
 
 /// How both sides of a tunnel prove who they are.

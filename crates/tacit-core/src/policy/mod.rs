@@ -56,7 +56,7 @@ pub use host_warnings::{
     ForeignMark, HostFacts, KNOWN_MARKS, KnownMark, SshSession, host_warnings,
 };
 pub use ike::{
-    EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeGroup, IkeName, IkePeer, IkeSuite,
+    EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeGroup, IkeHost, IkeName, IkePeer, IkeSuite,
     InnerAddressSource, KeyLifetime, Sha2, TunnelCipher,
 };
 pub use lookup::{Index, Lookup};

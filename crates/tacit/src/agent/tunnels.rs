@@ -13,6 +13,7 @@ use crate::ike::{IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, Tunnel
 use crate::ledger::on_own_thread;
 use crate::live::Credentials;
 use crate::log::Event;
+use crate::net::target::LiveTarget;
 use crate::packet::PacketStatistics;
 use crate::run::tunnels::OpenedTun;
 use crate::session::trace::{Trace, TraceSelection, Traces};
@@ -141,8 +142,13 @@ impl Agent {
     /// The installed policy with its keys.
     pub(super) fn ike_policy(&self) -> IkePolicy {
         let Credentials { identities, trusts, shared_keys, .. } = &self.credentials.loaded;
+        let policy = Arc::clone(&self.shared.live.load().policy);
+        let named = policy.ikes.iter().filter_map(|(ike, peer)| {
+            Some((ike.clone(), Arc::new(LiveTarget::new(&peer.unresolved()?))))
+        });
         IkePolicy {
-            policy: Arc::clone(&self.shared.live.load().policy),
+            targets: named.collect(),
+            policy,
             shared_keys: shared_keys.clone(),
             identities: identities.clone(),
             trusts: trusts.clone(),

@@ -101,7 +101,8 @@ pub(super) fn ike_config(
 /// peer cannot distinguish the tunnels of two `[ike.NAME]` with the same identities, and would drop
 /// that of the other one (RFC 7296 section 2.4).
 fn initial_contact(peers: &BTreeMap<String, IkePeer>, ike: &str, peer: &IkePeer) -> InitialContact {
-    let identities = |one: &IkePeer| (one.address, one.local_id.clone(), one.remote_id.clone());
+    let identities =
+        |one: &IkePeer| (one.host.clone(), one.port, one.local_id.clone(), one.remote_id.clone());
     let is_same =
         |(name, other): (&String, &IkePeer)| name != ike && identities(other) == identities(peer);
     if peers.iter().any(is_same) { InitialContact::Omit } else { InitialContact::Assert }

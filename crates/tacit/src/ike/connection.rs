@@ -2,7 +2,7 @@
 //! one peer. It also stores when the next attempt is due.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +11,7 @@ use tacit_ipsec::ike::{FailureSide, IkeConfig, IkeConnection, IkeFailure, IkePro
 use tacit_ipsec::{ChildSa, EspSpi};
 use tacit_tls::KeyLogLine;
 
+use super::address::{AddressChoice, AddressChooser};
 use super::config::data_lifetime;
 use super::key_table;
 use super::status::{ChildStatus, IkeState, IkeStatus};
@@ -20,6 +21,9 @@ use crate::packet::{PeerAddress, TunId};
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// The address of a peer whose name has none yet.
+const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// One run and one peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +66,7 @@ pub(super) struct PeerConnection {
     failure: Option<String>,
     failure_side: Option<FailureSide>,
     retry_at: Option<Instant>,
+    addresses: AddressChooser,
     /// The kinds of failures that were logged since it was last established.
     logged: BTreeSet<&'static str>,
 }
@@ -82,7 +87,8 @@ impl PeerConnection {
             pair,
             run_name,
             tun,
-            remote: peer.address,
+            remote: peer.address().unwrap_or(UNKNOWN),
+            addresses: AddressChooser::default(),
             peer,
             config,
             open: None,
@@ -116,6 +122,37 @@ impl PeerConnection {
     pub(super) fn begins_at(&self) -> Option<Instant> {
         let is_assigned = self.peer.inner == InnerAddressSource::Gateway;
         self.retry_at.filter(|_| is_assigned && self.open.is_none() && !self.is_closing)
+    }
+
+    /// Chooses the address of the next attempt among those that are known. Returns `false` if there
+    /// is none yet.
+    ///
+    /// # Errors
+    /// The name of the peer has no address.
+    pub(super) fn choose_address(
+        &mut self,
+        known: &[SocketAddr],
+        now: Instant,
+    ) -> Result<bool, IkeFailure> {
+        match self.addresses.choose(known, self.failures, now) {
+            AddressChoice::Use(address) => {
+                self.remote = address;
+                Ok(true)
+            }
+            AddressChoice::Later(at) => {
+                self.retry_at = Some(at);
+                Ok(false)
+            }
+            AddressChoice::Unresolved => Err(IkeFailure {
+                kind: "peer-not-resolved",
+                side: FailureSide::Host,
+                message: format!(
+                    "the name {} of the peer has no address: check the name in the policy and the \
+                     resolvers of this host",
+                    self.peer.host
+                ),
+            }),
+        }
     }
 
     pub(super) fn begin(&mut self, connection: IkeConnection) {

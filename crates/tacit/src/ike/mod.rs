@@ -16,6 +16,7 @@
 //!
 //! Limits: [`RUNS_MAX`] runs, `INPUTS_MAX` waiting inputs.
 
+mod address;
 mod certificates;
 mod config;
 mod connection;
@@ -32,7 +33,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tacit_core::policy::{IkeCredentials, Policy};
+use tacit_core::policy::{IkeCredentials, IkePeer, Policy};
 use tacit_ipsec::SecretBytes;
 use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets};
 use tacit_sys::tun::Tun;
@@ -41,6 +42,7 @@ use tacit_tls::credentials::{LoadedIdentity, LoadedTrust};
 use tokio::sync::mpsc;
 
 use crate::log::Log;
+use crate::net::target::LiveTarget;
 use crate::packet::{PacketEvent, PacketStatistics, PacketWorker, UdpUnderlay};
 
 pub use status::{ChildStatus, IkeState, IkeStatus};
@@ -69,6 +71,8 @@ pub struct IkeDriver {
 pub struct IkePolicy {
     /// The policy.
     pub policy: Arc<Policy>,
+    /// The peers that have a name, which the control thread resolves.
+    pub targets: BTreeMap<String, Arc<LiveTarget>>,
     /// The keys that both sides know, by the name of the peer.
     pub shared_keys: BTreeMap<String, SecretBytes>,
     /// The identities, by name.
@@ -78,6 +82,13 @@ pub struct IkePolicy {
 }
 
 impl IkePolicy {
+    /// The addresses of a peer that are known now, in the order in which they are tried.
+    fn addresses(&self, ike: &str) -> Vec<SocketAddr> {
+        let fixed = self.policy.ikes.get(ike).and_then(IkePeer::address);
+        let resolved = self.targets.get(ike).map(|target| target.known_addresses());
+        fixed.map_or_else(|| resolved.unwrap_or_default(), |address| vec![address])
+    }
+
     /// Whether authentication with a peer uses the same keys and certificates as in another policy.
     fn has_same_keys(&self, other: &Self, ike: &str) -> bool {
         let Some(peer) = self.policy.ikes.get(ike) else { return false };
@@ -276,4 +287,35 @@ fn underlay() -> io::Result<UdpUnderlay> {
         }
     }
     Err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_addresses_of_a_name_are_those_of_the_resolver() {
+        let peer = |name: &str, host: &str| {
+            format!(
+                "[ike.{name}]\npeer = \"{host}\"\npsk-file = \"psk\"\nlocal-id = \
+                 \"c.example\"\ninner = \"gateway\"\nport = 500\n"
+            )
+        };
+        let text = format!("version = 1\n{}{}", peer("a", "localhost"), peer("b", "192.0.2.1"));
+        let policy = tacit_core::policy::parse(&text).policy.unwrap();
+        let target = Arc::new(LiveTarget::new(&policy.ikes["a"].unresolved().unwrap()));
+        let policy = IkePolicy {
+            targets: BTreeMap::from([("a".to_owned(), Arc::clone(&target))]),
+            policy: Arc::new(policy),
+            shared_keys: BTreeMap::new(),
+            identities: BTreeMap::new(),
+            trusts: BTreeMap::new(),
+        };
+        assert_eq!(policy.addresses("b"), ["192.0.2.1:500".parse().unwrap()]);
+        assert_eq!(policy.addresses("c"), []);
+        target.addresses().await;
+        let known = policy.addresses("a");
+        assert!(!known.is_empty());
+        assert!(known.iter().all(|one| one.ip().is_loopback() && one.port() == 500), "{known:?}");
+    }
 }

@@ -281,6 +281,11 @@ impl IkeThread {
         if !one.may_begin(now) {
             return;
         }
+        match one.choose_address(&self.policy.addresses(&pair.ike), now) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(failure) => return self.fail(at, &failure),
+        }
         let path = IkePath { local: local(&self.context.locals, one.remote), remote: one.remote };
         let config = Arc::clone(&one.config);
         one.begin(IkeConnection::initiate(config, path, Box::new(KernelRandom), now));
@@ -445,7 +450,9 @@ impl IkeThread {
         let is_peer = |ike: &&str| {
             let peer = self.policy.policy.ikes.get(*ike);
             peer.is_some_and(|peer| {
-                peer.address.ip() == from.ip() && peer.inner != InnerAddressSource::Gateway
+                let is_its = |address: &SocketAddr| address.ip() == from.ip();
+                peer.inner != InnerAddressSource::Gateway
+                    && self.policy.addresses(ike).iter().any(is_its)
             })
         };
         let mut found = self.runs.iter().filter_map(|(id, run)| {
@@ -584,17 +591,21 @@ impl IkeThread {
                 }
             }
             IkeEvent::ExchangeFailed(failure) => self.report_failure(at, &failure),
-            IkeEvent::Failed(failure) => {
-                if one.note_failed(&failure, now) {
-                    reports::failed_first(&self.context.log, one, &failure);
-                }
-                reports::failed(&self.context.log, one, &failure);
-            }
+            IkeEvent::Failed(failure) => self.fail(at, &failure),
             IkeEvent::Closed => {
                 reports::closed(&self.context.log, one);
                 one.note_ended(now);
             }
         }
+    }
+
+    /// An attempt or a connection has failed.
+    fn fail(&mut self, at: usize, failure: &IkeFailure) {
+        let one = &mut self.connections[at];
+        if one.note_failed(failure, Instant::now()) {
+            reports::failed_first(&self.context.log, one, failure);
+        }
+        reports::failed(&self.context.log, one, failure);
     }
 
     fn report_failure(&mut self, at: usize, failure: &IkeFailure) {

@@ -127,6 +127,16 @@ impl LiveTarget {
         }
     }
 
+    /// The addresses that are known now; empty before a name has its first answer.
+    #[must_use]
+    pub fn known_addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Address(Address::Inet(address)) => vec![*address],
+            Self::Address(_) => Vec::new(),
+            Self::Name { addresses, .. } => addresses.borrow().clone(),
+        }
+    }
+
     /// The addresses to try, in order; waits for the first answer.
     pub async fn addresses(&self) -> Vec<Address> {
         match self {

@@ -258,7 +258,8 @@ mod tests {
     fn a_name_has_literal_values_and_is_shown_as_it_is_read() {
         let text = "C=DE, O=Corp\\, Ltd, organizationalUnitName=*, 1.2.3=a\\\\b";
         let name = parse_name(text).unwrap();
-        let values: Vec<_> = name.iter().map(|one| (one.oid.as_str(), one.value.as_str())).collect();
+        let values: Vec<_> =
+            name.iter().map(|one| (one.oid.as_str(), one.value.as_str())).collect();
         let wanted =
             [("2.5.4.6", "DE"), ("2.5.4.10", "Corp, Ltd"), ("2.5.4.11", "*"), ("1.2.3", "a\\b")];
         assert_eq!(values, wanted);

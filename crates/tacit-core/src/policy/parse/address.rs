@@ -72,7 +72,7 @@ pub(super) fn server_name(value: &TomlValue<'_>) -> Option<String> {
 
 /// Returns a valid host name in lower case, without a final dot (RFC 1123; underscores are
 /// allowed).
-fn host(text: &str) -> Option<String> {
+pub(super) fn host(text: &str) -> Option<String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     let good_label = |label: &str| {
         (1..=63).contains(&label.len())

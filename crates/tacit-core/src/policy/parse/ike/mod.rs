@@ -1,17 +1,18 @@
 //! Parses `[ike.NAME]`: a peer of IPsec tunnels.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
+use super::address;
 use super::map::report_dn;
 use super::names::{Names, tables};
 use super::value;
 use super::words::Scope;
 use crate::message_id::MessageId;
 use crate::policy::ike::{
-    EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeName, IkePeer, IkeSuite, InnerAddressSource,
-    KeyLifetime, esp_offers,
+    EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeHost, IkeName, IkePeer, IkeSuite,
+    InnerAddressSource, KeyLifetime, esp_offers,
 };
 use crate::policy::map::distinguished::parse_name;
 use crate::policy::text::{TomlTable, TomlValue};
@@ -31,7 +32,7 @@ fn read(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<IkePeer>
     let table = value.table(Scope::Ike, format!("[ike.{name}]"))?;
     let is_ikev2 = check_version(&table);
     let fix = "set the address of the gateway: peer = \"192.0.2.1\"";
-    let address = table.required("peer", fix).and_then(|value| peer(&value));
+    let host = table.required("peer", fix).and_then(|value| peer(&value));
     let port = match table.value("port") {
         Some(value) => {
             let number = value.integer(1, u64::from(u16::MAX));
@@ -44,7 +45,7 @@ fn read(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<IkePeer>
     let local_id = table.required("local-id", fix).and_then(|value| ike_name(&value));
     let remote_id = match table.value("remote-id") {
         Some(value) => ike_name(&value),
-        None => address.map(IkeName::Address),
+        None => host.as_ref().map(IkeHost::identity),
     };
     let pfs = table.boolean("pfs", true);
     let proposals = proposals(&table);
@@ -63,7 +64,8 @@ fn read(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<IkePeer>
     check_offers(&table, &proposals, &esp_proposals, pfs)?;
     is_ikev2?;
     Some(IkePeer {
-        address: SocketAddr::new(address?, port?),
+        host: host?,
+        port: port?,
         credentials: credentials?,
         local_id: local_id?,
         remote_id: remote_id?,
@@ -90,12 +92,17 @@ fn check_version(table: &TomlTable<'_>) -> Option<()> {
     Some(())
 }
 
-fn peer(value: &TomlValue<'_>) -> Option<IpAddr> {
+fn peer(value: &TomlValue<'_>) -> Option<IkeHost> {
     let text = value.string()?;
     let address = text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
     let Some(address) = address else {
-        let message = format!("`peer` cannot be `{text}`: this is not an IP address");
-        value.error(message, "write the IP address of the gateway, without a port");
+        if let Some(name) = address::host(text) {
+            return Some(IkeHost::Name(name));
+        }
+        let message =
+            format!("`peer` cannot be `{text}`: this is neither an IP address nor a host name");
+        let fix = "write the IP address or the name of the gateway; the port belongs to `port`";
+        value.error(message, fix);
         return None;
     };
     if address.is_unspecified() || address.is_multicast() {
@@ -103,7 +110,7 @@ fn peer(value: &TomlValue<'_>) -> Option<IpAddr> {
         value.error(message, "write the IP address of the gateway");
         return None;
     }
-    Some(address)
+    Some(IkeHost::Address(address))
 }
 
 fn credentials(table: &TomlTable<'_>, names: &Names<'_>) -> Option<IkeCredentials> {

@@ -2,14 +2,15 @@
 
 use super::{errors, sound};
 use crate::flow::{Address, Direction, Flow, Protocol};
-use crate::policy::{IkeName, IkePeer, IkeSuite, InnerAddressSource, explain};
+use crate::policy::{IkeHost, IkeName, IkePeer, IkeSuite, InnerAddressSource, Target, explain};
 
 #[test]
 fn a_peer_of_tunnels_has_defaults_and_the_words_of_strongswan() {
     let text = "version = 1\n[ike.b]\npeer = \"192.0.2.1\"\npsk-file = \"b.psk\"\nlocal-id = \
                 \"C.example\"\ninner = \"gateway\"\n";
     let peer = sound(text).ikes.remove("b").unwrap();
-    assert_eq!(peer.address, "192.0.2.1:4500".parse().unwrap());
+    assert_eq!(peer.address(), Some("192.0.2.1:4500".parse().unwrap()));
+    assert_eq!(peer.unresolved(), None);
     assert_eq!(peer.remote_id, IkeName::Address([192, 0, 2, 1].into()));
     assert_eq!(peer.local_id, IkeName::Fqdn("c.example".to_owned()));
     assert_eq!(peer.inner, InnerAddressSource::Gateway);
@@ -45,6 +46,16 @@ fn a_distinguished_name_is_an_identity_of_both_sides() {
     let IkeName::DistinguishedName(name) = peer.local_id else { panic!() };
     let kinds: Vec<_> = name.iter().map(|one| one.oid.as_str()).collect();
     assert_eq!(kinds, ["2.5.4.6", "2.5.4.10", "2.5.4.3"]);
+}
+
+#[test]
+fn a_peer_can_have_a_name_which_is_then_its_identity() {
+    let text = "version = 1\n[ike.b]\npeer = \"GW.example.\"\nport = 500\npsk-file = \
+                \"b.psk\"\nlocal-id = \"c.example\"\ninner = \"gateway\"\n";
+    let peer = sound(text).ikes.remove("b").unwrap();
+    assert_eq!(peer.remote_id, IkeName::Fqdn("gw.example".to_owned()));
+    assert_eq!(peer.address(), None);
+    assert_eq!(peer.unresolved(), Some(Target::Name { host: "gw.example".to_owned(), port: 500 }));
 }
 
 #[test]
@@ -97,5 +108,9 @@ fn an_explanation_names_the_peer_of_the_tunnel() {
                 192.0.2.1:4500, address of the run inside that the peer assigns\n    without the \
                 tunnel: connecting fails with EHOSTUNREACH until the peer has assigned an \
                 address; then packets wait up to 10 s and are dropped; none leaves in clear";
+    assert_eq!(explain(&policy, &flow).to_string(), text);
+    let mut policy = policy;
+    policy.ikes.get_mut("b").unwrap().host = IkeHost::Name("gw.example".to_owned());
+    let text = text.replace("192.0.2.1:4500", "gw.example:4500");
     assert_eq!(explain(&policy, &flow).to_string(), text);
 }

@@ -1,15 +1,14 @@
 //! Shows `[ike.NAME]` in `tacit show policy`, without the shared key.
 
-use tacit_core::policy::{
-    IkeCredentials, IkeName, IkePeer, InnerAddressSource, KeyLifetime, Policy,
-};
+use tacit_core::policy::{IkeCredentials, IkePeer, InnerAddressSource, KeyLifetime, Policy};
 
 use super::{PolicyTable, Settings, duration, texts};
 
 /// The table of a peer.
 pub(super) fn table(policy: &Policy, name: &str, peer: &IkePeer) -> PolicyTable {
     let IkePeer {
-        address,
+        host,
+        port,
         credentials,
         local_id,
         remote_id,
@@ -23,9 +22,8 @@ pub(super) fn table(policy: &Policy, name: &str, peer: &IkePeer) -> PolicyTable 
         position,
     } = peer;
     let mut settings = Settings::default();
-    settings.add("peer", address.ip().to_string(), false);
-    let port = address.port();
-    settings.add("port", i64::from(port), port == IkePeer::PORT_DEFAULT);
+    settings.add("peer", host.to_string(), false);
+    settings.add("port", i64::from(*port), *port == IkePeer::PORT_DEFAULT);
     match credentials {
         IkeCredentials::SharedKey { file, position: _ } => {
             settings.add("psk-file", file.display().to_string(), false);
@@ -36,7 +34,7 @@ pub(super) fn table(policy: &Policy, name: &str, peer: &IkePeer) -> PolicyTable 
         }
     }
     settings.add("local-id", local_id.to_string(), false);
-    let is_default = *remote_id == IkeName::Address(address.ip());
+    let is_default = *remote_id == host.identity();
     settings.add("remote-id", remote_id.to_string(), is_default);
     let suites = texts(proposals);
     let is_default = suites == IkePeer::PROPOSALS_DEFAULT;
