@@ -1,9 +1,9 @@
 //! Reads, writes and compares distinguished names: the identities `ID_DER_ASN1_DN`.
 //!
 //! Two names are equal if they have the same attributes in the same order. The encoding of a text
-//! does not matter, because a peer may write another one than the CA; nor do upper and lower case
-//! of ASCII (RFC 5280 section 7.1). Names with a structure that this module does not read are equal
-//! only if all bytes are.
+//! is ignored, because a peer may encode it differently than the CA. The case of ASCII letters is
+//! ignored too (RFC 5280 section 7.1). If this module cannot parse the structure of a name, all
+//! bytes must be equal.
 //!
 //! Limits: [`NAME_BYTES_MAX`] bytes, [`ATTRIBUTES_MAX`] attributes.
 

@@ -1,7 +1,8 @@
-//! Chooses the address for an attempt to connect to a peer, which may have a name.
+//! Chooses the address for the next attempt to connect to an IKE peer. The policy gives the peer as
+//! an address or as a name.
 //!
-//! The control thread resolves names. The first attempt waits a limited time for the first answer;
-//! after each failure, the next address of the name is used.
+//! The control thread resolves the name. The first attempt waits a limited time for the result.
+//! After each failed attempt, the next address of the name is used.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
