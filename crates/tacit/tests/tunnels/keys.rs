@@ -54,13 +54,13 @@ fn tshark_decrypts_tunnels_with_the_keys_of_a_trace() {
         [ "$(stat -c %a scratch/keys)" = 600 ] || fail mode
         all=$(decrypted keys esp)
         good=$(decrypted keys 'esp.icv_good == 1 and not _ws.malformed')
-        [ "$all" -gt 20 ] && [ "$good" = "$all" ] || fail "decrypted $good of $all"
+        [ "$all" -ge 12 ] && [ "$good" = "$all" ] || fail "decrypted $good of $all"
         [ "$(decrypted keys 'esp.icv_good == 1 and http')" -ge 4 ] || fail http
         spis=$(grep -c esp_sa keys); [ "$spis" = 4 ] || fail "$spis rows of two tunnels"
         messages=$(decrypted keys 'isakmp.exchangetype != 34')
         opened=$(decrypted keys 'isakmp.exchangetype != 34 and isakmp.enc.decrypted and
             not _ws.malformed')
-        [ "$messages" -ge 8 ] && [ "$opened" = "$messages" ] || fail "$opened of $messages"
+        [ "$messages" -ge 6 ] && [ "$opened" = "$messages" ] || fail "$opened of $messages"
         # One nibble of each key is another one.
         python3 -c '
 import re, sys
