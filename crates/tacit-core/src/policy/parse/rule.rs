@@ -329,7 +329,7 @@ fn allowed_names(
         let message = "`names` needs addresses in `remote`, and `remote` of this rule is a name";
         return refuse(
             message,
-            "remove the key; programs can always resolve the names in `remote`",
+            "remove the key; programs can resolve the names in `remote` without this key",
         );
     }
     value.each(address::name_pattern)

@@ -324,8 +324,8 @@ impl<'r> Reader<'r> {
         if !ports.iter().any(|ports| ports.contains(&DNS)) {
             return;
         }
-        let message = "rules do not apply to DNS: tacit forwards all queries to port 53 to the \
-                       resolvers of the host";
+        let message = "rules do not apply to DNS: tacit receives the queries to port 53, and uses \
+                       the resolvers of the host";
         match action {
             Action::Permit => self.findings.info(&service.at, message),
             Action::Deny => {
