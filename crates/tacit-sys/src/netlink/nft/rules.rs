@@ -2,9 +2,10 @@
 //! evaluates them.
 //!
 //! ```text
-//! the agent's own packets, and TCP after its SYN           accept
+//! the agent's own packets                                  accept
 //! from a TUN device            to a port of the agent      dropped
 //!                              other                       accept: it is for the program
+//! TCP after its SYN                                        accept
 //! a SYN that the agent releases                            to the agent, or refused
 //! port 53 on loopback          a program listens there     accept
 //!                              other                       UDP to the agent, SYN held
@@ -73,11 +74,12 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     };
     let mut rules = Rules { copies, list: Vec::new() };
     rules.push("adding the rule that accepts the agent's own packets", &[Mark(AGENT_MARK), Accept]);
+    // No packet of a tunnel may reach the agent's ports, also no TCP packet without SYN.
+    rules.push_tunnels();
     rules.push(
         "adding the rule that accepts packets of established TCP connections",
         &[Transport(TCP), PastSyn, Accept],
     );
-    rules.push_tunnels();
     let released = [Mark(RELEASE_MARK), Transport(TCP)];
     let step = "adding the rule that sends a SYN to the agent after its release";
     rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
@@ -270,6 +272,22 @@ mod tests {
             "2c00 0180 0800 0100 636d7000 2000 0280 0800 0100 00000001 0800 0200 00000000 \
              0c00 0380 0500 0100 {value} 000000"
         )
+    }
+
+    #[test]
+    fn packets_of_tunnels_are_decided_about_before_any_rule_for_tcp() {
+        let rules = all(IpSupport::V4AndV6, Copies::OfRule);
+        let written: Vec<Vec<u8>> = rules.iter().map(sealed).collect();
+        let place = |expressions: &[Expression]| {
+            let wanted = sealed(&rule("", expressions));
+            written.iter().position(|one| *one == wanted).unwrap()
+        };
+        let past_syn = place(&[Transport(TCP), PastSyn, Accept]);
+        let from_tunnels = place(&[FromTun, Accept]);
+        assert!(from_tunnels < past_syn);
+        for (protocol, port) in AGENT_PORTS {
+            assert!(place(&[FromTun, Transport(protocol), ToPort(port), Drop]) < from_tunnels);
+        }
     }
 
     #[test]

@@ -36,6 +36,7 @@ use super::error::Error;
 use super::message::NetlinkRequest;
 use super::socket::Netlink;
 use crate::ip_version::IpVersion;
+use rule::Present;
 
 /// The largest number of groups of one IP version: the kernel compares each packet with one rule
 /// after the other.
@@ -43,6 +44,9 @@ pub const GROUPS_MAX: usize = 64;
 
 /// The largest number of routes of all groups.
 pub const ROUTES_MAX: usize = 16_384;
+
+/// How often the kernel is asked for a list that changes meanwhile.
+const LISTS_MAX: u32 = 8;
 
 /// The messages that are sent at once, so that their answers fit into the receive buffer.
 const MESSAGES_AT_ONCE: usize = 256;
@@ -107,8 +111,11 @@ pub fn replace(
         if groups.len() > GROUPS_MAX {
             return Err(Error::Invalid("the tunnels of a run need too many routing rules"));
         }
-        // A run without tunnels has no rules for them, and the kernel may lack IPv6.
-        let present = rule::of_groups(route, version).unwrap_or_default();
+        let present = match rule::of_groups(route, version) {
+            // The kernel has no routing rules of IPv6, so the run has none.
+            Err(error) if groups.is_empty() && rule::lacks_version(&error) => Present::default(),
+            present => present?,
+        };
         if groups.is_empty() && present.is_empty() {
             continue;
         }
@@ -155,6 +162,17 @@ pub fn replace(
 fn send(route: &mut Netlink, messages: impl Iterator<Item = NetlinkRequest>) -> Result<(), Error> {
     let all: Vec<_> = messages.collect();
     all.chunks(MESSAGES_AT_ONCE).try_for_each(|some| route.run(some.to_vec()))
+}
+
+/// Lists again if the kernel has changed meanwhile what it lists: such a list may lack entries.
+fn unbroken<T>(mut list: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 1..LISTS_MAX {
+        match list() {
+            Err(error) if error.errno() == Some(libc::EINTR) => {}
+            result => return result,
+        }
+    }
+    list()
 }
 
 /// The two places for the rules and tables of all groups, one of which is in use.
@@ -210,5 +228,35 @@ fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_list_that_changed_meanwhile_is_read_again_and_an_error_is_no_empty_list() {
+        let failed = |errno| {
+            let error = io::Error::from_raw_os_error(errno);
+            Err::<(), _>(Error::Socket { call: "recv", error })
+        };
+        let mut tries = 0;
+        let mut list = |succeeds_at: u32, errno| {
+            tries = 0;
+            let result = unbroken(|| {
+                tries += 1;
+                if tries == succeeds_at { Ok(()) } else { failed(errno) }
+            });
+            (result.err().and_then(|error| error.errno()), tries)
+        };
+        assert_eq!(list(3, libc::EINTR), (None, 3));
+        assert_eq!(list(u32::MAX, libc::EINTR), (Some(libc::EINTR), LISTS_MAX));
+        assert_eq!(list(2, libc::ENOBUFS), (Some(libc::ENOBUFS), 1));
+        let refusal = |errno| failed(errno).unwrap_err();
+        assert!(rule::lacks_version(&refusal(libc::EAFNOSUPPORT)));
+        assert!(!rule::lacks_version(&refusal(libc::ENOBUFS)));
     }
 }

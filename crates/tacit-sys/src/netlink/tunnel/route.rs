@@ -1,7 +1,7 @@
 //! Adds and removes routes in the routing tables for the IPsec tunnels of a run (a program under
 //! `tacit run`).
 
-use super::{FlowGroup, FlowRoute, Place, family, octets, send};
+use super::{FlowGroup, FlowRoute, Place, family, octets, send, unbroken};
 use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
@@ -36,15 +36,24 @@ pub(super) fn into_device(
 
 /// Removes all routes from the tables of a place.
 pub(super) fn remove(route: &mut Netlink, version: IpVersion, place: Place) -> Result<(), Error> {
+    let found = unbroken(|| removals(route, version, place))?;
+    send(route, found.into_iter())
+}
+
+fn removals(
+    route: &mut Netlink,
+    version: IpVersion,
+    place: Place,
+) -> Result<Vec<NetlinkRequest>, Error> {
     let mut found = Vec::new();
     let mut header = [0; HEADER_BYTES];
     header[0] = family(version);
     let question = NetlinkRequest::new("listing the routes", RTM_GETROUTE, NLM_F_DUMP);
-    route.ask(question.fixed(&header), ReplyCount::Many, |answer| {
+    route.ask(question.fixed(&header), ReplyCount::ManyUnbroken, |answer| {
         found.extend(removal(answer, place));
         Ok(())
     })?;
-    send(route, found.into_iter())
+    Ok(found)
 }
 
 /// The message that removes a route which the kernel has listed; `None`: it is in another table.

@@ -1,7 +1,7 @@
 //! Adds, finds and removes the routing rules for the IPsec tunnels of a run (a program under `tacit
 //! run`).
 
-use super::{FlowGroup, GROUPS_MAX, Place, family};
+use super::{FlowGroup, GROUPS_MAX, Place, family, unbroken};
 use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
@@ -30,10 +30,14 @@ impl Present {
 
 /// Finds the rules of groups.
 pub(super) fn of_groups(route: &mut Netlink, version: IpVersion) -> Result<Present, Error> {
+    unbroken(|| list_groups(route, version))
+}
+
+fn list_groups(route: &mut Netlink, version: IpVersion) -> Result<Present, Error> {
     let mut present = Present::default();
     let groups = Place::First.priority(0)..=Place::Second.priority(GROUPS_MAX - 1);
     let question = NetlinkRequest::new("listing the routing rules", GETRULE, NLM_F_DUMP);
-    route.ask(question.fixed(&header(version, 0)), ReplyCount::Many, |answer| {
+    route.ask(question.fixed(&header(version, 0)), ReplyCount::ManyUnbroken, |answer| {
         let all = answer.get(HEADER_BYTES..).unwrap_or_default();
         let priority = attributes(all).find(|(kind, _)| *kind == FRA_PRIORITY);
         let priority = priority.and_then(|(_, value)| read_u32(value, 0)).unwrap_or(0);
@@ -43,6 +47,11 @@ pub(super) fn of_groups(route: &mut Netlink, version: IpVersion) -> Result<Prese
         Ok(())
     })?;
     Ok(present)
+}
+
+/// Whether the kernel refused to list rules because it lacks the IP version.
+pub(super) fn lacks_version(error: &Error) -> bool {
+    matches!(error.errno(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
 }
 
 /// Gives the table `local` a place behind the rules of groups, except for own addresses and the
