@@ -4,6 +4,7 @@
 //! detects changes, including a symbolic link that points to another file. Container platforms use
 //! such links for secrets.
 
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
+use tacit_sys::process;
 
 /// The largest size of a certificate, key or trust file.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -76,8 +78,73 @@ impl FileState {
 pub(super) struct FileContent {
     pub(super) bytes: Vec<u8>,
     pub(super) mode: u32,
+    /// The user number of the owner.
+    owner: u32,
     pub(super) stamp: FileStamp,
 }
+
+/// Why a file with a secret is not used.
+#[derive(Debug)]
+pub enum SecretFileFault {
+    /// It could not be opened or read.
+    Io(io::Error),
+    /// It is a directory, a pipe or a device.
+    NotRegular,
+    /// It is larger than [`FILE_BYTES_MAX`].
+    TooLarge,
+    /// Its owner, who can read and replace it, is neither the user of this process nor root.
+    Owner {
+        /// The user number of the owner.
+        uid: u32,
+    },
+    /// Group or others can access it.
+    Exposed {
+        /// The mode of the file.
+        mode: u32,
+    },
+}
+
+impl fmt::Display for SecretFileFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::NotRegular => f.write_str("it is not a regular file"),
+            Self::TooLarge => write!(f, "it is larger than {FILE_BYTES_MAX} bytes"),
+            Self::Owner { uid } => {
+                write!(f, "it belongs to user {uid}, who is neither the agent's user nor root")
+            }
+            Self::Exposed { mode } => {
+                write!(f, "group or others can access the file (mode {mode:04o})")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SecretFileFault {}
+
+/// Reads a file with a secret that no other user may know or replace: a regular file of the user of
+/// this process or of root, which group and others cannot access.
+///
+/// # Errors
+/// The file is another one, or cannot be read.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretFileFault> {
+    let FileContent { bytes, mode, owner, .. } = read(path).map_err(|error| match error {
+        ReadError::Io(error) => SecretFileFault::Io(error),
+        ReadError::NotRegular => SecretFileFault::NotRegular,
+        ReadError::TooLarge => SecretFileFault::TooLarge,
+    })?;
+    if ![ROOT, process::effective_user()].contains(&owner) {
+        return Err(SecretFileFault::Owner { uid: owner });
+    }
+    if is_exposed(mode) { Err(SecretFileFault::Exposed { mode }) } else { Ok(bytes) }
+}
+
+/// Whether group or others can access a file with this mode.
+pub(super) fn is_exposed(mode: u32) -> bool {
+    mode & 0o077 != 0
+}
+
+const ROOT: u32 = 0;
 
 /// The reason why a file could not be read.
 #[derive(Debug)]
@@ -106,7 +173,7 @@ pub(super) fn read(path: &Path) -> Result<FileContent, ReadError> {
         return Err(ReadError::TooLarge);
     }
     let stamp = FileStamp { path: path.to_owned(), state: Some(FileState::of(&metadata)) };
-    Ok(FileContent { bytes, mode: metadata.mode() & 0o7777, stamp })
+    Ok(FileContent { bytes, mode: metadata.mode() & 0o7777, owner: metadata.uid(), stamp })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::error::CredentialFault;
 use super::expiry::now_seconds;
 use super::pem::{certificates, facts_of, is_der, is_pkcs12, read};
 use crate::facts::CertificateFacts;
-use crate::files::FileStamp;
+use crate::files::{FileStamp, is_exposed};
 use crate::signer::{KeyProvider, PairFile, RemoteKey, signing_key};
 
 /// A certificate chain, and its key for signatures.
@@ -99,7 +99,7 @@ fn private_keys(
 }
 
 fn refuse_exposed(mode: u32) -> Result<(), CredentialFault> {
-    if mode & 0o077 == 0 { Ok(()) } else { Err(CredentialFault::KeyExposed { mode }) }
+    if is_exposed(mode) { Err(CredentialFault::KeyExposed { mode }) } else { Ok(()) }
 }
 
 fn check_leaf(facts: &CertificateFacts, now: i64) -> Result<(), CredentialFault> {

@@ -1,17 +1,15 @@
 //! Reads the keys that tacit shares with peers of IPsec tunnels: the files in `psk-file`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, IkeCredentials, Policy, SourcePosition};
 use tacit_ipsec::SecretBytes;
+use tacit_tls::files::{SecretFileFault, read_secret};
 
 /// The longest key.
-const KEY_BYTES_MAX: u64 = 4096;
+const KEY_BYTES_MAX: usize = 4096;
 /// The shortest key that is not warned about: 16 random bytes (RFC 7296 section 2.15).
 const KEY_BYTES_ADVISED: usize = 16;
 
@@ -42,23 +40,24 @@ fn read(path: &Path, position: SourcePosition) -> Result<SecretBytes, Diagnostic
         let message = format!("cannot use the key in {shown}: {what}");
         Diagnostic::error(MessageId("unusable-file"), position, message).with_fix(fix)
     };
-    let unreadable = |error: io::Error| {
-        refused(error.to_string(), "write the key to the file, or correct `psk-file`".to_owned())
-    };
-    let file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        let what = format!("group or others can access the file (mode {mode:04o})");
-        return Err(refused(what, format!("run: chmod 600 {shown}")));
-    }
-    let mut bytes = Vec::new();
-    file.take(KEY_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let mut bytes = read_secret(path).map_err(|fault| {
+        let fix = match fault {
+            SecretFileFault::Exposed { .. } => format!("run: chmod 600 {shown}"),
+            SecretFileFault::Owner { .. } => {
+                format!("make the user of the agent the owner: chown USER {shown}")
+            }
+            SecretFileFault::Io(_) | SecretFileFault::NotRegular | SecretFileFault::TooLarge => {
+                "write the key to the file, or correct `psk-file`".to_owned()
+            }
+        };
+        refused(fault.to_string(), fix)
+    })?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
     }
-    match u64::try_from(bytes.len()) {
-        Ok(0) => Err(refused("the file is empty".to_owned(), "write the key to it".to_owned())),
-        Ok(1..=KEY_BYTES_MAX) => Ok(SecretBytes::new(bytes)),
+    match bytes.len() {
+        0 => Err(refused("the file is empty".to_owned(), "write the key to it".to_owned())),
+        1..=KEY_BYTES_MAX => Ok(SecretBytes::new(bytes)),
         _ => Err(refused(
             format!("the key is longer than {KEY_BYTES_MAX} bytes"),
             "write only the key to the file".to_owned(),
@@ -83,6 +82,10 @@ fn doubt(key: &SecretBytes, file: &Path, position: SourcePosition) -> Option<Dia
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    use tacit_sys::process;
 
     use super::*;
 
@@ -108,6 +111,17 @@ mod tests {
             let message = read_with(content, mode).unwrap_err();
             assert!(message.contains(why) && !message.contains("kk"), "{message}");
         }
+        let refusal = |path: &Path| read(path, start).unwrap_err().message;
+        fs::write(&path, "a shared key").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        if process::effective_user() == 0 {
+            std::os::unix::fs::chown(&path, Some(54321), None).unwrap();
+            assert!(refusal(&path).contains("belongs to user 54321"), "{}", refusal(&path));
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(refusal(Path::new("/dev/null")).contains("not a regular file"));
+        let _listener = UnixListener::bind(&path).unwrap();
+        assert!(read(&path, start).is_err());
         fs::remove_file(&path).unwrap();
         assert!(read(&path, start).unwrap_err().message.contains("No such file"));
     }
