@@ -5,17 +5,19 @@
 //! has an extended key usage, it must include serverAuth.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tacit_core::policy::Verify;
 use webpki::EndEntityCert;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
+use crate::check::PeerChain;
 use crate::credentials::{LoadedIdentity, LoadedTrust, error_of};
 use crate::dry_run;
 use crate::signer::Scheme;
-use crate::verify::algorithms;
+use crate::verify::{ServerCheck, algorithms};
 
 /// What a peer has sent to prove who it is.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +47,43 @@ pub enum TunnelPeerName<'a> {
     Subject(&'a [u8]),
 }
 
-/// Checks the chain, the name and the signature of a peer.
+/// The certificates of a peer that was trusted, to check them again.
+#[derive(Clone, Debug)]
+pub struct TunnelPeerChain {
+    chain: Arc<PeerChain>,
+    /// The name that the certificate must have; `None`: another kind of name, which does not change
+    /// with the time.
+    name: Option<ServerName<'static>>,
+}
+
+impl TunnelPeerChain {
+    /// Checks the chain and the name again: certificates expire, and CRLs change. A CRL that is out
+    /// of date since does not matter.
+    ///
+    /// # Errors
+    /// Why the peer is not trusted any more, in one line.
+    pub fn check_again(&self, trust: &LoadedTrust, now: UnixTime) -> Result<(), String> {
+        let check = match self.name {
+            Some(_) => ServerCheck::full(trust),
+            None => ServerCheck::chain(trust),
+        };
+        let check = check.map_err(|error| error.to_string())?;
+        let result = check.check_open(&self.chain, self.name.as_slice(), now);
+        match result.is_trusted() {
+            true => Ok(()),
+            false => Err(result.reason().unwrap_or("the peer has no certificate").to_owned()),
+        }
+    }
+
+    /// Returns when the next certificate of the chain expires after `now`, both in unix seconds.
+    #[must_use]
+    pub fn next_end(&self, now: i64) -> Option<i64> {
+        self.chain.next_end(now)
+    }
+}
+
+/// Checks the chain, the name and the signature of a peer. Returns what is needed to check the
+/// chain again.
 ///
 /// # Errors
 /// What is wrong, in one line.
@@ -53,7 +91,7 @@ pub fn verify_tunnel_peer(
     trust: &LoadedTrust,
     proof: &TunnelProof<'_>,
     now: UnixTime,
-) -> Result<(), String> {
+) -> Result<TunnelPeerChain, String> {
     let chain: Vec<CertificateDer<'_>> =
         proof.certificates.iter().map(|der| CertificateDer::from(*der)).collect();
     let Some(leaf) = chain.first() else {
@@ -64,6 +102,7 @@ pub fn verify_tunnel_peer(
         TunnelPeerName::Address(address) => Some(address.to_string()),
         TunnelPeerName::Email(_) | TunnelPeerName::Subject(_) => None,
     };
+    let name = server_name.clone().and_then(|name| ServerName::try_from(name).ok());
     let trust_name = trust.name.clone();
     let verify = match server_name {
         Some(name) => Verify::Full { trust: trust_name, server_name: Some(name) },
@@ -81,7 +120,9 @@ pub fn verify_tunnel_peer(
     {
         return Err("the peer's certificate has another subject".to_owned());
     }
-    verify_signature(leaf, proof)
+    verify_signature(leaf, proof)?;
+    let chain = Arc::new(PeerChain::new(leaf, chain.get(1..).unwrap_or_default(), None));
+    Ok(TunnelPeerChain { chain, name })
 }
 
 /// Returns the subject of a certificate in DER; `None` if the certificate cannot be read.
@@ -170,6 +211,7 @@ fn sequence_header(length: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use rustls_pki_types::UnixTime;
     use tacit_core::policy::{FilePositions, Identity, SourcePosition};
@@ -193,6 +235,10 @@ mod tests {
     }
 
     fn check(ca: &Ca, leaf: &Leaf, name: TunnelPeerName<'_>) -> Result<(), String> {
+        verified(ca, leaf, name).map(drop)
+    }
+
+    fn verified(ca: &Ca, leaf: &Leaf, name: TunnelPeerName<'_>) -> Result<TunnelPeerChain, String> {
         let identity = loaded(leaf);
         let message = b"octets";
         let scheme = Scheme::ECDSA_NISTP256_SHA256;
@@ -226,6 +272,28 @@ mod tests {
         });
         assert_eq!(check(&ca, &user, TunnelPeerName::Email("DB@db.example")), Ok(()));
         assert!(check(&ca, &user, TunnelPeerName::Email("eve@db.example")).is_err());
+    }
+
+    #[test]
+    fn a_peer_that_was_trusted_is_not_when_its_certificate_has_expired() {
+        let ca = Ca::new("corp");
+        let trust = LoadedTrust::of_roots("corp", ca.roots());
+        let end = 4_000_000_000;
+        let at =
+            |unix_s: i64| UnixTime::since_unix_epoch(Duration::from_secs(unix_s.unsigned_abs()));
+        let host = verified(&ca, &ca.leaf_until(end), TunnelPeerName::Host(NAME)).unwrap();
+        assert_eq!(host.next_end(end - 9), Some(end));
+        assert_eq!(host.check_again(&trust, at(end - 9)), Ok(()));
+        assert!(host.check_again(&trust, at(end + 1)).unwrap_err().contains("expired"));
+        let other = LoadedTrust::of_roots("corp", Ca::new("corp").roots());
+        assert!(host.check_again(&other, at(end - 9)).is_err());
+        let user = ca.leaf_made(|params| {
+            let email = "db@db.example".try_into().unwrap();
+            params.subject_alt_names = vec![SanType::Rfc822Name(email)];
+        });
+        let user = verified(&ca, &user, TunnelPeerName::Email("db@db.example")).unwrap();
+        assert_eq!(user.check_again(&trust, UnixTime::now()), Ok(()));
+        assert!(user.check_again(&trust, at(end + 1_000_000_000)).is_err());
     }
 
     #[test]

@@ -47,6 +47,15 @@ pub struct Selectors {
 }
 
 impl Selectors {
+    /// Whether a flow to this address matches because the address, or a network with it, is named
+    /// in `remote`. A rule for all addresses names none.
+    #[must_use]
+    pub fn names_remote(&self, ip: IpAddr) -> bool {
+        let is_all =
+            |one: &&AddressSelector| matches!(one, AddressSelector::Prefix { length: 0, .. });
+        self.remote.iter().filter(|one| !is_all(one)).any(|one| one.matches(Some(ip), &[]))
+    }
+
     /// Compares the conditions one by one with the flow.
     ///
     /// `unknown_owner` decides for a flow whose owner is unknown. A rule that names owners must

@@ -30,7 +30,7 @@ mod nat;
 mod proposal;
 mod signature;
 
-pub use codec::CodecError;
+pub use codec::{CodecError, IkeRoute};
 pub use config::{
     ChildConfig, IkeConfig, InitialContact, InnerAddresses, InnerConfig, LocalAuth, PROPOSALS_MAX,
     RemoteAuth,

@@ -345,8 +345,7 @@ impl Agent {
                 } else {
                     self.runs.admit(*enrolled, &self.workers).await
                 };
-                // If the launcher has ended, so has its run.
-                let _ = back.send(decision);
+                self.runs.answer_launcher(decision, back);
             }
             RunEvent::Listening(id) => self.runs.follow_listening(id, &self.workers).await,
             RunEvent::HelperChannel(id, channel) => self.runs.replace_helper(id, channel),

@@ -2,9 +2,10 @@
 //! devices of programs under `tacit run`, and the installed policy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tacit_tls::KeyLogLine;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Agent;
 use super::runs::Runs;
@@ -15,11 +16,16 @@ use crate::live::Credentials;
 use crate::log::Event;
 use crate::net::target::LiveTarget;
 use crate::packet::PacketStatistics;
+use crate::run::capture::Capture;
+use crate::run::launchers::EnrolmentDecision;
 use crate::run::tunnels::OpenedTun;
 use crate::session::trace::{Trace, TraceSelection, Traces};
 
 /// The largest number of reports about runs that are being set up.
 const EARLY_NOTICES_MAX: usize = 256;
+
+/// How long CMD waits for the addresses that peers assign.
+const ADDRESS_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The driver of IKE.
 #[derive(Debug)]
@@ -106,7 +112,7 @@ fn give_keys(requests: &KeyRequests, trace: &Arc<Trace>) {
 impl Agent {
     /// Makes tunnels for a run. Without a driver, its packets are dropped.
     pub(super) fn take_tun(&mut self, opened: OpenedTun) {
-        let OpenedTun { run, name, tun } = opened;
+        let OpenedTun { run, name, tun, lease } = opened;
         if self.draining.is_some() {
             return;
         }
@@ -127,7 +133,7 @@ impl Agent {
                 Err(error) => {
                     let event = Event::new("tunnels-unavailable").field("error", &error);
                     let next = "packets of rules with `ipsec` are dropped: correct the cause, and \
-                                run `tacit restart`";
+                                run `tacit reload`";
                     self.shared.log.error(event.field("next", next));
                     return;
                 }
@@ -135,7 +141,7 @@ impl Agent {
         }
         if let Some(driver) = &self.tunnels.driver {
             let own = self.runs.host().addresses().all().collect();
-            driver.add_run(TunnelRun { id: run, name, tun, own });
+            driver.add_run(TunnelRun { id: run, name, tun, lease, own });
         }
     }
 
@@ -159,13 +165,17 @@ impl Agent {
 impl Runs {
     /// Handles a report of the driver of IKE.
     pub(super) fn take_notice(&mut self, notice: IkeNotice) {
-        let IkeNotice::Assigned { run, ike, addresses } = notice;
-        let Some(enrolled) = self.registry.get(run) else {
+        let Some(enrolled) = self.registry.get(notice.run) else {
             // The peer was faster than the set-up of the run.
             if self.assigned.len() < EARLY_NOTICES_MAX {
-                self.assigned.push(IkeNotice::Assigned { run, ike, addresses });
+                self.assigned.push(notice);
             }
             return;
+        };
+        let IkeNotice { ike, addresses, .. } = notice;
+        let addresses = match addresses {
+            Ok(addresses) => addresses,
+            Err(reason) => return enrolled.capture.tunnels.note_failure(ike, reason),
         };
         enrolled.capture.tunnels.assign(ike, addresses);
         let capture = Arc::clone(&enrolled.capture);
@@ -178,12 +188,49 @@ impl Runs {
         });
     }
 
+    /// Answers the launcher of a run. Before CMD starts, the peers that assign addresses get a
+    /// limited time for it: until then, connections through their tunnels fail.
+    pub(super) fn answer_launcher(
+        &self,
+        decision: EnrolmentDecision,
+        back: oneshot::Sender<EnrolmentDecision>,
+    ) {
+        let enrolled = decision.as_ref().ok().and_then(|one| self.registry.get(one.id));
+        let Some(capture) = enrolled.map(|enrolled| Arc::clone(&enrolled.capture)) else {
+            // If the launcher has ended, so has its run.
+            let _ = back.send(decision);
+            return;
+        };
+        let of_others = self.warnings_about_others(&capture);
+        tokio::task::spawn_local(async move {
+            let of_peers = capture.tunnels.wait_for_addresses(ADDRESS_WAIT_MAX).await;
+            let decision = decision.map(|mut admission| {
+                admission.terms.warnings.extend(of_others.into_iter().chain(of_peers));
+                admission
+            });
+            let _ = back.send(decision);
+        });
+    }
+
+    /// Warns about peers with which only one run has a tunnel, because the policy has the address.
+    fn warnings_about_others(&self, capture: &Capture) -> Vec<String> {
+        let used = capture.tunnels.fixed_peers();
+        let user = |ike: &String| {
+            let mut others = self.registry.all().filter(|other| other.run.id != capture.run.id);
+            let other = others.find(|other| other.capture.tunnels.fixed_peers().contains(ike))?;
+            Some(format!(
+                "run `{}` may use the tunnel to [ike.{ike}], whose `inner` is one address: as long \
+                 as it does, packets of this run to that peer are dropped\n    fix: write inner = \
+                 \"gateway\", or give each run an [ike.NAME] and rules with `run` of its own",
+                other.run.name
+            ))
+        };
+        used.iter().filter_map(user).collect()
+    }
+
     /// Handles the reports that arrived before this run was set up.
     pub(super) fn take_early_notices(&mut self, id: u64) {
-        let is_of_run = |notice: &IkeNotice| {
-            let IkeNotice::Assigned { run, .. } = notice;
-            *run == id
-        };
+        let is_of_run = |notice: &IkeNotice| notice.run == id;
         let all = std::mem::take(&mut self.assigned);
         let (now, later): (Vec<_>, Vec<_>) = all.into_iter().partition(is_of_run);
         self.assigned = later;

@@ -1,7 +1,7 @@
 //! Authenticates both peers of an IPsec tunnel with certificates: the `identity` and the `trust` of
 //! `[ike.NAME]`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls_pki_types::UnixTime;
 use tacit_ipsec::ike::{
@@ -10,8 +10,8 @@ use tacit_ipsec::ike::{
 use tacit_tls::credentials::{LoadedIdentity, LoadedTrust};
 use tacit_tls::signer::Scheme;
 use tacit_tls::tunnel_auth::{
-    TunnelPeerName, TunnelProof, authority_hashes, sign_tunnel_auth, subject_of, supports_scheme,
-    verify_tunnel_peer,
+    TunnelPeerChain, TunnelPeerName, TunnelProof, authority_hashes, sign_tunnel_auth, subject_of,
+    supports_scheme, verify_tunnel_peer,
 };
 
 /// The most authorities that a request names.
@@ -23,7 +23,35 @@ pub(super) struct IdentitySigner(pub(super) Arc<LoadedIdentity>);
 
 /// Checks peers with a trust of the policy.
 #[derive(Debug)]
-pub(super) struct TrustVerifier(pub(super) Arc<LoadedTrust>);
+pub(super) struct TrustVerifier {
+    trust: Arc<LoadedTrust>,
+    /// The certificates of the peer that was verified last.
+    verified: Mutex<Option<TunnelPeerChain>>,
+}
+
+impl TrustVerifier {
+    pub(super) fn new(trust: Arc<LoadedTrust>) -> Self {
+        Self { trust, verified: Mutex::default() }
+    }
+
+    /// The certificates of the peer that was verified last, to check them again.
+    pub(super) fn take_verified(&self) -> Option<TunnelPeerChain> {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Checks a peer again that was trusted.
+    pub(super) fn check_again(&self, chain: &TunnelPeerChain) -> Result<(), IkeFailure> {
+        chain.check_again(&self.trust, UnixTime::now()).map_err(|reason| IkeFailure {
+            kind: "peer-no-longer-trusted",
+            side: FailureSide::Both,
+            message: format!(
+                "trust `{}` does not accept the peer any more: {reason}; renew the peer's \
+                 certificate",
+                self.trust.name
+            ),
+        })
+    }
+}
 
 impl AuthSigner for IdentitySigner {
     fn certificates(&self) -> Vec<Vec<u8>> {
@@ -46,7 +74,7 @@ impl AuthSigner for IdentitySigner {
 
 impl AuthVerifier for TrustVerifier {
     fn authorities(&self) -> Vec<[u8; 20]> {
-        authority_hashes(&self.0, AUTHORITIES_MAX)
+        authority_hashes(&self.trust, AUTHORITIES_MAX)
     }
 
     fn verify(&self, signed: &SignedByPeer<'_>) -> Result<(), IkeFailure> {
@@ -54,7 +82,7 @@ impl AuthVerifier for TrustVerifier {
         let refused = |reason: String| IkeFailure {
             kind: "peer-not-trusted",
             side: FailureSide::Both,
-            message: format!("trust `{}` does not accept the peer: {reason}", self.0.name),
+            message: format!("trust `{}` does not accept the peer: {reason}", self.trust.name),
         };
         let subject = certificates.first().and_then(|leaf| subject_of(leaf)).unwrap_or_default();
         let name = match identity {
@@ -77,7 +105,9 @@ impl AuthVerifier for TrustVerifier {
             }
         };
         let proof = TunnelProof { certificates, name, scheme: scheme(with), message, signature };
-        verify_tunnel_peer(&self.0, &proof, UnixTime::now()).map_err(refused)
+        let chain = verify_tunnel_peer(&self.trust, &proof, UnixTime::now()).map_err(refused)?;
+        *self.verified.lock().unwrap_or_else(PoisonError::into_inner) = Some(chain);
+        Ok(())
     }
 }
 

@@ -26,25 +26,34 @@ use crate::packet::{FlowOpener, TunnelFlow};
 pub(super) struct Authentication {
     local: LocalAuth,
     remote: RemoteAuth,
+    verifier: Option<Arc<TrustVerifier>>,
 }
 
 impl Authentication {
+    /// Checks the certificates of the peer; `None`: both sides know a key.
+    pub(super) fn verifier(&self) -> Option<Arc<TrustVerifier>> {
+        self.verifier.clone()
+    }
+
     /// That of a peer; `None`: its key or a certificate was not read.
     pub(super) fn of(policy: &IkePolicy, ike: &str, peer: &IkePeer) -> Option<Self> {
         match &peer.credentials {
             IkeCredentials::SharedKey { .. } => {
                 let key = policy.shared_keys.get(ike)?;
                 let local = LocalAuth::SharedKey(key.clone());
-                Some(Self { local, remote: RemoteAuth::SharedKey(key.clone()) })
+                let remote = RemoteAuth::SharedKey(key.clone());
+                Some(Self { local, remote, verifier: None })
             }
             IkeCredentials::Certificates { identity, trust } => {
                 let identity = policy.identities.get(identity)?;
                 let trust = policy.trusts.get(trust)?;
                 let signer = IdentitySigner(Arc::clone(identity));
-                let verifier = TrustVerifier(Arc::clone(trust));
+                let verifier = Arc::new(TrustVerifier::new(Arc::clone(trust)));
+                let remote = Arc::clone(&verifier);
                 Some(Self {
                     local: LocalAuth::Signature(Arc::new(signer)),
-                    remote: RemoteAuth::Signature(Arc::new(verifier)),
+                    remote: RemoteAuth::Signature(remote),
+                    verifier: Some(verifier),
                 })
             }
         }

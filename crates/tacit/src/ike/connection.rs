@@ -10,15 +10,20 @@ use tacit_core::policy::{IkePeer, InnerAddressSource};
 use tacit_ipsec::ike::{FailureSide, IkeConfig, IkeConnection, IkeFailure, IkeProposal};
 use tacit_ipsec::{ChildSa, EspSpi};
 use tacit_tls::KeyLogLine;
+use tacit_tls::tunnel_auth::TunnelPeerChain;
 
 use super::address::{AddressChoice, AddressChooser};
+use super::certificates::TrustVerifier;
 use super::config::data_lifetime;
 use super::key_table;
 use super::status::{ChildStatus, IkeState, IkeStatus};
+use crate::clock;
 use crate::packet::{PeerAddress, TunId};
 
 /// How long the next attempt waits after the first failure. The time doubles with each failure.
 const RETRY_MIN: Duration = Duration::from_secs(1);
+/// How long certificates are trusted before they are checked again: the clock may have changed.
+const TRUST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
@@ -32,14 +37,22 @@ pub(super) struct Pair {
     pub(super) ike: String,
 }
 
+/// What the policy says about a peer.
+#[derive(Clone, Debug)]
+pub(super) struct PeerSettings {
+    pub(super) peer: IkePeer,
+    pub(super) config: Arc<IkeConfig>,
+    /// Checks the certificates of the peer; `None`: both sides know a key.
+    pub(super) verifier: Option<Arc<TrustVerifier>>,
+}
+
 /// The connection of a run with a peer, also while there is none because the last attempt failed.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     pub(super) pair: Pair,
     pub(super) run_name: String,
     pub(super) tun: TunId,
-    pub(super) peer: IkePeer,
-    pub(super) config: Arc<IkeConfig>,
+    pub(super) settings: PeerSettings,
     pub(super) remote: SocketAddr,
     /// The connection; `None` between attempts.
     pub(super) open: Option<IkeConnection>,
@@ -50,6 +63,13 @@ pub(super) struct PeerConnection {
     pub(super) stranger: Option<IpAddr>,
     pub(super) is_established: bool,
     pub(super) inner: Vec<IpAddr>,
+    /// The SPIs of this side that are known to lead here.
+    pub(super) spis: Vec<u64>,
+    /// Why this side ends the connection, until the peer has confirmed the end.
+    pub(super) ending: Option<IkeFailure>,
+    /// The certificates of the peer.
+    chain: Option<TunnelPeerChain>,
+    trust_check_at: Option<Instant>,
     children: Vec<ChildStatus>,
     /// Their keys, for traces.
     child_keys: Vec<ChildSa>,
@@ -72,14 +92,8 @@ pub(super) struct PeerConnection {
 }
 
 impl PeerConnection {
-    pub(super) fn new(
-        pair: Pair,
-        run_name: String,
-        tun: TunId,
-        peer: IkePeer,
-        config: Arc<IkeConfig>,
-    ) -> Self {
-        let inner = match &peer.inner {
+    pub(super) fn new(pair: Pair, run_name: String, tun: TunId, settings: PeerSettings) -> Self {
+        let inner = match &settings.peer.inner {
             InnerAddressSource::Policy(addresses) => addresses.clone(),
             InnerAddressSource::Gateway => Vec::new(),
         };
@@ -87,15 +101,18 @@ impl PeerConnection {
             pair,
             run_name,
             tun,
-            remote: peer.address().unwrap_or(UNKNOWN),
+            remote: settings.peer.address().unwrap_or(UNKNOWN),
             addresses: AddressChooser::default(),
-            peer,
-            config,
+            settings,
             open: None,
             is_closing: false,
             stranger: None,
             is_established: false,
             inner,
+            spis: Vec::new(),
+            ending: None,
+            chain: None,
+            trust_check_at: None,
             children: Vec::new(),
             child_keys: Vec::new(),
             children_made: 0,
@@ -120,7 +137,7 @@ impl PeerConnection {
 
     /// When an attempt begins by itself; `None`: a packet of a program begins it.
     pub(super) fn begins_at(&self) -> Option<Instant> {
-        let is_assigned = self.peer.inner == InnerAddressSource::Gateway;
+        let is_assigned = self.settings.peer.inner == InnerAddressSource::Gateway;
         self.retry_at.filter(|_| is_assigned && self.open.is_none() && !self.is_closing)
     }
 
@@ -149,7 +166,7 @@ impl PeerConnection {
                 message: format!(
                     "the name {} of the peer has no address: check the name in the policy and the \
                      resolvers of this host",
-                    self.peer.host
+                    self.settings.peer.host
                 ),
             }),
         }
@@ -167,11 +184,39 @@ impl PeerConnection {
         self.identity = Some(identity);
         self.proposal = Some(proposal);
         self.since = SystemTime::now();
-        self.failures = 0;
         self.children_made = 0;
         self.failure = None;
         self.failure_side = None;
+        self.chain = self.settings.verifier.as_ref().and_then(|one| one.take_verified());
+        self.plan_trust_check(Instant::now());
+    }
+
+    /// A tunnel works: the next failure is a new one.
+    fn note_active(&mut self) {
+        self.failures = 0;
         self.logged.clear();
+    }
+
+    /// When the certificates of the peer are checked again.
+    pub(super) fn trust_check_at(&self) -> Option<Instant> {
+        self.trust_check_at.filter(|_| self.open.is_some() && self.ending.is_none())
+    }
+
+    /// Checks the certificates of the peer again. Returns why they are not trusted any more.
+    pub(super) fn check_trust(&mut self, now: Instant) -> Option<IkeFailure> {
+        self.plan_trust_check(now);
+        let (verifier, chain) = self.settings.verifier.as_ref().zip(self.chain.as_ref())?;
+        verifier.check_again(chain).err()
+    }
+
+    fn plan_trust_check(&mut self, now: Instant) {
+        self.trust_check_at = self.chain.as_ref().map(|chain| {
+            let unix_s = clock::now_unix_s();
+            let end = chain.next_end(unix_s).and_then(|end| u64::try_from(end - unix_s).ok());
+            // A certificate is valid until the end of its last second.
+            let wait = end.map_or(TRUST_CHECK_INTERVAL, |end| Duration::from_secs(end + 1));
+            now + wait.min(TRUST_CHECK_INTERVAL)
+        });
     }
 
     pub(super) fn note_rekeyed(&mut self) {
@@ -181,7 +226,7 @@ impl PeerConnection {
     /// Notes a new child SA. Returns how many were before it.
     pub(super) fn note_child(&mut self, child: &ChildSa) -> u64 {
         let before = self.children_made;
-        let lifetime = data_lifetime(&self.peer.lifetime);
+        let lifetime = data_lifetime(&self.settings.peer.lifetime);
         self.children.push(ChildStatus::new(child, before, lifetime));
         self.children_made += 1;
         self.child_keys.push(child.clone());
@@ -190,6 +235,7 @@ impl PeerConnection {
 
     pub(super) fn note_sending(&mut self, spi: EspSpi) {
         self.sending = Some(spi);
+        self.note_active();
     }
 
     pub(super) fn note_removed(&mut self, spi: EspSpi) {
@@ -273,19 +319,21 @@ impl PeerConnection {
     }
 
     pub(super) fn status(&self) -> IkeStatus {
-        let state = match (&self.open, self.is_closing, self.is_established) {
+        let is_closing = self.is_closing || self.ending.is_some();
+        let state = match (&self.open, is_closing, self.is_established) {
             (_, true, _) => IkeState::Closing,
             (Some(_), false, true) => IkeState::Established,
             (Some(_), false, false) => IkeState::Opening,
             (None, false, _) => IkeState::Failed,
         };
+        let ending = self.ending.as_ref();
         IkeStatus {
             run: self.pair.run,
             run_name: self.run_name.clone(),
             ike: self.pair.ike.clone(),
             peer: self.remote,
             state,
-            settings: self.peer.clone(),
+            settings: self.settings.peer.clone(),
             identity: self.identity.clone(),
             proposal: self.proposal,
             inner: self.inner.clone(),
@@ -296,8 +344,8 @@ impl PeerConnection {
             sending: self.sending,
             failures: self.failures,
             retry_at: self.retry_at,
-            failure: self.failure.clone(),
-            failure_side: self.failure_side,
+            failure: ending.map_or_else(|| self.failure.clone(), |one| Some(one.message.clone())),
+            failure_side: ending.map_or(self.failure_side, |one| Some(one.side)),
         }
     }
 }

@@ -14,12 +14,16 @@
 //!
 //! Packets without a tunnel never leave in clear: the worker holds or drops them.
 //!
-//! Limits: [`RUNS_MAX`] runs, `INPUTS_MAX` waiting inputs.
+//! Limits: [`RUNS_MAX`] runs, and those of the queues in `inputs`.
 
 mod address;
+mod assigned;
 mod certificates;
 mod config;
 mod connection;
+mod inputs;
+mod install;
+mod kernel;
 mod key_table;
 mod reports;
 mod status;
@@ -43,16 +47,15 @@ use tokio::sync::mpsc;
 
 use crate::log::Log;
 use crate::net::target::LiveTarget;
-use crate::packet::{PacketEvent, PacketStatistics, PacketWorker, UdpUnderlay};
+use crate::packet::{PacketStatistics, PacketWorker, TunLease, UdpUnderlay};
 
+use inputs::Inputs;
 pub use status::{ChildStatus, IkeState, IkeStatus};
 use thread::IkeThread;
 pub(crate) use words::{auth_word, cipher_words, proposal_words, selector_words};
 
 /// The largest number of runs with tunnels.
 pub const RUNS_MAX: usize = 4096;
-/// The largest number of inputs that wait for the thread.
-const INPUTS_MAX: usize = 4096;
 /// How long the end of the driver waits until peers have confirmed the end of their tunnels.
 const CLOSE_WAIT_MAX: Duration = Duration::from_millis(500);
 /// The port of IKE with NAT traversal, on which this side sends if it is free.
@@ -61,7 +64,7 @@ const PORT: u16 = 4500;
 /// The handle of the thread.
 #[derive(Debug)]
 pub struct IkeDriver {
-    inputs: SyncSender<Input>,
+    inputs: Arc<Inputs>,
     worker: Arc<PacketWorker>,
     statuses: Arc<Mutex<Vec<IkeStatus>>>,
 }
@@ -115,6 +118,8 @@ pub struct TunnelRun {
     pub name: String,
     /// The device.
     pub tun: Tun,
+    /// Dropped when the driver does not use the device.
+    pub lease: TunLease,
     /// The addresses of the host, which the run has too.
     pub own: Vec<IpAddr>,
 }
@@ -132,48 +137,38 @@ pub type KeySink = Box<dyn Fn(&[KeyLogLine]) + Send>;
 
 /// Requests the keys that exist when a trace starts.
 #[derive(Clone, Debug)]
-pub struct KeyRequests(SyncSender<Input>);
+pub struct KeyRequests(Arc<Inputs>);
 
 impl KeyRequests {
     /// Writes the keys of the tunnels to a peer.
     pub fn request(&self, ike: &str, sink: KeySink) {
         // If the queue is full, the trace has only the keys of later tunnels.
-        let _ = self.0.try_send(Input::WriteKeys(ike.to_owned(), sink));
+        let _ = self.0.offer(Order::WriteKeys(ike.to_owned(), sink));
     }
 }
 
-/// What the driver reports to the agent.
+/// What the driver reports to the agent about the addresses of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IkeNotice {
-    /// A peer has assigned these addresses to a run.
-    Assigned {
-        /// The number of the run.
-        run: u64,
-        /// The name of the peer.
-        ike: String,
-        /// The addresses.
-        addresses: Vec<IpAddr>,
-    },
+pub struct IkeNotice {
+    /// The number of the run.
+    pub run: u64,
+    /// The name of the peer.
+    pub ike: String,
+    /// The addresses that the peer has assigned, or why it has assigned none.
+    pub addresses: Result<Vec<IpAddr>, String>,
 }
 
-/// What the thread handles.
-enum Input {
+/// An order of the agent.
+enum Order {
     Follow(Box<IkePolicy>),
     AddRun(Box<TunnelRun>),
     RemoveRun(u64),
     /// Writes the keys of the tunnels to this peer.
     WriteKeys(String, KeySink),
-    Packet(PacketEvent),
     /// Gives up rights, and sends the result.
     Confine(WorkerRights, SyncSender<io::Result<()>>),
     /// Ends the thread; it confirms by closing the sender.
     Close(SyncSender<()>),
-}
-
-impl From<PacketEvent> for Input {
-    fn from(event: PacketEvent) -> Self {
-        Self::Packet(event)
-    }
 }
 
 impl IkeDriver {
@@ -189,12 +184,13 @@ impl IkeDriver {
     ) -> io::Result<Self> {
         let underlay = underlay()?;
         let locals = underlay.local_addresses()?;
-        let (inputs, received) = sync_channel(INPUTS_MAX);
-        let worker = Arc::new(PacketWorker::start(underlay, inputs.clone())?);
+        let inputs = Arc::<Inputs>::default();
+        let worker = Arc::new(PacketWorker::start(underlay, Arc::clone(&inputs))?);
         let statuses = Arc::<Mutex<Vec<IkeStatus>>>::default();
         let thread = IkeThread::new(
             policy,
             thread::Surroundings {
+                inputs: Arc::clone(&inputs),
                 worker: Arc::clone(&worker),
                 statuses: Arc::clone(&statuses),
                 locals,
@@ -203,9 +199,7 @@ impl IkeDriver {
                 traces,
             },
         )?;
-        std::thread::Builder::new()
-            .name("tacit-ike".to_owned())
-            .spawn(move || thread.run(&received))?;
+        std::thread::Builder::new().name("tacit-ike".to_owned()).spawn(move || thread.run())?;
         Ok(Self { inputs, worker, statuses })
     }
 
@@ -219,29 +213,29 @@ impl IkeDriver {
             WorkerRights { capabilities: CapabilitySet::empty(), sockets: WorkerSockets::Internet };
         self.worker.confine(rights)?;
         let (done, result) = sync_channel(1);
-        self.order(Input::Confine(rights, done));
+        self.order(Order::Confine(rights, done));
         result.recv().map_err(io::Error::other)?
     }
 
     /// Uses this policy from now on. Connections that it does not name, or names differently, end.
     pub fn follow(&self, policy: IkePolicy) {
-        self.order(Input::Follow(Box::new(policy)));
+        self.order(Order::Follow(Box::new(policy)));
     }
 
     /// Makes tunnels for this run when its programs need them.
     pub fn add_run(&self, run: TunnelRun) {
-        self.order(Input::AddRun(Box::new(run)));
+        self.order(Order::AddRun(Box::new(run)));
     }
 
     /// Returns a handle with which traces request keys.
     #[must_use]
     pub fn key_requests(&self) -> KeyRequests {
-        KeyRequests(self.inputs.clone())
+        KeyRequests(Arc::clone(&self.inputs))
     }
 
     /// Ends the tunnels of a run.
     pub fn remove_run(&self, id: u64) {
-        self.order(Input::RemoveRun(id));
+        self.order(Order::RemoveRun(id));
     }
 
     /// The connections with peers.
@@ -259,15 +253,15 @@ impl IkeDriver {
     /// Ends all tunnels, and tells the peers.
     pub fn close(self) {
         let (confirm, closed) = sync_channel(1);
-        self.order(Input::Close(confirm));
+        self.order(Order::Close(confirm));
         // If the thread has ended, there is nothing to wait for.
         let (Ok(()) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)) =
             closed.recv_timeout(2 * CLOSE_WAIT_MAX);
     }
 
-    fn order(&self, input: Input) {
+    fn order(&self, order: Order) {
         // The thread ends only with this handle. After a fault in it, packets are dropped.
-        let _ = self.inputs.send(input);
+        let _ = self.inputs.order(order);
     }
 }
 

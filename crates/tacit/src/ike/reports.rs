@@ -22,10 +22,10 @@ pub(super) fn established(
 ) {
     let event = about(Event::new("ike-established"), one)
         .field("identity", identity)
-        .field("local-identity", &one.peer.local_id)
-        .field("auth", auth_word(&one.peer.credentials))
+        .field("local-identity", &one.settings.peer.local_id)
+        .field("auth", auth_word(&one.settings.peer.credentials))
         .field("proposal", &proposal_words(proposal));
-    let event = match &one.peer.credentials {
+    let event = match &one.settings.peer.credentials {
         IkeCredentials::SharedKey { .. } => event,
         IkeCredentials::Certificates { identity, trust } => {
             event.field("certificate", identity).field("trust", trust)

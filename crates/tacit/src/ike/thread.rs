@@ -1,10 +1,10 @@
 //! Runs the IKE thread. It moves messages and events between IKE connections, the packet worker and
 //! the agent, and handles timers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,36 +13,44 @@ use tacit_core::meter::Component;
 use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelPacket, TunnelRoutes};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{
-    GateDecision, IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeGate, IkePath, IkeTransmit,
-    RandomFailed, RandomSource,
+    GateDecision, IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeGate, IkePath, IkeRoute,
+    IkeTransmit,
 };
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::sandbox::{self, WorkerRights};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::config::{Authentication, data_lifetime, flows, ike_config, local_identity};
-use super::connection::{Pair, PeerConnection};
+use super::config::{Authentication, ike_config, local_identity};
+use super::connection::{Pair, PeerConnection, PeerSettings};
+use super::inputs::{Input, Inputs};
+use super::kernel::{KernelRandom, local};
 use super::status::IkeStatus;
 use super::{
-    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, Input, KeySink, KeyTraces, RUNS_MAX, TunnelRun, reports,
+    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, KeySink, KeyTraces, Order, RUNS_MAX, TunnelRun, reports,
 };
 use crate::ledger::{Account, ThreadKind, meter};
 use crate::log::{Event, Log};
-use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunId, Tunnel};
+use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunId, TunLease};
 
 /// The longest wait for an input.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long a report waits if the queue of the agent is full.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
+/// How long displays wait for changes that are not changes of a connection's state.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 /// The largest number of connections of a pair that strangers have opened. It is higher than the
 /// number of first requests that the gate accepts without a cookie: those can have a forged
 /// address, and must leave room for the peer.
 const STRANGERS_MAX: usize = 8;
 
+/// How long the end of the thread waits for a message before it looks at the timers.
+const CLOSE_STEP: Duration = Duration::from_millis(50);
+
 /// What the thread works with.
 pub(super) struct Surroundings {
+    pub(super) inputs: Arc<Inputs>,
     pub(super) worker: Arc<PacketWorker>,
     pub(super) statuses: Arc<Mutex<Vec<IkeStatus>>>,
     /// The addresses of the sockets to peers.
@@ -54,40 +62,37 @@ pub(super) struct Surroundings {
 
 /// The state of the thread.
 pub(super) struct IkeThread {
-    context: Surroundings,
-    policy: IkePolicy,
+    pub(super) context: Surroundings,
+    pub(super) policy: IkePolicy,
     gate: IkeGate,
-    runs: BTreeMap<u64, DrivenRun>,
-    connections: Vec<PeerConnection>,
-    /// Addresses that peers have assigned and that the agent does not know yet.
-    assigned: BTreeMap<Pair, Vec<std::net::IpAddr>>,
+    pub(super) runs: BTreeMap<u64, DrivenRun>,
+    pub(super) connections: Vec<PeerConnection>,
+    /// The places of connections, by the SPIs of this side.
+    places: HashMap<u64, usize>,
+    /// Addresses that peers have assigned, or failures, which the agent does not know yet.
+    pub(super) assigned: BTreeMap<Pair, Result<Vec<IpAddr>, String>>,
+    published: Instant,
+    /// What displays do not know yet.
+    news: News,
+}
+
+/// Whether displays have to be told what has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum News {
+    None,
+    /// After [`PUBLISH_INTERVAL`].
+    Soon,
+    /// At once: the state of a connection is another one.
+    Now,
 }
 
 /// A run with a TUN device.
-struct DrivenRun {
-    name: String,
+pub(super) struct DrivenRun {
+    pub(super) name: String,
     tun: TunId,
-    own: Vec<std::net::IpAddr>,
-    routes: TunnelRoutes,
-}
-
-/// Random bytes of the kernel.
-#[derive(Debug)]
-struct KernelRandom;
-
-impl RandomSource for KernelRandom {
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), RandomFailed> {
-        let mut filled = 0;
-        while filled < bytes.len() {
-            let flags = rustix::rand::GetRandomFlags::empty();
-            match rustix::rand::getrandom(&mut bytes[filled..], flags) {
-                Ok(count) => filled += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return Err(RandomFailed),
-            }
-        }
-        Ok(())
-    }
+    pub(super) own: Vec<IpAddr>,
+    pub(super) routes: TunnelRoutes,
+    _lease: TunLease,
 }
 
 impl IkeThread {
@@ -99,35 +104,46 @@ impl IkeThread {
             gate,
             runs: BTreeMap::new(),
             connections: Vec::new(),
+            places: HashMap::new(),
             assigned: BTreeMap::new(),
+            published: Instant::now(),
+            news: News::None,
         })
     }
 
     /// Runs until the driver closes.
-    pub(super) fn run(mut self, inputs: &Receiver<Input>) {
+    pub(super) fn run(mut self) {
+        let inputs = Arc::clone(&self.context.inputs);
         meter::start(ThreadKind::General);
         loop {
             let wait = self.next_time().saturating_duration_since(Instant::now());
             // This thread may wait for long, and displays read only closed windows.
             meter::publish();
             meter::waits();
-            let received = inputs.recv_timeout(wait.min(WAIT_MAX));
+            let taken = inputs.take(wait.min(WAIT_MAX));
             meter::wakes();
-            let input = match received {
-                Ok(Input::Close(confirm)) => return self.close(inputs, confirm),
-                Ok(input) => Some(input),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
             // Engines do not serve IKE, as they could serve handshakes.
             let mut component = Component::Accept;
-            meter::turn(Account::agent(), &mut component, || {
-                input.into_iter().for_each(|input| self.handle(input));
-                self.pass_time();
-                self.report_addresses();
-                self.publish();
-            });
+            let closing = meter::turn(Account::agent(), &mut component, || self.serve(taken));
+            if let Some(confirm) = closing.output {
+                return self.close(&inputs, confirm);
+            }
         }
+    }
+
+    /// Handles inputs and what is due. Returns the sender that confirms the end of the thread.
+    fn serve(&mut self, inputs: Vec<Input>) -> Option<SyncSender<()>> {
+        for input in inputs {
+            match input {
+                Input::Order(Order::Close(confirm)) => return Some(confirm),
+                Input::Order(order) => self.obey(order),
+                Input::Packet(event) => self.take_report(event),
+            }
+        }
+        self.pass_time();
+        self.report_addresses();
+        self.publish();
+        None
     }
 
     /// Reports assigned addresses to the agent, as far as its queue has room. This thread never
@@ -136,35 +152,41 @@ impl IkeThread {
         while let Some(first) = self.assigned.first_entry() {
             let Pair { run, ike } = first.key().clone();
             let addresses = first.get().clone();
-            let notice = IkeNotice::Assigned { run, ike, addresses };
+            let notice = IkeNotice { run, ike, addresses };
             if let Err(TrySendError::Full(_)) = self.context.notices.try_send(notice) {
                 return;
             }
-            first.remove();
+            drop(first.remove());
         }
     }
 
-    fn handle(&mut self, input: Input) {
-        match input {
-            Input::Follow(policy) => self.follow(*policy),
-            Input::AddRun(run) => self.add_run(*run),
-            Input::RemoveRun(id) => self.remove_run(id),
-            Input::Confine(rights, done) => {
+    fn obey(&mut self, order: Order) {
+        self.news = self.news.max(News::Soon);
+        match order {
+            Order::Follow(policy) => self.follow(*policy),
+            Order::AddRun(run) => self.add_run(*run),
+            Order::RemoveRun(id) => self.remove_run(id),
+            Order::Confine(rights, done) => {
                 // The handle waits for it.
                 let _ = done.send(confine(rights));
             }
-            Input::Packet(PacketEvent::Ike(datagram)) => self.receive(&datagram),
-            Input::Packet(PacketEvent::Demand { tun, packet }) => self.demand(tun, &packet),
-            Input::Packet(PacketEvent::RekeyDue(spi)) => self.rekey_child(spi),
-            Input::Packet(PacketEvent::PeerMoved { spi, to }) => self.note_peer_address(spi, to),
-            Input::WriteKeys(ike, sink) => self.write_keys(&ike, &sink),
+            Order::WriteKeys(ike, sink) => self.write_keys(&ike, &sink),
             // `run` handles it.
-            Input::Close(_) => {}
+            Order::Close(_) => {}
+        }
+    }
+
+    fn take_report(&mut self, event: PacketEvent) {
+        match event {
+            PacketEvent::Ike(datagram) => self.receive(&datagram),
+            PacketEvent::Demand { tun, packet } => self.demand(tun, &packet),
+            PacketEvent::RekeyDue(spi) => self.rekey_child(spi),
+            PacketEvent::PeerMoved { spi, to } => self.note_peer_address(spi, to),
         }
     }
 
     /// Ends all connections, and waits a limited time for the peers.
-    fn close(mut self, inputs: &Receiver<Input>, confirm: SyncSender<()>) {
+    fn close(mut self, inputs: &Inputs, confirm: SyncSender<()>) {
         let now = Instant::now();
         for at in 0..self.connections.len() {
             self.close_one(at, now);
@@ -172,10 +194,10 @@ impl IkeThread {
         let until = now + CLOSE_WAIT_MAX;
         while self.connections.iter().any(|one| one.open.is_some()) {
             let Some(wait) = until.checked_duration_since(Instant::now()) else { break };
-            match inputs.recv_timeout(wait.min(Duration::from_millis(50))) {
-                Ok(Input::Packet(PacketEvent::Ike(datagram))) => self.receive(&datagram),
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+            for input in inputs.take(wait.min(CLOSE_STEP)) {
+                if let Input::Packet(PacketEvent::Ike(datagram)) = input {
+                    self.receive(&datagram);
+                }
             }
             self.pass_time();
         }
@@ -204,7 +226,7 @@ impl IkeThread {
                         .policy
                         .ikes
                         .get(&one.pair.ike)
-                        .is_some_and(|peer| peer.same(&one.peer))
+                        .is_some_and(|peer| peer.same(&one.settings.peer))
             };
             for one in &mut self.connections {
                 if one.tun == run.tun && !is_same(one) {
@@ -223,13 +245,13 @@ impl IkeThread {
     }
 
     fn add_run(&mut self, run: TunnelRun) {
-        let TunnelRun { id, name, tun, own } = run;
+        let TunnelRun { id, name, tun, lease, own } = run;
         if self.runs.len() >= RUNS_MAX {
             return;
         }
         let Ok(tun) = self.context.worker.add_tun(tun) else { return };
         let routes = TunnelRoutes::of(&self.policy.policy, &name, &own).unwrap_or_default();
-        self.runs.insert(id, DrivenRun { name, tun, own, routes });
+        self.runs.insert(id, DrivenRun { name, tun, own, routes, _lease: lease });
         self.connect_for_addresses(id);
     }
 
@@ -284,10 +306,10 @@ impl IkeThread {
         match one.choose_address(&self.policy.addresses(&pair.ike), now) {
             Ok(true) => {}
             Ok(false) => return,
-            Err(failure) => return self.fail(at, &failure),
+            Err(failure) => return self.fail(at, failure),
         }
         let path = IkePath { local: local(&self.context.locals, one.remote), remote: one.remote };
-        let config = Arc::clone(&one.config);
+        let config = Arc::clone(&one.settings.config);
         one.begin(IkeConnection::initiate(config, path, Box::new(KernelRandom), now));
         self.drain(at);
     }
@@ -330,10 +352,11 @@ impl IkeThread {
             }
         };
         let peers = &self.policy.policy.ikes;
+        let verifier = authentication.verifier();
         let config = ike_config(peers, &pair.ike, peer, &run.routes, authentication);
         let config = Arc::new(IkeConfig { local, ..config });
-        let name = run.name.clone();
-        let one = PeerConnection::new(pair.clone(), name, run.tun, peer.clone(), config);
+        let settings = PeerSettings { peer: peer.clone(), config, verifier };
+        let one = PeerConnection::new(pair.clone(), run.name.clone(), run.tun, settings);
         self.connections.push(one);
         Some(self.connections.len() - 1)
     }
@@ -372,7 +395,17 @@ impl IkeThread {
         let owns = |one: &PeerConnection| {
             one.open.as_ref().is_some_and(|open| open.owns_datagram(message))
         };
-        match self.connections.iter().position(owns) {
+        let place = match IkeRoute::of(message) {
+            Some(IkeRoute::Sa(spi)) => match self.places.get(&spi) {
+                Some(at) => Some(*at),
+                // The IKE SA has ended while the message waited.
+                None => return,
+            },
+            // It may be repeated.
+            Some(IkeRoute::First) => self.connections.iter().position(owns),
+            None => return,
+        };
+        match place {
             Some(at) => {
                 let one = &mut self.connections[at];
                 // Until a connection is established, anyone who has seen its SPI can forge
@@ -403,15 +436,14 @@ impl IkeThread {
         }
         let Some(at) = self.prepare(&pair) else { return };
         let known = &self.connections[at];
-        let config = Arc::clone(&known.config);
+        let settings = known.settings.clone();
+        let config = Arc::clone(&settings.config);
         let path = IkePath { local: local(&self.context.locals, from), remote: from };
-        let accepted =
-            IkeConnection::accept(Arc::clone(&config), path, Box::new(KernelRandom), now, message);
+        let accepted = IkeConnection::accept(config, path, Box::new(KernelRandom), now, message);
         match accepted {
             Ok(connection) => {
                 let name = known.run_name.clone();
-                let peer = known.peer.clone();
-                let mut one = PeerConnection::new(pair, name, known.tun, peer, config);
+                let mut one = PeerConnection::new(pair, name, known.tun, settings);
                 one.remote = from;
                 one.stranger = Some(from.ip());
                 one.begin(connection);
@@ -475,10 +507,12 @@ impl IkeThread {
     fn next_time(&self) -> Instant {
         let times = self.connections.iter().flat_map(|one| {
             let timeout = one.open.as_ref().and_then(IkeConnection::poll_timeout);
-            [timeout, one.begins_at()]
+            [timeout, one.begins_at(), one.trust_check_at()]
         });
         let report = (!self.assigned.is_empty()).then(|| Instant::now() + REPORT_INTERVAL);
-        times.flatten().chain(report).min().unwrap_or_else(|| Instant::now() + WAIT_MAX)
+        let publish = (self.news != News::None).then(|| self.published + PUBLISH_INTERVAL);
+        let times = times.flatten().chain(report).chain(publish);
+        times.min().unwrap_or_else(|| Instant::now() + WAIT_MAX)
     }
 
     fn pass_time(&mut self) {
@@ -499,19 +533,99 @@ impl IkeThread {
                 self.drain(at);
             }
         }
-        for one in self.connections.iter().filter(|one| one.open.is_none()) {
-            one.stranger.into_iter().for_each(|address| self.gate.note_closed(address));
-        }
-        self.connections
-            .retain(|one| one.open.is_some() || !(one.is_closing || one.stranger.is_some()));
+        self.check_trust(now);
+        self.forget_ended();
         let due = |one: &&PeerConnection| one.begins_at().is_some_and(|at| at <= now);
         let due: Vec<Pair> =
             self.connections.iter().filter(due).map(|one| one.pair.clone()).collect();
         due.iter().for_each(|pair| self.connect(pair));
     }
 
+    /// Removes connections that have ended and are not made again.
+    fn forget_ended(&mut self) {
+        let is_kept = |one: &PeerConnection| {
+            one.open.is_some() || !(one.is_closing || one.stranger.is_some())
+        };
+        if self.connections.iter().all(is_kept) {
+            return;
+        }
+        for one in self.connections.iter().filter(|one| one.open.is_none()) {
+            one.stranger.into_iter().for_each(|address| self.gate.note_closed(address));
+        }
+        self.connections.retain(is_kept);
+        self.news = self.news.max(News::Soon);
+        let places = self.connections.iter().enumerate();
+        self.places =
+            places.flat_map(|(at, one)| one.spis.iter().map(move |spi| (*spi, at))).collect();
+    }
+
+    /// Checks the certificates of peers again: they may have expired, or the clock has changed.
+    fn check_trust(&mut self, now: Instant) {
+        for at in 0..self.connections.len() {
+            let one = &mut self.connections[at];
+            if one.trust_check_at().is_some_and(|due| due <= now)
+                && let Some(failure) = one.check_trust(now)
+            {
+                self.end_with(at, failure);
+                self.drain(at);
+            }
+        }
+    }
+
+    /// Ends a connection because of a failure that this side has found. The peer gets to know it.
+    pub(super) fn end_with(&mut self, at: usize, failure: IkeFailure) {
+        if self.connections[at].ending.is_some() {
+            return;
+        }
+        self.report_failure(at, &failure);
+        let one = &mut self.connections[at];
+        one.ending = Some(failure.clone());
+        if let Some(open) = &mut one.open {
+            open.close(Instant::now());
+        }
+        self.news = News::Now;
+        self.note_unassigned(at, failure);
+    }
+
+    /// The run that waits for an address of this peer waits no longer.
+    fn note_unassigned(&mut self, at: usize, failure: IkeFailure) {
+        let one = &self.connections[at];
+        if one.settings.peer.inner == InnerAddressSource::Gateway && one.inner.is_empty() {
+            self.assigned.insert(one.pair.clone(), Err(failure.message));
+        }
+    }
+
     /// Sends the messages of a connection, and handles its events.
     fn drain(&mut self, at: usize) {
+        self.follow_spis(at);
+        if self.connections[at].stranger.is_none() {
+            self.news = self.news.max(News::Soon);
+        }
+        loop {
+            self.transmit(at);
+            let Some(open) = &mut self.connections[at].open else { break };
+            let Some(event) = open.poll_event() else { break };
+            self.take_event(at, event);
+        }
+        self.follow_spis(at);
+    }
+
+    /// Makes messages with the SPIs of a connection reach it, before the peer knows the SPIs.
+    fn follow_spis(&mut self, at: usize) {
+        let one = &mut self.connections[at];
+        let now: Vec<u64> = one.open.iter().flat_map(IkeConnection::own_spis).collect();
+        if now == one.spis {
+            return;
+        }
+        let before = std::mem::replace(&mut one.spis, now.clone());
+        self.context.inputs.replace_spis(&before, &now);
+        before.iter().for_each(|spi| {
+            self.places.remove(spi);
+        });
+        self.places.extend(now.into_iter().map(|spi| (spi, at)));
+    }
+
+    fn transmit(&mut self, at: usize) {
         while let Some(open) = &mut self.connections[at].open
             && let Some(transmit) = open.poll_transmit()
         {
@@ -521,11 +635,6 @@ impl IkeThread {
                 // A lost keepalive is sent again.
                 IkeTransmit::Keepalive => drop(self.context.worker.send_keepalive(to)),
             }
-        }
-        while let Some(open) = &mut self.connections[at].open
-            && let Some(event) = open.poll_event()
-        {
-            self.take_event(at, event);
         }
     }
 
@@ -537,6 +646,9 @@ impl IkeThread {
     fn take_event(&mut self, at: usize, event: IkeEvent) {
         let one = &mut self.connections[at];
         let now = Instant::now();
+        if one.stranger.is_none() || matches!(event, IkeEvent::Established { .. }) {
+            self.news = News::Now;
+        }
         match event {
             IkeEvent::Established { peer, proposal } => {
                 one.note_established(peer.to_string(), proposal);
@@ -546,43 +658,26 @@ impl IkeThread {
             }
             // Only one connection of a pair is kept.
             IkeEvent::InitialContact => {}
-            IkeEvent::AddressesAssigned(inner) => {
-                one.inner.clone_from(&inner.addresses);
-                self.assigned.insert(one.pair.clone(), inner.addresses);
-            }
+            IkeEvent::AddressesAssigned(inner) => self.take_addresses(at, &inner.addresses),
             IkeEvent::Rekeyed => {
                 one.note_rekeyed();
                 reports::rekeyed(&self.context.log, one);
                 self.give_ike_keys(at);
             }
-            IkeEvent::ChildInstalled(child) => {
-                let Some(run) = self.runs.get(&one.pair.run) else { return };
-                let tunnel = Tunnel {
-                    tun: one.tun,
-                    child: (*child).clone(),
-                    peer: one.remote,
-                    peer_address: one.peer_address(),
-                    lifetime: data_lifetime(&one.peer.lifetime),
-                    flows: flows(&run.routes, &one.pair.ike, &one.inner),
-                };
-                let before = one.note_child(&child);
-                reports::installed(&self.context.log, one, &child, before);
-                if self.context.traces.are_of(&one.pair.ike) {
-                    self.context.traces.give(&one.pair.ike, &one.child_key_lines(&child));
-                }
-                if let Err(error) = self.context.worker.install(tunnel) {
-                    let event = Event::new("tunnel-not-installed").field("run", &one.run_name);
-                    self.context.log.error(event.field("error", &error));
-                }
-            }
-            // If the worker has ended, no packet is sent.
+            IkeEvent::ChildInstalled(child) => self.install(at, &child),
             IkeEvent::ChildActive(spi) => {
-                one.note_sending(spi);
-                let _ = self.context.worker.activate(spi);
+                if one.has_child(spi) {
+                    one.note_sending(spi);
+                    // If the worker has ended, no packet is sent.
+                    let _ = self.context.worker.activate(spi);
+                }
             }
             IkeEvent::ChildRemoved(spi) => {
-                one.note_removed(spi);
-                let _ = self.context.worker.remove(spi);
+                // The SPI of a tunnel that was not installed may be that of another one.
+                if one.has_child(spi) {
+                    one.note_removed(spi);
+                    let _ = self.context.worker.remove(spi);
+                }
             }
             IkeEvent::PeerMoved(to) => {
                 one.remote = to;
@@ -591,21 +686,32 @@ impl IkeThread {
                 }
             }
             IkeEvent::ExchangeFailed(failure) => self.report_failure(at, &failure),
-            IkeEvent::Failed(failure) => self.fail(at, &failure),
+            IkeEvent::Failed(failure) => {
+                let failure = one.ending.take().unwrap_or(failure);
+                self.fail(at, failure);
+            }
             IkeEvent::Closed => {
-                reports::closed(&self.context.log, one);
-                one.note_ended(now);
+                match one.ending.take() {
+                    // It was logged when the connection began to end.
+                    Some(failure) => drop(one.note_failed(&failure, now)),
+                    None => {
+                        reports::closed(&self.context.log, one);
+                        one.note_ended(now);
+                    }
+                }
             }
         }
     }
 
     /// An attempt or a connection has failed.
-    fn fail(&mut self, at: usize, failure: &IkeFailure) {
+    fn fail(&mut self, at: usize, failure: IkeFailure) {
         let one = &mut self.connections[at];
-        if one.note_failed(failure, Instant::now()) {
-            reports::failed_first(&self.context.log, one, failure);
+        if one.note_failed(&failure, Instant::now()) {
+            reports::failed_first(&self.context.log, one, &failure);
         }
-        reports::failed(&self.context.log, one, failure);
+        reports::failed(&self.context.log, one, &failure);
+        self.news = News::Now;
+        self.note_unassigned(at, failure);
     }
 
     fn report_failure(&mut self, at: usize, failure: &IkeFailure) {
@@ -630,10 +736,27 @@ impl IkeThread {
         }
     }
 
-    fn publish(&self) {
+    /// Shows what has changed, at most once in [`PUBLISH_INTERVAL`] if no state has.
+    fn publish(&mut self) {
+        let is_due = match self.news {
+            News::None => false,
+            News::Soon => self.published.elapsed() >= PUBLISH_INTERVAL,
+            News::Now => true,
+        };
+        if !is_due {
+            return;
+        }
+        self.published = Instant::now();
+        self.news = News::None;
         let known = self.connections.iter().filter(|one| one.stranger.is_none());
         let statuses = known.map(PeerConnection::status).collect();
         *self.context.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
+    }
+}
+
+impl Drop for IkeThread {
+    fn drop(&mut self) {
+        self.context.inputs.end();
     }
 }
 
@@ -657,17 +780,4 @@ fn tunnel_packet(packet: &IpPacket) -> Option<TunnelPacket> {
         local: SocketAddr::new(packet.source, local),
         remote: SocketAddr::new(packet.destination, remote),
     })
-}
-
-/// The address from which packets to a peer are sent, as far as this host knows it.
-fn local(locals: &[SocketAddr], remote: SocketAddr) -> SocketAddr {
-    let of_family = locals.iter().find(|local| local.is_ipv4() == remote.is_ipv4());
-    let port = of_family.map_or(0, SocketAddr::port);
-    let any: std::net::IpAddr = if remote.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-    // Connecting a datagram socket only looks up the route and sends nothing.
-    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(remote)?;
-        socket.local_addr()
-    });
-    SocketAddr::new(found.map_or(any, |local| local.ip()), port)
 }

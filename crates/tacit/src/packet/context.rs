@@ -3,29 +3,31 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::PacketEvent;
+use tacit_ipsec::esp::DropReason;
+
 use super::statistics::Counters;
 use super::underlay::UdpUnderlay;
+use super::{PacketEvent, PacketEvents};
 
 /// What both directions use.
 pub(super) struct Context {
     pub(super) underlay: Arc<UdpUnderlay>,
     pub(super) counters: Arc<Counters>,
-    events: Box<dyn FnMut(PacketEvent) -> bool + Send>,
+    events: Box<dyn PacketEvents>,
 }
 
 impl Context {
     pub(super) fn new(
         underlay: Arc<UdpUnderlay>,
         counters: Arc<Counters>,
-        events: Box<dyn FnMut(PacketEvent) -> bool + Send>,
+        events: Box<dyn PacketEvents>,
     ) -> Self {
         Self { underlay, counters, events }
     }
 
-    /// Reports an event. Returns `false` if the queue is full; the event is then lost.
-    pub(super) fn report(&mut self, event: PacketEvent) -> bool {
-        (self.events)(event)
+    /// Reports an event. An error says why the event is lost.
+    pub(super) fn report(&mut self, event: PacketEvent) -> Result<(), DropReason> {
+        self.events.take(event)
     }
 }
 

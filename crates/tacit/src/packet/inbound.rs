@@ -156,8 +156,7 @@ impl Inbound {
             UdpContent::Ike(message) => {
                 context.counters.ike_messages.add(1);
                 let message = message.to_vec();
-                let event = PacketEvent::Ike(IkeDatagram { from: origin.source, message });
-                if context.report(event) { Ok(()) } else { Err(DropReason::Queue) }
+                context.report(PacketEvent::Ike(IkeDatagram { from: origin.source, message }))
             }
             UdpContent::Keepalive => {
                 context.counters.keepalives.add(1);
@@ -183,7 +182,8 @@ impl Inbound {
         let opened = tunnel.inbound.open(frame, origin.traffic_class)?;
         let is_newest = tunnel.inbound.sequence() > before;
         if is_newest && let Some(to) = tunnel.moved(origin.source) {
-            context.report(PacketEvent::PeerMoved { spi, to });
+            // If the queue is full, displays have the address before.
+            let _ = context.report(PacketEvent::PeerMoved { spi, to });
         }
         // Dummy packets end here (RFC 4303 section 2.6).
         let Opened::Packet(parsed, inner) = opened else { return Ok(()) };

@@ -24,6 +24,7 @@ mod context;
 mod device;
 mod flow_cache;
 mod inbound;
+mod lease;
 mod outbound;
 mod statistics;
 mod table;
@@ -42,11 +43,12 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 use tacit_ipsec::EspSpi;
-use tacit_ipsec::esp::KeyLengthError;
+use tacit_ipsec::esp::{DropReason, KeyLengthError};
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::sandbox::WorkerRights;
 use tacit_sys::tun::Tun;
 
+pub use lease::{TunLease, TunLeaseWatch};
 pub use statistics::{PacketStatistics, SaVolume, TunnelStatistics};
 pub use tunnel::{FlowOpener, PeerAddress, TunId, Tunnel, TunnelFlow};
 pub use underlay::UdpUnderlay;
@@ -65,6 +67,21 @@ pub struct PacketWorker {
     wake: Arc<OwnedFd>,
     next_tun: AtomicU64,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Where the thread reports events.
+pub trait PacketEvents: Send {
+    /// Takes an event without waiting.
+    ///
+    /// # Errors
+    /// The event is lost, for this reason.
+    fn take(&mut self, event: PacketEvent) -> Result<(), DropReason>;
+}
+
+impl PacketEvents for SyncSender<PacketEvent> {
+    fn take(&mut self, event: PacketEvent) -> Result<(), DropReason> {
+        self.try_send(event).map_err(|_| DropReason::Queue)
+    }
 }
 
 /// What the thread reports. A full queue loses events.
@@ -106,25 +123,23 @@ pub struct IkeDatagram {
 pub enum PacketWorkerError {
     /// The keys do not have the lengths that their cipher requires.
     KeyLength(KeyLengthError),
+    /// Another tunnel has this inbound SPI.
+    SpiInUse(EspSpi),
     /// The thread has ended, because of a fault in tacit.
     Ended,
 }
 
 impl PacketWorker {
-    /// Starts the thread. Events are sent to a bounded queue of the caller, as its own type.
+    /// Starts the thread. Events are sent to a bounded queue of the caller.
     ///
     /// # Errors
     /// The thread or its descriptors cannot be created.
-    pub fn start<E: From<PacketEvent> + Send + 'static>(
-        underlay: UdpUnderlay,
-        events: SyncSender<E>,
-    ) -> io::Result<Self> {
+    pub fn start(underlay: UdpUnderlay, events: impl PacketEvents + 'static) -> io::Result<Self> {
         let underlay = Arc::new(underlay);
         let counters = Arc::<Counters>::default();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, orders) = sync_channel(COMMANDS_MAX);
-        let report = Box::new(move |event| events.try_send(E::from(event)).is_ok());
-        let context = Context::new(Arc::clone(&underlay), Arc::clone(&counters), report);
+        let context = Context::new(Arc::clone(&underlay), Arc::clone(&counters), Box::new(events));
         let thread = PacketThread::new(Arc::clone(&wake), orders, context)?;
         let thread = std::thread::Builder::new()
             .name("tacit-packet".to_owned())
@@ -167,10 +182,13 @@ impl PacketWorker {
     /// after [`Self::activate`].
     ///
     /// # Errors
-    /// The keys have wrong lengths, or the thread has ended.
+    /// The keys have wrong lengths, another tunnel has the inbound SPI, or the thread has ended.
     pub fn install(&self, tunnel: Tunnel) -> Result<(), PacketWorkerError> {
         let installed = InstalledTunnel::new(tunnel).map_err(PacketWorkerError::KeyLength)?;
-        self.counters.add(installed.inbound.spi(), installed.counters());
+        let spi = installed.inbound.spi();
+        if !self.counters.add(spi, installed.counters()) {
+            return Err(PacketWorkerError::SpiInUse(spi));
+        }
         self.order(Command::Install(Box::new(installed)))
     }
 
@@ -252,6 +270,9 @@ impl fmt::Display for PacketWorkerError {
         match self {
             Self::KeyLength(error) => {
                 write!(f, "the keys do not have the length that the cipher needs: {error:?}")
+            }
+            Self::SpiInUse(spi) => {
+                write!(f, "another tunnel has the inbound SPI {:08x}", spi.number())
             }
             Self::Ended => write!(f, "the thread tacit-packet has ended; this is a bug in tacit"),
         }

@@ -117,7 +117,8 @@ impl Outbound {
         let Err((reason, packet)) = result else { return };
         if let (DropReason::NoSa, Some(packet)) = (reason, packet) {
             if device.is_new_demand(&packet) {
-                context.report(PacketEvent::Demand { tun, packet });
+                // If the queue is full, the packet of the next second reports it again.
+                let _ = context.report(PacketEvent::Demand { tun, packet });
             }
             if !is_multicast(&packet) && device.hold(self.header, bytes) {
                 return;

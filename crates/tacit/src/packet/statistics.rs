@@ -1,6 +1,7 @@
 //! Defines [`PacketStatistics`]: the counters of a packet worker that displays read.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -98,9 +99,15 @@ impl Counter {
 }
 
 impl Counters {
-    /// Shows an SA from now on.
-    pub(super) fn add(&self, inbound_spi: EspSpi, counters: TunnelCounters) {
-        self.shown().tunnels.insert(inbound_spi, counters);
+    /// Shows an SA from now on. Returns `false`, and does nothing, if another one has the SPI.
+    pub(super) fn add(&self, inbound_spi: EspSpi, counters: TunnelCounters) -> bool {
+        match self.shown().tunnels.entry(inbound_spi) {
+            Entry::Vacant(place) => {
+                place.insert(counters);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
     }
 
     /// Shows an SA no longer.

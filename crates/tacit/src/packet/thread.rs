@@ -153,10 +153,7 @@ impl PacketThread {
             match self.commands.try_recv() {
                 Ok(Command::AddTun(id, tun)) => self.add_tun(id, tun),
                 Ok(Command::RemoveTun(id)) => self.remove_tun(id),
-                Ok(Command::Install(tunnel)) => {
-                    self.remove(tunnel.inbound.spi());
-                    self.table.add(*tunnel);
-                }
+                Ok(Command::Install(tunnel)) => self.table.add(*tunnel),
                 Ok(Command::Activate(spi)) => self.activate(spi),
                 Ok(Command::Remove(spi)) => self.remove(spi),
                 Ok(Command::MovePeer(spi, to)) => {
@@ -231,7 +228,7 @@ impl PacketThread {
         self.count_held();
         for spi in self.table.rekeys_due() {
             // If the queue is full, the next turn reports it again.
-            self.context.report(PacketEvent::RekeyDue(spi));
+            let _ = self.context.report(PacketEvent::RekeyDue(spi));
         }
         if self.turns.is_multiple_of(TURNS_PER_PATH) {
             self.table.learn_paths(None);

@@ -14,16 +14,19 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Mutex as StdMutex, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Protocol;
 use tacit_core::policy::{InnerAddressSource, Policy, TunnelGroup, TunnelRoutes};
 use tacit_sys::IpVersion;
+use tacit_sys::netlink::route::Families;
 use tacit_sys::netlink::tunnel::{FlowGroup, FlowRoute, TunnelDevice};
 use tacit_sys::tun::Tun;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, watch};
 
 use super::Run;
+use crate::packet::{TunLease, TunLeaseWatch};
 
 /// What is routed into the TUN device of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +79,8 @@ pub struct OpenedTun {
     pub name: String,
     /// The device.
     pub tun: Tun,
+    /// Held as long as the device is read.
+    pub lease: TunLease,
 }
 
 /// The TUN device of one run, and the routes into it.
@@ -84,7 +89,28 @@ pub struct RunTunnels {
     mirror: Mutex<Mirror>,
     /// The addresses that peers have assigned, by the name of the peer.
     assigned: StdMutex<BTreeMap<String, Vec<IpAddr>>>,
+    /// How far the addresses of peers are that assign them.
+    progress: watch::Sender<AddressProgress>,
     opened: mpsc::Sender<OpenedTun>,
+}
+
+/// The peers of a run, as far as addresses matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct AddressProgress {
+    /// The peers for which the policy has the address.
+    fixed: BTreeSet<String>,
+    /// The peers that assign it.
+    assigning: BTreeSet<String>,
+    /// Those of them whose addresses the run has.
+    done: BTreeSet<String>,
+    /// Why others have not assigned one yet.
+    failed: BTreeMap<String, String>,
+}
+
+impl AddressProgress {
+    fn is_complete(&self) -> bool {
+        self.assigning.iter().all(|ike| self.done.contains(ike) || self.failed.contains_key(ike))
+    }
 }
 
 /// What is to be routed into the TUN device of a run.
@@ -92,36 +118,86 @@ pub struct RunTunnels {
 pub struct WantedTunnels {
     groups: Vec<PlannedGroup>,
     addresses: Vec<IpAddr>,
+    /// The peers that have assigned addresses.
+    assigned: BTreeSet<String>,
 }
 
 impl WantedTunnels {
-    /// Whether there are packets of this IP version.
+    /// The IP versions of the packets.
     #[must_use]
-    pub fn has_family(&self, version: IpVersion) -> bool {
-        self.groups.iter().any(|group| group.ipv6 == (version == IpVersion::V6))
+    pub fn families(&self) -> Families {
+        let has = |ipv6| self.groups.iter().any(|group| group.ipv6 == ipv6);
+        Families { v4: has(false), v6: has(true) }
     }
 }
 
 /// What the kernel has, as far as it is known.
 #[derive(Debug, Default)]
 struct Mirror {
-    /// The name of the device that this agent has.
-    device: Option<String>,
+    /// The device that this agent has.
+    device: Option<LeasedDevice>,
     /// The routes; `None`: they are not known, or there were never any.
     plan: Option<TunnelPlan>,
+}
+
+/// A device that this agent has made.
+#[derive(Debug)]
+struct LeasedDevice {
+    name: String,
+    lease: TunLeaseWatch,
+}
+
+impl Mirror {
+    /// Forgets the device if it is not read any more, because there was no driver of IKE for it.
+    fn forget_unread(&mut self) {
+        if self.device.take_if(|device| !device.lease.is_held()).is_some() {
+            self.plan = None;
+        }
+    }
 }
 
 impl RunTunnels {
     /// A run without a device. The device will be sent to this queue.
     #[must_use]
     pub fn new(opened: mpsc::Sender<OpenedTun>) -> Self {
-        Self { mirror: Mutex::default(), assigned: StdMutex::default(), opened }
+        let (progress, _) = watch::channel(AddressProgress::default());
+        Self { mirror: Mutex::default(), assigned: StdMutex::default(), progress, opened }
     }
 
     /// Records the addresses that a peer has assigned to the run, in place of earlier ones.
     pub fn assign(&self, ike: String, addresses: Vec<IpAddr>) {
         let mut assigned = self.assigned.lock().unwrap_or_else(PoisonError::into_inner);
         assigned.insert(ike, addresses);
+    }
+
+    /// Records why a peer has not assigned addresses. It may do so later.
+    pub fn note_failure(&self, ike: String, reason: String) {
+        self.progress.send_modify(|progress| drop(progress.failed.insert(ike, reason)));
+    }
+
+    /// The peers for which the policy has the address of the run.
+    #[must_use]
+    pub fn fixed_peers(&self) -> BTreeSet<String> {
+        self.progress.borrow().fixed.clone()
+    }
+
+    /// Waits at most this long until the run has the addresses of all peers that assign them, or
+    /// they have failed. Returns a warning for each peer whose address is missing.
+    pub async fn wait_for_addresses(&self, limit: Duration) -> Vec<String> {
+        let mut progress = self.progress.subscribe();
+        let complete = progress.wait_for(AddressProgress::is_complete);
+        // The sender is this object.
+        let _ = tokio::time::timeout(limit, complete).await;
+        let AddressProgress { assigning, done, failed, .. } = self.progress.borrow().clone();
+        let missing = assigning.into_iter().filter(|ike| !done.contains(ike));
+        let warning = |ike: String| {
+            let reason = failed.get(&ike).map_or("it has not answered yet", String::as_str);
+            format!(
+                "the peer [ike.{ike}] has assigned no address to this run: {reason}\n    \
+                 connections through its tunnel fail with EHOSTUNREACH until it does"
+            )
+        };
+        missing.map(warning).collect()
     }
 
     /// The packets that the policy leads into tunnels of a run.
@@ -132,22 +208,31 @@ impl RunTunnels {
         let own: Vec<IpAddr> = run.host.addresses().all().collect();
         let routes = TunnelRoutes::of(policy, &run.name, &own).map_err(io::Error::other)?;
         let inner = self.inner_addresses(policy, &routes);
+        let (assigning, fixed): (BTreeSet<String>, BTreeSet<String>) =
+            routes.ikes().map(str::to_owned).partition(|ike| is_assigning(policy, ike));
+        let assigned = inner.keys().filter(|ike| assigning.contains(*ike)).cloned().collect();
+        self.progress.send_modify(|progress| {
+            progress.assigning = assigning;
+            progress.fixed = fixed;
+        });
         let mut groups = Vec::new();
         for group in routes.groups() {
             groups.extend(planned(group, inner.get(&group.ike).map_or(&[], Vec::as_slice)));
         }
         let addresses: BTreeSet<IpAddr> = inner.into_values().flatten().collect();
-        Ok(WantedTunnels { groups, addresses: addresses.into_iter().collect() })
+        let addresses = addresses.into_iter().collect();
+        Ok(WantedTunnels { groups, addresses, assigned })
     }
 
     /// Makes the routes those that are wanted. The first time that there are some, the helper makes
-    /// the device.
+    /// the device, and again if the agent could not use it.
     ///
     /// # Errors
     /// The kernel refuses, or there is no helper. No packet of a tunnel takes another route then.
     pub async fn follow(&self, run: &Run, wanted: WantedTunnels) -> io::Result<()> {
-        let WantedTunnels { groups, addresses } = wanted;
+        let WantedTunnels { groups, addresses, assigned } = wanted;
         let mut mirror = self.mirror.lock().await;
+        mirror.forget_unread();
         if mirror.device.is_none() {
             if groups.is_empty() {
                 return Ok(());
@@ -156,7 +241,8 @@ impl RunTunnels {
             run.helper.route_tunnels(closed).await?;
             mirror.device = Some(self.open_tun(run).await?);
         }
-        let device = mirror.device.clone().map(|name| PlannedDevice { name, addresses });
+        let name = mirror.device.as_ref().map(|device| device.name.clone());
+        let device = name.map(|name| PlannedDevice { name, addresses });
         let plan = TunnelPlan { device, groups };
         if mirror.plan.as_ref() != Some(&plan) {
             // If it fails, it is not known which routes there are.
@@ -164,16 +250,21 @@ impl RunTunnels {
             run.helper.route_tunnels(plan.clone()).await?;
             mirror.plan = Some(plan);
         }
+        self.progress.send_modify(|progress| {
+            progress.failed.retain(|ike, _| !assigned.contains(ike));
+            progress.done = assigned;
+        });
         Ok(())
     }
 
-    async fn open_tun(&self, run: &Run) -> io::Result<String> {
+    async fn open_tun(&self, run: &Run) -> io::Result<LeasedDevice> {
         let tun = run.helper.open_tun().await?;
         let name = tun.name()?;
         let ended = |_| io::Error::other("the agent is ending");
-        let opened = OpenedTun { run: run.id, name: run.name.clone(), tun };
+        let (lease, watch) = TunLease::new();
+        let opened = OpenedTun { run: run.id, name: run.name.clone(), tun, lease };
         self.opened.send(opened).await.map_err(ended)?;
-        Ok(name)
+        Ok(LeasedDevice { name, lease: watch })
     }
 
     /// The addresses of the run inside its tunnels, by the name of the peer.
@@ -189,6 +280,11 @@ impl RunTunnels {
         };
         routes.ikes().filter_map(|ike| Some((ike.to_owned(), of(ike)?))).collect()
     }
+}
+
+/// Whether a peer assigns the addresses of runs.
+fn is_assigning(policy: &Policy, ike: &str) -> bool {
+    policy.ikes.get(ike).is_some_and(|peer| peer.inner == InnerAddressSource::Gateway)
 }
 
 /// Divides a group by the IP version of its prefixes.
@@ -246,5 +342,22 @@ impl PlannedGroup {
             remote_ports: range(self.remote_ports),
             routes: self.prefixes.iter().map(route).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_the_agent_could_not_use_is_made_again() {
+        let (lease, watch) = TunLease::new();
+        let device = LeasedDevice { name: "tacit0".to_owned(), lease: watch };
+        let mut mirror = Mirror { device: Some(device), plan: Some(TunnelPlan::default()) };
+        mirror.forget_unread();
+        assert!(mirror.device.is_some() && mirror.plan.is_some());
+        drop(lease);
+        mirror.forget_unread();
+        assert!(mirror.device.is_none() && mirror.plan.is_none());
     }
 }

@@ -4,7 +4,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use tacit::packet::{PacketEvent, PeerAddress};
+use tacit::packet::{PacketEvent, PacketWorkerError, PeerAddress};
 use tacit_ipsec::esp::{DataLifetime, DataVolume, DropReason, Opened};
 use tacit_sys::datagram_batch::path_mtu;
 
@@ -70,6 +70,22 @@ fn the_newest_active_tunnel_sends_and_both_receive() {
     assert_eq!(&lab.receive(&mut third)[28..], b"held");
     lab.worker.remove_tun(lab.tun).unwrap();
     lab.wait("no device", |_| UdpSocket::bind("10.1.0.1:4001").is_err());
+}
+
+#[test]
+fn no_tunnel_takes_the_inbound_spi_of_another() {
+    if !in_namespace("lifecycle::no_tunnel_takes_the_inbound_spi_of_another") {
+        return;
+    }
+    let lab = Lab::open();
+    let program = program();
+    let mut first = lab.establish(lab.tunnel(1), 1);
+    let second = lab.worker.install(lab.tunnel(1));
+    assert_eq!(second, Err(PacketWorkerError::SpiInUse(first.near_spi)));
+    lab.ask(&program, &mut first);
+    lab.worker.remove(first.near_spi).unwrap();
+    let mut again = lab.establish(lab.tunnel(1), 1);
+    lab.ask(&program, &mut again);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::fits::assert_fits;
 use crate::{Scenario, WEB};
 
 /// Makes a CA, and certificates of both sides with keys of this kind.
-const CERTIFICATES: &str = r#"
+pub(crate) const CERTIFICATES: &str = r#"
 certificate() {
     openssl req -x509 -CA ca.pem -CAkey ca.key -newkey "$@" -nodes -days 30 -subj "/CN=$name" \
         -addext "subjectAltName=DNS:$name.example" -addext "basicConstraints=critical,CA:false" \

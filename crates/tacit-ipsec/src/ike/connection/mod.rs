@@ -157,6 +157,12 @@ impl IkeConnection {
             })
     }
 
+    /// Returns this side's SPIs of the IKE SAs, by which messages of the peer find the connection.
+    pub fn own_spis(&self) -> impl Iterator<Item = u64> {
+        let opening = self.opening.as_ref().map(Opening::spi);
+        opening.into_iter().chain(self.sas.iter().map(IkeSa::own_spi))
+    }
+
     /// Handles an IKE message of the peer, without the non-ESP marker. `from` is the address from
     /// which it was received.
     pub fn handle_datagram(&mut self, now: Instant, from: SocketAddr, bytes: &[u8]) {

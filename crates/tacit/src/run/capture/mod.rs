@@ -17,7 +17,7 @@ use tacit_core::policy::{
     joined_plan, unmatched_of_joined,
 };
 use tacit_sys::netlink::route::Families;
-use tacit_sys::{IpVersion, process};
+use tacit_sys::process;
 use tokio::sync::Mutex;
 
 use crate::clock;
@@ -308,9 +308,14 @@ impl Capture {
             );
         }
         let helper = &self.run.helper;
-        let tunnels = self.tunnels.wanted(&self.run, &self.live.load().policy)?;
-        self.give_network(&wanted, &tunnels, mirror).await?;
-        self.tunnels.follow(&self.run, tunnels).await?;
+        let tunnels = self.tunnels.wanted(&self.run, &self.live.load().policy);
+        let families = tunnels.as_ref().map(WantedTunnels::families).unwrap_or_default();
+        self.give_network(&wanted, families, mirror).await?;
+        // The packets of tunnels take no other route after a failure, so everything else follows.
+        let routed = match tunnels {
+            Ok(tunnels) => self.tunnels.follow(&self.run, tunnels).await,
+            Err(error) => Err(error),
+        };
         let changed = match mirror.ranges.take() {
             None => false,
             Some(before) => {
@@ -326,7 +331,7 @@ impl Capture {
         mirror.ranges = Some(wanted);
         mirror.news = news;
         mirror.cut = Some(Instant::now());
-        Ok(())
+        routed
     }
 
     /// The number of captured ranges; `None` while it changes.
@@ -368,13 +373,13 @@ impl Capture {
     async fn give_network(
         &self,
         wanted: &BTreeSet<CaptureRange>,
-        tunnels: &WantedTunnels,
+        of_tunnels: Families,
         mirror: &mut Mirror,
     ) -> io::Result<()> {
         let found = families(&self.live.load().policy, wanted, mirror.families);
         let mut found = self.families_of_aliases(wanted, found);
-        found.v4 |= tunnels.has_family(IpVersion::V4);
-        found.v6 |= tunnels.has_family(IpVersion::V6);
+        found.v4 |= of_tunnels.v4;
+        found.v6 |= of_tunnels.v6;
         let helper = &self.run.helper;
         match self.run.sockets {
             SocketSet::Connected if found != mirror.families => helper.families(found).await?,

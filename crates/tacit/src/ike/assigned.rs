@@ -1,0 +1,179 @@
+//! Decides which addresses a run takes from a peer that assigns addresses.
+//!
+//! An address of the host, of another tunnel, of the peer itself, or one that another rule names
+//! stands for something else already. If the run had it, flows to that address would stay in the
+//! run. So the run takes none of them, and the connection ends with the reason.
+
+use std::net::IpAddr;
+
+use tacit_core::policy::{IkePeer, Policy, Rule, TunnelRoutes};
+use tacit_ipsec::ike::{FailureSide, IkeFailure};
+
+/// What decides about the addresses that a peer assigns to a run.
+pub(super) struct WantedAddresses<'a> {
+    pub(super) policy: &'a Policy,
+    /// The name of the run.
+    pub(super) run: &'a str,
+    /// The name of the peer.
+    pub(super) ike: &'a str,
+    pub(super) routes: &'a TunnelRoutes,
+    /// The addresses of the host.
+    pub(super) own: &'a [IpAddr],
+    /// The addresses of the run inside its other tunnels.
+    pub(super) others: &'a [IpAddr],
+}
+
+impl WantedAddresses<'_> {
+    /// The addresses of the IP versions that the tunnel has. Fails if there are none, or if the run
+    /// must not have one of them.
+    pub(super) fn usable(&self, assigned: &[IpAddr]) -> Result<Vec<IpAddr>, IkeFailure> {
+        let remotes = self.routes.remotes(self.ike);
+        let is_used = |address: &IpAddr| {
+            remotes.iter().any(|(first, _)| first.is_ipv4() == address.is_ipv4())
+        };
+        let usable: Vec<IpAddr> = assigned.iter().copied().filter(is_used).collect();
+        if usable.is_empty() {
+            return Err(missing());
+        }
+        match usable.iter().find_map(|one| self.conflict(*one).map(|what| (one, what))) {
+            None => Ok(usable),
+            Some((address, what)) => Err(IkeFailure {
+                kind: "assigned-address-refused",
+                side: FailureSide::Both,
+                message: format!(
+                    "the peer assigned the address {address}, which is {what}: change the peer's \
+                     address pool, or the policy"
+                ),
+            }),
+        }
+    }
+
+    /// What the address is already.
+    fn conflict(&self, address: IpAddr) -> Option<String> {
+        let Self { policy, own, others, .. } = self;
+        if own.contains(&address) {
+            return Some("an address of this host".to_owned());
+        }
+        if policy.agent.aliases.reserves(address) {
+            return Some("in a range of alias addresses of this agent".to_owned());
+        }
+        if others.contains(&address) {
+            return Some("that of the run in another tunnel".to_owned());
+        }
+        let is_its = |one: &IkePeer| one.address().is_some_and(|own| own.ip() == address);
+        if let Some((name, _)) = policy.ikes.iter().find(|(_, one)| is_its(one)) {
+            return Some(format!("the address of the peer [ike.{name}]"));
+        }
+        let names = |rule: &&Rule| {
+            let is_of_peer = rule.ipsec().is_some_and(|ipsec| ipsec.ike == self.ike);
+            let runs = &rule.selectors.run;
+            let applies = runs.is_empty() || runs.iter().any(|run| run == self.run);
+            !is_of_peer && applies && rule.selectors.names_remote(address)
+        };
+        let rule = policy.rules.iter().map(AsRef::as_ref).find(names)?;
+        Some(format!("an address of the rule `{}`", rule.name))
+    }
+}
+
+/// The peer has assigned no address of an IP version of the tunnel.
+pub(super) fn missing() -> IkeFailure {
+    IkeFailure {
+        kind: "no-address-assigned",
+        side: FailureSide::Both,
+        message:
+            "the peer assigned no address that the rules can use: add an address pool of their \
+                  IP version to the peer's connection, or write the address into `inner`"
+                .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = r#"version = 1
+[ike.branch]
+peer = "192.0.2.1"
+psk-file = "psk"
+local-id = "branch.example"
+remote-id = "gw.example"
+inner = "gateway"
+[ike.other]
+peer = "192.0.2.2"
+psk-file = "psk"
+local-id = "branch.example"
+remote-id = "gw2.example"
+inner = "gateway"
+[[rule]]
+name = "web"
+direction = "outbound"
+remote = "10.2.0.0/24"
+ipsec = { ike = "branch" }
+[[rule]]
+name = "far"
+direction = "outbound"
+remote = "10.3.0.0/24"
+ipsec = { ike = "other" }
+[[rule]]
+name = "database"
+direction = "outbound"
+remote = ["10.4.0.9", "10.5.0.0/16"]
+permit = true
+[[rule]]
+name = "of-another-run"
+direction = "outbound"
+run = "other"
+remote = "10.6.0.0/16"
+permit = true
+[[rule]]
+name = "all"
+direction = "outbound"
+remote = "0.0.0.0/0"
+permit = true
+"#;
+
+    fn usable(assigned: &[&str]) -> Result<Vec<IpAddr>, IkeFailure> {
+        let policy = tacit_core::policy::parse(POLICY).policy.unwrap();
+        let own = ["10.9.0.1".parse().unwrap()];
+        let others = ["10.8.0.1".parse().unwrap()];
+        let routes = TunnelRoutes::of(&policy, "run", &own).unwrap();
+        let wanted = WantedAddresses {
+            policy: &policy,
+            run: "run",
+            ike: "branch",
+            routes: &routes,
+            own: &own,
+            others: &others,
+        };
+        let assigned: Vec<IpAddr> = assigned.iter().map(|one| one.parse().unwrap()).collect();
+        wanted.usable(&assigned)
+    }
+
+    #[test]
+    fn an_assigned_address_must_not_stand_for_something_else() {
+        for (address, what) in [
+            ("10.9.0.1", "an address of this host"),
+            ("198.18.0.7", "alias addresses"),
+            ("10.8.0.1", "in another tunnel"),
+            ("192.0.2.2", "the peer [ike.other]"),
+            ("10.3.0.7", "the rule `far`"),
+            ("10.4.0.9", "the rule `database`"),
+            ("10.5.6.7", "the rule `database`"),
+        ] {
+            let failure = usable(&[address]).unwrap_err();
+            assert_eq!(failure.kind, "assigned-address-refused", "{address}");
+            assert!(failure.message.contains(what), "{}", failure.message);
+        }
+        for address in ["10.1.0.1", "10.2.0.7", "10.4.0.8", "10.6.0.1"] {
+            assert_eq!(usable(&[address]), Ok(vec![address.parse().unwrap()]), "{address}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_the_ip_versions_of_the_tunnel_are_used() {
+        assert_eq!(usable(&["10.1.0.1", "fd01::1"]), Ok(vec!["10.1.0.1".parse().unwrap()]));
+        for assigned in [&["fd01::1"][..], &[]] {
+            assert_eq!(usable(assigned).unwrap_err().kind, "no-address-assigned");
+        }
+    }
+}

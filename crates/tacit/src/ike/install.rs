@@ -1,0 +1,78 @@
+//! Passes what IKE has agreed on to the run and to the packet worker: addresses and keys.
+
+use std::net::IpAddr;
+
+use tacit_ipsec::ChildSa;
+use tacit_ipsec::ike::{FailureSide, IkeFailure};
+
+use super::config::{data_lifetime, flows};
+use super::thread::IkeThread;
+use super::{assigned, reports};
+use crate::packet::Tunnel;
+
+impl IkeThread {
+    /// Gives a run the addresses that a peer has assigned, unless it must not have them.
+    pub(super) fn take_addresses(&mut self, at: usize, addresses: &[IpAddr]) {
+        let one = &self.connections[at];
+        let Some(run) = self.runs.get(&one.pair.run) else { return };
+        let of_others = self
+            .connections
+            .iter()
+            .filter(|other| other.pair.run == one.pair.run && other.pair.ike != one.pair.ike);
+        let others: Vec<IpAddr> = of_others.flat_map(|other| other.inner.iter().copied()).collect();
+        let wanted = assigned::WantedAddresses {
+            policy: &self.policy.policy,
+            run: &run.name,
+            ike: &one.pair.ike,
+            routes: &run.routes,
+            own: &run.own,
+            others: &others,
+        };
+        match wanted.usable(addresses) {
+            Ok(usable) => {
+                let one = &mut self.connections[at];
+                one.inner.clone_from(&usable);
+                self.assigned.insert(one.pair.clone(), Ok(usable));
+            }
+            Err(failure) => self.end_with(at, failure),
+        }
+    }
+
+    /// Installs a tunnel, unless its connection ends or the run has no address for it.
+    pub(super) fn install(&mut self, at: usize, child: &ChildSa) {
+        let one = &mut self.connections[at];
+        let Some(run) = self.runs.get(&one.pair.run) else { return };
+        if one.ending.is_some() {
+            return;
+        }
+        if one.inner.is_empty() {
+            self.end_with(at, assigned::missing());
+            return;
+        }
+        let tunnel = Tunnel {
+            tun: one.tun,
+            child: child.clone(),
+            peer: one.remote,
+            peer_address: one.peer_address(),
+            lifetime: data_lifetime(&one.settings.peer.lifetime),
+            flows: flows(&run.routes, &one.pair.ike, &one.inner),
+        };
+        match self.context.worker.install(tunnel) {
+            Ok(()) => {
+                let before = one.note_child(child);
+                reports::installed(&self.context.log, one, child, before);
+                if self.context.traces.are_of(&one.pair.ike) {
+                    self.context.traces.give(&one.pair.ike, &one.child_key_lines(child));
+                }
+            }
+            Err(error) => {
+                let failure = IkeFailure {
+                    kind: "tunnel-not-installed",
+                    side: FailureSide::Host,
+                    message: format!("the agent cannot install the tunnel: {error}"),
+                };
+                self.end_with(at, failure);
+            }
+        }
+    }
+}

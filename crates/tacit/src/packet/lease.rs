@@ -1,0 +1,31 @@
+//! Defines [`TunLease`], which shows that a TUN device is read.
+
+use std::sync::{Arc, Weak};
+
+/// Held as long as a TUN device is read. When it is dropped, its programs need another device.
+#[derive(Debug)]
+pub struct TunLease {
+    _held: Arc<()>,
+}
+
+/// Finds out whether a lease is held.
+#[derive(Clone, Debug)]
+pub struct TunLeaseWatch(Weak<()>);
+
+impl TunLease {
+    /// A lease, and what finds out whether it is held.
+    #[must_use]
+    pub fn new() -> (Self, TunLeaseWatch) {
+        let held = Arc::new(());
+        let watch = TunLeaseWatch(Arc::downgrade(&held));
+        (Self { _held: held }, watch)
+    }
+}
+
+impl TunLeaseWatch {
+    /// Whether the lease is held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
