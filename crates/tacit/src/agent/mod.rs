@@ -335,8 +335,7 @@ impl Agent {
     async fn take_run_event(&mut self, event: RunEvent) {
         match event {
             RunEvent::Begin(application) if self.draining.is_some() => {
-                // The launcher may have ended.
-                let _ = application.back.send(Err(self.refuse_run()));
+                application.back.decide(Err(self.refuse_run()));
             }
             RunEvent::Begin(application) => self.runs.begin(*application, &self.workers).await,
             RunEvent::Begun(enrolled, back) => {

@@ -222,8 +222,7 @@ impl Runs {
         let Application { enrolment, sockets, uid, launcher, back } = application;
         if let Err(reason) = self.registry.check(&enrolment) {
             self.shared.log.warn(Event::new("run-refused").field("error", &reason));
-            // The launcher may have ended.
-            let _ = back.send(Err(reason));
+            back.decide(Err(reason));
             return;
         }
         let Enrolment { name, pid, sockets: socket_set, covers_files } = enrolment;
@@ -265,7 +264,7 @@ impl Runs {
                 }
                 Err(error) => {
                     context.log.error(Event::new("run-refused").field("error", &error));
-                    let _ = back.send(Err(format!("the agent cannot set up the run: {error}")));
+                    back.decide(Err(format!("the agent cannot set up the run: {error}")));
                 }
             }
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_tls::KeyLogLine;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::Agent;
 use super::runs::Runs;
@@ -17,15 +17,17 @@ use crate::log::Event;
 use crate::net::target::LiveTarget;
 use crate::packet::PacketStatistics;
 use crate::run::capture::Capture;
-use crate::run::launchers::EnrolmentDecision;
+use crate::run::launchers::{EnrolmentDecision, LauncherReply};
 use crate::run::tunnels::OpenedTun;
 use crate::session::trace::{Trace, TraceSelection, Traces};
 
 /// The largest number of reports about runs that are being set up.
 const EARLY_NOTICES_MAX: usize = 256;
 
-/// How long CMD waits for the addresses that peers assign.
-const ADDRESS_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long CMD waits for the addresses that peers assign, before the launcher says so.
+const QUIET_WAIT: Duration = Duration::from_secs(2);
+/// How long it waits after that.
+const ADDRESS_WAIT_MAX: Duration = Duration::from_secs(8);
 
 /// The driver of IKE.
 #[derive(Debug)]
@@ -190,25 +192,24 @@ impl Runs {
 
     /// Answers the launcher of a run. Before CMD starts, the peers that assign addresses get a
     /// limited time for it: until then, connections through their tunnels fail.
-    pub(super) fn answer_launcher(
-        &self,
-        decision: EnrolmentDecision,
-        back: oneshot::Sender<EnrolmentDecision>,
-    ) {
+    pub(super) fn answer_launcher(&self, decision: EnrolmentDecision, back: LauncherReply) {
         let enrolled = decision.as_ref().ok().and_then(|one| self.registry.get(one.id));
         let Some(capture) = enrolled.map(|enrolled| Arc::clone(&enrolled.capture)) else {
-            // If the launcher has ended, so has its run.
-            let _ = back.send(decision);
+            back.decide(decision);
             return;
         };
         let of_others = self.warnings_about_others(&capture);
         tokio::task::spawn_local(async move {
-            let of_peers = capture.tunnels.wait_for_addresses(ADDRESS_WAIT_MAX).await;
+            if !capture.tunnels.wait_for_addresses(QUIET_WAIT).await {
+                back.note_waiting("waiting for the address that a gateway assigns".to_owned());
+                capture.tunnels.wait_for_addresses(ADDRESS_WAIT_MAX).await;
+            }
+            let of_peers = capture.tunnels.warnings_about_addresses();
             let decision = decision.map(|mut admission| {
                 admission.terms.warnings.extend(of_others.into_iter().chain(of_peers));
                 admission
             });
-            let _ = back.send(decision);
+            back.decide(decision);
         });
     }
 

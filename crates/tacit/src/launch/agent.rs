@@ -7,7 +7,6 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_core::message_id::MessageId;
 use tacit_sys::process::StandardError;
 use tacit_sys::{process, socket};
@@ -21,8 +20,6 @@ use crate::control::private_agents::{self, DIRECTORY_PREFIX, SOCKET_NAME};
 use crate::exit::{EXIT_FAILURE, complain, complain_of};
 use crate::run::protocol::{self, Enrolment, FromLauncher, RunTerms, ToLauncher};
 
-/// How long a launcher waits for the answer of the agent before it says so.
-const QUIET_SECONDS: i64 = 2;
 /// How many directory names a launcher tries.
 const DIRECTORIES_TRIED_MAX: u32 = 100;
 
@@ -133,30 +130,23 @@ impl Agent {
         // error of this write adds nothing.
         let _ = protocol::write(&self.line, &FromLauncher::Enrol(enrolment), &sockets);
         drop(given);
-        self.wait_for_answer();
-        let answer = protocol::read::<ToLauncher>(&self.line).map_err(own)?;
-        match answer.map(|frame| frame.message) {
-            Some(ToLauncher::Terms(mut terms)) => {
-                let directory = self.private.as_ref().map(|private| private.directory.clone());
-                terms.hide.extend(directory);
-                Ok(terms)
+        loop {
+            let answer = protocol::read::<ToLauncher>(&self.line).map_err(own)?;
+            match answer.map(|frame| frame.message) {
+                Some(ToLauncher::Waiting(what)) => complain(format_args!("tacit: {what}")),
+                Some(ToLauncher::Terms(mut terms)) => {
+                    let directory = self.private.as_ref().map(|private| private.directory.clone());
+                    terms.hide.extend(directory);
+                    return Ok(terms);
+                }
+                Some(ToLauncher::Refused(reason)) => return Err(RunError::Agent(reason)),
+                None => {
+                    return Err(RunError::Agent(
+                        "the agent ended before it answered; the reason is in its log (--log)"
+                            .into(),
+                    ));
+                }
             }
-            Some(ToLauncher::Refused(reason)) => Err(RunError::Agent(reason)),
-            None => Err(RunError::Agent(
-                "the agent ended before it answered; the reason is in its log (--log)".into(),
-            )),
-        }
-    }
-
-    /// Waits for the answer to the enrolment, and shows after a time that it waits.
-    fn wait_for_answer(&self) {
-        let wait = Timespec { tv_sec: QUIET_SECONDS, tv_nsec: 0 };
-        let is_late = poll(&mut [PollFd::new(&self.line, PollFlags::IN)], Some(&wait)) == Ok(0);
-        if is_late {
-            complain(
-                "tacit: waiting for the agent, which may be waiting for the address that a gateway \
-                 assigns",
-            );
         }
     }
 

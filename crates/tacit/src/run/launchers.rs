@@ -38,7 +38,7 @@ pub enum RunEvent<S> {
     /// A launcher wants to enrol its run.
     Begin(Box<Application>),
     /// The services of a run are set up.
-    Begun(Box<S>, oneshot::Sender<EnrolmentDecision>),
+    Begun(Box<S>, LauncherReply),
     /// The run with this number has a new helper, with this channel.
     HelperChannel(u64, OwnedFd),
     /// The programs of the run with this number listen on other addresses than before.
@@ -61,11 +61,39 @@ pub struct Application {
     /// The launcher.
     pub launcher: Launcher,
     /// The channel for the answer.
-    pub back: oneshot::Sender<EnrolmentDecision>,
+    pub back: LauncherReply,
 }
 
 /// The answer to an application, or why the run is refused.
 pub type EnrolmentDecision = Result<Admission, String>;
+
+/// The channel to the task that serves a launcher.
+#[derive(Debug)]
+pub struct LauncherReply(mpsc::Sender<EnrolmentAnswer>);
+
+/// What a launcher gets to know about its enrolment.
+#[derive(Debug)]
+enum EnrolmentAnswer {
+    /// What the agent waits for.
+    Waiting(String),
+    Decided(EnrolmentDecision),
+}
+
+/// The answers that wait: one of each kind.
+const ANSWERS_MAX: usize = 2;
+
+impl LauncherReply {
+    /// Shows what the agent waits for. Has an effect once.
+    pub fn note_waiting(&self, what: String) {
+        // If the launcher has ended, the decision fails too.
+        let _ = self.0.try_send(EnrolmentAnswer::Waiting(what));
+    }
+
+    /// Sends the decision. If the launcher has ended, so has its run.
+    pub fn decide(self, decision: EnrolmentDecision) {
+        let _ = self.0.try_send(EnrolmentAnswer::Decided(decision));
+    }
+}
 
 /// A run that was admitted.
 #[derive(Debug)]
@@ -240,14 +268,28 @@ async fn enrol<S>(
         let connection = stream.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let launcher = Launcher { connection, reading };
         let sockets = sockets.map_err(|error| error.to_string())?;
-        let (back, begun) = oneshot::channel();
+        let (back, answers) = mpsc::channel(ANSWERS_MAX);
+        let back = LauncherReply(back);
         let application = Application { enrolment, sockets, uid, launcher, back };
         let begin = RunEvent::Begin(Box::new(application));
         let ending = || "the agent is ending and accepts no new runs".to_owned();
         events.send(begin).await.map_err(|_| ending())?;
-        begun.await.map_err(|_| ending())?
+        Ok::<_, String>((answers, ending()))
     };
-    match begun.await {
+    let decision = match begun.await {
+        Ok((mut answers, ending)) => loop {
+            match answers.recv().await {
+                Some(EnrolmentAnswer::Waiting(what)) => {
+                    // If the launcher has ended by now, so has its run.
+                    let _ = write_frame(&mut stream, &ToLauncher::Waiting(what)).await;
+                }
+                Some(EnrolmentAnswer::Decided(decision)) => break decision,
+                None => break Err(ending),
+            }
+        },
+        Err(reason) => Err(reason),
+    };
+    match decision {
         Ok(Admission { id, terms }) => {
             // If the launcher has ended by now, `follow` finds that and ends its run.
             let _ = write_frame(&mut stream, &ToLauncher::Terms(terms)).await;

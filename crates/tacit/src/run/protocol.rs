@@ -102,6 +102,9 @@ pub enum ToLauncher {
     Terms(RunTerms),
     /// The agent refuses the run, for this reason.
     Refused(String),
+    /// The answer is late, because the agent waits for this. It is sent only for runs with tunnels,
+    /// which older launchers cannot have.
+    Waiting(String),
 }
 
 /// The conditions under which CMD starts.

@@ -182,12 +182,16 @@ impl RunTunnels {
     }
 
     /// Waits at most this long until the run has the addresses of all peers that assign them, or
-    /// they have failed. Returns a warning for each peer whose address is missing.
-    pub async fn wait_for_addresses(&self, limit: Duration) -> Vec<String> {
+    /// they have failed. Returns `false` at the limit.
+    pub async fn wait_for_addresses(&self, limit: Duration) -> bool {
         let mut progress = self.progress.subscribe();
         let complete = progress.wait_for(AddressProgress::is_complete);
-        // The sender is this object.
-        let _ = tokio::time::timeout(limit, complete).await;
+        tokio::time::timeout(limit, complete).await.is_ok()
+    }
+
+    /// Returns a warning for each peer whose address is missing.
+    #[must_use]
+    pub fn warnings_about_addresses(&self) -> Vec<String> {
         let AddressProgress { assigning, done, failed, .. } = self.progress.borrow().clone();
         let missing = assigning.into_iter().filter(|ike| !done.contains(ike));
         let warning = |ike: String| {

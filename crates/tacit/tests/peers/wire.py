@@ -1,7 +1,8 @@
 """Counts the packets on an interface until SIGTERM, by kind: wire.py INTERFACE OUTPUT
 
 Prints one line for each kind: `sent` or `received`, and then `udp-4500`, `tcp PORT` (the lower
-port), `udp PORT` or `ip PROTOCOL`. Neighbour discovery is not counted.
+port), `udp PORT` or `ip PROTOCOL`. Neighbour discovery is not counted. When an agent has ended, the
+kernel answers datagrams for its port 4500 with an ICMP error: `udp-4500-error`.
 """
 import collections, select, signal, socket, struct, sys
 
@@ -31,6 +32,9 @@ def kind(frame):
         if protocol == 17 and 4500 in ports:
             return "udp-4500"
         return f"{'tcp' if protocol == 6 else 'udp'} {ports[0]}"
+    if protocol == 1 and rest[0] == 3:
+        quoted = frame[:14] + rest[8:]
+        return "udp-4500-error" if kind(quoted) == "udp-4500" else "ip 1"
     return f"ip {protocol}"
 
 

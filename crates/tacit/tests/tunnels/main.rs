@@ -177,6 +177,39 @@ fn a_host_behind_strongswan_reaches_only_the_port_that_an_inbound_rule_names() {
     assert_eq!(text, "from the run\ntimed out\nonly UDP 4500\n");
 }
 
+/// Rules whose ports the kernel gets in parts.
+const RANGES: &str = r#"
+[[rule]]
+name = "clear"
+direction = "outbound"
+remote = "10.2.0.1"
+remote-ports = 9007
+permit = true
+[[rule]]
+name = "all"
+direction = "outbound"
+remote = "10.2.0.0/24"
+ipsec = { ike = "branch" }
+[[rule]]
+name = "served"
+direction = "inbound"
+local-ports = 9070
+ipsec = { ike = "branch" }
+"#;
+
+#[test]
+fn a_rule_for_all_ports_has_room_for_another_before_it_and_ipv6_reaches_the_run() {
+    let steps = r#"mkdir served; echo "from the run" >served/index.html
+        started bash -c 'python3 -m http.server --bind :: --directory served 9070 >/dev/null 2>&1 &
+            curl -sS -m 20 http://10.2.0.1/; curl -sS -m 20 http://10.2.0.1:9007/
+            touch scratch/up; wait'
+        until_true [ -e scratch/up ]; sleep 1
+        behind curl -sS -m 20 --interface fd00:2::1 http://[fd01::1]:9070/
+        clear"#;
+    let text = Scenario { rules: RANGES, inner: r#"["10.1.0.1", "fd01::1"]"#, steps }.output();
+    assert_eq!(text, "from behind\nfrom behind\nfrom the run\ntcp 9007\n");
+}
+
 #[test]
 fn strongswan_assigns_the_address_of_a_run() {
     // The program starts when the run has the address.

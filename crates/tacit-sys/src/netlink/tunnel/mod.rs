@@ -135,7 +135,10 @@ pub fn replace(
         )?;
         send(
             route,
-            groups.iter().enumerate().map(|(number, group)| rule::of_group(group, place, number)),
+            groups
+                .iter()
+                .enumerate()
+                .filter_map(|(number, group)| rule::of_group(group, place, number)),
         )?;
     }
     if let (Some(device), Some(index)) = (device, index) {

@@ -82,19 +82,25 @@ pub(super) fn prepare(route: &mut Netlink, version: IpVersion) -> Result<(), Err
     ignore(route.run(vec![local(version, 0, DELETE)]), libc::ENOENT)
 }
 
-/// Leads the flows of a group to a table.
-pub(super) fn of_group(group: &FlowGroup, place: Place, number: usize) -> NetlinkRequest {
+/// Leads the flows of a group to a table. The kernel accepts no range with the port 65535, so flows
+/// with that port reach no host; `None`: the group has no others.
+pub(super) fn of_group(group: &FlowGroup, place: Place, number: usize) -> Option<NetlinkRequest> {
     let FlowGroup { version, protocol, local_ports, remote_ports, .. } = group;
     let mut message = rule(*version, place.priority(number), place.table(number), NEW);
     message.attribute(FRA_IP_PROTO, &[*protocol]);
     for (kind, ports) in [(FRA_SPORT_RANGE, local_ports), (FRA_DPORT_RANGE, remote_ports)] {
         if let Some(ports) = ports {
-            let [a, b] = ports.start().to_ne_bytes();
-            let [c, d] = ports.end().to_ne_bytes();
+            let first = *ports.start();
+            let last = (*ports.end()).min(PORT_MAX);
+            if first > last {
+                return None;
+            }
+            let [a, b] = first.to_ne_bytes();
+            let [c, d] = last.to_ne_bytes();
             message.attribute(kind, &[a, b, c, d]);
         }
     }
-    message
+    Some(message)
 }
 
 /// Removes the rules of all groups at a place.
@@ -148,6 +154,8 @@ fn header(version: IpVersion, action: u8) -> [u8; HEADER_BYTES] {
     [family(version), 0, 0, 0, 0, 0, 0, action, 0, 0, 0, 0]
 }
 
+/// The highest port of a range (`fib_rule_port_range_valid` of the kernel).
+const PORT_MAX: u16 = u16::MAX - 1;
 const OWN_PRIORITY: u32 = 3;
 const AGENT_PRIORITY: u32 = 5;
 const RELEASE_PRIORITY: u32 = 6;
@@ -184,6 +192,14 @@ mod tests {
                       0800 0600 51000000 0800 0f00 717b0000 0500 1600 06 000000 \
                       0800 1700 6e237723 0800 1800 bb01bb01";
         let wanted = bytes(wanted);
-        assert_eq!(sealed(&of_group(&group, Place::Second, 1)), wanted);
+        assert_eq!(sealed(&of_group(&group, Place::Second, 1).unwrap()), wanted);
+        // The kernel refuses a range that contains the last port.
+        let ending_at = |last| {
+            let group = FlowGroup { remote_ports: Some(9000..=last), ..group.clone() };
+            sealed(&of_group(&group, Place::First, 0).unwrap())
+        };
+        assert_eq!(ending_at(65_535), ending_at(65_534));
+        let last = FlowGroup { local_ports: Some(65_535..=65_535), ..group.clone() };
+        assert!(of_group(&last, Place::First, 0).is_none());
     }
 }
