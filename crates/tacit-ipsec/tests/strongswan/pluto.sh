@@ -89,7 +89,7 @@ until_true test -S pluto.ctl
 loaded() { whack --status 2>/dev/null | grep -q 'loaded 1'; }
 until_true loaded
 export IKE_DRIVER=@ROLE@ IKE_INNER=static IKE_PROPOSAL=gcm IKE_OWN=10.99.0.1 IKE_PEER=10.99.0.2
-export IKE_LOSS=0 IKE_CONTACT=assert IKE_LIVENESS=1
+export IKE_LOSS=0 IKE_CONTACT=assert IKE_LIVENESS=1 IKE_ID=gw.example
 mkfifo commands
 env -u LD_LIBRARY_PATH @DRIVER@ driver --exact --nocapture <commands >events 2>&1 &
 exec 3>commands
