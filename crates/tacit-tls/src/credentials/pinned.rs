@@ -201,8 +201,9 @@ pub(super) fn warnings(owner: &str, pinned: &Pinned, now: i64) -> Vec<String> {
         // If the trust has anchors, the file may also contain the chain.
         if pinned.is_alone() && facts.is_ca && (!facts.is_self_signed || !facts.may_sign) {
             warnings.push(format!(
-                "{at} is a CA certificate, and tacit rejects peers whose certificates this CA \
-                 issued; pin the peer's own certificate, or name the CA with `ca`"
+                "{at} is a CA certificate. A pin matches only the certificate itself, so tacit \
+                 rejects peers with certificates that this CA issued: pin the peer's own \
+                 certificate, or name the CA with `ca`"
             ));
         }
         if facts.has_weak_key() {

@@ -56,8 +56,8 @@ impl<'a> Units<'a> {
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {}: receiving and sending a byte costs the same in clear and in TLS \
-                     records",
+                    "rule {}: without TLS, receiving and sending a byte costs as much CPU time as \
+                     with TLS; only encryption and decryption cost nothing",
                     rule.name
                 ));
             }

@@ -4,7 +4,7 @@
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets
 //!   received, socket_failed ──> DnsClient ──> next_action ──> Stream        a query over TCP
-//!   streamed, tick ──┘                             └──> Finish              for the waiters
+//!   streamed, tick ──┘                             └──> Finish              for the programs
 //! ```
 //!
 //! The client first queries the server that the program chose, and the next server after
@@ -17,8 +17,8 @@
 //!
 //! If several programs wait for the same query, the client sends it once.
 //!
-//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] late
-//! answers.
+//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] answers
+//! of slower servers that may still arrive.
 
 mod order;
 mod sockets;

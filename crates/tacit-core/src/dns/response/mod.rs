@@ -1,7 +1,8 @@
 //! Checks that a server's response answers the query, and builds the response for the program.
 //!
 //! The response for the program has the question as the program wrote it, followed by the server's
-//! records. Both questions have the same length, so compression pointers in the records stay valid.
+//! records. The program's question is as long as the question that the server answered, so
+//! compression pointers in the records stay valid.
 
 use super::message::{
     AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, INTERNET, MessageHeader, OPERATION, OPT,

@@ -217,7 +217,8 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!(
             "rule `{}` selects by `{key}`, but tacit captures the flows of all programs to these \
-             destinations, and no later rule matches the flows of the other programs",
+             destinations. It refuses the flows that `{key}` does not select, because no later \
+             rule matches them",
             rule.name
         );
         let fix = format!(

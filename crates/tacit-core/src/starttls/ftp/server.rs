@@ -29,7 +29,7 @@ impl FtpControl {
             "ADAT" => "503 ADAT is not used with TLS.",
             "MIC" | "CONF" | "ENC" => "502 Not implemented: use TLS to protect the connection.",
             // REIN would end TLS (RFC 4217 section 11).
-            "REIN" => "502 Not implemented: open a new connection.",
+            "REIN" => "502 REIN is not implemented; open a new connection instead.",
             verb if may_begin && !HARMLESS.contains(&verb) => {
                 if !self.required {
                     self.phase = ControlPhase::ContinuingInClear;

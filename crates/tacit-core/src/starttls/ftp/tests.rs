@@ -239,7 +239,7 @@ fn data_connections_wait_for_protection_where_tls_is_required() {
          200 Data connections are protected.\r\n\
          534 The control connection must stay under TLS.\r\n\
          503 TLS is already active.\r\n\
-         502 Not implemented: open a new connection.\r\n",
+         502 REIN is not implemented; open a new connection instead.\r\n",
         "",
     );
 }

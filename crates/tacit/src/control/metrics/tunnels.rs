@@ -47,11 +47,8 @@ fn connections(page: &mut Page, ike: &IkeDisplay) {
             *count += u64::from(state == one.state);
         }
     }
-    let mut family = page.family(
-        "tacit_ike_connections",
-        Kind::Gauge,
-        "Connections of runs with peers of IPsec tunnels, by peer and state.",
-    );
+    let mut family =
+        page.family("tacit_ike_connections", Kind::Gauge, "IKE connections, by peer and state.");
     for ((ike, state), count) in counts {
         family.sample(&[("ike", ike), ("state", state)], count as f64);
     }

@@ -2,10 +2,10 @@
 //! is stage 4 of 5: relay.
 //!
 //! ```text
-//!            read many     seal in place     write once
-//!   clear ───────────────> slots ──────────────────────> TLS
-//!   clear <────────────── payloads <──────────────────── TLS
-//!            write once    open in place      read much
+//!          read a batch    seal in place     write it once
+//!   clear ──────────────> records ─────────────────────> TLS
+//!   clear <────────────── records <───────────────────── TLS
+//!          write it once   open in place      read a batch
 //! ```
 //!
 //! * Batches: each batch needs one read and one write. A connection stores bytes only while a write
@@ -17,7 +17,7 @@
 //!   the clear socket. Before a reset, it delivers the valid bytes, unless there is no progress for
 //!   [`DELIVERY_WAIT_MAX`].
 //! * Key limit: TLS 1.2 cannot replace a key, so the relay ends the connection near the limit.
-//! * Fairness: while a thread has short messages, its large transfers take turns
+//! * Fairness: short messages do not wait until the large transfers of other connections end
 //!   (`stream/bulk/mod.rs`).
 
 mod clear;
