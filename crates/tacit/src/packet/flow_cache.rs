@@ -25,6 +25,9 @@ pub(super) struct FlowCache {
     /// Empty if there are few flows.
     entries: Vec<Option<(FlowKey, Permission)>>,
     hasher: RandomState,
+    /// The flows of the last packets: often the next packet belongs to the same flow.
+    last_inbound: Option<(FlowKey, Permission)>,
+    last_outbound: Option<(FlowKey, Permission)>,
 }
 
 /// The headers of a packet that decide.
@@ -40,7 +43,8 @@ struct FlowKey {
 impl FlowCache {
     pub(super) fn new(flows: Vec<TunnelFlow>) -> Self {
         let entries = if flows.len() > FLOWS_WITHOUT_CACHE { vec![None; ENTRIES] } else { vec![] };
-        Self { flows, entries, hasher: RandomState::new() }
+        let hasher = RandomState::new();
+        Self { flows, entries, hasher, last_inbound: None, last_outbound: None }
     }
 
     /// Finds out whether a packet may go through the tunnel.
@@ -50,14 +54,32 @@ impl FlowCache {
         packet: &IpPacket,
         bytes: &[u8],
     ) -> Permission {
+        let Some(key) = FlowKey::of(direction, packet, bytes) else {
+            return permission(&self.flows, direction, packet, bytes);
+        };
+        let last = match direction {
+            Direction::Inbound => &mut self.last_inbound,
+            Direction::Outbound => &mut self.last_outbound,
+        };
+        if let Some((known, permission)) = last
+            && *known == key
+        {
+            return *permission;
+        }
         let search = || permission(&self.flows, direction, packet, bytes);
-        let Some(key) = FlowKey::of(direction, packet, bytes) else { return search() };
-        let hash = usize::try_from(self.hasher.hash_one(key) % ENTRIES as u64).unwrap_or(0);
-        match self.entries.get_mut(hash) {
+        let entry = if self.entries.is_empty() {
+            None
+        } else {
+            let hash = usize::try_from(self.hasher.hash_one(key) % ENTRIES as u64).unwrap_or(0);
+            self.entries.get_mut(hash)
+        };
+        let found = match entry {
             Some(Some((known, permission))) if *known == key => *permission,
             Some(entry) => entry.insert((key, search())).1,
             None => search(),
-        }
+        };
+        *last = Some((key, found));
+        found
     }
 }
 
