@@ -27,7 +27,7 @@ const STEPS: [Step; 7] = [
 
 /// The fuzz targets, which are not a member of the workspace, and the features they need.
 const FUZZ: &str = "fuzz/Cargo.toml";
-const FUZZ_ENTRIES: &str = "tacit/fuzz,tacit-sys/fuzz,tacit-tls/fuzz";
+const FUZZ_ENTRIES: &str = "tacit/fuzz,tacit-sys/fuzz,tacit-tls/fuzz,tacit-ipsec/fuzz";
 
 /// Runs every step.
 pub(crate) fn run() -> Outcome {
@@ -73,8 +73,9 @@ fn clippy() -> Outcome {
     cargo(&[&what[..], &strict].concat(), None)
 }
 
+/// A failed test does not keep the others from running: one run reports all failures.
 fn test() -> Outcome {
-    cargo(&["test", "--locked", "--workspace"], None)
+    cargo(&["test", "--locked", "--workspace", "--no-fail-fast"], None)
 }
 
 /// Checks that the fuzzer works, and that the committed inputs reach as much code as before.
