@@ -1,45 +1,11 @@
 # Starts charon in a namespace of its own, and the driver. Run in new namespaces for users, networks and
 # mounts. Everything ends with the script.
-set -u
-PATH=$PATH:/usr/sbin:/sbin
-directory=$(mktemp -d)
-cd "$directory"
-processes=()
-# tree PID: the processes below it.
-tree() { local child; for child in $(pgrep -P "$1"); do tree "$child"; echo "$child"; done; }
-end() {
-    kill -KILL $(tree $$) 2>/dev/null
-    wait 2>/dev/null
-    rm -r "$directory"
-}
-trap end EXIT
-trap 'exit 124' TERM
+tries_max=@TRIES@
 fail() {
     echo "failed: $*"
     tail -n 40 events charon.log 2>/dev/null
     swan --list-sas 2>/dev/null
     exit 1
-}
-count() { grep -c "^$1" events; }
-# Events and states are looked for so often, each 50 milliseconds.
-tries_max=@TRIES@
-# expect EVENT COUNT: waits until the driver has printed the event so often.
-expect() {
-    local tries=0
-    until [ "$(count "$1")" -ge "$2" ]; do
-        tries=$((tries + 1))
-        [ $tries -lt $tries_max ] || fail "no event $1 ($2)"
-        sleep 0.05
-    done
-}
-# until_true COMMAND...: waits until it succeeds.
-until_true() {
-    local tries=0
-    until "$@"; do
-        tries=$((tries + 1))
-        [ $tries -lt $tries_max ] || fail "not true: $*"
-        sleep 0.05
-    done
 }
 swan() { SWANCTL_DIR=$directory/swanctl swanctl "${1}" --uri "unix://$directory/vici" "${@:2}"; }
 established() { [ "$(swan --list-sas | grep -c ', ESTABLISHED')" = "$1" ]; }
@@ -70,7 +36,6 @@ empty() { until_true established 0; }
 
 unshare -nm sleep 600 &
 peer=$!
-processes+=("$peer")
 apart() { [ "$(readlink "/proc/$peer/ns/net")" != "$(readlink /proc/$$/ns/net)" ]; }
 until_true apart
 ip link set lo up
@@ -158,7 +123,6 @@ STRONGSWAN_CONF=$directory/strongswan.conf nsenter -t "$peer" -n -m sh -c '
     ip address add 10.2.0.1/24 dev lo
     ip address add fd02::1/64 dev lo nodad
     exec /usr/lib/ipsec/charon' >charon.out 2>&1 &
-processes+=($!)
 until_true test -S vici
 swan --load-all >load 2>&1 || fail "$(cat load)"
 # driver OWN CONTACT: a driver with this address, which asserts or omits INITIAL_CONTACT.
@@ -169,7 +133,6 @@ driver() {
 }
 mkfifo commands
 driver @OWN@ assert <commands >events 2>&1 &
-processes+=($!)
 exec 3>commands
 expect ready 1
 if [ @ROLE@ = responder ]; then

@@ -49,7 +49,7 @@ fn run(role: &str, steps: &str) {
         println!("skipped: libreswan is not there; scripts/install-deps.sh downloads it");
         return;
     };
-    let begin = include_str!("pluto.sh")
+    let begin = concat!(include_str!("common.sh"), include_str!("pluto.sh"))
         .replace("@ROOT@", &root.to_string_lossy())
         .replace("@ROLE@", role)
         .replace("@DRIVER@", &std::env::current_exe().unwrap().to_string_lossy());

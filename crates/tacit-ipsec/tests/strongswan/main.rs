@@ -116,7 +116,6 @@ another() {
     ip address add 10.99.0.$1/24 dev w0
     mkfifo commands$1
     driver 10.99.0.$1 $2 <commands$1 >events$1 2>&1 &
-    processes+=($!)
 }
 another 3 omit; exec 4>commands3
 until_true grep -q ^active events3; until_true established 2
@@ -310,7 +309,7 @@ impl<'a> Setup<'a> {
         let of_driver = if self.driver_auth.is_empty() { self.auth } else { self.driver_auth };
         // Half a minute. An exchange of which each datagram is lost several times takes longer.
         let tries = if self.loss == "0" { "600" } else { "3000" };
-        let mut begin = include_str!("begin.sh").to_owned();
+        let mut begin = concat!(include_str!("common.sh"), include_str!("begin.sh")).to_owned();
         for (name, value) in [
             ("@IKE@", ike),
             ("@ESP@", esp),

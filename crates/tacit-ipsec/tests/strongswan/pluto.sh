@@ -1,36 +1,11 @@
 # Starts pluto in a namespace of its own, and the driver. Run in new namespaces for users, networks and
 # mounts. Everything ends with the script.
-set -u
-PATH=$PATH:/usr/sbin:/sbin
-directory=$(mktemp -d)
-cd "$directory"
-# tree PID: the processes below it.
-tree() { local child; for child in $(pgrep -P "$1"); do tree "$child"; echo "$child"; done; }
-end() {
-    kill -KILL $(tree $$) 2>/dev/null
-    wait 2>/dev/null
-    rm -r "$directory"
-}
-trap end EXIT
-trap 'exit 124' TERM
+tries_max=600
 fail() {
     echo "failed: $*"
     grep -v '|' pluto.log | tail -n 40
     tail -n 40 events
     exit 1
-}
-count() { grep -c "^$1" events; }
-# expect EVENT COUNT: waits until the driver has printed the event so often.
-expect() { until_true printed "$@"; }
-printed() { [ "$(count "$1")" -ge "$2" ]; }
-# until_true COMMAND...: waits until it succeeds.
-until_true() {
-    local tries=0
-    until "$@"; do
-        tries=$((tries + 1))
-        [ $tries -lt 600 ] || fail "not true: $*"
-        sleep 0.05
-    done
 }
 libexec=@ROOT@/usr/libexec/ipsec
 export LD_LIBRARY_PATH

@@ -68,7 +68,6 @@ const DECRYPT: &str = include_str!("decrypt.sh");
 /// `PACKET_LOST` and `PACKET_MEGABYTES` replace the percentage of lost datagrams and the length.
 const LOSSY: &str = "
 python3 proxy.py 4600 4601 10.99.0.2 ${PACKET_LOST:-10} 5 10 >proxy.out 2>&1 &
-processes+=($!)
 until_true grep -q ready proxy.out
 python3 talk.py stream 10.2.0.1 ${PACKET_MEGABYTES:-10} >client.out 2>&1 || fail stream
 for end in near far; do
@@ -78,7 +77,7 @@ for end in near far; do
 done";
 
 fn run(cipher: &str, peers: [&str; 2], steps: &str) {
-    let script = include_str!("begin.sh")
+    let script = concat!(include_str!("../peers/processes.sh"), include_str!("begin.sh"))
         .replace("@TAP@", include_str!("tap.py"))
         .replace("@TALK@", include_str!("talk.py"))
         .replace("@PROXY@", include_str!("proxy.py"))

@@ -3,29 +3,13 @@
 set -u
 PATH=$PATH:/usr/sbin:/sbin
 export LC_ALL=C
-background=()
-start() { "$@" & background+=($!); }
-# tree PID: the processes below it.
-tree() { local child; for child in $(pgrep -P "$1"); do tree "$child"; echo "$child"; done; }
-# Ends everything, also what a test waits for, is stopped, or has started processes of its own.
-finish() {
-    kill -KILL $(tree $$) 2>/dev/null
-    wait 2>/dev/null
-}
-trap finish EXIT
-trap 'exit 124' TERM
+start() { "$@" & }
+trap end_processes EXIT
+tries_max=300
 fail() {
     echo "failed: $*"
     tail -n 30 run.log agent.log charon.log 2>/dev/null
     exit 1
-}
-until_true() {
-    local tries=0
-    until "$@"; do
-        tries=$((tries + 1))
-        [ $tries -lt 300 ] || fail "not true: $*"
-        sleep 0.05
-    done
 }
 swan() { SWANCTL_DIR=$PWD/swanctl swanctl "$1" --uri "unix://$PWD/vici" "${@:2}"; }
 installed() { [ "$(swan --list-sas | grep -c ', INSTALLED')" = "$1" ]; }
@@ -38,7 +22,6 @@ run() { ordinary timeout 60 ./tacit run --policy private/run.toml -- "$@" 2>>run
 # started CMD: the same in the background; `launcher` is its launcher.
 started() {
     ordinary exec ./tacit run --policy private/run.toml -- "$@" 2>>run.log & launcher=$!
-    background+=($launcher)
 }
 # process NAME: a process of that run.
 process() {
@@ -60,7 +43,7 @@ said() { grep -q "$1" said 2>/dev/null; }
 # An agent that serves runs, and can be told to reload.
 agent() {
     ordinary exec ./tacit agent --policy private/run.toml --control scratch/control \
-        --enrol scratch/enrol 2>agent.log & background+=($!)
+        --enrol scratch/enrol 2>agent.log &
     until_true [ -e scratch/enrol ]
 }
 control() { ordinary ./tacit "$@" --control scratch/control; }
@@ -71,7 +54,6 @@ mount -t tmpfs t /dev/net 2>/dev/null && mknod -m 666 /dev/net/tun c 10 200
 [ -w /dev/net/tun ] || fail "/dev/net/tun is missing or not writable"
 ip link set lo up
 unshare -n sleep 600 & peer=$!
-background+=($peer)
 apart() { [ "$(readlink "/proc/$peer/ns/net")" != "$(readlink /proc/$$/ns/net)" ]; }
 until_true apart
 ip link add w0 type veth peer name w1 netns "$peer"
@@ -135,7 +117,6 @@ charon() {
     STRONGSWAN_CONF=$PWD/strongswan.conf nsenter -t "$peer" -n unshare -m sh -c '
         mount -t tmpfs t /run
         exec /usr/lib/ipsec/charon' >charon.out 2>&1 & charon=$!
-    background+=($charon)
     until_true test -S vici
     swan --load-all >load 2>&1 || fail "$(cat load)"
 }

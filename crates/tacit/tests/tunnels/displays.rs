@@ -10,7 +10,7 @@ const AUDITED: &str = "
     sed -i 's/^inner.*/&\\nlifetime-bytes = \"100GiB\"\\nlifetime-packets = 1000000/' \\
         private/run.toml
     ordinary exec ./tacit agent --policy private/run.toml --control scratch/control \\
-        --enrol scratch/enrol --audit scratch/audit 2>agent.log & background+=($!)
+        --enrol scratch/enrol --audit scratch/audit 2>agent.log &
     until_true [ -e scratch/enrol ]
     waiting() {
         enrolled bash -c 'curl -sS -m 20 http://10.2.0.1/; touch scratch/up

@@ -7,7 +7,6 @@ const SENDS: &str = r#"
 enrolled bash -c 'until [ -e scratch/end ]; do
     dd if=/dev/zero bs=1000 count=200 status=none >/dev/udp/10.2.0.1/5000; sleep 0.1
 done' & program=$!
-background+=($program)
 drops() { control show sa --json | tr -d ' \n' | grep -q "\"reason\":\"$1\""; }
 "#;
 
@@ -100,7 +99,6 @@ fn a_jump_of_the_wall_clock_ends_no_tunnel_and_sends_nothing_in_clear() {
         unset LD_PRELOAD
         enrolled bash -c 'while [ ! -e scratch/end ]; do
             curl -sS -m 5 http://10.2.0.1/ >>scratch/said 2>&1; sleep 0.1; done' & program=$!
-        background+=($program)
         said() {{ [ \"$(grep -c 'from behind' scratch/said 2>/dev/null)\" -ge \"$1\" ]; }}
         until_true said 1
         year=$(date +%Y)
@@ -127,7 +125,6 @@ fn a_gateway_that_is_started_again_replaces_its_tunnel() {
         steps: "agent
             enrolled bash -c 'while [ ! -e scratch/end ]; do
                 curl -sS -m 2 http://10.2.0.1/ >>scratch/said 2>&1; sleep 0.1; done' & program=$!
-            background+=($program)
             said() { [ \"$(grep -c 'from behind' scratch/said 2>/dev/null)\" -ge \"$1\" ]; }
             until_true said 1
             kill -9 $charon; wait $charon 2>/dev/null

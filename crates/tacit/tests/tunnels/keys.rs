@@ -9,7 +9,7 @@ const RECORDED: &str = r#"
 @TAP@
 PYTHON
     ip link set w0 gso_max_segs 1; behind ip link set w1 gso_max_segs 1
-    python3 tap.py w0 wire.pcap >tap.out 2>&1 & tap=$!; background+=($tap)
+    python3 tap.py w0 wire.pcap >tap.out 2>&1 & tap=$!
     until_true grep -q ready tap.out
     # decrypted KEYS FILTER: counts packets that tshark decrypts with these settings.
     decrypted() {
@@ -22,7 +22,6 @@ const TRACED: &str = r#"
     agent
     ordinary exec ./tacit trace --ike branch --keylog scratch/keys --for 1m \
         --control scratch/control >trace.out 2>trace.err & trace=$!
-    background+=($trace)
     until_true grep -q 'tracing tunnels to' trace.err
     enrolled bash -c 'curl -sS -m 20 http://10.2.0.1/; touch scratch/up
         while [ ! -e scratch/more ]; do sleep 0.1; done

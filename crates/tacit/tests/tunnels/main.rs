@@ -72,7 +72,7 @@ impl Scenario<'_> {
         let public = Public::of(&lab);
         let is_root = rustix::process::geteuid().is_root();
         let is_assigned = self.inner == "\"gateway\"";
-        let begin = include_str!("begin.sh")
+        let begin = concat!(include_str!("../peers/processes.sh"), include_str!("begin.sh"))
             .replace("@RULES@", self.rules)
             .replace("@INNER@", self.inner)
             .replace("@POOLS@", if is_assigned { "inner" } else { "" })
