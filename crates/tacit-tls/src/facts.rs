@@ -270,7 +270,9 @@ fn curve(key: &SubjectPublicKeyInfo<'_>) -> String {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Returns bytes as lower-case hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // INVARIANT: writing to a String never fails.
         let _ = write!(text, "{byte:02x}");

@@ -4,10 +4,11 @@
 //! The supervisor generates the secret, and sends it to each agent over a private channel. The
 //! secret is never in a file, an argument or an environment variable.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use tacit_tls::facts::hex;
 
 const BYTES: usize = 32;
 /// The length of the secret on the channel, in hexadecimal digits.
@@ -38,10 +39,7 @@ impl SuccessorSecret {
     /// The secret as hexadecimal digits.
     #[must_use]
     pub fn to_text(&self) -> String {
-        self.0.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex(&self.0)
     }
 
     /// Parses the output of [`to_text`](Self::to_text); `None` if the text has another form.

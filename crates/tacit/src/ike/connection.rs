@@ -278,8 +278,8 @@ impl PeerConnection {
         self.retry_at = Some(now + RETRY_MIN);
     }
 
-    /// The connection, or an attempt, has failed. Returns whether this is to be logged.
-    pub(super) fn note_failed(&mut self, failure: &IkeFailure, now: Instant) -> bool {
+    /// The connection, or an attempt, has failed.
+    pub(super) fn note_failed(&mut self, failure: &IkeFailure, now: Instant) {
         self.open = None;
         self.is_established = false;
         let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(6)).min(RETRY_MAX);
@@ -287,7 +287,6 @@ impl PeerConnection {
         self.retry_at = Some(now + wait);
         self.failure = Some(failure.message.clone());
         self.failure_side = Some(failure.side);
-        self.is_new(failure.kind)
     }
 
     /// The keys of its IKE SAs and child SAs, as a trace writes them.

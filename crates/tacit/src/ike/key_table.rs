@@ -4,11 +4,10 @@
 //! Not supported by Wireshark 4.0: extended sequence numbers, and ChaCha20-Poly1305, for which no
 //! row is written.
 
-use std::fmt::Write as _;
-
 use tacit_ipsec::ike::{IkePath, IkeSaKeys};
 use tacit_ipsec::{ChildSa, Cipher, IntegrityHash, SaKeys, SecretBytes};
 use tacit_tls::KeyLogLine;
+use tacit_tls::facts::hex;
 
 /// The row of an IKE SA.
 pub(super) fn ike_row(sa: &IkeSaKeys) -> Option<KeyLogLine> {
@@ -30,10 +29,10 @@ pub(super) fn ike_row(sa: &IkeSaKeys) -> Option<KeyLogLine> {
     Some(KeyLogLine::of_text(format!(
         "uat:ikev2_decryption_table:{first:016x},{second:016x},{},{},\"{encryption}\",{},{},\
          \"{integrity}\"",
-        hex(initiator),
-        hex(responder),
-        hex(initiator_auth),
-        hex(responder_auth),
+        hex(initiator.as_bytes()),
+        hex(responder.as_bytes()),
+        hex(initiator_auth.as_bytes()),
+        hex(responder_auth.as_bytes()),
     )))
 }
 
@@ -55,7 +54,7 @@ pub(super) fn esp_rows(child: &ChildSa, path: &IkePath) -> Vec<KeyLogLine> {
     let row = |keys: &SaKeys, source, destination| {
         let key = |bytes: &SecretBytes| match bytes.as_bytes() {
             [] => String::new(),
-            _ => format!("0x{}", hex(bytes)),
+            bytes => format!("0x{}", hex(bytes)),
         };
         KeyLogLine::of_text(format!(
             "uat:esp_sa:\"{family}\",\"{source}\",\"{destination}\",\"0x{:08x}\",\
@@ -66,13 +65,4 @@ pub(super) fn esp_rows(child: &ChildSa, path: &IkePath) -> Vec<KeyLogLine> {
         ))
     };
     vec![row(&child.outbound, local, remote), row(&child.inbound, remote, local)]
-}
-
-fn hex(bytes: &SecretBytes) -> String {
-    let mut text = String::new();
-    for byte in bytes.as_bytes() {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }

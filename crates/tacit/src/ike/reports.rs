@@ -13,6 +13,13 @@ use super::connection::PeerConnection;
 use super::words::{auth_word, cipher_words, proposal_words, selector_words};
 use crate::log::{AuditOutcome, Event, EventCause, Log};
 
+/// A connection cannot begin: its key or its certificates cannot be used.
+pub(super) fn not_configured(log: &Log, run: &str, ike: &str, error: &str) {
+    let event = Event::new("ike-not-configured").field("run", run).field("ike", ike);
+    let limited = format!("ike-not-configured {ike}");
+    log.error(event.field("error", error).limited(limited));
+}
+
 /// Both sides have proved who they are.
 pub(super) fn established(
     log: &Log,

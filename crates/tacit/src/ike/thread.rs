@@ -333,21 +333,15 @@ impl IkeThread {
             return None;
         }
         let Some(authentication) = Authentication::of(&self.policy, &pair.ike, peer) else {
-            let event = Event::new("ike-not-configured").field("run", &run.name);
             let error = "the agent could not read the key or a certificate of this peer; fix: \
                          reload the policy";
-            let event = event.field("ike", &pair.ike).field("error", &error);
-            let limited = format!("ike-not-configured {}", pair.ike);
-            self.context.log.error(event.limited(limited));
+            reports::not_configured(&self.context.log, &run.name, &pair.ike, error);
             return None;
         };
         let local = match local_identity(&self.policy, peer) {
             Ok(local) => local,
             Err(error) => {
-                let event = Event::new("ike-not-configured").field("run", &run.name);
-                let event = event.field("ike", &pair.ike).field("error", &error);
-                let limited = format!("ike-not-configured {}", pair.ike);
-                self.context.log.error(event.limited(limited));
+                reports::not_configured(&self.context.log, &run.name, &pair.ike, &error);
                 return None;
             }
         };
@@ -693,7 +687,7 @@ impl IkeThread {
             IkeEvent::Closed => {
                 match one.ending.take() {
                     // It was logged when the connection began to end.
-                    Some(failure) => drop(one.note_failed(&failure, now)),
+                    Some(failure) => one.note_failed(&failure, now),
                     None => {
                         reports::closed(&self.context.log, one);
                         one.note_ended(now);
@@ -705,11 +699,8 @@ impl IkeThread {
 
     /// An attempt or a connection has failed.
     fn fail(&mut self, at: usize, failure: IkeFailure) {
-        let one = &mut self.connections[at];
-        if one.note_failed(&failure, Instant::now()) {
-            reports::failed_first(&self.context.log, one, &failure);
-        }
-        reports::failed(&self.context.log, one, &failure);
+        self.connections[at].note_failed(&failure, Instant::now());
+        self.report_failure(at, &failure);
         self.news = News::Now;
         self.note_unassigned(at, failure);
     }
