@@ -1,12 +1,8 @@
 //! Measures the memory that an idle connection adds to the proxies.
 //!
-//! ```text
-//! open some connections, so that buffers, tables and pools exist; read the memory
-//! open many more; read the memory again; divide the difference by their number
-//! ```
-//! The result is the resident memory of the processes. The kernel's memory for the sockets is
-//! reported separately, because it is the same for all proxies with two sockets per connection.
-//! Programs with a TLS library are not measured.
+//! The benchmark opens some connections, reads the memory, opens many more, and reads the memory
+//! again. The result is the resident memory of the processes. The report shows the kernel's memory
+//! for sockets separately, because all proxies need the same two sockets for each connection.
 
 use std::fs;
 

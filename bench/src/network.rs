@@ -1,8 +1,8 @@
 //! Runs the benchmark in its own network namespace, if the host allows it.
 //!
 //! In this namespace there is no other traffic on loopback, all ports are free, and all sockets use
-//! the same congestion control. Congestion control can cause half of the cost of large transfers,
-//! so the host's own setting would change the results.
+//! the same congestion control. The congestion control matters: it can cause half of the cost of
+//! large transfers.
 
 use std::fs;
 use std::path::Path;

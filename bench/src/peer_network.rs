@@ -1,13 +1,10 @@
-//! Creates a network namespace whose loopback interface has large segments. Some proxies are also
-//! measured there, because programs under `tacit run` have large segments too.
+//! Creates a network namespace whose loopback interface has TCP segments of 256 KiB. Some proxies
+//! are also measured there, because programs under `tacit run` have large segments too.
 //!
-//! ```text
-//! driver ── a child process keeps a network namespace: loopback with segments of 256 KiB and the
-//!             same congestion control; programs are started in it with nsenter
-//! ```
-//! All three connections of a proxy pair have large segments there: client to proxy, proxy to
-//! proxy, and proxy to server. With tacit, only the connections between programs and agents have
-//! large segments. The TLS connection between the agents uses ordinary loopback.
+//! A child process keeps the namespace open. All three connections of a proxy pair have large
+//! segments there: client to proxy, proxy to proxy, and proxy to server. With tacit, only the
+//! connections between programs and agents have large segments. The TLS connection between the
+//! agents uses ordinary loopback.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Each round measures every setting once, with messages at a constant rate. The command compares
-//! the medians of all rounds, and reports how far each estimate is from the measurement. It sets no
-//! limit, because on a busy machine the CPU time of the same work varies. Engines are not measured.
+//! the medians of all rounds, and prints the difference between each estimate and its measurement.
+//! A large difference is not a failure, because on a busy machine the CPU time of the same work
+//! varies. Engines (threads on reserved CPUs) are not measured.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Finds the sources and the build directory, and manages the directory for the files that
-//! benchmarks write.
+//! Finds the sources and the build directory. Creates the directory for files that benchmarks
+//! write.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -2,7 +2,7 @@
 //! dependencies, with cargo-deny and `deny.toml`.
 //!
 //! The command downloads the database of advisories, or uses an earlier copy if there is no
-//! network. Without a copy, the command skips this check and reports that.
+//! network. Without a copy, the command reports that it skips this check.
 //!
 //! cargo-deny comes from `scripts/install-deps.sh` or from `PATH`. Without it, all checks are
 //! skipped.

@@ -2,7 +2,7 @@
 //! TLS library itself.
 //!
 //! Each connection has a thread with a blocking socket. The benchmark controls the load client
-//! through its standard input and output, as it controls `tacit workload client --steered`.
+//! through standard input and output, like `tacit workload client --steered`.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;

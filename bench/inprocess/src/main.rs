@@ -1,13 +1,14 @@
-//! Runs the load client or the load server of the benchmark. Both call a TLS library themselves.
+//! Runs the load client or the load server of the benchmark. These programs call a TLS library
+//! themselves.
 //!
 //! ```text
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR interactive server --json --listen ADDRESS
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client --connect ADDRESS ...
 //! inprocess version LIBRARY
 //! ```
-//! Both use the protocol of `tacit workload` (`tacit_core::workload`) and some of its options. Each
-//! thread has blocking sockets, and the TLS library keeps its default settings. So the benchmark
-//! measures the cost of TLS in an ordinary program.
+//! The load client and the load server use the protocol of `tacit workload`
+//! (`tacit_core::workload`). They have blocking sockets and the default settings of the TLS
+//! library, like an ordinary program.
 
 mod by_openssl;
 mod by_rustls;

@@ -2,7 +2,7 @@
 //! TLS library itself. It runs until another process kills it.
 //!
 //! A fixed number of threads wait in `accept`. Each thread serves one connection at a time. The
-//! server does not support requests for a stream from the server.
+//! server cannot send streams.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

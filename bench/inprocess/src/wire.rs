@@ -1,5 +1,5 @@
-//! Defines the trait for the TLS connections of the load client and the load server. For each TLS
-//! library that the benchmark compares, a module implements this trait.
+//! Defines the trait for the TLS connections of the load client and the load server. There is one
+//! implementation for each TLS library.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -6,11 +6,11 @@
 //!   tacit run [load client]     == mutual TLS 1.3 ==> tacit run [load server]
 //! ```
 //! The report compares the CPU time of the agents per operation, their memory per idle connection,
-//! and the CPU time of starting a program under `tacit run`. OLD is measured twice in each round.
-//! The difference between its two samples shows how much equal measurements differ on this machine.
-//! NEW passes if it exceeds OLD by at most this difference plus 2 percent.
+//! and the CPU time of starting a program under `tacit run`. OLD is measured twice in each round,
+//! because two measurements of the same program differ. NEW passes if it exceeds OLD by at most
+//! this difference plus 2 percent.
 //!
-//! All agents run from the beginning to the end, but only one pair of agents at a time has load.
+//! All agents run during the whole benchmark, but only one pair of agents at a time has load.
 //!
 //! ```text
 //! options.rs    the command line

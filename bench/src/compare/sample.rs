@@ -1,4 +1,4 @@
-//! Measures one version of tacit under one workload, once: the CPU time or the memory of its
+//! Takes one sample of one version of tacit in one workload: the CPU time or the memory of the
 //! agents.
 
 use std::process::Stdio;

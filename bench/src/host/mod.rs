@@ -1,5 +1,5 @@
-//! `bench host TACIT`: measures the cost of an agent that applies one policy to all programs of a
-//! host (`tacit agent --host`).
+//! `bench host TACIT`: measures the cost of `tacit agent --host`, which applies one policy to all
+//! programs of a host.
 //!
 //! ```text
 //!   programs ── host 192.0.2.1 ══ veth ══ far 192.0.2.2 ── servers        unmatched
@@ -12,8 +12,8 @@
 //! * *Protected*: CPU time for traffic that a rule captures, compared with a forwarding rule.
 //! * *Installing*: the time and the memory that the agent needs to install a policy.
 //!
-//! Each table contains one row twice, to show how much equal measurements differ on this machine.
-//! The CPU time of a process includes the kernel's work on the packets that it sends.
+//! Each table contains one row twice, because two measurements of the same program differ. The CPU
+//! time of a process includes the kernel's work on the packets that it sends.
 //!
 //! ```text
 //! world.rs      both namespaces, the servers, and the installed policies

@@ -1,5 +1,5 @@
-//! Configures HAProxy in TCP mode, with one thread. On a machine with two CPUs, two threads use
-//! more CPU time than one in every workload.
+//! Configures HAProxy in TCP mode, with one thread. On a machine with two CPUs, HAProxy used more
+//! CPU time with two threads in every workload.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Compares tacit with programs that need no proxy, because they call a TLS library themselves.
 //!
-//! These load programs are a separate package (`bench/inprocess`). So a build of tacit does not
-//! need the TLS libraries and their headers.
+//! These programs are a separate package (`bench/inprocess`), so that tacit can be built without
+//! these TLS libraries.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Defines how a compared proxy is configured and started.
+//! Defines how to configure and start a compared proxy.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@
 //! ```text
 //! tacit run -- load client == mutual TLS on the loopback of the host ==> tacit run -- load server
 //! ```
-//! The load client and its `tacit run` start again for each sample. The load server and its `tacit
+//! The load client and its `tacit run` are started for each sample. The load server and its `tacit
 //! run` serve all samples.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

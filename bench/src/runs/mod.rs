@@ -4,7 +4,7 @@
 //! direct   program ────────────────────────────────────> load server
 //! permit   program ─ tacit run ────────────────────────> load server
 //! tls      program ─ tacit run ══ TLS 1.3 ══> far agent ─> load server
-//! pasta, slirp4netns   program ─ a TCP stack as a program ─> load server
+//! pasta, slirp4netns   program ─ TCP stack in user space ──> load server
 //! ```
 //! The module [`start`] measures the start and end of a program, and [`transfer`] measures
 //! connections and a large transfer. All programs run as an ordinary user, even if root runs the

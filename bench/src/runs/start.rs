@@ -1,8 +1,7 @@
 //! Measures the cost of starting and ending a program that does nothing.
 //!
 //! Wall time is from the start of the command to its end. CPU time includes all processes that the
-//! command has started, even if they continue after the command. The benchmark waits until they
-//! have ended.
+//! command has started. The benchmark waits until these processes have ended.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::{BufRead, BufReader, Write};

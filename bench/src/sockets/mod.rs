@@ -20,8 +20,8 @@
 //! 10 aor                     finds the connection                     lock     write
 //! ```
 //! The call `aor` (activate on receive) waits for input on a socket. The option `--send` determines
-//! whether call 8 takes the lock. In the mode `writers`, the calls 3, 4 and 5 do not take it. Each
-//! thread sends its messages to itself over UNIX sockets, so threads wait only for the lock.
+//! whether call 8 takes the lock. In the mode `writers`, the calls 3, 4 and 5 do not take the lock.
+//! Each thread sends its messages to itself over UNIX sockets, so threads wait only for the lock.
 //!
 //! ```text
 //! arguments.rs   the command line

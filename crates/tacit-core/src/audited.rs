@@ -2,7 +2,7 @@
 //! mode, the rule would have denied or protected these flows.
 //!
 //! Limit: [`AUDITED_FLOWS_MAX`] different flows for each rule. If the table is full, a new flow
-//! replaces the flow that was seen least recently. The total counts all flows.
+//! replaces the flow that was seen least recently. The total still counts replaced flows.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -6,7 +6,7 @@
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
 //! a new entry replaces the entry that had no open socket for the longest time. The totals still
-//! include removed entries.
+//! count replaced entries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -8,9 +8,9 @@
 //!   └───────────────────────────── connected ─────────────────────────┘
 //! ```
 //!
-//! A target that failed is skipped for [`TARGET_SKIPPED`]; then it is *due*, and one connection
-//! tries it again. So a target that does not answer delays at most one connection in this time. If
-//! no other target answers, a connection tries the skipped targets too. The agent sends no probes.
+//! Connections skip a failed target for [`TARGET_SKIPPED`]. Then the target is *due*, and one
+//! connection tries it again. If no other target answers, a connection tries the skipped targets
+//! too. The agent sends no probes.
 //!
 //! All threads of the agent share this state. Each step is atomic, and no thread waits.
 

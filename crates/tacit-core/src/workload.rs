@@ -4,7 +4,7 @@
 //! The client sends requests. All numbers are big-endian:
 //!
 //! ```text
-//! client: "TW", version, kind, two numbers of 8 bytes, which depend on the kind:
+//! client: "TW", version, kind, two numbers of 8 bytes; the kinds and their numbers are:
 //!   exchange  REQUEST REPLY   requests and replies of these sizes alternate until the client ends
 //!   out       0 0             the client sends a stream; the server replies with its length
 //!   in        BYTES SAMPLED   the server sends a stream of BYTES
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! After a stream the client may send another request. In an exchange, each request begins with its
-//! number (eight bytes), and the reply repeats it. So the client detects a proxy that reorders or
-//! loses bytes.
+//! number (eight bytes), and the reply contains the same number. So the client detects a proxy that
+//! reorders or loses bytes.
 //!
 //! The benchmark programs that call a TLS library themselves use this protocol too
 //! (`bench/inprocess`). This module does no I/O.

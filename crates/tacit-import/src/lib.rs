@@ -5,9 +5,9 @@
 //!                         └────────────┴──────────┴─> findings, each with its file and line
 //! ```
 //!
-//! The input is a list of file names, and a reader for these files ([`Files`]): this crate opens no
-//! file itself. The output is the text of a policy, or `None` after an error, and a list of
-//! [`Findings`]. A finding is an error, a change or information, with its file and line:
+//! The caller passes a list of file names, and a reader for these files ([`Files`]), because this
+//! crate opens no file itself. The output is the text of a policy, or `None` after an error, and a
+//! list of [`Findings`]. A finding is an error, a change or information, with its file and line:
 //!
 //! ```
 //! use tacit_import::attls::{AttlsRequest, import};

@@ -5,8 +5,8 @@
 //! cargo run --release -p tacit-ipsec --example ike_setups
 //! ```
 //!
-//! A set-up consists of the exchanges IKE_SA_INIT and IKE_AUTH with a shared key. It creates the
-//! keys of one tunnel.
+//! To set up a connection, the peers run the exchanges IKE_SA_INIT and IKE_AUTH with a shared key.
+//! Then they have the keys of one tunnel.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

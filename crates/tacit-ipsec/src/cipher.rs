@@ -1,6 +1,7 @@
 //! Defines [`Cipher`]: the combinations of encryption and integrity algorithms that tacit accepts.
 //!
-//! Weak algorithms (DES, 3DES, HMAC-MD5, HMAC-SHA-1) do not exist here (RFC 8221 section 5 and 6).
+//! tacit does not support weak algorithms: DES, 3DES, HMAC-MD5 and HMAC-SHA-1 (RFC 8221 sections 5
+//! and 6).
 
 /// How ESP packets or IKE messages are encrypted and authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,11 +1,10 @@
 //! Reads the CPU clocks of processes and threads, in nanoseconds.
 //!
-//! A clock counts system and user time, and includes threads that have ended. It advances only
-//! while its process or thread runs. While a process sends, its clock includes the kernel's network
-//! work. On loopback, the clock of the sender includes all network work.
+//! A clock counts system and user time, and includes threads that have ended. While a process
+//! sends, its clock includes the kernel's network work. On loopback, the clock of the sender
+//! includes all network work.
 //!
-//! For the CPU time of the whole machine, the kernel has a resolution of 10 ms ([`machine_ns`]).
-//! This module does not read wall clocks.
+//! The CPU time of the whole machine has a resolution of 10 ms ([`machine_ns`]).
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};

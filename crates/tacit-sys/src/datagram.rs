@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The kernel puts each error into the error queue of the socket, with the first bytes of the lost
-//! datagram. The next call on the socket fails with this error and does nothing else. The caller
-//! then reads the error queue and repeats the call.
+//! datagram. Then the next call on the socket fails with this error. The caller reads the error
+//! queue and repeats the call.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

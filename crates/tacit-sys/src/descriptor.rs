@@ -1,5 +1,5 @@
-//! Receives descriptors from other processes. They are inherited under a known number, or sent over
-//! a UNIX socket.
+//! Receives descriptors that this process has inherited, or that another process sends over a UNIX
+//! socket.
 
 use std::io;
 use std::mem::MaybeUninit;

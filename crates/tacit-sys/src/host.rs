@@ -9,8 +9,8 @@
 //! remove()                   removes the rules
 //! ```
 //!
-//! The calling process needs `CAP_NET_ADMIN` and `CAP_NET_RAW` in this namespace. If the kernel
-//! supports owners of tables, no other process can change the packet rules until this process ends.
+//! The process needs `CAP_NET_ADMIN` and `CAP_NET_RAW` in this namespace. If the kernel supports
+//! owners of nftables tables, no other process can change the packet rules until this process ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,9 +1,8 @@
-//! Runs a child process so that the shell sees no difference from running it directly. This process
-//! forwards signals to the child, stops when the child stops, and ends with the child's exit
-//! status.
+//! Runs a child process in such a way that a shell can control it. This process forwards signals to
+//! the child, stops when the child stops, and exits with the child's status.
 //!
-//! This process must have only one thread when it calls this module, because later threads inherit
-//! the signal mask that is set here.
+//! This process must have only one thread when it calls this module, because the module sets the
+//! signal mask, which later threads inherit.
 
 use std::io;
 use std::mem::MaybeUninit;

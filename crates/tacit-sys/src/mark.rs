@@ -1,7 +1,7 @@
 //! Sets the packet mark (`SO_MARK`) on the agent's own sockets. With `tacit agent --host`, packet
-//! rules recognise the agent's own packets by this mark, and accept them.
+//! rules accept packets with this mark.
 //!
-//! The mark is a global variable of the process, so that no code that opens a socket can omit it.
+//! The mark is a global variable of the process, and every function that opens a socket sets it.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -8,11 +8,11 @@
 //!          ── orphans ── ...       listed: when a parent ends, its children become the launcher's
 //! ```
 //!
-//! A process of the run cannot leave this list. It cannot enter the launcher's namespace, and when
-//! its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
+//! A process of the run cannot hide from this list: it cannot enter the launcher's namespace, and
+//! when its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
 //!
-//! The limits are those of [`crate::owner::descendants`]. New processes may start meanwhile, so
-//! callers repeat the call until the list is empty.
+//! The limits are those of [`crate::owner::descendants`]. Callers repeat the call until the list is
+//! empty, because new processes may start meanwhile.
 
 use std::fs;
 use std::io;

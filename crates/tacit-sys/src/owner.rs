@@ -1,9 +1,9 @@
 //! Finds the process that holds a socket, by the inode number of the socket.
 //!
-//! The search covers the descendants of one process, at about two microseconds for each descriptor.
-//! So the agent searches only if a rule selects connections by program. The newest descriptors are
-//! examined first, because the socket was opened a moment ago. A process that is not dumpable (such
-//! as `ssh-agent`) is not found, because it hides its descriptors.
+//! The search covers the descendants of one process, and takes about two microseconds for each
+//! descriptor. So the agent searches only if a rule selects connections by program. The search
+//! begins with the newest descriptors, because the socket was opened a moment ago. A process that
+//! is not dumpable (such as `ssh-agent`) hides its descriptors, and is not found.
 //!
 //! Limits: [`DESCENDANTS_MAX`] processes.
 

@@ -1,5 +1,5 @@
-//! Reads and changes settings of the calling process. These are its limits, its standard
-//! descriptors, and whether other processes of its user may inspect it.
+//! Reads and changes settings of the calling process: its limits, its standard descriptors, and
+//! whether other processes may inspect it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

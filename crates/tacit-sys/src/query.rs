@@ -1,12 +1,11 @@
-//! Opens the query socket of a run (a program under `tacit run`). Programs of the run send
-//! descriptors of their sockets to it, and ask about their connections.
+//! Opens the query socket of a run (a program under `tacit run`). Programs of the run use it to ask
+//! about their connections, and send it descriptors of their sockets.
 //!
 //! The socket has an abstract name, which exists only in the network namespace of the run. So only
 //! programs of the run can connect, and no file remains.
 //!
-//! A program may pass any descriptor. So this module first checks that it is a TCP socket. A
-//! separate thread closes descriptors, because a close may take long (a socket that lingers, a FUSE
-//! file).
+//! A program may pass any descriptor, so this module first checks whether it is a TCP socket. A
+//! separate thread closes descriptors, because `close` may take long, for example for a FUSE file.
 
 use std::io;
 use std::mem::MaybeUninit;

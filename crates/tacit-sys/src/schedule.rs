@@ -1,6 +1,6 @@
 //! Sets the CPUs on which threads may run, and their scheduling class.
 //!
-//! Control groups may restrict the process further; this module does not read them.
+//! Control groups may also restrict the CPUs; this module does not read control groups.
 
 use std::io;
 

@@ -1,6 +1,5 @@
-//! Copies the SYN packets of programs under `tacit run` to the agent, which then connects to their
-//! destinations. The kernel makes the copies inside the network namespace, and the agent reads them
-//! outside.
+//! Copies the SYN packets of programs under `tacit run` to the agent, so that it can connect to
+//! their destinations. There are two methods:
 //!
 //! ```text
 //! nfnetlink_log     a packet rule copies each held SYN                            the default

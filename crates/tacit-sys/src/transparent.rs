@@ -1,5 +1,6 @@
-//! Creates transparent sockets: sockets with addresses that do not belong to this host. With them,
-//! the agent receives packets to any destination, and answers with the destination's address.
+//! Creates transparent sockets: sockets with addresses that do not belong to this host. Through
+//! such a socket, the agent receives packets to any destination, and answers with the destination's
+//! address.
 //!
 //! ```text
 //! program --SYN to 10.9.8.7:8080--> hold listener on :15002 drops it; the agent gets a copy
@@ -10,7 +11,7 @@
 //!
 //! A helper process creates these sockets inside the network namespace of a program under `tacit
 //! run` ([`listener`], [`receiver`], [`make`]), and the agent uses them from outside. The sockets
-//! have a mark, by which the packet rules accept their packets.
+//! have a packet mark, so that packet rules accept their packets.
 
 use std::io;
 use std::net::SocketAddr;

@@ -5,8 +5,8 @@
 //! program ── packet ──> tacit0 ── read ──> agent ── write ──> tacit0 ── packet ──> program
 //! ```
 //!
-//! A `virtio_net_hdr` precedes each packet. With it, TCP packets of up to 64 KiB pass in one piece,
-//! and without checksums.
+//! A `virtio_net_hdr` precedes each packet, so that a TCP packet can have up to 64 KiB and no
+//! checksum.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -1,8 +1,7 @@
 //! Explains in one line why a certificate is not trusted, and what to do.
 //!
-//! The verifier rejects the certificate, but often has only a general error. This module examines
-//! the chain to find the cause, such as X.509 v1, a small RSA key, or a CA certificate sent as a
-//! leaf.
+//! The verifier often returns only a general error. So this module examines the chain to find the
+//! cause, such as X.509 v1, a small RSA key, or a CA certificate instead of a leaf.
 
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};

@@ -1,6 +1,7 @@
-//! Checks a peer's certificate as a rule would, but without a handshake.
+//! Checks whether a rule accepts a peer's certificate, without a handshake.
 //!
-//! The peer does not prove that it has the private key. All other checks are those of a handshake.
+//! All checks are those of a handshake, except one: the peer does not prove that it has the private
+//! key.
 
 use std::net::IpAddr;
 

@@ -5,7 +5,7 @@
 //! control characters. Limits: [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`] names for a
 //! certificate.
 //!
-//! Do not use it for decisions, because it does not verify signatures, validity or trust.
+//! Do not use this module for decisions, because it does not verify signatures, validity or trust.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

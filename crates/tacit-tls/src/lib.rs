@@ -20,9 +20,9 @@
 //!                                            └ check, named, peer   identity of the peer
 //! ```
 //!
-//! rustls runs the handshake, and [`verify`] checks certificates during the handshake. After it, a
-//! [`Session`] encrypts and decrypts the records in buffers of the caller. [`failure`] explains
-//! failures to operators in one line. An example of a handshake without I/O:
+//! rustls runs the handshake, and [`verify`] checks certificates during the handshake. After the
+//! handshake, a [`Session`] encrypts and decrypts the records in buffers of the caller. [`failure`]
+//! explains failures to operators in one line. An example of a handshake without I/O:
 //!
 //! ```
 //! use std::time::Instant;
@@ -48,10 +48,11 @@
 //! }
 //! ```
 //!
-//! Modules in layers; each uses only earlier ones: [`facts`], [`files`], [`fault`], [`subject`],
-//! [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by callback),
-//! [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`, [`dry_run`],
-//! [`tunnel_auth`], [`recheck`], `session`, `machine`, `handshake`, `settings_pair`, [`measure`].
+//! Each module uses only earlier modules of this list: [`facts`], [`files`], [`fault`],
+//! [`subject`], [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by
+//! callback), [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`,
+//! [`dry_run`], [`tunnel_auth`], [`recheck`], `session`, `machine`, `handshake`, `settings_pair`,
+//! [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;

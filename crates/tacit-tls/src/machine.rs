@@ -1,7 +1,7 @@
 //! Runs the TLS library's handshake one record at a time, without I/O.
 //!
-//! Records that follow the handshake are never passed to the library. The library could reply to
-//! them, and its replies could not be extracted.
+//! Records after the handshake are not passed to the library, because tacit could not read the
+//! library's replies to these records.
 
 use std::ops::Range;
 

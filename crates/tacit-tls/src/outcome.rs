@@ -11,7 +11,7 @@
 //!
 //! All connections of a rule share one callback object, because rustls resumes a session only with
 //! the same object. So the object cannot store the results of one connection. Instead, callbacks
-//! write to a thread-local cell: [`observe`] empties it before the step, and takes its content
+//! write to a thread-local variable. [`observe`] clears this variable before the step, and reads it
 //! after the step. A step must not wait, and steps must not be nested.
 
 use std::cell::RefCell;

@@ -1,8 +1,7 @@
 //! Reads the names of a certificate for identity maps, which give clients names.
 //!
-//! Decisions need complete names, so no name is truncated. If a certificate has too many or too
-//! long names, it is rejected as a whole. Otherwise a name that the map denies could remain
-//! undetected.
+//! Names are never truncated. A certificate with too many or too long names is rejected, because a
+//! name that the map denies could be among the omitted names.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,8 @@
 //! Authenticates both peers of an IPsec tunnel with the identities and trusts of the policy, by
 //! signatures of IKE (RFC 7427).
 //!
-//! The peer's certificate chain gets the same checks as that of a TLS server. If the certificate
-//! has an extended key usage, it must include serverAuth.
+//! The peer's certificate chain gets the same checks as the chain of a TLS server. If the
+//! certificate has an extended key usage, the usage must include serverAuth.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Converts numbers of control groups (version 2) to paths, and back. The kernel compares the
 //! numbers; the rules of a policy contain the paths.
 //!
-//! The kernel does not reuse a number, so cached entries stay correct. A program could create many
-//! groups to make searches slow. So groups near the root are read first, and all searches are
-//! limited. A number that was not found is not searched for again for [`MISSED_TIME`].
+//! The kernel does not reuse a number, so cached entries stay correct. All searches are limited,
+//! because a program could create many groups to make searches slow. Groups near the root are read
+//! first. After a failed search, the same number is not searched for again within [`MISSED_TIME`].
 //!
 //! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] numbers without a group, [`READ_MAX`] groups
 //! read in a second, [`SLICES_MAX`] slices in a search for units.

@@ -1,8 +1,8 @@
 //! Provides entry points for fuzzing the parsers of messages from operators, monitoring systems,
 //! launchers, helpers and other agents.
 //!
-//! Each function accepts any bytes and must not panic. It serialises the parsed message, parses it
-//! again, and compares both. Agents and helpers of different versions exchange these messages.
+//! Each function accepts any bytes and must not panic. It parses a message, serialises it, parses
+//! the result, and compares the two messages.
 
 use std::fmt::Debug;
 use std::io::{self, Write};

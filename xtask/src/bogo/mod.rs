@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The sources of the runner come from the directory in the environment variable [`CHECKOUT`], or
-//! from the crate [`CRATE`]. cargo downloads this crate, but does not build it. Go downloads the
-//! runner's dependencies.
+//! from the crate [`CRATE`], which cargo downloads but does not build. Go downloads the runner's
+//! dependencies.
 //!
 //! The runner compares alerts and data, but not error messages. Tests with options that the shim
 //! does not support are skipped and counted.

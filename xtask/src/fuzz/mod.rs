@@ -7,9 +7,8 @@
 //! ```
 //!
 //! CI does not search for new inputs. It runs `replay`, which executes the committed inputs, and
-//! compares the code that they reach with `fuzz/coverage.toml`. So it detects that inputs reach
-//! less code after a change. `cover --update` writes the committed inputs and `fuzz/coverage.toml`.
-//! `canary` checks that the fuzzer finds a known fault.
+//! fails if they reach less code than `fuzz/coverage.toml` states. `cover --update` writes the
+//! committed inputs and `fuzz/coverage.toml`. `canary` checks that the fuzzer finds a known fault.
 
 use std::fs;
 use std::path::Path;

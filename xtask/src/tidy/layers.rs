@@ -1,7 +1,7 @@
 //! Checks the layers of the workspace: a crate or module may use only lower layers.
 //!
-//! Tables in this file list the crates, and the modules of each crate, the lowest layer first. In
-//! addition, the modules of a crate must not depend on each other in a cycle.
+//! Tables in this file list the crates, and the modules of each crate, with the lowest layer first.
+//! In addition, the modules of a crate must not depend on each other in a cycle.
 
 use super::finding::Finding;
 use super::graph::{Modules, Use, circles};

@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: checks style rules for which there is no lint.
 //!
 //! Each check gets the files of the repository, and returns its findings. A test in this file fails
-//! if there are any.
+//! if there are findings.
 
 use std::path::Path;
 

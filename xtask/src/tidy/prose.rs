@@ -1,5 +1,5 @@
-//! Checks documents: each has exactly one title, and no path that exists only on one machine. Each
-//! promise in SPECIFICATION.md names a test, and the manual is complete.
+//! Checks documents: each has exactly one title, and no path that exists only on one machine. Also
+//! checks that each promise in SPECIFICATION.md names a test, and that the manual is complete.
 
 use super::finding::Finding;
 use super::source::{Source, identifier, words};

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! first datagram ──> unanswered ── reply ──> answered
-//!                    over after 60 s         over after 180 s
+//!                    ends after 60 s         ends after 180 s
 //! ```
 //!
 //! If the table is full, a new flow replaces the flow that was idle the longest.

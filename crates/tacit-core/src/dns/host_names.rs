@@ -1,8 +1,8 @@
 //! Records which names programs have resolved to each address, for `tacit agent --host`. A flow to
 //! an address matches the rules with one of its names.
 //!
-//! Names that no rule matches are not recorded. An entry is removed a day after its answer has
-//! expired. By then no DNS cache of the host has the answer.
+//! Names that match no rule are not recorded. An entry is removed a day after its answer has
+//! expired, when no DNS cache of the host contains the answer any more.
 //!
 //! Limits: [`NAMES_MAX`] pairs of name and address, [`NAME_BYTES_MAX`] for a name.
 

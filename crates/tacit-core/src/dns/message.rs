@@ -1,6 +1,6 @@
 //! Splits a DNS message into header, question and records.
 //!
-//! It does not follow compression pointers in names, because only the end of each name is needed.
+//! Compression pointers in names are skipped, because only the end of each name is needed.
 
 use std::fmt;
 

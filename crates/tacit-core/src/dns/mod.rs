@@ -7,9 +7,9 @@
 //!                                      └─ refused
 //! ```
 //!
-//! [`DnsClient`] builds the messages to servers itself. Of the program's message it uses only the
-//! question, three flags and the answer size. So a program cannot send other data to the outside in
-//! a query. Malformed messages are dropped.
+//! [`DnsClient`] builds the messages to servers itself. From the program's message it copies only
+//! the question, three flags and the maximum size of an answer. So a program cannot hide other data
+//! in a query. Malformed messages are dropped.
 //!
 //! Several names can share an address. For programs under `tacit run`, [`NameTable`] assigns a
 //! reserved address (an *alias*) to each further name, so that an address identifies one name.

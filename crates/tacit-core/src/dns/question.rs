@@ -1,7 +1,6 @@
 //! Parses the question of a DNS message.
 //!
-//! The DNS library parses only answers, so this module parses the question itself. This is easy,
-//! because the name in a question is not compressed.
+//! The DNS library parses only answers, so this module parses the question itself.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Extracts DNS messages from a TCP stream: two bytes of length precede each message (RFC 1035,
-//! section 4.2.2).
+//! Extracts DNS messages from a TCP stream. Each message begins with its length, two bytes (RFC
+//! 1035, section 4.2.2).
 
 use super::message::DnsError;
 

@@ -1,22 +1,22 @@
-//! Decides which DNS queries of programs are forwarded, and how the others are answered.
+//! Decides which DNS queries of programs the agent forwards, and how it answers the others.
 //!
 //! | question | answer |
 //! |---|---|
 //! | a name that some rule allows | from the resolver |
 //! | any other name, in a search domain | no such name, so that the program tries its next domain |
 //! | any other name | refused |
-//! | HTTPS, SVCB | no such records: tacit could not assign their address hints to a name |
+//! | HTTPS, SVCB | no such records, because tacit cannot assign their address hints to a name |
 //! | a type that is not in the list of permitted types, such as ANY | not implemented |
 //! | PTR of an alias | the name, from the run's table |
 //! | PTR of another address | from the resolver, if some rule can match the address |
 //! | zone transfers, classes other than IN | refused |
 //!
-//! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may
-//! resolve names without rules, because the policy may permit flows that no rule matches
-//! ([`open_verdict`]).
+//! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may also
+//! resolve names that no rule allows ([`open_verdict`]), because the policy may permit connections
+//! without a rule.
 //!
-//! tacit learns names only from answers to A and AAAA queries. It does not trust names in PTR
-//! answers, because the owner of an address can put any name there.
+//! tacit learns names only from answers to A and AAAA queries. tacit does not trust PTR answers,
+//! because the owner of an address can choose any name.
 
 use super::message::INTERNET;
 use super::question::{DnsQuestion, ResponseCode};

@@ -1,5 +1,5 @@
-//! Holds the SYN packet of a program until the agent has reached the destination. So the program's
-//! `connect` returns the true result.
+//! Holds the SYN packet of a program until the agent has reached the destination. So `connect`
+//! returns the true result to the program.
 //!
 //! ```text
 //! program ── SYN ──> held                    the agent gets a copy and dials the destination

@@ -11,8 +11,8 @@
 //! the program would get without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH` or
 //! `EMSGSIZE`.
 //!
-//! The quoted identification, checksum and options differ from those of the original datagram.
-//! Kernels ignore these fields.
+//! The fields identification, checksum and options of the quoted datagram are not the original
+//! ones, but kernels ignore these fields.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -7,12 +7,11 @@
 //!   1.0 s  due   ──> the line of 0.7 s, with the count of lines omitted before it
 //! ```
 //!
-//! The cause is part of the key. So a cause with many lines does not suppress the lines of another
-//! cause.
+//! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
 //! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. Further keys of one cause are limited together, for
-//! at most [`CAUSES_MAX`] causes.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. The further keys of a cause count as one key; at
+//! most [`CAUSES_MAX`] causes can have such a key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -1,19 +1,18 @@
 //! Measures how much CPU time a thread uses for each rule and each kind of work, such as
-//! encrypting. The result for one kind of work and one rule is a *cell*.
+//! encryption.
 //!
-//! The CPU clock of a thread is expensive to read. So when the kind of work changes, the thread
-//! reads only a cheap clock (a *stamp*), and adds the ticks since the last stamp to the previous
-//! kind of work. After each short interval (a *window*) it reads its CPU clock once. Then it
-//! converts the ticks of the window to nanoseconds:
+//! It is expensive to read the CPU clock of a thread. So when the kind of work changes, the thread
+//! reads a cheap clock instead (a *timestamp*). At the end of each short interval (a *window*), the
+//! thread reads its CPU clock once, and converts the timestamps of the window to CPU time:
 //!
 //! ```text
-//!   stamps        |receive|seal|   send   |  (waits: no ticks)  |receive|open|send|
+//!   timestamps    |receive|seal|   send   |  (waits: not counted) |receive|open|send|
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! The sum of all cells is the CPU time of the window. If the ticks exceed the CPU time, the thread
-//! was preempted, and all cells are reduced by the same factor. If the CPU time exceeds the ticks,
-//! the rest is the cost of waiting, and is charged to [`Component::Receive`].
+//! If the timestamps show more time than the CPU clock, another thread has used the CPU meanwhile,
+//! and all times are reduced by the same factor. If they show less time, the difference is the cost
+//! of waiting, and is charged to [`Component::Receive`].
 //!
 //! This module reads no clock and starts no thread; the caller passes the times.
 

@@ -1,4 +1,4 @@
-//! Writes a self-contained HTML page: it has no scripts and loads no other file.
+//! Writes an HTML page without scripts that loads no other file.
 
 use std::fmt::Write;
 

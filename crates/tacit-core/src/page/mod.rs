@@ -4,7 +4,7 @@
 //! table.rs   a table as text and as Markdown
 //! number.rs  numbers with their significant digits
 //! chart.rs   charts as SVG
-//! html.rs    one self-contained page
+//! html.rs    one page that loads no other files
 //! ```
 //!
 //! `tacit workload` and the benchmarks use this module. It returns text and writes no file.

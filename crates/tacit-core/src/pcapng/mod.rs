@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each function appends one block to a buffer; the caller writes the buffer to a file. A packet
-//! begins with its IP header (`LINKTYPE_RAW`). [`SyntheticStream`] creates TCP packets for bytes
-//! that were not captured as packets, such as decrypted bytes.
+//! begins with its IP header (`LINKTYPE_RAW`). [`SyntheticStream`] creates TCP packets for
+//! decrypted bytes, which were never sent as packets.
 //!
 //! Limit: [`COMMENT_BYTES_MAX`]; a longer comment is cut.
 

@@ -1,5 +1,4 @@
-//! Creates TCP segments for the bytes of a stream that were not captured as packets, such as
-//! decrypted bytes.
+//! Creates TCP segments for the decrypted bytes of a stream, so that Wireshark can read them.
 //!
 //! ```text
 //!   new ── SYN, SYN-ACK, ACK      data ── segments      end ── FIN, FIN, ACK, or RST

@@ -1,5 +1,5 @@
-//! Defines the settings of a server rule that accepts clients with TLS and clients in clear. They
-//! are for the time in which clients migrate to TLS.
+//! Defines the settings of a server rule that accepts both clients with TLS and clients in clear,
+//! while clients migrate to TLS.
 //!
 //! ```text
 //! accept = "both"                         the first byte of a client decides: TLS or clear
@@ -7,8 +7,8 @@
 //! clear-until = "2027-01-31T00:00:00Z"    from then on all clients need TLS
 //! ```
 //!
-//! In some protocols the server sends first, so the client's first byte comes too late to decide.
-//! For such a server, the rule lists the clients that are still in clear.
+//! If the server of a protocol sends first, tacit cannot wait for the client's first byte. For such
+//! a server, the rule lists the clients that are still in clear.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Defines how a server rule treats client certificates: the separate settings, and presets that
-//! combine them.
+//! Defines how a server rule treats client certificates. A preset, such as `required`, is a
+//! combination of settings:
 //!
 //! ```text
 //!   preset      asked  absent  invalid                    name taken from

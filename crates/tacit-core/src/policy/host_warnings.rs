@@ -2,8 +2,8 @@
 //! are rules that capture or deny DNS queries, the operator's SSH session or the agent's own
 //! sockets. Also warns about packet marks that other software uses.
 //!
-//! The caller describes the host. This module does not know which program or user opens a flow. So
-//! for rules with programs or users, it warns only if the action is `deny`.
+//! This module does not know which program or user opens a flow. So for rules with programs or
+//! users, it warns only if the action is `deny`.
 
 use std::net::{IpAddr, SocketAddr};
 

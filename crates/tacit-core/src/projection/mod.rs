@@ -6,10 +6,9 @@
 //!   an interval                         engines, traffic, rules    by component and CPU
 //! ```
 //!
-//! The model is linear: half the traffic costs half as much CPU time. This holds as long as the
-//! sizes of messages do not change. All figures are measured on the same machine. Only a saturated
-//! engine (a thread on a reserved CPU) is not linear: other CPUs then do the rest of its work
-//! ([`land`]).
+//! The model is linear: half the traffic costs half as much CPU time, if messages keep their sizes.
+//! There is one exception: when an engine (a thread on a reserved CPU) is saturated, other CPUs do
+//! the rest of its work ([`land`]). All figures are measured on the same machine.
 //!
 //! Units: CPU time in microseconds, or in percent of *one* CPU, so that two busy CPUs are 200 %. A
 //! megabyte is 10^6 bytes.

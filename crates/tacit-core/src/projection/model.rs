@@ -1,14 +1,13 @@
 //! Estimates the CPU time after a change, from the measured CPU time of each rule and component
 //! (such as handshake or encryption).
 //!
-//! CPU time is *eligible* if an engine could do the work. Engines are threads on reserved CPUs. The
-//! steps are:
+//! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The steps are:
 //!
 //! 1. Adapt the CPU times of each rule to its new settings. For example, a change to `permit`
 //!    removes the time of the handshake and of the encryption.
 //! 2. Scale the CPU times of rules with their traffic. The agent's own CPU time does not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
-//!    again ([`land`]). Accepting, rule look-up and dialling move together with the handshake.
+//!    again ([`land`]).
 //! 4. Scale the CPU time that was not metered in proportion to the metered time.
 
 use std::collections::BTreeMap;

@@ -11,8 +11,9 @@
 //!  +----------+---------+-----------+-------+-------------------+------+
 //! ```
 //!
-//! [`parse`] fails at the first byte that cannot belong to a header. So it never waits for a client
-//! of another protocol. A header is limited to [`HEADER_BYTES_MAX`]; the caller limits the time.
+//! [`parse`] fails at the first byte that cannot belong to a header, so a client of another
+//! protocol is rejected at once. A header is limited to [`HEADER_BYTES_MAX`]; the caller limits the
+//! time.
 //!
 //! A header is not authenticated. Only a rule with `accept-proxy` trusts it, and only proxies
 //! should be able to connect to such a rule.

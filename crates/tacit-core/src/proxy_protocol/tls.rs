@@ -1,7 +1,7 @@
 //! Writes the TLS parameters of a client into a PROXY protocol header (section 2.2 of the format).
 //!
-//! The client certificate is included only if it was verified, because some readers ignore the
-//! field `verify`.
+//! The header contains the client certificate only if tacit has verified it, because some servers
+//! ignore the field `verify`.
 //!
 //! Limit: [`VALUE_BYTES_MAX`] for each text. A longer text is omitted, because a truncated name may
 //! be another name.

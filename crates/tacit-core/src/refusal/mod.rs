@@ -1,9 +1,5 @@
 //! Records the connections, names and sockets that the agent refused, for `tacit show refused`.
-//! Each record shows the policy line that would allow it.
-//!
-//! ```text
-//! a name, socket, client, ... ─> Refusal ─> Refusals ─> tacit show refused, metrics
-//! ```
+//! Each record shows the policy line that would allow the refused connection.
 //!
 //! Limits: [`REFUSALS_MAX`] different refusals. If the table is full, a new refusal replaces the
 //! oldest one of the run (a program under `tacit run`) with the most refusals. So one run does not

@@ -1,5 +1,5 @@
-//! Defines the request of an FTP exchange for a data connection. The caller of the exchange opens
-//! the connection.
+//! Defines how the FTP state machine requests a data connection. The caller of the state machine
+//! opens the connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Implements STARTTLS protocols as state machines without I/O. In such a protocol, messages in
-//! clear precede TLS. tacit exchanges them for a program that does not support TLS.
+//! Implements STARTTLS protocols as state machines without I/O. tacit exchanges the clear messages
+//! before TLS for a program that does not support TLS.
 //!
 //! ```text
 //!   peer <──in clear, then TLS──> StarttlsExchange <──in clear──> program
@@ -24,8 +24,8 @@
 //! in clear after its last message, they are dropped or rejected. Bytes that already belong to the
 //! handshake are passed to it ([`StarttlsExchange::take_input`]).
 //!
-//! Limits: [`INPUT_BYTES_MAX`] unparsed bytes and [`OUTPUT_BYTES_MAX`] unsent bytes stop the
-//! reading ([`StarttlsExchange::has_room`]). Peer and program may each send at most
+//! Limits: the driver stops reading at [`INPUT_BYTES_MAX`] unparsed bytes or [`OUTPUT_BYTES_MAX`]
+//! unsent bytes ([`StarttlsExchange::has_room`]). Peer and program may each send at most
 //! [`CLEAR_BYTES_MAX`] before TLS. The driver limits the time.
 
 mod data;

@@ -2,14 +2,14 @@
 //! that are listed in them. An image file belongs to one TCP/IP stack.
 //!
 //! ```text
-//!   CommonTTLSConfig    /etc/pagent/common.tls       main file: policy of all TCP/IP stacks, first
+//!   CommonTTLSConfig    /etc/pagent/common.tls       main file: the policy of all TCP/IP stacks
 //!   TcpImage TCPIP      /etc/pagent/tcpip.image      main file: the image file of one stack
 //!   TTLSConfig          /etc/pagent/tcpip.tls        image file: the last statement is used
 //!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; the map file lists its file
 //! ```
 //!
-//! The caller sets the directory at which absolute paths begin. Relative paths begin at the
-//! directory of the file that contains them. Policies from a policy server are not read.
+//! The caller sets the directory that stands for `/`. Relative paths begin at the directory of the
+//! file that contains them. Policies from a policy server are not read.
 
 use super::document;
 use super::lex::{Document, Node};

@@ -5,9 +5,9 @@
 //!   connection action ─> environment action ─> group action ─> default
 //! ```
 //!
-//! The first action in this order that sets an attribute decides. If an action has two blocks of
-//! the same kind, the later block replaces the earlier one completely. All cipher suites of a rule
-//! come from the same action.
+//! For each attribute, the first action that sets it decides. If an action has two blocks of the
+//! same kind, the later block replaces the earlier one completely. All cipher suites of a rule come
+//! from the same action.
 
 use std::fmt::Write;
 

@@ -1,7 +1,6 @@
 //! Checks the values in a map file, and reports errors at their line in the map file.
 //!
-//! Without this check, the error would point to the AT-TLS rule that uses the value, although this
-//! rule is correct.
+//! Without this check, the error would name the line of a correct AT-TLS rule that uses the value.
 
 use crate::draft::{Toml, show};
 use tacit_core::policy::text::TomlValue;

@@ -7,9 +7,9 @@
 //!   write    filters::combine ─> draft ─> policy
 //! ```
 //!
-//! All files of an import share one namespace. The imported rules have the order in which z/OS
-//! evaluates them: by descending priority, then by name. Unsafe defaults are replaced by safe ones,
-//! and each replacement is reported.
+//! A name may be defined in one file and used in another. The imported rules have the order in
+//! which z/OS evaluates them: by descending priority, then by name. The import replaces unsafe
+//! defaults by safe ones, and reports each replacement.
 //!
 //! The module `agent` reads the main and image files of the Policy Agent, and `filters` combines IP
 //! filter rules with the TLS rules. IPsec and IKE policies are rejected.

@@ -1,8 +1,8 @@
 //! Converts the tree of parsed statements to typed objects (rules, actions, address groups), and
 //! checks the value of each attribute.
 //!
-//! Objects that no rule uses are checked too. A misspelt keyword is an error; its block is then
-//! checked as a block of the most similar known keyword.
+//! Objects that no rule uses are checked too. A misspelt keyword is an error, but its block is
+//! still checked, like a block of the most similar keyword.
 
 use std::collections::{BTreeMap, BTreeSet};
 

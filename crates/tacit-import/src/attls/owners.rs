@@ -1,9 +1,8 @@
 //! Determines the programs, users and runs of an imported rule. They come from the job name and
 //! user ID of the AT-TLS rule, and from the map file.
 //!
-//! The job name in a rule may be a pattern. `NIGHT*` covers all names that begin with `NIGHT`. So
-//! the imported rule gets the programs of the entry `NIGHT*` in the map file, and those of narrower
-//! entries such as `NIGHT1`.
+//! The job name in a rule may be a pattern, such as `NIGHT*`. The imported rule then gets the
+//! programs of the entry `NIGHT*` in the map file, and of narrower entries such as `NIGHT1`.
 
 use super::context::Context;
 use super::effective::Effective;

@@ -1,8 +1,7 @@
 //! Finds the key ring of an AT-TLS rule in the map file.
 //!
-//! On z/OS, a key ring without a user ID belongs to the user of the socket. So the map file can
-//! define one ring for each user ID, `[keyring."USER/RING"]`, or one ring for all users,
-//! `[keyring.RING]`.
+//! On z/OS, a key ring without a user ID belongs to the user of the socket. The map file defines
+//! such a ring for one user ID (`[keyring."USER/RING"]`) or for all users (`[keyring.RING]`).
 
 use super::context::Context;
 use super::effective::Effective;

@@ -1,7 +1,7 @@
 //! Decides when TLS begins for rules with `ApplicationControlled On`.
 //!
-//! On z/OS, a program with this setting starts TLS by a system call that Linux does not have. If
-//! the port belongs to a protocol with STARTTLS, tacit starts TLS as this protocol defines.
+//! With this setting, a program on z/OS starts TLS by a system call that Linux does not have. If
+//! the port belongs to a protocol with STARTTLS, tacit starts TLS as the protocol defines.
 
 use super::conditions::show_ports;
 use super::context::Context;

@@ -4,8 +4,8 @@
 //! mostly in ASCII or Latin-1. UTF-8 is tried first, because text in another encoding is rarely
 //! valid UTF-8.
 //!
-//! A data set that was copied as bytes has records of 80 characters instead of line ends. If every
-//! record has a line number from column 73 on, the line numbers are removed.
+//! A data set that was copied as bytes has no line ends, but records of 80 characters. If every
+//! record has a line number in columns 73 to 80, the line numbers are removed.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! Converts the AT-TLS statement `IpTimeCondition` to the key `when` of a tacit rule.
 //!
-//! A mask in this statement has one digit for each month (from January), weekday (from Sunday) or
-//! day of the month. For days of the month, 31 further digits may follow, which count from the last
-//! day of the month.
+//! This statement contains masks: one digit for each month, each weekday (Sunday first), or each
+//! day of the month. In a mask for days of the month, 31 further digits may follow: the first of
+//! them is for the last day, the second for the day before, and so on.
 
 use super::objects::{Field, Object, Objects};
 use super::words::Kind;

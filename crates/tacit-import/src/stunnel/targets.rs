@@ -1,7 +1,7 @@
 //! Converts the targets of a stunnel service: the options `connect` and `failover`.
 //!
 //! For each connection, stunnel tries the targets in order until one answers. With `failover = rr`,
-//! it starts with the target after the last one used. A tacit rule does the same. In addition, it
+//! it starts with the next target each time. A tacit rule does the same. In addition, a tacit rule
 //! skips a target that did not answer, for some seconds.
 
 use tacit_core::failover::TARGET_SKIPPED;

@@ -1,6 +1,6 @@
 //! Converts the values of stunnel's option `options`, which are switches of OpenSSL.
 //!
-//! Values that forbid a TLS version change the versions of the rule. The other values have no
+//! A value that forbids a TLS version changes the versions of the rule. All other values have no
 //! effect, because tacit has no such settings.
 
 use super::lines::Entry;

@@ -1,7 +1,7 @@
 //! Lists every option of stunnel, and how the import treats it.
 //!
-//! For options that tacit does not have, the list contains the error or change that the import
-//! reports. So no option is ignored silently.
+//! For an option without an equivalent in tacit, the list contains the error or change that the
+//! import reports. No option is ignored silently.
 
 use super::lines::Entry;
 use super::options::StunnelOptions;

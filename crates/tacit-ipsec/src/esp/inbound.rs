@@ -2,12 +2,12 @@
 //! inside.
 //!
 //! ```text
-//! sequence number -> replay window -> ICV, decryption -> window moves -> padding -> inner packet:
+//! sequence number -> replay window -> ICV, decryption -> update window -> padding -> inner packet:
 //! headers, traffic selectors (RFC 4301 section 5.2), ECN (RFC 6040)
 //! ```
 //!
-//! Every check has its own [`DropReason`]. The replay window moves only after the ICV (the
-//! integrity value) has been verified.
+//! Every check has its own [`DropReason`]. The replay window is updated only after the ICV
+//! (integrity check value) has been verified.
 
 use std::ops::Range;
 use std::sync::Arc;

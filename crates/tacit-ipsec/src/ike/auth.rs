@@ -1,5 +1,5 @@
-//! Computes the AUTH payload of IKE. With it, a peer proves its identity, and that it sent the
-//! first messages (RFC 7296 section 2.15).
+//! Computes the AUTH payload of IKE. A peer uses it to prove its identity, and to prove that it
+//! sent the first messages (RFC 7296 section 2.15).
 
 use super::codec::IdPayload;
 use super::crypto::Prf;

@@ -2,11 +2,11 @@
 //! processes one header instead of many.
 //!
 //! The kernel must be able to divide the large packet into the same packets again. So packets are
-//! joined only if most of their header fields are equal. A packet with PSH or with a shorter
-//! payload is always the last part.
+//! joined only if most of their header fields are equal. A packet with PSH or a shorter payload can
+//! only be the last part.
 //!
-//! The checksums of each packet are verified before it is joined, because the kernel does not
-//! verify them again. A packet with a wrong checksum is passed to the kernel alone.
+//! The kernel does not verify the checksums of the parts. So packets with a wrong checksum are not
+//! joined, but passed to the kernel separately.
 //!
 //! Limits: 65,535 bytes, [`COALESCED_MAX`] packets.
 

@@ -1,8 +1,8 @@
 //! Combines the ECN fields of inner and outer headers (RFC 6040), and copies the traffic class.
 //!
 //! The sender copies the inner field to the outer header (section 4.1, normal mode). The receiver
-//! combines both (section 4.2). So the inner receiver learns of congestion that a router has marked
-//! on the outer header.
+//! combines both fields (section 4.2). So if a router marks congestion in the outer header, the
+//! inner packet gets this mark.
 
 use super::checksum;
 

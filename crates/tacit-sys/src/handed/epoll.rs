@@ -1,8 +1,9 @@
 //! Replaces a socket in the epoll instances of a program by another socket.
 //!
-//! The kernel identifies an epoll entry by open file and descriptor number together. So this module
-//! starts a thread with its own descriptor table ([`libc::CLONE_FILES`]). The thread puts first one
-//! file and then the other under the program's descriptor number, and changes the entries.
+//! The kernel identifies an epoll entry by its open file and its descriptor number. So this module
+//! starts a thread with its own descriptor table ([`libc::CLONE_FILES`]). In this table, the thread
+//! gives first the old socket and then the new socket the same number as in the program, and
+//! changes the entries.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

@@ -9,8 +9,8 @@
 //!                            Registration    moves the epoll entries of the socket
 //! ```
 //!
-//! While the process waits, its ID cannot belong to another process. So after each read from the
-//! process, the caller must check that it still waits
+//! If the program is killed, another process may get its process ID. So after each read from the
+//! process, the caller must check that the program still waits
 //! ([`crate::spawn::NotifyListener::is_waiting`]).
 //!
 //! Limit: at most [`DESCRIPTORS_MAX`] descriptors of a process are examined.

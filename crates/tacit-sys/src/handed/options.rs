@@ -1,7 +1,7 @@
-//! Copies the options that a program has set on a socket to another socket.
+//! Copies socket options that a program has set from one socket to another.
 //!
-//! Only options whose value differs from that of a new socket in the same network namespace are
-//! copied. Defaults are not copied, because they differ between namespaces.
+//! An option is not copied if it has its default value, because defaults differ between network
+//! namespaces.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,5 +1,5 @@
-//! Creates a network namespace for one program, without root. A separate process, the helper, does
-//! this, and acts inside the namespace from then on.
+//! Creates a network namespace for one program, without root. A separate process, the *helper*,
+//! creates the namespace, and then acts inside it for the agent.
 //!
 //! ```text
 //! launcher --starts--> helper: create(parent, families)   user and network namespace, same uid
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The helper must be a new process with one thread, because only such a process can enter a user
-//! namespace. There it has every capability. The program that joins later has none, and keeps its
-//! user ID.
+//! namespace. In this namespace the helper has every capability. The program that joins the
+//! namespace later has no capabilities, and keeps its user ID.
 //!
 //! For a program of root, only a network namespace is created. In a user namespace, root would keep
 //! all capabilities, and could remove the packet rules.

@@ -5,7 +5,7 @@
 //! the listening sockets of one address family, in about ten microseconds. The kernel does not
 //! report new listeners, so callers must poll.
 //!
-//! The answers are about the network namespace in which the netlink socket was created.
+//! Results are for the network namespace in which the netlink socket was created.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

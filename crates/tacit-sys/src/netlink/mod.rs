@@ -8,11 +8,11 @@
 //! [`nft`] (packet rules), [`nflog`] (copies of packets), [`diag`] (owners of sockets) and
 //! [`usage`] (bytes of sockets).
 //!
-//! An error contains the step that failed. It also contains the rejected attribute, such as the
-//! `socket` expression of a packet rule, if the kernel reports the attribute.
+//! An error contains the step that failed. If the kernel reports the rejected attribute, such as
+//! the `socket` expression of a packet rule, the error contains it too.
 //!
-//! A netlink socket belongs to the network namespace in which it was created, even when a process
-//! outside uses it. Only one caller can use it at a time (`&mut`).
+//! A netlink socket belongs to the network namespace in which it was created, even if a process in
+//! another namespace uses it. Only one caller can use a socket at a time (`&mut`).
 //!
 //! Limits: [`BATCH_BYTES_MAX`] for one send, [`REPLY_WAIT`] for an answer.
 

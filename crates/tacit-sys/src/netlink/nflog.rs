@@ -1,6 +1,6 @@
 //! Receives copies of packets that a packet rule logs (nfnetlink_log).
 //!
-//! A process inside the namespace calls [`open`]. Then another process outside may read the socket.
+//! A process inside the namespace calls [`open`]. A process outside may then read the socket.
 //!
 //! Limits: a copy contains the first [`PACKET_BYTES_MAX`] bytes of its packet. If the socket's
 //! buffer is full, the kernel drops copies and reports `ENOBUFS`.

@@ -5,14 +5,14 @@
 //! lo is up and has own addresses · "local" routes for all addresses, with own source addresses
 //! ```
 //!
-//! With a local route for all addresses (AnyIP), each packet that the program sends arrives on
-//! `lo`. The route has a preferred source address. Without it, a program would connect to 10.9.8.7
-//! from 10.9.8.7.
+//! Each packet that the program sends arrives on `lo`, because a local route contains all addresses
+//! (AnyIP). The route has a preferred source address. Otherwise the source address of a connection
+//! would be its destination address.
 //!
 //! IPv6 has two source addresses, one for unique local addresses (fc00::/7) and one for all others.
 //! So a program chooses between IPv4 and IPv6 as it would outside (RFC 6724, section 5, rule 5).
 //!
-//! If there is no IPv6 (or no IPv4), `connect` fails at once with `ENETUNREACH`.
+//! If the namespace has no IPv6 (or no IPv4), `connect` fails at once with `ENETUNREACH`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

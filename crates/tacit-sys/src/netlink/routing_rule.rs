@@ -6,11 +6,11 @@
 //! ip route add local default dev lo table 31425
 //! ```
 //!
-//! The rule has precedence over the rules of other programs, which could route a captured packet to
-//! another interface.
+//! The rule has a higher priority than the rules of other programs, so that no other rule routes a
+//! captured packet.
 //!
-//! Rule and route have the protocol number of the kernel. systemd-networkd removes rules and routes
-//! with other numbers when it starts.
+//! The rule and the route have the protocol number of the kernel, because systemd-networkd removes
+//! rules and routes with other numbers when it starts.
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};

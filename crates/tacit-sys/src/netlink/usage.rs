@@ -1,10 +1,10 @@
 //! Reads how many bytes TCP sockets have transferred, including sockets of other processes. The
 //! kernel reports the number for an open socket at any time, and for a destroyed socket once.
 //!
-//! A socket is destroyed when no process has it open and its connection has ended. The number
-//! includes one byte for the end of the stream (FIN).
+//! The kernel destroys a socket when no process has it open and its connection has ended. The
+//! number includes one byte for the end of the stream (FIN).
 //!
-//! Limit: if sockets are destroyed too fast, the kernel drops reports ([`Destroyed::Lost`]).
+//! Limit: the kernel drops reports if it destroys too many sockets at a time ([`Destroyed::Lost`]).
 
 use std::io;
 use std::net::SocketAddr;

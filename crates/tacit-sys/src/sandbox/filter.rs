@@ -9,8 +9,8 @@
 //!                  new threads, but no new process
 //! ```
 //!
-//! A refused call returns an error, and the thread continues. The error is `EPERM`, or the error of
-//! a kernel without the feature.
+//! A refused call returns an error, and the thread continues. The error is `EPERM`, or the error
+//! that a kernel without this call returns.
 //!
 //! Limit: there are filters for x86-64, aarch64 and s390x only.
 

@@ -1,8 +1,8 @@
 //! Hides files and directories from a program. In the program's mount namespace, it mounts an empty
 //! file or directory over each of them.
 //!
-//! If a hidden file is replaced, the mount over it disappears. Then a process in the program's
-//! mount namespace must hide the new file ([`cover`]).
+//! If a hidden file is replaced, its mount disappears. Then a process in the program's mount
+//! namespace must hide the new file ([`cover`]).
 
 use std::ffi::{CStr, CString};
 use std::fs;

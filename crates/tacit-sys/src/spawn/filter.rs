@@ -12,16 +12,16 @@
 //! all other calls       allowed
 //! ```
 //!
-//! The kernel returns these errors itself, or notifies another process ([`super::notify`]), which
-//! returns the same errors and reports each call.
+//! Either the kernel returns these errors itself, or it notifies another process
+//! ([`super::notify`]). That process returns the same errors and reports each call.
 //!
 //! The filter knows the call numbers of all ABIs of the kernel, and refuses calls of an unknown
 //! ABI.
 //!
 //! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So
-//! 32-bit programs that create sockets by `socketcall` get an error. 32-bit programs that use the
-//! newer calls work. If the listener decides about `connect`, it is notified about each
-//! `socketcall` that connects, listens, binds or sends, and reads the arguments.
+//! 32-bit programs that create sockets by `socketcall` get an error; 32-bit programs that use the
+//! newer calls work. If the listener decides about `connect`, the kernel also notifies it about
+//! each `socketcall` that connects, listens, binds or sends.
 
 use libc::sock_filter;
 

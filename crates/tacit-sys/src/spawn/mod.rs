@@ -4,14 +4,14 @@
 //! fork -> join namespaces -> hide files -> install filter -> set rights, limits, signals -> exec
 //! ```
 //!
-//! Between `fork` and `exec` only system calls are allowed. So the parent prepares their arguments
-//! before the fork. The child reports a failed step through a pipe, and sends a descriptor of its
-//! mount namespace.
+//! Between `fork` and `exec`, the child may only make system calls, so the parent prepares all
+//! arguments before the fork. The child reports a failed step through a pipe, and sends a
+//! descriptor of its mount namespace.
 //!
 //! The program is a direct child of `tacit run`, with ordinary exit status and job control. It
 //! keeps its user, directory, environment and standard streams. A program of an ordinary user has
-//! no capabilities. A program of root loses the capabilities with which it could leave the
-//! namespace. Set-uid programs work if the user namespace maps their user.
+//! no capabilities. A program of root loses capabilities that act outside of the namespace. Set-uid
+//! programs work if the user namespace maps their user.
 //!
 //! Limits: at most [`HIDDEN_MAX`] files are hidden at the start; the helper hides new files later
 //! ([`cover`]).

@@ -1,5 +1,5 @@
-//! Receives system calls that the seccomp filter of a program under `tacit run` does not decide
-//! itself, and answers them.
+//! Receives and answers system calls of a program under `tacit run`, if the seccomp filter leaves
+//! the decision to another process.
 //!
 //! ```text
 //!   child, before exec ── install ──> kernel: filter and listener
@@ -11,13 +11,12 @@
 //! Only the helper (the process that acts inside the program's namespaces) has the listener. The
 //! agent has no copy, so a restart of the agent needs no hand-over.
 //!
-//! If the kernel refuses a listener, a filter without a listener is installed. It returns the same
-//! errors, but does not report them. When the helper ends, the kernel returns `ENOSYS`, so calls
-//! remain refused.
+//! If the kernel refuses a listener, a filter without a listener is installed. This filter returns
+//! the same errors, but does not report them. When the helper ends, the kernel returns `ENOSYS`, so
+//! calls remain refused.
 //!
-//! A call that the filter refuses is never allowed. A `connect` call may be allowed
-//! ([`NotifyReply::Proceed`]). Then the kernel reads its arguments again, and another thread of the
-//! program may have changed them.
+//! If the helper allows a call ([`NotifyReply::Proceed`]), the kernel reads its arguments again,
+//! and another thread of the program may have changed them meanwhile.
 //!
 //! Limit: a signal that a program handles without `SA_RESTART` may end its call with `EINTR`.
 

@@ -1,7 +1,7 @@
 //! Loads the certificate revocation lists (CRLs) of a trust, and checks their dates.
 //!
-//! A file that is not a CRL is reported at once. Later, the verifier checks that each CRL was
-//! signed by the CA of the certificate.
+//! A file that is not a CRL is reported at once. The verifier checks the signature of each CRL
+//! later, during handshakes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! Errors are reported when the files are loaded, before any connection is opened. Examples are a
-//! missing key, a key that other users can read, and an expired certificate. Only rustls holds
-//! private keys, either in this process or in a [signer](crate::signer) process.
+//! missing key, a key that other users can read, and an expired certificate. Private keys are held
+//! only by rustls, in this process or in a [signer](crate::signer) process.
 //!
-//! The caller loads the files again when one has changed ([`FileStamp`](crate::files::FileStamp)).
-//! If this fails, it keeps the old credentials. Not supported: passphrases, keys in hardware,
+//! When a file has changed ([`FileStamp`](crate::files::FileStamp)), the caller loads it again. If
+//! this fails, the caller keeps the old credentials. Not supported: passphrases, keys in hardware,
 //! downloading CRLs.
 
 mod crls;

@@ -8,8 +8,9 @@
 //!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
 //! ```
 //!
-//! All bytes of the two certificates must be equal. So another certificate with the same name or
-//! key is not pinned. A certificate that a pinned CA certificate has issued is not pinned either.
+//! All bytes of the two certificates must be equal. Another certificate with the same name or key
+//! is not accepted, and a certificate that was issued by a pinned CA certificate is not accepted
+//! either.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Explains in one line why a handshake failed, which side must act, and what to do.
 //!
-//! Errors of the TLS library describe the protocol. Operators need to know whether the cause is the
-//! peer, this host, the policy or the network. Each failure has a `kind` for counters and logs.
+//! Errors of the TLS library describe the protocol. But operators need to know whether the cause is
+//! the peer, this host, the policy or the network. Each failure has a `kind` for counters and logs.
 //!
 //! If a handshake fails, the first bytes of the peer show whether it used an obsolete version of
 //! TLS or another protocol.

@@ -9,10 +9,8 @@
 //! ```
 //!
 //! The agent parses bytes of untrusted peers, so its memory must not contain a private key. The
-//! agent sends the whole message to the signer. The signer signs only messages of TLS and IKE that
-//! prove possession of a key ([`Signable`]). This module defines the messages between agent and
-//! signer, and a key type for rustls that uses these messages. This module does no I/O: the caller
-//! implements [`SignerClient`].
+//! agent sends the whole message to the signer, which signs only messages of TLS and IKE handshakes
+//! ([`Signable`]). This module does no I/O: the caller implements [`SignerClient`].
 
 mod signable;
 pub mod wire;

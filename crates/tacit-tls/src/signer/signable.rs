@@ -2,7 +2,7 @@
 //! TLS or IKE handshake.
 //!
 //! ```text
-//! TLS 1.3  CertificateVerify   64 spaces, a context string, 0, the transcript's hash
+//! TLS 1.3  CertificateVerify   64 spaces, a context string, 0, the hash of the transcript
 //! TLS 1.2  ServerKeyExchange   both randoms, a named curve and a point on it
 //! TLS 1.2  CertificateVerify   every handshake message so far, ClientHello to ClientKeyExchange
 //! IKEv2    AUTH                the first message, the nonce of the peer, the MAC of the identity

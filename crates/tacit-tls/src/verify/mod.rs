@@ -2,22 +2,23 @@
 //! the level of verification, such as `full`.
 //!
 //! ```text
-//!   rule --> ServerCheck (we are the client)   full | chain | none
-//!        \-> ClientCheck (we are the server)   any level but none
+//!   rule --> ServerCheck (tacit is the client)   full | chain | none
+//!        \-> ClientCheck (tacit is the server)   any level but none
 //!                 | called by rustls inside one step of a handshake
 //!                 v
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
 //! ```
 //!
-//! The handshake of a resumed session has no certificates, but they may have expired meanwhile. So
-//! the function `recheck` checks the stored chain again, and `allows` decides about the connection.
+//! The handshake of a resumed session contains no certificates, but the certificates of the first
+//! handshake may have expired meanwhile. So the function `recheck` checks the stored chain again,
+//! and `allows` decides about the connection.
 //!
-//! A rule may accept a certificate that failed its check. Even then the peer must prove that it
-//! holds the key. tacit does not accept this proof with X.509 v1 certificates or RSA keys below
-//! 2048 bits, so it always rejects them.
+//! A rule may accept a certificate that failed its check, but the peer must always prove that it
+//! holds the key. tacit always rejects X.509 v1 certificates and RSA keys below 2048 bits, because
+//! it does not accept this proof from them.
 //!
-//! If the trust has CRLs, every certificate of a chain is looked up in them. If there is no current
-//! CRL for a certificate, the trust's settings decide. OCSP is not supported.
+//! If the trust has CRLs, every certificate of a chain is looked up in the CRLs. If there is no
+//! current CRL for a certificate, the trust's settings decide. OCSP is not supported.
 
 mod chain_cache;
 mod client;

@@ -1,4 +1,4 @@
-//! Checks a certificate chain against one trust, and looks it up in the chain cache first.
+//! Checks a certificate chain against one trust, unless the chain is in the chain cache.
 
 use std::sync::Arc;
 

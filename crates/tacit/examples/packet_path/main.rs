@@ -5,9 +5,10 @@
 //! scripts/install-bench.sh; cargo xtask bench packets --rounds 5
 //! ```
 //!
-//! A pair of interfaces joins two namespaces. All candidates run from the beginning to the end, but
-//! only one at a time has load. tacit gets its keys from this program; the others negotiate theirs.
-//! A candidate that is not installed is skipped. The example needs neither root nor a network.
+//! A pair of interfaces connects two network namespaces. All candidates run during the whole
+//! measurement, but only one at a time has load. tacit gets its keys from this program; the other
+//! candidates negotiate keys. A candidate that is not installed is skipped. The example does not
+//! need root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

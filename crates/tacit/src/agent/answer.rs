@@ -1,5 +1,4 @@
-//! Answers requests to the agent on its control socket: displays, reload, drain, restart, closing
-//! connections, and handing sockets over to a successor.
+//! Answers requests on the agent's control socket, such as displays, reload, drain, and restart.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Installs the previous policy again if the operator does not confirm a new policy in time. So an
-//! operator who works over the network cannot lose the connection to the host permanently.
+//! Installs the previous policy again if the operator does not confirm a new policy in time, for
+//! example because the new policy blocks the operator's SSH connection.
 //!
 //! ```text
 //!   none ── install with --confirm ──> waiting ── tacit confirm ──> none
@@ -9,8 +9,8 @@
 //!                                     returning ── installed ──> none
 //! ```
 //!
-//! While one policy waits for its confirmation, another policy with `--confirm` may replace it. If
-//! the operator confirms neither, the agent returns to the policy that was installed before both.
+//! While a policy waits for its confirmation, another policy with `--confirm` may replace it. If
+//! the operator confirms neither policy, the agent returns to the last confirmed one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

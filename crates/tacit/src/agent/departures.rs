@@ -1,5 +1,5 @@
-//! Hands the runs of this agent over to its successor, and takes over the runs of its predecessor.
-//! A run is a program under `tacit run`.
+//! Hands the runs (programs under `tacit run`) of this agent over to its successor, and takes over
+//! the runs of its predecessor.
 
 use serde_json::json;
 

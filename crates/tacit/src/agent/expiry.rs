@@ -1,7 +1,8 @@
-//! Logs certificates and CRLs that expire soon or have expired: when they are loaded, and then once
-//! a day.
+//! Logs a warning about certificates and CRLs that expire soon or have expired, when they are
+//! loaded, and then once a day.
 //!
-//! An expired certificate stays in use until its file is replaced. Peers reject it anyway.
+//! The agent continues to use an expired certificate until its file is replaced, but peers reject
+//! it.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,7 @@
 //! Listens on outside addresses for clients of servers under `tacit run`.
 //!
-//! The agent binds an address when the run begins. It listens on the address only while a program
-//! of the run listens on the rule's `local-ports`. Otherwise the kernel refuses connections, as for
-//! any port without a listener.
+//! The agent binds an address when the run begins, but listens on the address only while a program
+//! of the run listens on the rule's `local-ports`. Otherwise the kernel refuses connections.
 //!
 //! If several runs of an agent need the same address, the first of them gets it.
 

@@ -1,9 +1,9 @@
 //! Finds the process that already listens on an address, for the error message of an agent that
 //! cannot listen there.
 //!
-//! The kernel reports the listening socket and its user. The process is found only if the agent may
-//! read the process's descriptors in `/proc`. Root may do this; other users only for their own
-//! processes.
+//! The kernel reports the listening socket and its user. To find the process, the agent must be
+//! allowed to read the process's descriptors in `/proc`: root may read all, other users only those
+//! of their own processes.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
-//! Receives reports from the helper of a run (the process that acts inside the run's namespaces),
-//! and logs them. A helper reports sockets that a program was not allowed to create, and files that
-//! cannot be hidden.
+//! Receives and logs reports from the helper of a run (the process that acts inside the run's
+//! namespaces). Reports are about sockets that a program must not create, and files that cannot be
+//! hidden.
 //!
-//! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`]. So a malicious
-//! helper of another user cannot keep the control thread busy.
+//! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`], so that a
+//! malicious helper of another user cannot keep the control thread busy.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Opens a listening socket of the agent, or takes it over from another process.
 //!
-//! A UNIX socket has a file. The agent never replaces the file of a socket on which a process
-//! listens. It replaces a file without a listener only if the rule has `replace-stale`. When the
-//! agent ends, it removes its socket files, unless a successor has taken them over.
+//! The agent never replaces the file of a UNIX socket on which a process listens. If no process
+//! listens, it replaces the file only if the rule has `replace-stale`. When the agent ends, it
+//! removes its socket files, unless a successor has taken them over.
 
 use std::fmt;
 use std::io;

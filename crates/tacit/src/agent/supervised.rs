@@ -1,5 +1,5 @@
-//! Implements the agent's end of the channel to its supervisor. The agent receives a secret that
-//! authenticates its successors, reports that it is ready, and requests a restart.
+//! Implements the agent's end of the channel to its supervisor. Over this channel the agent reports
+//! that it is ready, requests a restart, and receives a secret that authenticates its successors.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

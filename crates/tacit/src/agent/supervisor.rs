@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The supervisor of a private agent (an agent for one run) is a fork of the launcher `tacit run`.
-//! It ignores signals, and ends after its agents. The agents end with the run.
+//! This supervisor ignores signals, and ends after its agents, which end with the run.
 //!
 //! If an agent crashes, the supervisor starts another one after a second. After `CRASHES_MAX`
 //! crashes in a minute, the supervisor ends. It also ends if another process kills the agent.

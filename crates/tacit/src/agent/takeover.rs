@@ -11,9 +11,9 @@
 //!            <─────────────────────── runs, then their sockets, one in each message
 //! ```
 //!
-//! Until `Release` both agents accept, so that no connection is refused. If the successor fails
-//! before `Release`, the predecessor continues. Runs (programs under `tacit run`) are handed over
-//! at `Release`.
+//! Until `Release`, both agents accept connections, so that no connection is refused. If the
+//! successor fails before `Release`, the predecessor continues. Runs (programs under `tacit run`)
+//! are handed over at `Release`.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,8 +1,8 @@
 //! Writes certificates and keys atomically, and private keys with mode 0600 from the start.
 //!
-//! A file is first written under a hidden temporary name in the same directory. When it is
-//! complete, it gets its final name. A new file never replaces an existing one: it gets its name by
-//! a hard link, which fails if the name exists.
+//! A file is first written under a hidden temporary name in the same directory. When the file is
+//! complete, it gets its final name. A new file gets its name by a hard link, which fails if the
+//! name exists, so it never replaces another file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
 //! Parses and checks the certificate names on the command line of `tacit ca`.
 //!
-//! A name is used as common name, as subject alternative name and as file name. With some
-//! characters replaced, it is also a table name in the policy. It must be valid for all four uses.
+//! A name is used as common name, as subject alternative name, as file name, and (with some
+//! characters replaced) as table name in the policy. So it must be valid for all four uses.
 
 use std::fmt;
 use std::net::IpAddr;

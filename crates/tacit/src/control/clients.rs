@@ -1,5 +1,5 @@
 //! Limits the number of connections of a server, such as the server for metrics. At the limit, a
-//! new connection replaces the oldest one that has no request in progress.
+//! new connection replaces the oldest connection without a request in progress.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

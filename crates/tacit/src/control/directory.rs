@@ -1,8 +1,8 @@
 //! Creates and checks the private directory for the control socket of a user without
 //! `$XDG_RUNTIME_DIR`.
 //!
-//! The directory is in the directory for temporary files, where every user can create files. So the
-//! agent and its clients check that no other user has created it.
+//! The private directory is in `/tmp` or a similar directory, where every user can create files. So
+//! the agent and its clients check that no other user has created the private directory.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -1,7 +1,7 @@
 //! Finds the control sockets of private agents. A private agent serves only one `tacit run`.
 //!
-//! Each private agent has a directory beside that of the default control socket. Limit: at most
-//! `LISTED_MAX` sockets are tried.
+//! Each private agent has its own directory, in the same place as the directory of the default
+//! control socket. Limit: at most `LISTED_MAX` sockets are tried.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Identifies the agent that already listens at a control socket, for the error message of a second
-//! agent that is started there.
+//! agent.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,5 @@
-//! Handles a `tacit trace` request in the agent. Checks whether the client may trace these
-//! connections, and receives descriptors of the files for the trace.
+//! Handles a `tacit trace` request in the agent. Checks whether the client may trace the
+//! connections, and receives the descriptors of the trace files.
 //!
 //! ```text
 //!   command ── request ──────────────> checks
@@ -10,8 +10,8 @@
 //!           <── report ───────────────
 //! ```
 //!
-//! The command `tacit trace` opens the files after the checks, so a refused trace leaves no files.
-//! The agent checks again when it has received the descriptors, because the policy may have
+//! The command `tacit trace` opens the files after the checks, so a refused trace creates no files.
+//! The agent repeats the checks when it has received the descriptors, because the policy may have
 //! changed.
 
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! `tacit show cpus`: shows which threads use each CPU, and how busy it is. It also shows how long
-//! threads wait for the CPU, its AES and SHA instructions, and the speed of each cipher suite.
+//! `tacit show cpus`: shows for each CPU its threads, its load, how long threads wait for it, and
+//! its AES and SHA instructions. Also shows the speed of each cipher suite.
 //!
 //! ```text
 //!   agent: engines, workers, runs by CPU ─┐
@@ -7,10 +7,10 @@
 //!   instructions.rs, speed.rs ────────────┘   (tacit doctor uses these two as well)
 //! ```
 //!
-//! The command itself reads the kernel's counters in `/proc` and measures the cipher suites. The
-//! agent could not do this in its sandbox, and its threads must not be delayed.
+//! The command itself reads the kernel's counters in `/proc` and measures the cipher suites,
+//! because the agent's sandbox does not allow this, and a measurement would delay the agent.
 //!
-//! The time between the two readings is `INTERVAL_DEFAULT` unless the user sets another one. The
+//! The kernel's counters are read twice, after `INTERVAL_DEFAULT` or the interval of the user. The
 //! measurement of each suite takes `speed::TRIAL_TIME`.
 
 mod display;

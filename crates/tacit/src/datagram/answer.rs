@@ -1,4 +1,4 @@
-//! Relays datagrams to a program that do not come from the destination of its UDP flow. For
+//! Relays answers to a program from other addresses than the destination of its UDP flow. For
 //! example, a TFTP server answers from another port.
 
 use std::io;

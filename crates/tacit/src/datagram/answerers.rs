@@ -8,11 +8,11 @@
 //!
 //! For example, a TFTP server answers from another port. With `answers = "any"` in the rule,
 //! answers may also come from other addresses. For each answerer, the agent has a socket with the
-//! answerer's address inside the network namespace of the program. An answerer that a rule denies
-//! gets no socket.
+//! answerer's address inside the network namespace of the program. If a rule denies an answerer,
+//! its datagrams are dropped.
 //!
-//! Limits: [`ANSWERERS_MAX`] answerers for each flow; [`SILENT_MAX`] without a datagram, then the
-//! answerer is removed; [`EARLY_BYTES_MAX`] that wait while a socket is created.
+//! Limits: [`ANSWERERS_MAX`] answerers for each flow. An answerer is removed after [`SILENT_MAX`]
+//! without a datagram. At most [`EARLY_BYTES_MAX`] wait while a socket is created.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
-//! Relays UDP datagrams of programs under `tacit run`. Each flow has a socket outside the run's
-//! network namespace and a *spoofed* socket inside, which has the address of the destination.
+//! Relays UDP datagrams of programs under `tacit run`. Each flow has two sockets: an ordinary
+//! socket outside of the run's network namespace, and a *spoofed* socket inside, with the address
+//! of the destination.
 //!
 //! ```text
 //!            receiver ── first datagrams of a flow ──┐

@@ -1,5 +1,5 @@
-//! Defines the sockets that receive the captured datagrams of a run (a program under `tacit run`).
-//! Also defines the table of its UDP flows, which all threads share.
+//! Defines the sockets that receive the captured datagrams of a run (a program under `tacit run`),
+//! and the table of UDP flows of the run.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -10,8 +10,8 @@
 //!
 //! The agent forwards only queries for names that a rule allows; `tacit_core::dns::verdict` decides
 //! about other queries. The agent builds each query itself and never forwards the program's
-//! message. Before the program gets an answer, the addresses in it are captured. So the program
-//! cannot connect too early. Names in the host's `/etc/hosts` are known without a query.
+//! message. The kernel captures the addresses in an answer before the program gets the answer.
+//! Names in the host's `/etc/hosts` are known without a query.
 //!
 //! There is no cache: each query of a program is sent to a resolver.
 //!

@@ -1,4 +1,4 @@
-//! Decides which DNS queries the agent answers for `tacit agent --host`. Records the names and
+//! Decides which DNS queries the agent answers with `tacit agent --host`. Records the names and
 //! addresses in the answers.
 //!
 //! Each query is sent to the resolver that the program selected, and programs get the true

@@ -1,5 +1,4 @@
-//! Reads features and settings of the kernel and the host, for `tacit doctor`. It does not start a
-//! program in a namespace.
+//! Reads features and settings of the kernel and the host, for `tacit doctor`.
 
 use std::fs;
 use std::net::IpAddr;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The output has one line for each feature: its name, whether it is available, and which function
-//! of tacit needs it. Two tables follow: the AES and SHA instructions, and the speed of each cipher
-//! suite. The command changes nothing and sends no packets.
+//! of tacit needs the feature. Two tables follow: the AES and SHA instructions, and the speed of
+//! each cipher suite. The command changes nothing and sends no packets.
 
 mod crypto;
 mod finding;

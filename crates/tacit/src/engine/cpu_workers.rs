@@ -1,5 +1,5 @@
 //! Manages worker threads that are bound to a CPU. Such a worker relays the connections of programs
-//! on the same CPU, so that data stays in its cache.
+//! on the same CPU, so that the data stays in the CPU's cache.
 //!
 //! ```text
 //! a program with a connection runs on CPU 3 ── is there a worker for CPU 3?

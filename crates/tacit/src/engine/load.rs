@@ -1,5 +1,5 @@
 //! Counts the connections, handshakes and CPU time of a worker or engine. `tacit show` prints the
-//! counters. An engine hands a connection over to the worker with the fewest connections.
+//! counters, and engines use them to find the worker with the fewest connections.
 //!
 //! Only the thread itself writes its counters; other threads read them.
 

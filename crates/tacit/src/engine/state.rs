@@ -1,4 +1,4 @@
-//! Defines the content of displays about an engine or a data worker.
+//! Defines the facts about an engine or a data worker that displays show.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Converts a flow that the user describes to a flow that rules match. The user describes it on the
-//! command line or in a test file.
+//! Parses the description of a flow from the command line or a test file, so that rules can be
+//! matched with it.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! `tacit explain --peer`: checks a certificate as a rule or an identity map would.
 //!
-//! The checks and error messages are those of a handshake. Only the proof that the peer has the
-//! private key is missing.
+//! The checks and error messages are those of a handshake, but the peer does not prove that it has
+//! the private key.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! Reads information about this host for `tacit check`: its resolvers, the operator's SSH session,
 //! and other software that marks packets.
 //!
-//! Missing information is no error, so that the check needs no capabilities.
+//! Information that cannot be read is omitted, so that the check needs no capabilities.
 
 use std::fs;
 use std::net::IpAddr;

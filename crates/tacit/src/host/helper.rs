@@ -1,13 +1,13 @@
-//! Runs the helper of `tacit agent --host`, a process that installs packet rules and routing rules.
-//! It also creates sockets for the agent. The helper has the capabilities for this, so the agent
-//! does not need them. The helper does not know the policy.
+//! Runs the helper of `tacit agent --host`, a process that installs packet rules and routing rules,
+//! and creates sockets for the agent. So only the helper needs capabilities for this, and not the
+//! agent. The helper does not know the policy.
 //!
-//! The agent starts the helper before the agent reads any input. When a successor replaces the
-//! agent, the same helper serves the successor. The helper ends when no agent has a channel to it.
-//! The packet rules then remain, and refuse the flows that they capture.
+//! The agent starts the helper before it reads any input. When a successor replaces the agent, the
+//! same helper serves the successor. The helper ends when no agent has a channel to it. The packet
+//! rules then remain, and refuse the flows that they capture.
 //!
-//! Another program may remove routing rules or packet rules. So the helper checks them at
-//! intervals, and installs missing rules again (`watched.rs`).
+//! The helper checks at intervals whether another program has removed rules, and installs missing
+//! rules again (`watched.rs`).
 //!
 //! Limit: at most `CHANNELS_MAX` channels to agents.
 

@@ -1,5 +1,5 @@
-//! Captures the traffic of this host, so that one policy applies to all its programs. The programs
-//! need not run under `tacit run`.
+//! Captures the traffic of this host, so that one policy applies to all its programs, without
+//! `tacit run`.
 //!
 //! ```text
 //! tacit agent --host            starts the helper, and serves the programs of the host

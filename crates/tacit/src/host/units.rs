@@ -1,12 +1,12 @@
 //! Passes the control groups of systemd units to the kernel, for rules that select programs by
 //! unit.
 //!
-//! Drop-ins are configuration files that tacit writes for units. With its drop-in, systemd writes a
-//! unit's control group into a set of the kernel before it starts the unit. The helper adds units
-//! that already run.
+//! tacit writes a configuration file (drop-in) for each unit. It makes systemd add the control
+//! group of the unit to a set in the kernel, before the unit starts. The helper adds units that
+//! already run.
 //!
-//! If any unit in the rules has no drop-in, the kernel sends all flows to the destinations of these
-//! rules to the agent. The agent then finds the unit of each flow.
+//! If a unit in the rules has no drop-in, the kernel sends all flows to the destinations of these
+//! rules to the agent, which then finds the unit of each flow.
 
 use std::fmt;
 use std::fs;

@@ -1,7 +1,7 @@
 //! Chooses the address for the next attempt to connect to an IKE peer. The policy gives the peer as
 //! an address or as a name.
 //!
-//! The control thread resolves the name. The first attempt waits a limited time for the result.
+//! The control thread resolves the name, and the first attempt waits a limited time for the result.
 //! After each failed attempt, the next address of the name is used.
 
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! Decides which addresses a run takes from a peer that assigns addresses.
 //!
-//! An address of the host, of another tunnel, of the peer itself, or one that another rule names
-//! stands for something else already. If the run had it, flows to that address would stay in the
-//! run. So the run takes none of them, and the connection ends with the reason.
+//! A run rejects an address that already has another meaning: an address of the host, of another
+//! tunnel, of the peer, or of a rule. Otherwise flows to this address would stay inside the run.
+//! After a rejected address, the connection ends with the reason.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Converts `[ike.NAME]` to the configuration of an IKE connection. Converts the rules for the peer
-//! to the flows of a tunnel.
+//! Converts `[ike.NAME]` to the configuration of an IKE connection, and the rules for the peer to
+//! the flows of a tunnel.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,15 +1,15 @@
-//! Defines [`Inputs`]: the queues of the thread of the driver.
+//! Defines [`Inputs`]: the queues of the IKE thread.
 //!
 //! ```text
-//! orders of the agent ────────────────────────┐
+//! commands of the agent ──────────────────────┐
 //! reports of the packet worker ───────────────┤
-//! messages of IKE SAs that this side knows ───┼─> the thread, in this order
-//! first requests of strangers ────────────────┘
-//! anything else at the port ─> dropped by the worker, and counted
+//! messages of known IKE SAs ──────────────────┼─> the thread, in this order
+//! first requests of unknown senders ──────────┘
+//! all other datagrams at the port ─> dropped by the worker, and counted
 //! ```
 //!
-//! Everyone can send datagrams to the port. So each kind has a queue of its own: strangers displace
-//! neither orders, nor reports, nor messages of peers.
+//! Any host can send datagrams to the port. So each kind has its own queue, and unknown senders
+//! cannot displace commands, reports or messages of peers.
 //!
 //! Limits: [`ORDERS_MAX`], [`REPORTS_MAX`], and for each of the other queues [`MESSAGES_MAX`] and
 //! [`MESSAGES_BYTES_MAX`].

@@ -1,4 +1,4 @@
-//! Passes what IKE has agreed on to the run and to the packet worker: addresses and keys.
+//! Passes the addresses and keys that IKE has negotiated to the run and to the packet worker.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,8 @@
 //! Writes the keys of tunnels in the form that Wireshark reads: rows of its tables `esp_sa` and
 //! `ikev2_decryption_table`. tshark reads them with the option `-o`.
 //!
-//! Not supported by Wireshark 4.0: extended sequence numbers, and ChaCha20-Poly1305, for which no
-//! row is written.
+//! Wireshark 4.0 does not support extended sequence numbers and ChaCha20-Poly1305. No row is
+//! written for ChaCha20-Poly1305.
 
 use tacit_ipsec::ike::{IkePath, IkeSaKeys};
 use tacit_ipsec::{ChildSa, Cipher, IntegrityHash, SaKeys, SecretBytes};

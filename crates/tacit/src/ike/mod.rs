@@ -9,10 +9,10 @@
 //! ```
 //!
 //! A run has one connection with each peer in its rules. The connection begins with the first
-//! packet of a program. If the peer assigns the address of the run, it begins with the run. After
-//! each failure, the next attempt is delayed longer.
+//! packet of a program, or with the run if the peer assigns the run's address. After each failure,
+//! the agent waits longer before the next attempt.
 //!
-//! Packets without a tunnel never leave in clear: the worker holds or drops them.
+//! While there is no tunnel, the worker holds or drops packets. No packet leaves in clear.
 //!
 //! Limits: [`RUNS_MAX`] runs, and those of the queues in `inputs`.
 

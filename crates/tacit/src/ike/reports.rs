@@ -1,8 +1,8 @@
 //! Writes the lines of the log and of the audit log about connections with peers of tunnels.
 //!
-//! The audit log contains each tunnel with the proved identities, each replacement of keys, each
-//! end with its reason, and each failure with the side that must act. The log contains only events
-//! that an operator acts on.
+//! The audit log contains every event: each tunnel with its identities, each replacement of keys,
+//! each end and each failure with the reason. The log contains only events on which an operator
+//! must act.
 
 use tacit_core::policy::{IkeCredentials, TunnelPacket};
 use tacit_core::refusal::RunLabel;

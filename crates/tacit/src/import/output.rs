@@ -7,8 +7,8 @@
 //!   a descriptor, /dev/stdout     is written at its current position
 //! ```
 //!
-//! The file must not be one of the input files. Extended attributes of a replaced file, such as
-//! access control lists, are lost.
+//! The file must not be an input file. A replaced file loses its extended attributes, such as
+//! access control lists.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};

@@ -1,5 +1,5 @@
-//! Starts the private agent of `tacit run`, or connects to a running agent, and registers the
-//! program there.
+//! Starts the private agent of `tacit run`, or connects to a running agent. Registers the program
+//! with this agent.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -2,11 +2,11 @@
 //! directories could bypass the agent.
 //!
 //! A socket stays in the network namespace in which it was created. Through an inherited network
-//! socket the program could send in clear. So `tacit run` refuses to start the program, unless
-//! `--inherit-fd` lists the socket. UNIX sockets are allowed, because they lead to processes on
-//! this machine. An inherited io_uring can create such sockets.
+//! socket or io_uring, the program could send in clear. So `tacit run` refuses to start the
+//! program, unless `--inherit-fd` lists the descriptor. UNIX sockets are allowed, because they lead
+//! to processes on this machine.
 //!
-//! Through an inherited directory, the program could open the hidden files of the policy. So
+//! Through an inherited directory, the program could open the hidden files of the policy, so
 //! `--inherit-fd` must list directories too.
 
 use std::ffi::OsString;

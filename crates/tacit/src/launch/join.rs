@@ -1,5 +1,5 @@
-//! Protects a network namespace that another program has created. Starts a helper process in it,
-//! and registers the namespace with an agent.
+//! Protects a network namespace that another program has created. Starts a helper process in this
+//! namespace, and registers the namespace with an agent.
 //!
 //! ```text
 //!   launcher (this) ──forks──> helper    joins the namespace, then acts in it for the agent
@@ -7,9 +7,9 @@
 //!                   ──starts─> CMD       in the namespace, if the command line has one
 //! ```
 //!
-//! Without CMD, `tacit run` waits until the namespace has ended. If a running agent ends meanwhile,
-//! `tacit run` registers the namespace with the next agent at the same socket. Until then, the
-//! packet rules refuse captured flows.
+//! Without CMD, `tacit run` waits until the namespace has ended. If the agent ends meanwhile,
+//! `tacit run` registers the namespace with the next agent at the same socket. While there is no
+//! agent, the packet rules refuse captured flows.
 
 use std::cell::Cell;
 use std::fs::File;

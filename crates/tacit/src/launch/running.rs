@@ -1,5 +1,5 @@
-//! Holds the data of the launcher (`tacit run`) while the program runs: handles of the program, the
-//! agent and the helper process.
+//! Holds the handles of the program, the agent and the helper process, while `tacit run` runs a
+//! program.
 
 use super::agent::Agent;
 use super::enter::Helper;

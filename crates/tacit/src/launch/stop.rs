@@ -1,8 +1,7 @@
 //! Stops the launcher (`tacit run`) while the program CMD is stopped, and continues it with CMD.
 //!
-//! A stopped process cannot see that its child continues. So while the launcher is stopped, a
-//! second child watches CMD. If CMD alone is continued, for example by `kill -CONT`, the second
-//! child continues the launcher.
+//! The signal SIGCONT may be sent only to CMD. A stopped launcher cannot detect this, so a second
+//! child watches CMD, and continues the launcher when CMD continues.
 //!
 //! Limit: the second child checks CMD every [`LOOK_INTERVAL`].
 

@@ -1,7 +1,8 @@
-//! Selects the user of a run: with `sudo tacit run`, the user who called `sudo`.
+//! Selects the user that runs the program: with `sudo tacit run`, this is the user who called
+//! `sudo`.
 //!
 //! A program of root gets no user namespace, so it is less confined than a program of another user.
-//! A user who calls `sudo` out of habit should not lose this protection. `--as-root` keeps root.
+//! With `--as-root`, the program runs as root.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Waits for the program CMD of `tacit run`. Meanwhile forwards signals to CMD, and stops when CMD
-//! stops. Then exits with CMD's status, as if CMD had been started directly.
+//! Waits for the program CMD of `tacit run`, forwards signals to CMD, and stops when CMD stops.
+//! Then exits with CMD's status.
 
 use std::io;
 use std::process::{Child, ExitCode};

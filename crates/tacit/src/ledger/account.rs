@@ -1,5 +1,5 @@
-//! Defines the accounts of the ledger, the record of the agent's CPU time. An account has the CPU
-//! time and the traffic of one rule. Every thread adds to the accounts; displays and metrics read
+//! Defines the accounts of the ledger (the record of the agent's CPU time). An account has the CPU
+//! time and the traffic of one rule. All threads add to the accounts; displays and metrics read
 //! them.
 
 use std::fmt;

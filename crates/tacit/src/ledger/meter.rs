@@ -4,13 +4,13 @@
 //!   wakes ─ turn(account) ─ switch(Seal) ─ switch(Send) ─ end of turn ─ ... ─ waits
 //! ```
 //!
-//! A *turn* is an uninterrupted piece of work for one rule. A relay reads four timestamps for each
-//! message: when it wakes, after reading, after cryptography, and after writing. The time between
-//! two turns is charged to the second turn.
+//! A *turn* is the work for one rule until the thread waits or starts work for another rule. A
+//! relay reads four timestamps for each message: when it wakes, after reading, after cryptography,
+//! and after writing. The time between two turns is charged to the second turn.
 //!
-//! A thread first collects its times in a *window*. The window ends after [`WINDOW_NS`] of work,
-//! after [`WINDOW_WALL_NS`], or when a display requests it. Then the times of the window are added
-//! to the accounts, where other threads can read them.
+//! A thread first collects its times in a *window*. At the end of the window, the times are added
+//! to the accounts, where other threads can read them. The window ends after [`WINDOW_NS`] of work,
+//! after [`WINDOW_WALL_NS`], or when a display requests the accounts.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! Builds the live policy, which is the installed form of a checked policy. Creates the TLS
-//! configuration of each rule.
+//! Builds the live policy: the form in which a policy is installed, with the TLS configuration of
+//! each rule.
 //!
-//! The installed form of a rule is a [`LiveRule`]. If a rule, its credentials and its map have not
-//! changed, its [`LiveRule`] is kept. So its open connections still belong to an installed rule.
-//! Building does not change the installed policy, and may run on any thread.
+//! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of a rule if the
+//! rule, its credentials and its map have not changed. So open connections of this rule still
+//! belong to an installed rule. Building does not change the installed policy, and may run on any
+//! thread.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Checks a policy file: parses it, loads its credentials, and makes all other checks that depend
-//! on this host.
+//! Checks a policy file: parses the file, loads its credentials, and does all other checks that
+//! depend on this host.
 
 use std::path::Path;
 use std::sync::Arc;

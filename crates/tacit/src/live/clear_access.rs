@@ -1,11 +1,11 @@
 //! Decides which clients may connect without TLS, for rules that accept both TLS and clear text
 //! (`accept = "both"`).
 //!
-//! A client that has completed a TLS handshake may not connect in clear again. So it cannot lose
-//! TLS unnoticed. After `tacit close --clear`, all clients need TLS.
+//! A client that has completed a TLS handshake may not connect in clear again. After `tacit close
+//! --clear`, all clients need TLS.
 //!
-//! A table of the rule stores the addresses of clients with TLS. When it is full, all clients need
-//! TLS. The table is lost when the agent ends, but not by a reload or `tacit restart`.
+//! A table of the rule stores the addresses of clients with TLS. When the table is full, all
+//! clients need TLS. The table survives a reload and `tacit restart`, but not the end of the agent.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,7 @@
 //! Counts the failed connections of a rule by kind of failure (`kind` in the log).
 //!
-//! Threads count without a lock. A kind of failure gets a counter when it first occurs.
+//! Threads count without a lock. The counter of a kind of failure is created when this kind first
+//! occurs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,9 +6,8 @@
 //! ```
 //!
 //! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of an unchanged
-//! rule with its counters, and creates a new one for a changed rule. A connection refers to the
-//! [`LiveRule`] with which it was opened. If that [`LiveRule`] is no longer installed, the
-//! connection is stale.
+//! rule with its counters, and creates a new one for a changed rule. A connection is *stale* if the
+//! [`LiveRule`] with which it was opened is no longer installed.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

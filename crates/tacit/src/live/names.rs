@@ -1,4 +1,4 @@
-//! Finds the rule of a flow whose destination address has several names. The strictest rule of
+//! Finds the rule of a flow if its destination address has several names. The strictest rule of
 //! these names decides.
 //!
 //! Programs under `tacit run` usually see an alias: an address that stands for one name. But names

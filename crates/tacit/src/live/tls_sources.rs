@@ -1,9 +1,9 @@
 //! Records the sources of clients that have used TLS, for rules that accept both TLS and clear text
 //! (`accept = "both"`).
 //!
-//! A source is an IPv4 address or an IPv6 network with a prefix of 64 bits. When
-//! [`NETWORKS_PER_SITE_MAX`] sources of one /48 network are recorded, the whole /48 counts as one
-//! source. So one site cannot fill the table.
+//! A source is an IPv4 address or an IPv6 /64 network. When [`NETWORKS_PER_SITE_MAX`] sources of
+//! one /48 network are recorded, the whole /48 network counts as one source, so that one site
+//! cannot fill the table.
 
 use std::collections::BTreeSet;
 

@@ -4,8 +4,8 @@
 //! A separate thread writes the lines, so that a full disk or a blocked terminal never delays a
 //! connection. Lines that do not fit into the queue or on the disk are lost, and counted.
 //!
-//! Lines that may be repeated, such as those about a server that is down, have a key. At most one
-//! line with the same key is written in a second. The audit log has a maximum rate of refusals and
+//! Lines that may repeat, for example about a server that is down, have a key, and at most one line
+//! with the same key is written in a second. The audit log has a maximum rate of refusals and
 //! failures instead. Each run and each client ([`EventCause`]) has its own share of these limits.
 //!
 //! ```text

@@ -1,5 +1,5 @@
-//! Limits how many refusals, failures and repeated lines wait in the log's queue. So other lines
-//! always find room in it.
+//! Limits how many refusals, failures and repeated lines wait in the log's queue, so that there is
+//! always room for other lines.
 //!
 //! ```text
 //! worker ── enter ──> queue ──> writer ── leave

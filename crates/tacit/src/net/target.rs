@@ -1,6 +1,7 @@
 //! Stores the targets of a rule: addresses, and names that are resolved at regular intervals.
 //!
-//! All threads share the state of the targets of a rule: which are down, and which is used next.
+//! All threads share the state of a rule's targets: which targets are down, and which target is
+//! used next.
 //!
 //! The control thread resolves names with the C library; data workers read the latest result. If a
 //! resolution fails, the previous addresses stay in use.

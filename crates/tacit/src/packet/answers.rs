@@ -1,9 +1,9 @@
-//! Defines [`SentDatagrams`]: records to which UDP ports programs have sent datagrams through a
-//! tunnel. The peer may answer these datagrams, but not start a flow itself.
+//! Defines [`SentDatagrams`], which records to which UDP ports programs have sent datagrams through
+//! a tunnel. The peer may answer these datagrams, but may not send other datagrams.
 //!
-//! A TCP packet shows by its flags whether it opens a connection. A UDP datagram does not. So if a
-//! rule is for outbound flows, the worker remembers each pair of sockets for [`ANSWER_SECONDS_MAX`]
-//! after the program's last datagram.
+//! The flags of a TCP packet show whether it opens a connection, but a UDP datagram has no flags.
+//! So for outbound rules, the worker stores each pair of sockets until [`ANSWER_SECONDS_MAX`] after
+//! the program's last datagram.
 //!
 //! Limits: [`PAIRS_MAX`]; answers for further pairs are dropped.
 

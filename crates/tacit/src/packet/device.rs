@@ -1,8 +1,8 @@
 //! Defines [`Device`]: a TUN device of a packet worker. Holds the first packets until there is a
 //! tunnel.
 //!
-//! Without this, the first connection would be delayed: IKE takes some milliseconds to negotiate a
-//! tunnel, but TCP repeats a dropped packet only after a second.
+//! IKE needs some milliseconds to negotiate a tunnel. If the first packet were dropped, TCP would
+//! repeat it only after a second.
 //!
 //! Limits: [`HELD_PACKETS_MAX`], [`HELD_TURNS_MAX`], [`DEMANDS_MAX`].
 

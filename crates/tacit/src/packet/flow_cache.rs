@@ -1,8 +1,8 @@
-//! Defines [`FlowCache`]: caches whether a flow is permitted in a tunnel. So a packet needs no
-//! search of a long list of permitted flows.
+//! Defines [`FlowCache`], which caches whether a flow is permitted in a tunnel. A tunnel may have a
+//! long list of permitted flows.
 //!
-//! Only packets whose own headers are sufficient use the cache. Fragments, ICMP, and the first
-//! packets of TCP connections do not use it.
+//! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache, because
+//! their headers are not sufficient for a decision.
 //!
 //! Limits: [`ENTRIES`]; a flow replaces another one with the same hash.
 

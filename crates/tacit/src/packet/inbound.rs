@@ -5,9 +5,9 @@
 //!        ─> check policy ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
-//! The kernel may join datagrams of one peer, even of different kinds. So each datagram is
-//! examined. After a full batch, the worker receives another batch before it writes, because more
-//! packets can then be joined.
+//! The kernel may join datagrams of one peer, even of different kinds, so each datagram is
+//! examined. After a full batch, the worker receives another batch before it writes, so that more
+//! packets can be joined.
 //!
 //! Limits: [`RECEIVES_MAX`] batches in one buffer. After [`ROUNDS_PER_TURN`] buffers, other sockets
 //! are next.

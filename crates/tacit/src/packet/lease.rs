@@ -1,4 +1,4 @@
-//! Defines [`TunLease`], which shows that a TUN device is read.
+//! Defines [`TunLease`]: it exists as long as a packet worker reads a TUN device.
 
 use std::sync::{Arc, Weak};
 

@@ -14,8 +14,9 @@
 //! [`Tunnel`] contains the flows that it permits. Packets without a tunnel are dropped, and never
 //! leave in clear.
 //!
-//! A peer's address can change only for a tunnel with [`PeerAddress::Roaming`], and only by a
-//! packet that passes the integrity check and has the highest sequence number so far.
+//! The address of a peer can change only if its tunnel has [`PeerAddress::Roaming`]. The new
+//! address is taken from a packet that passes the integrity check and has the highest sequence
+//! number so far.
 //!
 //! In reading order: `tunnel`, `answers`, `flow_cache`, `table`, `outbound`, `inbound`, `thread`.
 

@@ -5,12 +5,12 @@
 //! ```
 //!
 //! Packets of one length for one peer are sent in one call. A batch ends with a shorter packet, or
-//! when the device has no further packet. So no packet is delayed.
+//! when the device has no further packet, so no packet waits for others.
 //!
 //! If a packet exceeds the MTU of the path, the sender gets an ICMP error with the MTU (RFC 1191,
-//! RFC 8201). If the packet may be fragmented, the ESP packet is fragmented instead.
+//! RFC 8201). But if the packet may be fragmented, the ESP packet is fragmented.
 //!
-//! Limits: [`PACKETS_PER_TURN`] packets of a device, then other devices are next; the length and
+//! Limits: after [`PACKETS_PER_TURN`] packets of one device, other devices are next; the length and
 //! number of datagrams in a batch.
 
 use std::io::{self, IoSlice};

@@ -1,8 +1,9 @@
 //! Defines [`Tunnel`]: the keys for one TUN device and one peer (a pair of SAs). It also lists the
 //! flows that the policy permits in the tunnel.
 //!
-//! The keys may be negotiated for more packets than the policy permits, for example for all ports
-//! of a network. So each packet must also belong to a [`TunnelFlow`], in both directions.
+//! The peers may have negotiated the keys for more packets than the policy permits, for example for
+//! all ports of a network. So each packet, in both directions, must also belong to a
+//! [`TunnelFlow`].
 
 use std::net::SocketAddr;
 

@@ -1,12 +1,11 @@
-//! Binds a thread to one CPU. Unbinds it for some time when that CPU is busy and other CPUs are
-//! idle.
+//! Binds a thread to one CPU, and unbinds the thread for some time when this CPU is busy and other
+//! CPUs are idle.
 //!
 //! ```text
 //!   bound ── waits for its CPU while others are idle ──> unbound ── UNBOUND_TIME ──> bound
 //! ```
 //!
-//! While every CPU is busy, the thread stays bound, because it would have to wait on another CPU
-//! too.
+//! While all CPUs are busy, the thread stays bound, because it would have to wait on any CPU.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -7,10 +7,10 @@
 //!          └─ placement-cpus      the CPUs for `split` and `one-cpu`; by default all general CPUs
 //! ```
 //!
-//! With the placement `split`, each data worker takes the CPU with the fewest workers on this
-//! machine. To show its choice to other agents, the agent opens an abstract UNIX socket with the
-//! CPU in its name. The kernel removes the socket with the process. These names are not locks:
-//! another process could use them, which only leads to a worse choice.
+//! With the placement `split`, each data worker takes the CPU with the fewest workers of all agents
+//! on this machine. An agent shows its choice to other agents by an abstract UNIX socket that has
+//! the CPU in its name. The kernel removes the socket when the agent ends. If another program uses
+//! such a name, the agents only make a worse choice.
 //!
 //! tacit does not move other processes away from these CPUs.
 

@@ -6,9 +6,9 @@
 //!     └──── replaced           ────> closing <─── replaced           ┘
 //! ```
 //!
-//! The client that has been idle for the longest is closed. If no client is idle, the one that has
-//! not read its answer for the longest is closed. A client is not closed while the agent works on
-//! its query. It keeps its slot until its connection is closed.
+//! The client that has been idle for the longest time is closed. If no client is idle, the client
+//! that has not read its answer for the longest time is closed. A client is not closed while the
+//! agent works on its query. A client keeps its slot until its connection is closed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Finds the connection to a descriptor that a program has sent with its query, and answers the
+//! Finds the connection of a descriptor that a program has sent with its query, and answers the
 //! query.
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Serves the query socket (`$TACIT_QUERY`). Programs under `tacit run` ask there how their own
-//! connections are protected.
+//! Serves the query socket (`$TACIT_QUERY`). Programs under `tacit run` use this socket to ask how
+//! their own connections are protected.
 //!
 //! ```text
 //!   program ── query + descriptor ─────> client ──> responder ── finds the connection ──> record
@@ -7,13 +7,13 @@
 //! ```
 //!
 //! The socket exists only in the program's network namespace. A query contains a descriptor of the
-//! program's socket. So a program can only ask about connections whose sockets it holds.
+//! program's socket, so a program can only ask about its own connections.
 //!
 //! Connections never wait for queries. After `tacit restart`, the successor asks its predecessor
 //! about connections that the predecessor still serves.
 //!
-//! Limits: [`QUERY_CLIENTS_MAX`] clients of a run; [`IDLE_MAX`] without a query, then the client is
-//! closed; [`CLOSING_MAX`] descriptors that are being closed.
+//! Limits: [`QUERY_CLIENTS_MAX`] clients of a run, and [`CLOSING_MAX`] descriptors that are being
+//! closed. A client is closed after [`IDLE_MAX`] without a query.
 
 mod answer;
 mod client;

@@ -2,8 +2,7 @@
 //! namespace of a program under `tacit run`.
 //!
 //! One task owns the socket and sends one request after the other. If the helper dies, `tacit run`
-//! starts another one, and requests wait for it, at most `REQUEST_WAIT_MAX`. A slow helper is not
-//! replaced.
+//! starts another helper, and requests wait for it, at most `REQUEST_WAIT_MAX`.
 //!
 //! The agent requests several sockets at a time, and stores unused ones in a [`SocketPool`].
 

@@ -1,8 +1,8 @@
-//! Captures connections that another connection of a run has announced, such as FTP data
-//! connections. A run is a program under `tacit run`.
+//! Captures connections of a run (a program under `tacit run`) that another connection has
+//! announced, such as FTP data connections.
 //!
-//! The address of such a connection is captured only while a task waits for the connection, even if
-//! no rule matches it. The accepted connection is passed to this task.
+//! The address of such a connection is captured while a task waits for the connection. The accepted
+//! connection is passed to this task.
 
 use std::collections::HashMap;
 use std::io;

@@ -8,9 +8,9 @@
 //!                                  RST or ICMP <── HeldSyn::refuse         if it refused
 //! ```
 //!
-//! The agent releases a SYN by sending the same packet again, to its own listener. One thread may
-//! dial the destination, and another may accept the released connection; it passes the socket to
-//! the first thread.
+//! The agent releases a SYN by sending the same packet again, to its own listener. If another
+//! thread accepts the released connection, that thread passes the socket to the thread that dialled
+//! the destination.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
 //! of a SYN to its connection.

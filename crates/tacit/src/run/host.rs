@@ -1,5 +1,5 @@
 //! Copies the interfaces and addresses of the host into the network namespace of every program
-//! under `tacit run`. There the interfaces behave like loopback.
+//! under `tacit run`. The copies behave like loopback interfaces.
 //!
 //! ```text
 //! host's interfaces ── look ──> HostNetwork ──> helper: the same interfaces inside

@@ -1,5 +1,5 @@
-//! Accepts launchers (`tacit run`) that register their programs with this agent. A launcher's
-//! connection is open until its run ends.
+//! Accepts launchers (`tacit run`) that register their programs with this agent. The connection of
+//! a launcher stays open until its program has ended.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,5 @@
 //! Computes which addresses the kernel must capture because of their names, for `tacit agent
-//! --host`. The result is a set of pairs of address and port group (see
-//! `tacit_core::policy::capture`).
+//! --host`. The result is a set of pairs of an address and a group of ports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -1,12 +1,12 @@
 //! Records why the agent relays a connection of a program, instead of giving the program a socket
 //! of the agent's network.
 //!
-//! The reason is known before the program's socket has an address. So reasons and connections are
-//! matched by destination. If there are several connections to one destination at the same time, a
-//! connection may get the reason of another one.
+//! The reason is known before the program's socket has a local address, so reasons and connections
+//! are matched by destination. If several connections to one destination are opened at the same
+//! time, a connection may get the reason of another.
 //!
-//! Limits: [`WAITING_MAX`] reasons and as many connections wait, each for [`WAITING_LASTS`]. Above
-//! the limit, the oldest is dropped.
+//! Limits: at most [`WAITING_MAX`] reasons and [`WAITING_MAX`] connections wait, each for
+//! [`WAITING_LASTS`]. Above the limit, the oldest is dropped.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

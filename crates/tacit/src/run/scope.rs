@@ -1,8 +1,8 @@
 //! Defines the scope of a captured flow: the run (a program under `tacit run`) or the host in which
 //! it was captured.
 //!
-//! Through the scope, other code gets information about a flow, such as the owner of its socket.
-//! Code that differs between a run and the host uses `match` on the scope. So the compiler finds
+//! Other code uses the scope to get information about a flow, such as the owner of its socket. Code
+//! that differs between a run and the host uses `match` on the scope, so that the compiler finds
 //! this code when a new scope is added.
 
 use std::io;

@@ -6,8 +6,7 @@
 //!                                                    └─> TUN device ──> IKE thread
 //! ```
 //!
-//! `unreachable` routes exist before the device is created and after it is removed. So a packet
-//! that needs a tunnel is never relayed in another way.
+//! While the device does not exist, `unreachable` routes reject the packets that need a tunnel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

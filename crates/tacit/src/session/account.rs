@@ -1,5 +1,4 @@
-//! Writes the log and updates the counters when connections open, fail and end, and when the agent
-//! refuses something.
+//! Writes the log and updates the counters when connections open, fail, end, or are refused.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Limits the number of open connections of each source, each rule and each run. A run is a program
 //! under `tacit run`.
 //!
-//! There is no limit unless the policy sets one. A reload does not change these limits.
+//! The policy sets the limits; by default there are none. A reload does not change these limits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

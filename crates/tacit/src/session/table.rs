@@ -1,6 +1,6 @@
 //! Stores the records of open connections and datagram flows.
 //!
-//! Displays (`tacit show`) read the table while workers change it, and neither waits for the other.
+//! Displays (`tacit show`) can read the table while workers change it; neither waits for the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

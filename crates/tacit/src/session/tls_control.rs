@@ -1,4 +1,4 @@
-//! Passes a program's requests about TLS (`start`, `stop` and `rekey`) to the relay of its
+//! Passes the TLS requests of a program (`start`, `stop` and `rekey`) to the relay of its
 //! connection.
 //!
 //! A connection handles one request at a time, between two transfers. If the relay ends without an

@@ -6,8 +6,8 @@
 //!                     <── length, answer ───
 //! ```
 //!
-//! A pipe costs less CPU time than a socket, because the kernel tends to run its reader on the same
-//! CPU.
+//! A pipe needs less CPU time than a socket, because the kernel usually runs writer and reader on
+//! the same CPU.
 //!
 //! Limits: one request at a time, with at most [`MESSAGE_BYTES_MAX`]. After an error the channel
 //! cannot be used again.

@@ -4,7 +4,7 @@
 //! forwarding rule      the addresses of the rule's targets in order; targets that are down last
 //! outbound of a run    the address that the program connects to
 //! inbound to a run     the address on which the program listens, from the client's own address
-//! inbound to the host  the same, but from another port, because the client's own port is in use
+//! inbound to the host  the same, but from another port, because the client already uses its port
 //! ```
 
 use std::fmt::Display;

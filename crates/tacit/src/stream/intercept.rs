@@ -1,4 +1,4 @@
-//! Accepts a connection and determines its flow, the addresses and names that rules match. This is
+//! Accepts a connection and determines its flow: the addresses and names that rules match. This is
 //! stage 1 of 5: accept.
 //!
 //! If the rule has `accept-proxy`, the PROXY header is read first, because rules match the client

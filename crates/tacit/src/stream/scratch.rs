@@ -1,5 +1,5 @@
-//! Holds the read and write buffers of a worker thread. All its connections use these buffers, one
-//! after the other.
+//! Holds the read and write buffers of a worker thread. The connections of the thread use these
+//! buffers one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

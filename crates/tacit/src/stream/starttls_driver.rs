@@ -7,8 +7,7 @@
 //!   program <── StreamSocket ───> to_program ┘
 //! ```
 //!
-//! A [`PeerTransport`] is the peer's socket, in clear or with its TLS session. The exchange is a
-//! small part of a connection, so this code need not be fast.
+//! A [`PeerTransport`] is the peer's socket, in clear or with its TLS session.
 //!
 //! Limits: the state machine limits its buffers, and the caller limits the time.
 

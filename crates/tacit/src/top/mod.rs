@@ -6,11 +6,12 @@
 //!                                     selection <── keys
 //! ```
 //!
-//! Queries do not delay the agent. If an agent has many connections, `tacit top` queries them less
-//! often (`sample`). The program restores the terminal when it ends, except after SIGKILL.
+//! If an agent has many connections, `tacit top` queries them less often (`sample`), so that it
+//! does not slow down the agent. The program restores the terminal when it ends, except after
+//! SIGKILL.
 //!
 //! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between updates. There is no history; use
-//! metrics for that.
+//! metrics for a history.
 
 mod draw;
 mod sample;

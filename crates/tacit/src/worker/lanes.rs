@@ -1,6 +1,5 @@
-//! Defines the traits with which worker threads call the code that serves traffic. So the code for
-//! traffic can change without changes to the workers. A *lane* is the code for one kind of traffic:
-//! streams or datagrams.
+//! Defines the traits with which worker threads call the lanes. A *lane* is the code that serves
+//! one kind of traffic: streams or datagrams.
 //!
 //! ```text
 //!   Workers ── WorkSource ──> thread ── serve ──> Served      stop, finish

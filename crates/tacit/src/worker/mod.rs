@@ -3,7 +3,7 @@
 //!
 //! The lanes (the modules for streams and datagrams) implement [`Lanes`] and [`WorkSource`], so
 //! workers do not depend on protocols. The control thread sends sources of work, such as listeners,
-//! to the engines or, without engines, to the workers.
+//! to the engines. Without engines, it sends them to the workers.
 //!
 //! At first there is one worker. Another one is started when all workers are busy and there are
 //! more connections than workers. Workers run until the agent ends.

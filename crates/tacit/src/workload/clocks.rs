@@ -3,10 +3,12 @@
 //!
 //! `--cpu-of` includes the descendants of a process, because an agent is a child of its supervisor.
 //! If one of these processes ends during the measurement, the measurement fails. On loopback, Linux
-//! may charge network work to the sender or to the receiver. So compare the sum of all processes.
+//! may charge network work to the sender or to the receiver, so compare only the sum of all
+//! processes.
 //!
 //! The option `--ledger-of` selects agents, whose own records of CPU time (ledgers) are read too.
-//! This is done before the clocks start and after they stop, so it does not add to the measurement.
+//! The ledgers are read before the clocks start and after the clocks stop, so this does not add to
+//! the measurement.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

@@ -16,8 +16,8 @@
 //! steering.rs            lets another program start and stop the measurement
 //! ```
 //!
-//! Client and server do not use TLS. So the same command can measure a direct connection and a
-//! connection through an agent or another proxy; the difference is the cost of the proxy.
+//! Client and server do not use TLS, so the same command can measure a direct connection and a
+//! connection through an agent or another proxy. The difference is the cost of the proxy.
 //! `--beside` prints the figures of an earlier report next to the new figures.
 
 mod agent_sockets;

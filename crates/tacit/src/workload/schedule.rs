@@ -1,6 +1,6 @@
 //! Computes the times at which a workload client with `--rate` sends its requests.
 //!
-//! Without a schedule, a client sends fewer requests while the server is slow, and so measures too
+//! Without a schedule, a client sends fewer requests while the server is slow, so it measures too
 //! few long delays ("coordinated omission"). With a schedule, latency counts from the time at which
 //! a request is due.
 

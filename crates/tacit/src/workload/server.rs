@@ -1,8 +1,8 @@
 //! Implements the server of `tacit workload`, for all workloads.
 //!
-//! It has one thread for each CPU, with its own async runtime. A thread keeps the connections that
-//! it accepts. The server limits sizes, and closes the connection of a client that violates the
-//! protocol.
+//! The server has one thread for each CPU, with its own async runtime. Each thread serves the
+//! connections that it accepts. The server limits sizes, and closes the connection of a client that
+//! violates the protocol.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

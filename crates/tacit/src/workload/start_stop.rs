@@ -2,8 +2,8 @@
 //! and closes them (stops). The report shows the rate and the CPU time of starts and of stops.
 //!
 //! With `--inbound`, the client alternates between two addresses: one for outbound and one for
-//! inbound connections of a host. So it connects as two queue managers (IBM MQ) do. A start ends
-//! when the first reply arrives; a stop ends when the server has closed the connection too.
+//! inbound connections of a host, like two queue managers (IBM MQ). A start ends when the first
+//! reply arrives; a stop ends when the server has closed the connection too.
 
 use std::time::Instant;
 

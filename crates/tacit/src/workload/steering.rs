@@ -13,7 +13,8 @@
 //!    a line, or end of file ->
 //!                              closes its connections, exits
 //! ```
-//! The connections stay open until the last line, except in workloads that measure closing them.
+//! The connections stay open until the last line, except in workloads that measure how connections
+//! are closed.
 
 use std::io::{self, BufRead, Write};
 

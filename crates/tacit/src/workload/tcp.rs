@@ -1,8 +1,8 @@
 //! Samples the kernel's TCP state of connections: congestion window, smoothed round-trip time and
 //! its deviation, and queued bytes. Published measurements of AT-TLS show the same values.
 //!
-//! Samples are taken at the client, or at the server if the server sends the stream. They are also
-//! taken at the agent's TLS socket.
+//! Samples are taken at the client, or at the server if the server sends the stream, and also at
+//! the agent's TLS socket.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;

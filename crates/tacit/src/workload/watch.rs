@@ -1,7 +1,7 @@
 //! Observes a running workload: its progress, and the TCP state of one connection.
 //!
 //! A thread takes ten samples a second, or fewer if sampling takes long. Each thread that generates
-//! load has its own counter, so that the threads do not wait for each other.
+//! load has its own counter, so that no thread waits for another.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;

@@ -1,5 +1,5 @@
-//! Implements a DNS client as a state machine without I/O. It decides when a query is sent, to
-//! which server and on which socket, and returns the answers to the programs.
+//! Implements a DNS client as a state machine without I/O. It decides when to send a query, to
+//! which server and on which socket.
 //!
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets
@@ -7,13 +7,13 @@
 //!   streamed, tick ──┘                             └──> Finish              for the programs
 //! ```
 //!
-//! The client first queries the server that the program chose, and the next server after
-//! [`NEXT_DELAY`]. The first answer is used. With `tacit agent --host`, only the server that the
-//! program chose is queried ([`Servers`]).
+//! The client first queries the server that the program chose. If there is no answer, it queries
+//! the next server after [`NEXT_DELAY`]. With `tacit agent --host`, it queries only the server that
+//! the program chose ([`Servers`]).
 //!
-//! To reject forged answers, the client checks the server, the ID, and the question of an answer.
-//! In a query, each letter of the name is randomly in upper or lower case, and the answer must have
-//! the same letters. If a server changes the case, the client repeats the query in lower case.
+//! To reject forged answers, the client checks the server, the ID and the question of each answer.
+//! A query has a name with randomly chosen upper and lower case, and the answer must contain the
+//! same name. If a server changes the case, the client repeats the query in lower case.
 //!
 //! If several programs wait for the same query, the client sends it once.
 //!

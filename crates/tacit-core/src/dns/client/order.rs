@@ -1,5 +1,5 @@
-//! Determines in which order DNS servers are queried, and the delay before the next server is
-//! queried.
+//! Determines the order in which a client queries DNS servers, and the delay before it queries the
+//! next one.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

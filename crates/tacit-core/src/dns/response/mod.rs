@@ -1,8 +1,8 @@
 //! Checks that a server's response answers the query, and builds the response for the program.
 //!
-//! The response for the program has the question as the program wrote it, followed by the server's
-//! records. The program's question is as long as the question that the server answered, so
-//! compression pointers in the records stay valid.
+//! The response for the program contains the program's own question, and the records of the server.
+//! The program's question has the same length as the question to the server, so compression
+//! pointers in the records stay valid.
 
 use super::message::{
     AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, INTERNET, MessageHeader, OPERATION, OPT,

@@ -1,8 +1,8 @@
 //! Computes the destinations for which a program may get a socket of the agent's network.
 //!
-//! For other destinations, the helper process need not ask the agent. The result may contain more
-//! destinations than the rules match. For example, a rule that selects by name counts for all
-//! addresses. The order, times, programs and users of rules are ignored.
+//! For other destinations, the helper process need not ask the agent. The result may contain too
+//! many destinations: a rule that selects by name adds all addresses, and the order, times,
+//! programs and users of rules are ignored.
 
 use super::{CaptureRange, Family, Span, address, family_and_bits, ports};
 use crate::dns::AliasPolicy;

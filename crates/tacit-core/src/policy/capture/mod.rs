@@ -1,12 +1,11 @@
 //! Computes the destinations that the kernel captures (sends to the agent) in the network namespace
 //! of `tacit run`.
 //!
-//! A destination is captured if a flow to it can match a rule other than `deny`. The rules are
-//! evaluated in order. So a destination is not captured if an earlier rule decides all its flows by
-//! address and port: it denies them, or sends them into an IPsec tunnel. The kernel rejects all
-//! other traffic at once, with an ICMP error.
+//! A destination is captured if a flow to it can match a rule other than `deny`. A destination is
+//! not captured if an earlier rule denies all its flows, or sends them into an IPsec tunnel. The
+//! kernel rejects traffic that is neither captured nor sent into a tunnel, with an ICMP error.
 //!
-//! The kernel's sets need ranges that do not overlap; [`captured`] splits and merges ranges
+//! The kernel's sets need ranges that do not overlap, so [`captured`] splits and merges ranges
 //! (`sweep`). When a rule or a name changes, the whole result is computed again.
 //!
 //! For a rule with a name, the caller passes the addresses that DNS has returned for the name

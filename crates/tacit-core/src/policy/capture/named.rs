@@ -1,9 +1,8 @@
 //! Prepares rules with names for the kernel of a captured host (`tacit agent --host`). The kernel
-//! knows addresses but no names. So the agent sends it the addresses of the names in rules.
+//! does not know names, so the agent sends it the addresses of the names in rules.
 //!
 //! The ports are divided into *parts*: the same rules apply to all ports of a part. The kernel has
-//! a map from ports to parts, and a set of pairs of address and part. A pair is in the set if a
-//! rule of this part matches a name of this address.
+//! a map from ports to parts, and a set of captured pairs of address and part:
 //!
 //! ```text
 //!   rule db.example, ports 5432       part 0: 5432          10.0.0.5 is db.example:  (10.0.0.5, 0)

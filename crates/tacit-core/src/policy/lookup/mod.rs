@@ -1,17 +1,17 @@
-//! Finds the rule for a flow, at a cost that does not grow with the number of rules.
+//! Finds the rule for a flow. The cost does not grow with the number of rules.
 //!
-//! The *shape* of a rule states how many bits the rule compares of each address and port. The
-//! addresses and ports are those of both ends of the flow. Most policies have few different shapes.
-//! The index has one hash table for each shape, and a look-up searches each table once. This
-//! algorithm is called tuple space search; Open vSwitch uses it too.
+//! The *shape* of a rule is the number of bits that the rule compares in each address and port.
+//! Most policies have few different shapes. The index has one hash table for each shape, and a
+//! look-up searches each table once. This algorithm is called tuple space search; Open vSwitch uses
+//! it too.
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
 //! flow: remote 10.7.8.9:5432                    its key there: (-, -, 10.7.0.0, 5432)
 //! ```
 //!
-//! A rule that is found is then compared completely, because a shape does not contain `program` and
-//! `user`. To find the program and user of a flow is expensive. So the first look-up may omit them;
+//! Then the other conditions of the found rule are compared, such as `program` and `user`. It is
+//! expensive to find the program and user of a flow. So the first look-up may omit them, and
 //! [`Lookup`] reports whether they could change the result.
 //!
 //! Limits: the cost grows with the number of shapes in use, and with the number of rules that

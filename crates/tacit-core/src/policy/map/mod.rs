@@ -1,20 +1,20 @@
-//! Defines identity maps. A map gives a client a name, which depends on the client's trusted
-//! certificate and on its address.
+//! Defines identity maps. A map gives a client a name, based on the client's trusted certificate
+//! and address.
 //!
 //! ```text
 //!   [[map.people]]  ─┐
-//!   [[map.people]]  ─┼─ sorted by how specific they are ──> the first that matches decides
-//!   [[map.people]]  ─┘                                      name | deny | warn; none: no name
+//!   [[map.people]]  ─┼─ sorted, most specific first ──> the first entry that matches decides:
+//!   [[map.people]]  ─┘                                      name, deny, or warn
 //! ```
 //!
-//! The most specific entry that matches decides; the order in the file does not matter. To compare
-//! two entries, their conditions are compared in the order `uri`, `dns`, `email`, `ip`, `subject`,
-//! `issuer`, `address`. At the first difference, the more specific entry is the first of these:
+//! The most specific entry that matches decides; the order in the file does not matter. Two entries
+//! are compared by their conditions, in the order `uri`, `dns`, `email`, `ip`, `subject`, `issuer`,
+//! `address`. The first condition that differs decides:
 //!
-//! * the entry that has the condition, if the other does not;
-//! * the entry with more values in the condition;
-//! * the entry with more values without a `*`;
-//! * the entry with more characters, or more bits of a network.
+//! * An entry with the condition is more specific than an entry without it.
+//! * Otherwise the entry with more values is more specific,
+//! * then the entry with more values without `*`,
+//! * then the entry with more characters, or with more bits of a network.
 //!
 //! If two equally specific entries match and have different outcomes, the client gets no name. The
 //! parser rejects such a conflict if it can detect it.

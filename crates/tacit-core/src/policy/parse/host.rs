@@ -1,5 +1,5 @@
 //! Parses `[host]`, the settings for capturing the traffic of a whole host. Also reports rules with
-//! settings that are not supported there.
+//! settings that a captured host does not support.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Parses rules for IPsec tunnels: the rules with the key `ipsec`.
 //!
-//! The kernel selects the packets of a tunnel by routes. So such a rule can select only by address,
-//! protocol and port.
+//! The kernel selects the packets of a tunnel by routes. So a rule with `ipsec` can select only by
+//! address, protocol and port.
 
 use super::names::Names;
 use super::run::RunRule;

@@ -1,7 +1,8 @@
 //! Parses policy text into a [`Policy`], or reports all errors in it, each with line, column and a
 //! fix.
 //!
-//! It reads the TOML itself, without serde, to know the position of each value. Rules for the code:
+//! The parser reads the TOML without serde, because it needs the position of each value. Rules for
+//! the code:
 //!
 //! * A function that reads a value returns `None` only if an error has been reported.
 //! * No key is ignored silently: unknown keys (`words`) and planned keys (`not_built`) are errors.

@@ -1,4 +1,4 @@
-//! Parses values that have a grammar of their own: durations, sizes, ports, names and paths.
+//! Parses durations, sizes, ports, names and paths.
 
 use crate::message_id::MessageId;
 use crate::policy::text::{TomlTable, TomlValue};

@@ -1,6 +1,7 @@
 //! Reads TOML table by table, and reports each mistake with its position and a fix.
 //!
-//! It reads the policy and all other TOML files of users, such as the map file of an import:
+//! tacit reads all TOML files of users with this module, such as the policy and the map file of an
+//! import:
 //!
 //! ```
 //! use tacit_core::policy::text::{Diagnostics, TableKeys, TableSchema, TomlDocument, TomlTable};
@@ -12,7 +13,7 @@
 //! let top = TomlTable::top(&report, &document, schema, "the top of the file");
 //! let port = top.value("port").and_then(|value| value.integer(1, 65_535));
 //! let host = top.required("host", "add host = \"NAME\"").and_then(|value| value.string());
-//! // An unknown key is read as the similar known one, and is the only error.
+//! // The unknown key `hots` is read as `host`, and is the only error.
 //! assert_eq!((port, host.as_deref()), (Some(80), Some("a")));
 //! let found: Vec<String> = report.finish().iter().map(|found| found.render("f")).collect();
 //! assert_eq!(found, ["f:2:1: error[unknown-key]: unknown key `hots` in the top of the file\n    \

@@ -1,10 +1,10 @@
 //! Reads a TOML table key by key.
 //!
-//! When a table is opened, unknown keys are reported. The caller then reads the known keys. An
+//! Unknown keys are reported when the table is opened. Then the caller reads the known keys. An
 //! error in a value is reported at its position, and the caller gets `None`.
 //!
-//! An unknown key causes no further errors. If it resembles a known key that is missing, it is read
-//! as that key. Otherwise no missing key is reported.
+//! An unknown key is reported only once. If it resembles a known key that is missing, it is read as
+//! that key. Otherwise no missing key of the table is reported.
 
 use toml::de::{DeTable, DeValue};
 

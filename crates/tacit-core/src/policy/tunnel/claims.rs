@@ -1,5 +1,5 @@
-//! Stores the addresses that earlier rules have claimed, as ranges that do not overlap. For a new
-//! rule, it returns the ranges that are not claimed yet.
+//! Records which addresses earlier rules decide, as ranges that do not overlap. For a new rule,
+//! returns the ranges that no earlier rule decides.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 //! days-of-month = -1                      on the last day of each month
 //! ```
 //!
-//! All conditions of a rule must hold. A range of hours may continue past midnight. Then the
-//! conditions for weekday, day of the month and month apply to the day on which the range begins.
+//! All conditions of a rule must hold. A range of hours may continue past midnight: then the other
+//! conditions apply to the day on which the range begins.
 //!
 //! The time zone database is compiled into the program; the caller sets the local zone
 //! ([`Policy::set_local_zone`](super::Policy::set_local_zone)).

@@ -12,8 +12,8 @@
 //! See RFC 959, 2228, 2428 and 4217. Unlike other STARTTLS exchanges, this exchange continues under
 //! TLS, because each data connection is announced on the control connection.
 //!
-//! A command waits until the previous command has its final reply, so that tacit's own replies stay
-//! in order. Only commands that interrupt a transfer do not wait.
+//! tacit forwards a command only after the final reply to the previous one, so that replies stay in
+//! order. Only commands that interrupt a transfer do not wait.
 //!
 //! If TLS is required, tacit forwards only harmless commands before TLS begins. Data connections
 //! use only the addresses of the two ends of the control connection (RFC 2577 section 3).

@@ -7,8 +7,8 @@
 //!   client ══ handshake ══ server, and a StartupMessage under it
 //! ```
 //!
-//! A client may also begin with the handshake itself ("direct" TLS); its first byte is then 0x16.
-//! Such a client must negotiate PostgreSQL's ALPN protocol, as PostgreSQL requires.
+//! A client may also begin with the handshake ("direct" TLS, first byte 0x16). Then it must
+//! negotiate PostgreSQL's ALPN protocol.
 //!
 //! A CancelRequest is the only message of its connection, and has no answer. Most clients send it
 //! in clear even if they use TLS.

@@ -9,8 +9,8 @@
 //!   server ══ the next byte is the handshake's ═══ client
 //! ```
 //!
-//! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays them without
-//! parsing. Before TLS, tacit reads no input from the program, so this input is not lost.
+//! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays the options
+//! without parsing. Before TLS, tacit reads no input from the program.
 //!
 //! As a server, tacit stores the client's input before TLS. If the connection stays in clear, the
 //! program gets this input; if TLS begins, tacit drops it. As a client, tacit refuses other options

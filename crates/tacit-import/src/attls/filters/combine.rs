@@ -5,9 +5,9 @@
 //!   tacit       the first rule that matches decides
 //! ```
 //!
-//! Each IP filter is converted to tacit rules. A filter that denies flows becomes a rule with
-//! `deny`. A filter that permits flows becomes several rules: a copy of each TLS rule, limited to
-//! the flows of the filter, and then a rule with `permit` for all other flows of the filter.
+//! A filter that denies flows becomes a rule with `deny`. A filter that permits flows becomes
+//! several rules: first a copy of each TLS rule, limited to the flows of the filter, then a rule
+//! with `permit` for all other flows of the filter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -5,8 +5,8 @@
 //!                                                  ─> IpGenericFilterAction
 //! ```
 //!
-//! z/OS filters packets, and tacit filters connections. So a connection is permitted if its packets
-//! are permitted in both directions. A flow that no rule matches is denied, as on z/OS. The module
+//! z/OS filters packets, but tacit filters connections. So a connection is permitted if its packets
+//! are permitted in both directions. A flow that matches no rule is denied, as on z/OS. The module
 //! `combine` combines filters and TLS rules.
 //!
 //! Not supported: IPsec, IKE, forwarded packets, security classes, and protocols other than TCP and

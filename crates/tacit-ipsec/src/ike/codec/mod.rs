@@ -6,8 +6,8 @@
 //!   the last payload may be SK or SKF; it contains encrypted payloads
 //! ```
 //!
-//! Each payload has a file. Lengths are checked strictly: an error names the field that is too
-//! short or too long. Unknown payloads are skipped, unless their critical bit is set (section 2.5).
+//! There is one module for each payload. Every length is checked, and an error names the field with
+//! the wrong length. Unknown payloads are skipped, unless their critical bit is set (section 2.5).
 //! A proposal with an unknown transform is parsed, but never chosen.
 
 mod auth;

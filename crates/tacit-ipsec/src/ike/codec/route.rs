@@ -1,5 +1,5 @@
-//! Finds the IKE SA of a message by its header alone, so that a message that belongs nowhere costs
-//! almost nothing.
+//! Finds the IKE SA of a message by its header alone. So a message without an IKE SA costs almost
+//! no CPU time.
 
 use super::header::{
     self, ExchangeType, FLAG_RESPONSE, HEADER_BYTES, IkeHeader, MAJOR_VERSION, ReadHeader,

@@ -1,7 +1,7 @@
 //! Joins the fragments of an IKE message (RFC 7383 section 2.6).
 //!
-//! A fragment is stored only after its integrity has been verified. No timer is needed for missing
-//! fragments: the peer repeats its request until it gets a response, or the IKE SA ends.
+//! A fragment is stored only after its integrity has been verified. There is no timer for missing
+//! fragments, because the peer repeats its request until it gets a response.
 //!
 //! Limits: 64 fragments and [`MESSAGE_BYTES_MAX`] bytes for a message. Each IKE SA joins one
 //! request and one response at a time.

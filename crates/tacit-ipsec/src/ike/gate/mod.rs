@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   first request ──> few half-open IKE SAs ──> accept
-//!                ├──> many, without a cookie ──> COOKIE: the sender repeats the request with it
-//!                ├──> many, with our cookie ──> accept, unless its address has many
+//!                ├──> many, without a cookie ──> reply COOKIE: the sender repeats its request
+//!                ├──> many, with tacit's cookie ──> accept, unless its address has many
 //!                └──> too many ──> drop
 //! ```
 //!

@@ -1,8 +1,7 @@
 //! Defines proposals (lists of algorithms), and chooses one of the proposals that a peer offers.
 //!
-//! A proposal in the policy has one algorithm of each kind. So the responder chooses one of these
-//! proposals as a whole. A peer may offer several algorithms of one kind in one proposal (RFC 7296
-//! section 3.3).
+//! A proposal in the policy has one algorithm of each kind. A proposal of a peer may have several
+//! algorithms of each kind (RFC 7296 section 3.3).
 
 mod names;
 mod wire;

@@ -1,5 +1,4 @@
-//! Defines the packet marks and the ports of the agent's own sockets. Packet rules recognise these
-//! sockets by mark or port.
+//! Defines the packet marks and the ports of the agent's own sockets, for use in packet rules.
 
 /// The agent's port inside a run. Its sockets get connections and datagrams with their original
 /// destination.

@@ -11,8 +11,8 @@
 //! [`install`] is called once, inside the network namespace. After that, any process that holds the
 //! netlink socket can change the sets with [`change`] and [`replace_all`].
 //!
-//! The caller keeps its own copy of the elements, and ensures that they do not overlap. The kernel
-//! rejects an element that overlaps another one (`EEXIST`).
+//! The caller stores a copy of the elements, and ensures that they do not overlap, because the
+//! kernel rejects overlapping elements (`EEXIST`).
 //!
 //! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once; a larger change needs several
 //! batches. Until the last batch, traffic to missing elements is rejected. Needs Linux 5.9.

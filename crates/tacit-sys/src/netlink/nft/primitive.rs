@@ -1,6 +1,6 @@
 //! Encodes single nftables expressions with their attributes.
 //!
-//! Every number is in network order, except a packet mark.
+//! All numbers except packet marks are in network order.
 
 use std::net::IpAddr;
 use std::time::Duration;

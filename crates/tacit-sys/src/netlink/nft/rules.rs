@@ -11,7 +11,7 @@
 //!                              other                       UDP to the agent, SYN held
 //! loopback and own addresses   a program listens there     accept
 //! captured address and port                                UDP to the agent, SYN held
-//! UDP to an address from which the agent sent an answer    accept: the agent's socket gets it
+//! UDP for which the agent already has a socket             accept: this socket receives it
 //! loopback and own addresses   a port of the agent         refused
 //!                              other                       accept: the kernel returns an error
 //! port 53 anywhere else                                    UDP to the agent, SYN held
@@ -21,8 +21,8 @@
 //! ```
 //!
 //! A held SYN is copied to the agent and dropped. When the destination has answered, the agent
-//! sends the SYN again (releases it), or refuses it. Meanwhile the program's kernel repeats the
-//! SYN.
+//! sends the SYN again (releases it), or refuses the connection. Meanwhile the program's kernel
+//! repeats the SYN.
 //!
 //! Traffic between programs of the run stays inside. Packets from a TUN device come out of a
 //! tunnel, and the agent has checked them.

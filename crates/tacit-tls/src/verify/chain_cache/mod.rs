@@ -7,8 +7,8 @@
 //! ```
 //!
 //! An entry is valid while all its certificates are valid and the revocation lists (CRLs) are
-//! current. If anything in the key changes, the entry is not found. An entry does not prove who
-//! sends the chain. So every full handshake still checks that the peer holds the private key.
+//! current. Any other peer can send the same chain, so every full handshake still checks that the
+//! peer holds the private key.
 //!
 //! All threads share the table without waiting for each other. Limit: [`CHAINS_MAX`] chains.
 

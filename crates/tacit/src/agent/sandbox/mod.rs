@@ -1,5 +1,5 @@
 //! Confines the agent to a sandbox that limits files, system calls and capabilities. The agent
-//! enters it when all sockets and files are open, before it serves the first client.
+//! enters the sandbox when all sockets and files are open, and before it serves the first client.
 //!
 //! ```text
 //! control, log, reload    only directories of policy, credentials, log and sockets   Landlock
@@ -8,9 +8,8 @@
 //! all threads             only capabilities that the policy needs
 //! ```
 //!
-//! New threads inherit the sandbox. A sandbox cannot be extended. If a new policy needs another
-//! directory, the operator must run `tacit restart`: the supervisor, which has no sandbox, then
-//! starts a successor.
+//! New threads inherit the sandbox, and it cannot be extended. If a new policy needs another
+//! directory, the operator must run `tacit restart`, which starts a successor with another sandbox.
 //!
 //! If the kernel does not support a part of the sandbox, the agent runs without this part; `tacit
 //! show limits` reports it.

@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show coverage`: the protected flows and the clear flows of a host,
-//! with the programs that send them. The display exists for `tacit agent --host`.
+//! Defines the content of `tacit show coverage`, for `tacit agent --host`: the protected flows and
+//! the clear flows of the host, with their programs.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::coverage::{

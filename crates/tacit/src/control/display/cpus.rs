@@ -1,5 +1,6 @@
-//! Defines the content of `tacit show cpus` that comes from the agent: the threads and runs on each
-//! CPU. The command reads the rest from `/proc` and `/sys`, which the agent's sandbox cannot open.
+//! Defines the agent's part of `tacit show cpus`: the threads and runs on each CPU. The command
+//! itself reads all other facts from `/proc` and `/sys`, because the agent's sandbox cannot open
+//! these files.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! Defines the content of the displays, as types that are serialised to the JSON of `tacit show
 //! --json`.
 //!
-//! The agent copies the values for a display without delaying a connection.
+//! A display never delays a connection.
 
 pub mod audit;
 pub mod connections;

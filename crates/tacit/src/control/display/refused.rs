@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show refused`: the connections, names and sockets of programs and
-//! clients that the agent has refused, newest first.
+//! Defines the content of `tacit show refused`: refused connections, names and sockets, newest
+//! first.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::refusal::{Refusal, RefusalEntry, RefusalReason};

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The control thread reads counters that data workers publish, so no worker waits. Labels are
-//! names from the policy and fixed words, never addresses, programs or peers. So the number of
-//! series depends only on the policy. The CPU time of all removed rules is one series.
+//! names from the policy and fixed words, so the number of time series depends only on the policy.
+//! The CPU time of all removed rules is one series.
 
 mod exposition;
 pub mod server;

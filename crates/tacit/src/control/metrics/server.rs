@@ -3,10 +3,10 @@
 //! `/healthz` succeeds while the control thread answers. `/readyz` succeeds until the agent drains.
 //!
 //! Limits: [`HEAD_BYTES_MAX`] for a request, [`CLIENTS_MAX`] open connections, [`SCRAPES_MAX`]
-//! answers at the same time, [`SCRAPE_TIME_MAX`] for a connection. At the limit, a new connection
-//! replaces the oldest one that has not sent a request yet.
+//! answers at the same time, [`SCRAPE_TIME_MAX`] for a connection. At the limit of connections, a
+//! new one replaces the oldest connection that has not sent a request yet.
 //!
-//! The server does not support TLS: for TLS, put a forwarding rule in front of it.
+//! The server does not support TLS. For TLS, use a forwarding rule that connects to this server.
 
 use std::cell::Cell;
 use std::io;

@@ -1,7 +1,7 @@
 //! Measures, pads and cuts text to a number of terminal columns.
 //!
-//! Names can be in any script: a Chinese character takes two columns, and a combining mark takes
-//! none. [`fit`] also escapes control characters, which could move the cursor.
+//! A Chinese character takes two columns, and a combining mark takes none. [`fit`] also escapes
+//! control characters, because they could move the cursor.
 
 use tacit_core::printable::printable;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};

@@ -1,5 +1,4 @@
-//! Formats displays as text tables with fixed columns, one line for each entry. The JSON of a
-//! display has the same content.
+//! Formats displays as text tables with fixed columns, one line for each entry.
 
 pub(crate) mod column;
 pub mod connections;

@@ -1,6 +1,5 @@
 //! Formats `tacit show ike` (connections with peers of tunnels) and `tacit show sa` (keys and
-//! counters of tunnels). The output is a table that fits into a terminal, or with `--wide` one fact
-//! in each line.
+//! counters of tunnels). The output is a table, or a list of all facts with `--wide`.
 
 use super::table::{Column, lay_out, list, optional, table};
 use super::{Table, bytes};

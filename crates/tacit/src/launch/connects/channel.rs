@@ -1,8 +1,7 @@
 //! Exchanges messages with the agent about the connections of programs.
 //!
-//! Limits: at most [`UNSENT_MAX`] messages wait for room in the socket to the agent. The helper
-//! recognises sockets of [`OUTSIDE_MAX`] network namespaces. Agents in further namespaces give
-//! programs no sockets.
+//! Limits: at most [`UNSENT_MAX`] messages wait for room in the socket to the agent. Agents in at
+//! most [`OUTSIDE_MAX`] network namespaces can give sockets to programs.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,32 +1,32 @@
-//! Handles the `connect` calls of programs under `tacit run`. It decides which path the bytes of a
-//! connection take:
+//! Handles the `connect` calls of programs under `tacit run`. There are two kinds of connections:
 //!
-//! * *Handed*: the program gets a socket of the agent's network. Its bytes do not pass through the
-//!   agent.
+//! * *Handed*: the program gets a socket of the agent's network, and its bytes do not pass through
+//!   the agent.
 //! * *Relayed*: the kernel executes the call, and the agent relays the connection.
 //!
 //! ```text
-//!   connect ──> no rule gives a socket for this address ──────> the kernel proceeds
+//!   connect ──> no rule gives a socket for this address ──────> the kernel executes the call
 //!           ──> question ──────────────────> agent
-//!           ──> examine the socket             │ judges, makes a socket
+//!           ──> examine the socket             │ checks the rules, makes a socket
 //!                    │ not replaceable         v
-//!                    v                      answer ──> connect the socket, put it in place
-//!               the kernel proceeds
+//!                    v                      answer ──> connect and install the socket
+//!               the kernel executes the call
 //! ```
 //!
-//! The kernel may execute calls on a socket of the run's own network namespace, because packet
-//! rules capture its traffic. A handed socket could reach any destination. So the kernel never
-//! executes `connect`, `listen`, `bind` or a send with `MSG_FASTOPEN` on it; the agent decides
-//! about each new connection. All other sockets are not changed.
+//! On a socket of the run's own network namespace, the kernel may execute calls, because packet
+//! rules capture the traffic. But a handed socket could reach any destination. So the kernel never
+//! executes `connect`, `listen`, `bind` or a send with `MSG_FASTOPEN` on a handed socket; the agent
+//! decides about each new connection.
 //!
-//! The helper connects a socket before the program gets it, and keeps no duplicate. With a
-//! duplicate left, the program could not close its connection.
+//! The helper connects a socket before the program gets it. The helper keeps no duplicate of the
+//! socket, because otherwise the program could not close its connection.
 //!
 //! This code runs in the helper, the process that acts inside the run's namespaces.
 //!
 //! Limits: at most [`CALLS_MAX`] calls wait for the agent or for their connection, and each waits
-//! at most [`ANSWER_WAIT_MAX`] for the agent. If the process may not open [`DESCRIPTORS_PER_CALL`]
-//! descriptors for each, fewer calls wait. Above these limits, connections are relayed.
+//! at most [`ANSWER_WAIT_MAX`] for the agent. A waiting call needs [`DESCRIPTORS_PER_CALL`]
+//! descriptors, so fewer calls wait if the limit of open files is low. Above these limits,
+//! connections are relayed.
 
 mod channel;
 mod examine;

@@ -1,7 +1,7 @@
 //! Stores `connect` calls of blocking sockets until their connections are established.
 //!
-//! Signals do not interrupt a call that the helper process handles. So the helper checks the
-//! waiting threads for pending signals, [`LOOKS_MAX`] threads at a time.
+//! Signals do not interrupt a call that the helper process handles. So the helper repeatedly checks
+//! the waiting threads for pending signals, [`LOOKS_MAX`] threads at a time.
 //!
 //! Limit: at most [`CALLS_MAX`](super::CALLS_MAX) calls, including those that wait for the agent.
 

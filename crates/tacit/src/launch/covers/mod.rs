@@ -1,5 +1,5 @@
 //! Hides the secret files of the policy from programs under `tacit run`, even if a file is replaced
-//! while the program runs.
+//! later.
 //!
 //! ```text
 //!   launcher ── FilesToHide + the program's mounts ──> helper  when the program has started
@@ -7,10 +7,9 @@
 //!   kernel   ── a directory has changed (inotify) ───> helper  hides the new file
 //! ```
 //!
-//! When the program starts, an empty file is mounted over each secret file. If the file is
-//! replaced, the mount disappears. The program can then read the new file until the helper has
-//! hidden it, usually for less than a millisecond. A directory that is hidden as a whole has no
-//! such gap.
+//! When the program starts, an empty file is mounted over each secret file. If a file is replaced,
+//! its mount disappears. The program can then read the new file until the helper has hidden it,
+//! usually for less than a millisecond. This does not happen if the whole directory is hidden.
 //!
 //! Limits: [`PATHS_MAX`] paths, and the limits of `watches.rs`.
 

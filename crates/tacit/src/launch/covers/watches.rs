@@ -1,8 +1,8 @@
-//! Watches the directories on the paths of hidden files. After a change, a path may lead to a new
+//! Watches the directories on the paths of hidden files, because a path may later lead to a new
 //! file that must be hidden.
 //!
-//! A change counts if it affects a directory, a symbolic link or the file on the path. Each
-//! directory is watched before the next name is looked up, so that no change is missed.
+//! Each directory is watched before the next name is looked up in it, so that no change is missed.
+//! Other changes in the same directory are ignored.
 //!
 //! Limits: [`DIRECTORIES_MAX`] watched directories, and [`LINKS_MAX`] symbolic links on one path.
 

@@ -7,8 +7,8 @@
 //!          <── Listener::answer ──┘
 //! ```
 //!
-//! The helper process answers each notification, even if no agent receives the report. A report
-//! that cannot be sent is sent later. A program that repeats a refused call slows down only itself,
+//! The helper process answers each notification, even if no agent receives the report. It sends the
+//! report later if there is no agent. A program that repeats a refused call delays only itself,
 //! because it waits for each answer.
 //!
 //! Limits: one report for each kind of socket in each [`REPORT_INTERVAL`].

@@ -1,13 +1,13 @@
 //! `tacit oci-hook`: protects the network namespace of a container before its program starts. A
-//! container runtime (runc, crun) calls this command as an OCI hook, `createRuntime`.
+//! container runtime (runc, crun) calls this command as the OCI hook `createRuntime`.
 //!
 //! ```text
 //! runtime ── state ──> hook (this) ── forks ──> launcher ── registers ─> agent
 //!         <─ exit status ─┘ <─ captured ───────────┘  stays until the container's process ends
 //! ```
 //!
-//! If the hook cannot capture the namespace, it fails, and the runtime does not start the
-//! container.
+//! If the hook cannot capture the traffic of the namespace, it fails, and the runtime does not
+//! start the container.
 
 mod state;
 

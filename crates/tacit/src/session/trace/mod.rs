@@ -10,8 +10,8 @@
 //! trace, a worker only reads a flag. The thread `trace` writes to descriptors that the command
 //! `tacit trace` has opened.
 //!
-//! A trace begins with the current byte of a connection that is already open. The key log has only
-//! the keys of handshakes after the start of the trace.
+//! If a connection is already open, its trace begins in the middle of the stream. The key log has
+//! only the keys of handshakes after the start of the trace.
 //!
 //! Limits: [`TRACES_MAX`] traces at a time; [`TRACE_DURATION_MAX`] and [`TRACE_BYTES_MAX`] for a
 //! trace; [`QUEUE_BYTES_MAX`] and [`QUEUE_EVENTS_MAX`] for its queue.

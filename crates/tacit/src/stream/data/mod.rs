@@ -1,7 +1,7 @@
 //! Serves the data connections of FTP, which the commands on the control connection announce.
 //!
 //! The relay of the control connection opens a listener for each announced data connection. The
-//! data connection is then served like any other, under the same rule.
+//! data connection is then served like other connections, under the rule of its control connection.
 
 mod listener;
 mod pending;

@@ -1,7 +1,7 @@
 //! Decides from the first byte of a client whether the client uses TLS. This applies to rules that
 //! accept both TLS and clear text (`accept = "both"`).
 //!
-//! A client that sends nothing is treated like a client with a slow handshake. It needs a permit of
+//! A client that sends nothing is treated like a client with a slow handshake: it needs a permit of
 //! the handshake limiter, and is closed after `handshake-timeout`.
 
 use std::time::Instant;

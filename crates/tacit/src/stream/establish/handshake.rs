@@ -1,7 +1,7 @@
 //! Performs the TLS handshake on one socket of a connection.
 //!
-//! The handshake limiter restricts the number of concurrent handshakes. The time for which a
-//! handshake waits for its permit counts against `handshake-timeout`.
+//! The handshake limiter restricts the number of concurrent handshakes. `handshake-timeout`
+//! includes the time that a handshake waits for its permit.
 
 use std::io;
 use std::net::IpAddr;

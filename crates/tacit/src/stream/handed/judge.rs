@@ -1,5 +1,5 @@
 //! Decides whether a program under `tacit run` gets a socket of the agent's network. The run's
-//! helper process asks this for each `connect` call.
+//! helper process asks for this decision at each `connect` call.
 
 use std::collections::HashMap;
 use std::io;

@@ -7,8 +7,8 @@
 //!   kernel ── socket destroyed, with its counters ──> end of the record
 //! ```
 //!
-//! The agent keeps no duplicate of the socket, because with a duplicate left, the program could not
-//! close its connection. So the agent gets the counters from the kernel (socket diagnosis).
+//! The agent keeps no duplicate of the socket, because otherwise the program could not close its
+//! connection. So the agent gets the counters from the kernel (socket diagnosis).
 //!
 //! Limits: `judge::PENDING_MAX` sockets for which the helper has not reported a result.
 

@@ -1,9 +1,8 @@
 //! Limits the number of concurrent TLS handshakes, so that one client address (source) or one rule
 //! cannot block all others.
 //!
-//! A handshake needs a permit, and waits until it gets one. There are limits for each source, each
-//! rule and the agent. The last quarter of the permits of a rule and of the agent is reserved for
-//! sources without another handshake.
+//! A handshake waits until it gets a permit. There are limits for each source, each rule and the
+//! agent. A quarter of the permits is reserved for sources without another handshake.
 //!
 //! ```text
 //! acquire ─┬─ a permit is free ──────────────> granted
@@ -11,9 +10,9 @@
 //!                     └─ a busier source has a slow handshake: it is ended ──> granted
 //! ```
 //!
-//! Clients that connect and send nothing cannot block others: the limiter ends the oldest slow
-//! handshake of the busiest source when another source needs a permit. Handshakes that the agent
-//! initiates are never ended.
+//! When another source needs a permit, the limiter ends the oldest slow handshake of the busiest
+//! source. So clients that connect and send nothing cannot block others. The limiter never ends
+//! handshakes that the agent initiates.
 
 mod queue;
 

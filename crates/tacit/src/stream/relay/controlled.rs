@@ -8,12 +8,12 @@
 //! Between two requests, an ordinary relay moves the bytes. Programs send requests to the query
 //! socket.
 //!
-//! When the program requests `start`, the peer may already have sent the beginning of its
-//! handshake. So the relay takes back the bytes that the program has not read yet, and passes them
-//! to the handshake.
+//! When the program requests `start`, the agent may already have relayed the first bytes of the
+//! peer's handshake to the program. So the relay reads back the bytes that the program has not read
+//! yet, and passes them to the handshake.
 //!
-//! Limits: `handshake-timeout` of the rule for each change; [`INCOMING_BYTES_MAX`] that the relay
-//! takes back.
+//! Limits: `handshake-timeout` of the rule for each change; the relay reads back at most
+//! [`INCOMING_BYTES_MAX`].
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};

@@ -5,8 +5,8 @@
 //!            <── end of file, closes both ─────────
 //! ```
 //!
-//! All other bytes are dropped. The server closes its connection when it has handled the message;
-//! tacit waits for this at most [`END_WAIT_MAX`], and then closes the client's connection.
+//! All other bytes are dropped. The server closes its connection when it has handled the message.
+//! Then, or after [`END_WAIT_MAX`], tacit closes the client's connection.
 
 use std::io;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Decides whether a connection of a program moves to the worker thread on the program's CPU. If
-//! both are on the same CPU, two programs that exchange messages of 2 KB need a third less CPU
+//! program and worker are on the same CPU, an exchange of 2 KB messages needs a third less CPU
 //! time.
 //!
-//! The socket option `SO_INCOMING_CPU` returns the CPU on which a local program sent its data. The
-//! relay checks it after every [`TRANSFERS`] reads or writes. If several checks in a row return the
-//! same other CPU, the connection moves to the worker on that CPU. After the first move, twice as
-//! many checks are needed.
+//! The socket option `SO_INCOMING_CPU` returns the CPU on which the program sent its data. The
+//! relay reads this option after every [`TRANSFERS`] reads or writes. If several results in a row
+//! are the same other CPU, the connection moves to the worker on that CPU. Each further move needs
+//! twice as many equal results.
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;

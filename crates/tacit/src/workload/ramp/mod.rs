@@ -2,9 +2,9 @@
 //! many connections are open.
 //!
 //! A ramp opens connections in steps and keeps them open. Each step gives one point: its CPU time,
-//! divided by the number of connections that it opened. The report fits a straight line through
-//! these points. It shows the rise of the line, with a confidence interval. The options `--cpu-of`
-//! and `--ledger-of` select the measured processes; the default is the client itself.
+//! divided by its number of new connections. The report shows a straight line through these points,
+//! and the rise of the line with a confidence interval. The options `--cpu-of` and `--ledger-of`
+//! select the measured processes; the default is the client itself.
 //!
 //! With `--also`, ramps to several addresses take turns. The report shows the difference between
 //! each address and the first.

@@ -1,8 +1,8 @@
 //! Chooses the socket and the message ID of a DNS query.
 //!
-//! Each server has a few sockets with random ports. Each socket is used for a limited number of
-//! queries and seconds. A new socket for each query would be expensive; with a permanent socket, an
-//! attacker could discover the port.
+//! The client has a few sockets for each server, with random ports, and replaces a socket after a
+//! number of queries or seconds. A new socket for each query would be expensive. If a socket were
+//! permanent, an attacker could discover its port.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Parses the algorithms of IKE and ESP (proposals). The names are those of strongSwan.
+//! Parses the algorithms of IKE and ESP (proposals). They have the same names as in strongSwan.
 
 use crate::message_id::MessageId;
 use crate::policy::ike::{EspSuite, IkeGroup, IkeSuite, Sha2, TunnelCipher};

@@ -1,7 +1,7 @@
 //! Installs child SAs (the keys of tunnels), as initiator or as responder (RFC 7296 sections 1.2
 //! and 2.9).
 //!
-//! * `initiator`: requests to the peer, and collisions with requests of the peer;
+//! * `initiator`: requests to the peer, and simultaneous requests of both sides;
 //! * `responder`: requests of the peer.
 //!
 //! `IKE_AUTH` creates the first child SA, and `CREATE_CHILD_SA` every other.

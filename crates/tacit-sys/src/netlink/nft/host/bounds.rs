@@ -1,7 +1,7 @@
 //! Computes the smallest range of addresses and ports that contains all destinations in a table.
 //!
-//! The kernel compares each packet with this range first. Most packets are outside of it, so the
-//! expensive look-up is omitted for them.
+//! The kernel compares each packet with this range first. Most packets are outside of the range,
+//! and need no expensive look-up in the table.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

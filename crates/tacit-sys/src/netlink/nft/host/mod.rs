@@ -1,5 +1,5 @@
-//! Installs the nftables table for `tacit agent --host`, which captures the traffic of all programs
-//! of a host. The table sends their flows to the agent, or permits or refuses them.
+//! Installs the nftables table for `tacit agent --host`. The table permits or refuses the flows of
+//! all programs of the host, or sends them to the agent.
 //!
 //! ```text
 //! table inet tacit                    flags owner, persist if the kernel supports them
@@ -22,10 +22,10 @@
 //! *section*: consecutive rules for the same users or control groups. `rules.rs` builds the rules
 //! with connection tracking, and `untracked.rs` builds rules without it.
 //!
-//! [`install`] replaces the whole table in one transaction. For a moment after that, the kernel
-//! does not find all elements. So a second table with the same contents, `inet tacit-new`, checks
-//! all packets too. When the installer ends, the table remains, and refuses the flows that it
-//! captures.
+//! [`install`] replaces the whole table in one transaction. For a moment after that, the kernel may
+//! not find all elements of the new table. So a second table with the same contents, `inet
+//! tacit-new`, checks all packets too. When the process that installed the table ends, the table
+//! remains, and refuses the flows that it captures.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders,
 //! [`NAMED_ADDRESSES_MAX`] addresses with names, [`FLOWS_MAX`] flows in each set. Needs Linux 5.9

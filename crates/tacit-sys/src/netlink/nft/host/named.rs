@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A *part* is a group of ports to which the same rules with names apply. Each packet to an address
-//! in the sets renews the timeout of the address to `USED_TIME`.
+//! in the sets renews the timeout of this address.
 
 use std::net::IpAddr;
 use std::time::Duration;

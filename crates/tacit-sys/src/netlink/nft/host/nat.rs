@@ -1,8 +1,8 @@
 //! Detects whether the host's own NAT may change the destinations of programs.
 //!
-//! If the host has NAT, the packet rules check the destination again after it was changed. This
-//! check needs connection tracking. The result is yes if there is any chain of type `nat`, the
-//! older table `nat`, or a service of IPVS.
+//! If the host has NAT, the packet rules must check the destination again after NAT, which needs
+//! connection tracking. The result is yes if there is a chain of type `nat`, the older table `nat`,
+//! or a service of IPVS.
 
 use std::{fs, io};
 

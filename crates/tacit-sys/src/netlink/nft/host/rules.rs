@@ -17,13 +17,13 @@
 //! postrouting  drops captured packets that would leave the host
 //! ```
 //!
-//! The decisions `capture`, `refuse` and `prohibit` apply only to connections that a program has
-//! opened, and not to its answers to clients. Connection tracking shows who has opened a
+//! The decisions `capture`, `refuse` and `prohibit` apply only to connections that programs have
+//! opened, and not to answers to clients. Connection tracking shows which side has opened a
 //! connection, unless the connection is older than the table.
 //!
-//! A captured TCP connection goes to the agent until it ends, even if a later table does not
-//! capture its destination. Otherwise its next segment would leave in clear. If no socket of the
-//! agent receives a packet, the next rule refuses the packet.
+//! A captured TCP connection stays captured until it ends, even if a later table does not capture
+//! its destination. Otherwise its next segment would leave in clear. If no socket of the agent
+//! receives a packet, the next rule refuses the packet.
 
 use super::super::expression::Expression;
 use super::super::host_expression::{

@@ -1,13 +1,13 @@
-//! Stores names of addresses in the kernel, so that they still exist after the agent has ended. The
-//! names are in a second nftables table, which has no rules.
+//! Stores the DNS names of addresses in the kernel, so that the next agent can read them. The names
+//! are in a second nftables table, which has no rules.
 //!
 //! ```text
 //! table inet tacit-names       flags owner, persist if the kernel supports them
 //!   set names                  address . hash of the name; its comment is the name
 //! ```
 //!
-//! When an agent starts, it reads the names from this table. So it knows which rules with names
-//! apply to which addresses. `tacit agent --host --guard` reads them too. The elements have the
+//! When an agent starts, it reads the names from this table. So it knows to which addresses its
+//! rules with names apply. `tacit agent --host --guard` reads the names too. The elements have the
 //! same timeouts as the captured addresses.
 //!
 //! If two names of one address have the same hash (64 bits), only one is stored.

@@ -1,5 +1,6 @@
-//! Builds the packet rules for `tacit agent --host` without connection tracking, which costs time
-//! for every packet. The agent uses these rules if all of this is true:
+//! Builds the packet rules for `tacit agent --host` without connection tracking, because connection
+//! tracking costs CPU time for every packet. The agent uses these rules if all of these conditions
+//! are true:
 //!
 //! * No rule is for clients or containers.
 //! * No rule matches a range of more than `PORTS_MAX` ports.
@@ -20,9 +21,9 @@
 //! postrouting   drops captured packets that would leave the host
 //! ```
 //!
-//! A captured connection goes to the agent until it ends, even if a later table does not capture
-//! its destination. A segment of an unknown connection to a captured destination goes to the agent
-//! too. If no socket of the agent receives it, the connection is reset.
+//! A captured connection stays captured until it ends, even if a later table does not capture its
+//! destination. A segment of an unknown connection to a captured destination is sent to the agent
+//! too. If no socket of the agent receives the segment, the connection is reset.
 
 use super::super::expression::Expression;
 use super::super::flow_expression::{FlowExpression, FlowKey};
