@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   tacit workload ──> agent: front (TLS client) ==> back (TLS server) ──> workload server
-//!   an interval of costs ──> tacit project ──┐
+//!   measured CPU times ────> tacit project ──┐
 //!   another agent with the other settings ───┴──> CPU time per message, projected and measured
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! Imports sample files from a directory and reports which imports fail: `cargo xtask samples DIR`.
 //!
 //! The files are published policies of other products. The format of each file is detected from its
-//! content. Beside a file there may be a map file `NAME.map.toml`; `--map` sets a map file for all
-//! others. The example prints one line for each file:
+//! content. A file may have a map file, `NAME.map.toml`; `--map` sets the map file for all other
+//! files. The example prints one line for each file:
 //!
 //! ```text
 //!   web.policy: ok

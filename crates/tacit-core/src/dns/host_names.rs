@@ -1,5 +1,5 @@
 //! Records which names programs have resolved to each address, for `tacit agent --host`. A flow to
-//! an address matches the rules with one of its names.
+//! an address matches rules that contain one of the names of this address.
 //!
 //! Names that match no rule are not recorded. An entry is removed a day after its answer has
 //! expired, when no DNS cache of the host contains the answer any more.

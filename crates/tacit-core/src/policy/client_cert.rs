@@ -2,14 +2,15 @@
 //! combination of settings:
 //!
 //! ```text
-//!   preset      asked  absent  invalid                    name taken from
-//!   none        no     -       -                          -
-//!   preferred   yes    allow   log: logged and allowed    the certificate
-//!   required    yes    deny    deny                       the certificate
-//!   full        yes    deny    deny                       a map
-//!   passthru    yes    allow   allow: not checked         nowhere
-//!   at-full     yes    allow   deny                       the certificate
-//!   safcheck    yes    deny    deny                       a map
+//!   preset      requests a    if there    if it is         takes the name
+//!               certificate   is none     invalid          from
+//!   none        no            -           -                -
+//!   preferred   yes           allow       log, allow       the certificate
+//!   required    yes           deny        deny             the certificate
+//!   full        yes           deny        deny             a map
+//!   passthru    yes           allow       not checked      nowhere
+//!   at-full     yes           allow       deny             the certificate
+//!   safcheck    yes           deny        deny             a map
 //! ```
 //!
 //! In every preset, a client that sends a certificate must prove that it has the private key.

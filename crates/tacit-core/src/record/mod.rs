@@ -1,9 +1,9 @@
 //! Implements the TLS record layer: encrypts (seals) and decrypts (opens) records in place, without
 //! I/O. One call processes many records.
 //!
-//! The records are those after a handshake (RFC 8446 section 5, RFC 5246 section 6 with RFC 5288
-//! and 7905). The caller provides the cipher as [`Seal`] and [`Open`]. This module handles headers,
-//! nonces and sequence numbers.
+//! This module handles the headers, nonces and sequence numbers of records after a handshake (RFC
+//! 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905). The caller provides the cipher as
+//! [`Seal`] and [`Open`].
 //!
 //! The caller reads outgoing bytes into *slots* of a buffer, one for each record. Sealed records
 //! are adjacent, so one write can send all of them:

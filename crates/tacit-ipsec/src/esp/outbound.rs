@@ -8,9 +8,9 @@
 //! The caller writes the inner packet behind [`OutboundSa::header_bytes`] free bytes. `seal` writes
 //! all other fields in place, so no packet is copied.
 //!
-//! The IV is derived from the sequence number, so each number is used only once. When an SA
-//! (security association) has used all numbers, it refuses packets, and the caller replaces the SA
-//! (RFC 4303 section 3.3.3).
+//! The IV is derived from the sequence number, so no number may be used twice. When an SA (security
+//! association) has used all numbers, it refuses packets, and the caller replaces the SA (RFC 4303
+//! section 3.3.3).
 
 use std::sync::Arc;
 

@@ -12,8 +12,8 @@
 //! messages.
 //!
 //! Supported: shared keys and signatures, cookies, inner addresses, NAT detection, fragments (RFC
-//! 7383), and rekeying by either side. Not supported: several child SAs at a time, and EAP. A peer
-//! that requests them gets a refusal with its reason.
+//! 7383), and rekeying by either side. Not supported: several child SAs at a time, and EAP. tacit
+//! refuses such requests, and reports the reason.
 
 mod auth;
 mod codec;

@@ -1,10 +1,6 @@
 //! Routes all packets of a program under `tacit run` to its own network namespace. There, packet
 //! rules capture them.
 //!
-//! ```text
-//! lo is up and has own addresses · "local" routes for all addresses, with own source addresses
-//! ```
-//!
 //! Each packet that the program sends arrives on `lo`, because a local route contains all addresses
 //! (AnyIP). The route has a preferred source address. Otherwise the source address of a connection
 //! would be its destination address.

@@ -1,5 +1,5 @@
-//! Hides files and directories from a program. In the program's mount namespace, it mounts an empty
-//! file or directory over each of them.
+//! Hides files and directories from a program: mounts an empty file or directory over each of them,
+//! in the program's mount namespace.
 //!
 //! If a hidden file is replaced, its mount disappears. Then a process in the program's mount
 //! namespace must hide the new file ([`cover`]).

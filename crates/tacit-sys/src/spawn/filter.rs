@@ -4,8 +4,8 @@
 //! ```text
 //! socket, socketpair    UNIX, INET, INET6, NETLINK: allowed; other families: EAFNOSUPPORT
 //! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
-//! io_uring_*            ENOSYS: a ring can create sockets without a system call, also a ring that
-//!                       the program has inherited
+//! io_uring_*            ENOSYS, because a ring can create sockets without a system call; this
+//!                       applies also to inherited rings
 //! bind, connect,        allowed, or the listener decides ([`ConnectCalls`])
 //! listen, send with
 //! MSG_FASTOPEN

@@ -1,8 +1,8 @@
 //! Runs a TLS connection after its handshake: converts bytes to records and back. Also handles
 //! tickets, key updates and alerts.
 //!
-//! It does no I/O. The caller (the relay) reads and writes, and the session changes the caller's
-//! buffers in place.
+//! The session does no I/O. The caller (the relay) reads and writes, and the session changes the
+//! caller's buffers in place.
 //!
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer

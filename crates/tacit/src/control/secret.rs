@@ -1,5 +1,5 @@
-//! Defines the secret of an agent. With it, a new agent proves to the running agent that the
-//! supervisor has started it.
+//! Defines the secret by which the running agent recognises an agent that the supervisor has
+//! started.
 //!
 //! The supervisor generates the secret, and sends it to each agent over a private channel. The
 //! secret is never in a file, an argument or an environment variable.

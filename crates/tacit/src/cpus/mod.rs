@@ -10,8 +10,8 @@
 //! The command itself reads the kernel's counters in `/proc` and measures the cipher suites,
 //! because the agent's sandbox does not allow this, and a measurement would delay the agent.
 //!
-//! The kernel's counters are read twice, after `INTERVAL_DEFAULT` or the interval of the user. The
-//! measurement of each suite takes `speed::TRIAL_TIME`.
+//! The kernel's counters are read twice. The time between the readings is `INTERVAL_DEFAULT`, or
+//! the user's `--interval`. The measurement of each suite takes `speed::TRIAL_TIME`.
 
 mod display;
 mod instructions;

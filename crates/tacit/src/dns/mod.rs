@@ -1,5 +1,5 @@
-//! Answers the DNS queries of programs under `tacit run`. It forwards them to the host's resolvers,
-//! and records the addresses of each name. `of_host` does this for `tacit agent --host`.
+//! Answers the DNS queries of programs under `tacit run`: forwards queries to the host's resolvers,
+//! and records the addresses of each name. The module `of_host` does this for `tacit agent --host`.
 //!
 //! ```text
 //!   program ── UDP 53, to any address ─────────> datagram ┐

@@ -1,9 +1,9 @@
 //! Passes the control groups of systemd units to the kernel, for rules that select programs by
 //! unit.
 //!
-//! tacit writes a configuration file (drop-in) for each unit. It makes systemd add the control
-//! group of the unit to a set in the kernel, before the unit starts. The helper adds units that
-//! already run.
+//! tacit writes a configuration file (drop-in) for each unit. The drop-in makes systemd add the
+//! control group of the unit to a set in the kernel, before the unit starts. The helper adds units
+//! that already run.
 //!
 //! If a unit in the rules has no drop-in, the kernel sends all flows to the destinations of these
 //! rules to the agent, which then finds the unit of each flow.

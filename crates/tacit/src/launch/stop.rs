@@ -1,4 +1,5 @@
-//! Stops the launcher (`tacit run`) while the program CMD is stopped, and continues it with CMD.
+//! Stops the launcher (`tacit run`) when the program CMD stops, and continues the launcher when CMD
+//! continues.
 //!
 //! The signal SIGCONT may be sent only to CMD. A stopped launcher cannot detect this, so a second
 //! child watches CMD, and continues the launcher when CMD continues.

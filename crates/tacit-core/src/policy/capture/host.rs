@@ -3,13 +3,8 @@
 //!
 //! The *senders* of a rule are the users or control groups that it selects. Consecutive rules with
 //! the same senders form a *section*. The kernel checks the sections in order: first the senders,
-//! then the destination. A section may leave a flow undecided; then the kernel checks the next
-//! section:
-//!
-//! ```text
-//! rules        a  b   |  c           |  d  e        |
-//! senders      all    |  user ann    |  all         |  no rule matches
-//! ```
+//! then the destination. If a section does not decide about a flow, the kernel checks the next
+//! section.
 //!
 //! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
 //! relayed or logged, or if the rule selects flows by program or systemd unit.

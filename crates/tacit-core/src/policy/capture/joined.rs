@@ -1,9 +1,9 @@
-//! Computes how the kernel handles flows in a joined network namespace. tacit has joined it;
-//! another program has created it.
+//! Computes how the kernel handles flows in a network namespace that tacit has joined, and that
+//! another program has created.
 //!
 //! The kernel sends the flows of rules with programs, groups or control groups to the agent, which
-//! decides. The kernel does not compare users and groups here, because they may have other numbers
-//! in the namespace than on the host. Rules for other runs or other users are omitted.
+//! decides. The kernel does not compare users and groups here, because their numbers in the
+//! namespace may differ from those on the host. Rules for other runs or other users are omitted.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, inbound, limited, outbound, verdict,

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   rules in order ──> cells: ranges of ports with the same rules   (cells)
-//!                        │  in each cell the first rule gets an address       (claims)
+//!                        │  in each cell the first rule decides an address    (claims)
 //!                        v
 //!                      groups: neighbouring cells with the same addresses of one peer
 //! ```

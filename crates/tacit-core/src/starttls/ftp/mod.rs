@@ -1,4 +1,4 @@
-//! Implements TLS for FTP clients and servers that do not support TLS. It follows the control
+//! Implements TLS for FTP clients and servers that do not support TLS. tacit parses the control
 //! connection from the greeting to the end.
 //!
 //! ```text

@@ -4,7 +4,7 @@
 //! ```text
 //!   client ──SSLRequest──> server        00 00 00 08 04 d2 16 2f
 //!   client <─────S──────── server        N: no TLS; other answers are rejected
-//!   client ══ handshake ══ server, and a StartupMessage under it
+//!   client ══ handshake ══ server, then a StartupMessage under TLS
 //! ```
 //!
 //! A client may also begin with the handshake ("direct" TLS, first byte 0x16). Then it must

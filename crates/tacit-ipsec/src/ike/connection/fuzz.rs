@@ -1,12 +1,12 @@
-//! Fuzzes two IKE connections. The fuzzer's bytes are a script of steps: datagrams of strangers,
-//! authentic messages with arbitrary payloads, commands, and time.
+//! Fuzzes two IKE connections. The fuzzer's input is a list of steps: datagrams of unknown senders,
+//! authentic messages with arbitrary payloads, commands, and waiting times.
 //!
 //! ```text
 //!   step: kind 1 │ option 1 │ length 1 │ bytes of this length
 //! ```
 //!
-//! The script has the keys of a peer. So its messages pass the integrity check, like those of a
-//! malicious peer.
+//! The fuzzer knows the keys of a peer, so its messages pass the integrity check, like messages of
+//! a malicious peer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

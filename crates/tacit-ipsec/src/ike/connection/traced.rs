@@ -1,4 +1,4 @@
-//! Defines [`IkeSaKeys`]: the keys of an IKE SA, with which a trace decrypts its messages.
+//! Defines [`IkeSaKeys`]: the keys of an IKE SA, for a trace that decrypts the messages of this SA.
 
 use super::IkeConnection;
 use crate::cipher::Cipher;

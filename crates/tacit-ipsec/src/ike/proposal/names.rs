@@ -1,4 +1,4 @@
-//! Names the algorithms that a peer offers, for messages to operators.
+//! Writes the names of the algorithms that a peer offers, for messages to operators.
 
 use crate::ike::codec::{Proposal, Transform, TransformKind};
 

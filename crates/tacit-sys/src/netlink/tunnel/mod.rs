@@ -6,7 +6,7 @@
 //!   3         own addresses: table `local` without its routes for all addresses
 //!   5, 6      packets of the agent's own sockets         table `local`
 //!   10..      one rule for each protocol and port range   a table of its own
-//!   80..      the same: each change uses the other of these two ranges
+//!   80..      the same rules: each change alternates between these two ranges
 //!   200       everything else                            table `local`: the packet rules decide
 //!
 //! each of these tables
@@ -18,8 +18,8 @@
 //! So this module adds the rule for `local` again at a later position, and removes the first one.
 //!
 //! When the process that holds the device ends, the device and its routes disappear. The
-//! `unreachable` routes remain, so no packet takes another route in clear. They are installed
-//! before all other routes.
+//! `unreachable` routes remain, so no packet takes another route in clear. The `unreachable` routes
+//! are installed before all other routes.
 //!
 //! All state is in the kernel, so any process with the netlink socket can continue.
 //!

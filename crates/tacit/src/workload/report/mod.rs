@@ -3,7 +3,7 @@
 //! ```text
 //! content.rs   the report, its JSON form, and the comparison with an earlier report
 //! text.rs      text for a terminal
-//! html.rs      one self-contained page
+//! html.rs      one page that loads no other file
 //! ```
 //! Each figure has a key that never changes. `--beside` compares the figures with the same key in
 //! two reports.

@@ -2,7 +2,7 @@
 //! table is replaced, the flows are copied to the new table.
 //!
 //! ```text
-//! kept_tcp4 ... kept_udp6       flows that programs have opened and that go to the agent
+//! kept_tcp4 ... kept_udp6       captured flows that programs have opened
 //! client_tcp4 ... client_udp6   flows that clients have opened
 //! key: address of the program . other address . port of the program . other port
 //! ```

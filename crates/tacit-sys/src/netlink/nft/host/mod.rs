@@ -5,7 +5,7 @@
 //! table inet tacit                    flags owner, persist if the kernel supports them
 //!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
 //!   chains section_N                  look up the destination in the maps N
-//!   sets in4 in6                      ports of this host's programs whose clients are captured
+//!   sets in4 in6                      ports of programs, if a rule captures their clients
 //!   map nameports                     protocol . port range -> part (see `named.rs`)
 //!   sets named4 named6                address . part: addresses with names in rules
 //!   sets kept_* client_*              captured flows, and flows of clients (see `flows.rs`)

@@ -9,9 +9,9 @@
 //! * No earlier table used connection tracking.
 //!
 //! ```text
-//! output        most packets: their address and port are not near any rule, so they pass
+//! output        accepts packets outside of the address range of all rules (most packets)
 //!   unusual     drops packets with a source route
-//!   candidates  packets near the destination of a rule: decided by name, sender and destination
+//!   candidates  packets inside this range: decided by name, sender and destination
 //!     capture   accepts answers to clients; all other packets go to `keep`
 //!     keep      stores the flow as captured, and marks its packets, so that they return to lo
 //!     refuse    refuses, except answers to clients
