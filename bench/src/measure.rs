@@ -151,8 +151,8 @@ fn plausible(cpu_ns: &[u64; 4]) -> Result<(), String> {
     if *client_proxy < client_app / 4 || *server_proxy < server_app / 4 {
         return Err(format!(
             "the two proxies used almost no CPU time ({client_proxy} ns and {server_proxy} ns; the \
-             client and the server used {client_app} ns and {server_app} ns): the benchmark did \
-             not count a process of a proxy"
+             client and the server used {client_app} ns and {server_app} ns), so the benchmark did \
+             not count all processes of the proxies"
         ));
     }
     Ok(())

@@ -112,7 +112,7 @@ fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String>
             Ok(PerSide { client: client.resident_bytes()?, server: server.resident_bytes()? })
         }
         (None, _) => {
-            Err("the benchmark measures the memory of proxies, and this peer has no proxy"
+            Err("this peer has no proxy, so the benchmark cannot measure the memory of its proxies"
                 .to_owned())
         }
     }

@@ -85,7 +85,9 @@ impl Network {
     pub(crate) fn describe(&self) -> String {
         let congestion = &self.congestion;
         if self.is_own() {
-            format!("network: a new network namespace with TCP congestion control {congestion}")
+            format!(
+                "network: a new network namespace that uses the TCP congestion control {congestion}"
+            )
         } else {
             format!(
                 "network: the network of the host, because unshare failed; TCP congestion control \

@@ -21,9 +21,9 @@ usage: cargo xtask bench [OPTIONS]
   --peers LIST       any of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
                      nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
                      tacit-unmetered,tacit-run,tacit-split,tacit-one-cpu [default: all]
-  --quick            measure for less than five minutes: short samples of tacit and the best peers,
-                     only in workloads that have goals; drops other names from earlier --workloads
-                     and --peers
+  --quick            take short samples, for less than five minutes in total; measure only tacit
+                     and the best peers, and only workloads with goals; ignore other names in
+                     --workloads and --peers before this option
   --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit run
   --rounds N         number of samples of each peer in each workload [default: 5]
   --write            also replace BENCHMARKS.md; a copy is always in target/bench/

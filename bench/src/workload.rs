@@ -20,7 +20,7 @@ pub(crate) struct Workload {
     pub(crate) goal: Option<Goal>,
 }
 
-/// A goal: CPU time relative to the best peer as installed.
+/// A goal: CPU time relative to the best peer in its default configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
     pub(crate) target: f64,

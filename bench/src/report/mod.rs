@@ -85,9 +85,9 @@ impl Report {
             title: "Goals".to_owned(),
             prose: format!(
                 "Each value is the CPU time for one operation with {SUBJECT} (two tacit runs with \
-                 default settings), divided by the CPU time with the best peer as installed. The \
-                 CPU time is the sum of all processes. The goals apply to the medians. The minima \
-                 vary less if other programs use the machine."
+                 default settings), divided by the CPU time with the best peer in its default \
+                 configuration. The CPU time is the sum of all processes. The goals apply to the \
+                 medians. The minima vary less if other programs use the machine."
             ),
             tables: goals.into_iter().flatten().collect(),
             ..Section::default()
@@ -106,7 +106,7 @@ impl Report {
         }
         let inside = [tables::inside(&summary), tables::paper(&summary)];
         self.sections.push(Section {
-            title: "Comparison with TLS in the programs".to_owned(),
+            title: "Comparison with programs that use TLS themselves".to_owned(),
             tables: inside.into_iter().flatten().collect(),
             ..Section::default()
         });
@@ -229,10 +229,11 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
             |workload| workload.goal.is_some(),
             "Workloads with a goal",
             "Each row shows CPU time in microseconds: the median, the minimum, and the median of \
-             each process. Column x is the median divided by the median of the best peer as \
-             installed. A sample is dropped if other programs used more than 12 percent of the CPU \
-             time of the measured processes. If more than a third of the samples were dropped, the \
-             table shows `not measured` and the minimum of all samples.",
+             each process. Column x is the median divided by the median of the best peer in its \
+             default configuration. A sample is dropped if other programs used more than 12 \
+             percent of the CPU time of the measured processes. If more than a third of the \
+             samples were dropped, the table shows `not measured` instead of the median, and the \
+             minimum of all samples.",
         ),
         on(
             |workload| workload.goal.is_none() && workload.settings <= TlsSettings::Resumed,
@@ -254,8 +255,8 @@ fn idle(idle: &[IdleMemory]) -> Option<Section> {
         title: "Memory".to_owned(),
         prose: format!(
             "Each value is the resident memory that one idle connection adds, measured with {} \
-             connections. The column `kernel KB` is the memory of four TCP sockets in epoll sets, \
-             which is the same for every pair of proxies ({source}). The goal applies only to the \
+             connections. The column `kernel KB` is the memory of four TCP sockets in epoll sets \
+             ({source}). Every pair of proxies needs this memory. The goal applies only to the \
              memory of the processes.",
             memory::COUNTED
         ),

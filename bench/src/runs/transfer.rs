@@ -135,7 +135,8 @@ fn take(
     let mut steering =
         process.child().stdin.take().ok_or("the program has no pipe for its standard input")?;
     let mut say = |word: &str| {
-        writeln!(steering, "{word}").map_err(|error| format!("the program has ended: {error}"))
+        writeln!(steering, "{word}")
+            .map_err(|error| format!("the measured program has ended: {error}"))
     };
     let mut slirp = None;
     if carrier == Carrier::Slirp {
@@ -247,8 +248,8 @@ impl Display for Report {
         writeln!(
             f,
             "\nPrograms under tacit run: CPU time of all processes in microseconds, median and \
-             minimum.\nThe two columns x show the median divided by the median of pasta, and \
-             divided by the median of slirp4netns."
+             minimum.\nThe first column x is the median divided by the median of pasta. The second \
+             column x is the median divided by the median of slirp4netns."
         )?;
         for workload in &RUN_WORKLOADS {
             let unit = workload.kind.unit();

@@ -79,8 +79,7 @@ impl SocketsArgs {
         match (self.lock, self.send) {
             (LockKind::None, None | Some(Send::Unlocked)) => Ok(Send::Unlocked),
             (LockKind::None, Some(_)) => {
-                Err("--send cannot be used with --lock none, which has no lock: omit --send"
-                    .to_owned())
+                Err("--send cannot be used with --lock none: omit --send".to_owned())
             }
             (_, send) => Ok(send.unwrap_or(Send::Throughout)),
         }

@@ -153,7 +153,10 @@ impl Draft {
                 if !findings.reports_change(at) {
                     findings.info(
                         at,
-                        format!("the imported policy has a warning here: {}", error.message),
+                        format!(
+                            "`tacit check` warns about this part of the imported policy: {}",
+                            error.message
+                        ),
                     );
                 }
                 continue;

@@ -126,8 +126,8 @@ pub(super) fn diagnose_unprovable(
         return unreadable(peer);
     }
     format!(
-        "the {who}'s certificate of {} has a key of kind {}, whose signatures cannot be checked: \
-         reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+        "the {who}'s certificate of {} has a key of kind {}, and tacit cannot check the signatures \
+         of such keys: reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
         facts.title(),
         facts.key,
         who = peer.word(),
@@ -157,8 +157,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
              CRLs: reissue the CA's certificate with cRLSign"
         ),
         PathFault::LeafMayNotSign => format!(
-            "{of} has a keyUsage that does not allow signatures, which handshakes require: reissue \
-             the certificate with digitalSignature"
+            "{of} cannot be used in handshakes, because its keyUsage does not allow signatures: \
+             reissue the certificate with digitalSignature"
         ),
         PathFault::Library(error) => match error {
             Why::PathLenConstraintViolated => format!(
@@ -168,9 +168,9 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             Why::NameConstraintViolation
             | Why::MalformedNameConstraint
             | Why::UnsupportedNameType => format!(
-                "{of} has a name that the nameConstraints of a CA above it forbid, or a type of \
-                 name that tacit cannot check, such as an e-mail address: reissue the certificate \
-                 with names that the CA allows"
+                "{of} has a name that is outside the nameConstraints of a CA, or a type of name \
+                 that tacit cannot check, such as an e-mail address: reissue the certificate with \
+                 names that the CA allows"
             ),
             Why::UnsupportedCriticalExtension => format!(
                 "{of}, or a CA above it, has a critical extension that tacit does not support: \
@@ -254,7 +254,7 @@ fn out_of_time(
     }
     if let Some(facts) = chain.iter().find(|facts| now < facts.not_before) {
         return format!(
-            "the {who}'s certificate of {} is not valid before {} and this host's clock shows {}: \
+            "the {who}'s certificate of {} is not valid before {}, but this host's clock shows {}: \
              correct the clock that is wrong, or wait",
             facts.title(),
             utc(facts.not_before),

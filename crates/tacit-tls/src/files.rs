@@ -108,10 +108,13 @@ impl fmt::Display for SecretFileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => write!(f, "{error}"),
-            Self::NotRegular => f.write_str("it is not a regular file"),
-            Self::TooLarge => write!(f, "it is larger than {FILE_BYTES_MAX} bytes"),
+            Self::NotRegular => f.write_str("the file is not a regular file"),
+            Self::TooLarge => write!(f, "the file is larger than {FILE_BYTES_MAX} bytes"),
             Self::Owner { uid } => {
-                write!(f, "it belongs to user {uid}, who is neither the agent's user nor root")
+                write!(
+                    f,
+                    "the file belongs to user {uid}, but only the agent's user or root may own it"
+                )
             }
             Self::Exposed { mode } => {
                 write!(f, "group or others can access the file (mode {mode:04o})")

@@ -72,8 +72,8 @@ impl fmt::Display for HostNotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "programs of this host have looked up {NAMES_MAX} names and addresses that match \
-                 rules, which is the limit: use fewer wildcards (`*.`) in `remote`, or write \
+                "programs of this host have looked up the maximum of {NAMES_MAX} names and \
+                 addresses that match rules: use fewer wildcards (`*.`) in `remote`, or write \
                  addresses"
             ),
             Self::TooLong => {

@@ -68,14 +68,17 @@ impl TunnelExplanation {
             InnerAddressSource::Gateway => Vec::new(),
         };
         let without = match (direction, inner.is_empty()) {
-            (Direction::Inbound, _) => "nothing arrives, and answers do not leave in clear",
+            (Direction::Inbound, _) => {
+                "the program receives no packets, and no answer leaves in clear"
+            }
             (Direction::Outbound, true) => {
-                "connecting fails with EHOSTUNREACH until the peer has assigned an address; then \
-                 packets wait up to 10 s and are dropped; none leaves in clear"
+                "connecting fails with EHOSTUNREACH until the peer has assigned an address. After \
+                 that, packets wait up to 10 s for the tunnel and are then dropped. No packet \
+                 leaves in clear"
             }
             (Direction::Outbound, false) => {
-                "packets wait up to 10 s while the agent makes the tunnel, and are then dropped; \
-                 none leaves in clear"
+                "packets wait up to 10 s for the tunnel and are then dropped. No packet leaves in \
+                 clear"
             }
         };
         let by_name = || format!("{}:{}", peer.host, peer.port);
@@ -87,12 +90,12 @@ impl TunnelExplanation {
 impl Display for TunnelExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = match self.inner.as_slice() {
-            [] => "that the peer assigns".to_owned(),
+            [] => "assigned by the peer".to_owned(),
             addresses => list(addresses),
         };
         write!(
             f,
-            "    peer {}, address of the run inside {inner}\n    without the tunnel: {}",
+            "    peer {}, inner address of the run: {inner}\n    without the tunnel: {}",
             self.peer, self.without
         )
     }
@@ -136,8 +139,8 @@ pub fn explain_at(
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
-                        "the program and user of the flow are unknown, and rule `{}` in line {} \
-                         might match the flow and require TLS",
+                        "the agent does not know the program and user of the flow, and rule `{}` \
+                         in line {} might require TLS for them",
                         policy.rules[secured].name,
                         position_of(secured).line
                     );
@@ -290,14 +293,17 @@ fn why_listen(rule: &Rule, flow: &Flow) -> String {
         ([], None) => String::new(),
         ([], Some(arrived)) => {
             format!(
-                "the flow arrived at {arrived}, and the rule is for connections that programs open"
+                "the flow arrived at {arrived}, but the rule is for connections that programs open"
             )
         }
         (listens, Some(arrived)) => {
-            format!("the flow arrived at {arrived}, and the rule listens at {}", list(listens))
+            format!("the flow arrived at {arrived}, but the rule listens at {}", list(listens))
         }
         (listens, None) => {
-            format!("the rule listens at {}, and a program opened this flow", list(listens))
+            format!(
+                "the rule is for connections to {}, but a program opened this flow",
+                list(listens)
+            )
         }
     }
 }
@@ -434,8 +440,16 @@ deny = true
         let policy = parse(POLICY).policy.unwrap();
         let explanation = explain(&policy, &flow());
         let wanted = [
-            (2, "fixed", "the rule listens at 127.0.0.1:9, and a program opened this flow"),
-            (6, "inward", "the rule listens at 127.0.0.1:8, and a program opened this flow"),
+            (
+                2,
+                "fixed",
+                "the rule is for connections to 127.0.0.1:9, but a program opened this flow",
+            ),
+            (
+                6,
+                "inward",
+                "the rule is for connections to 127.0.0.1:8, but a program opened this flow",
+            ),
             (12, "datagrams", "protocol tcp is not udp"),
             (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
             (22, "other-port", "remote port 5432 is not in 443, 8000-8999"),
@@ -452,7 +466,7 @@ deny = true
         assert_eq!(missed, wanted);
         assert_eq!(explanation.earlier[3].selector, Mismatch::Remote);
         let text = explanation.to_string();
-        assert!(text.starts_with("line 2: rule `fixed` does not match: the rule listens"));
+        assert!(text.starts_with("line 2: rule `fixed` does not match: the rule is for"));
         assert!(text.ends_with("line 48: rule `owned` matches: deny"), "unknown owner: {text}");
     }
 
@@ -464,7 +478,7 @@ deny = true
         assert_eq!((explanation.verdict, explanation.decision.as_ref()), ("deny", None));
         assert_eq!(
             explanation.earlier[0].why,
-            "the flow arrived at unix:@x, and the rule listens at 127.0.0.1:9"
+            "the flow arrived at unix:@x, but the rule listens at 127.0.0.1:9"
         );
         assert!(explanation.to_string().ends_with("no rule matches: deny"));
     }
@@ -493,9 +507,6 @@ deny = true
             assert_eq!(index.lookup(&flow).may_need_tls, evades, "{program:?}");
         }
         let said = explain(&policy, &flow()).to_string();
-        assert!(
-            said.contains("rule `secured` in line 2 might match the flow and require TLS"),
-            "{said}"
-        );
+        assert!(said.contains("rule `secured` in line 2 might require TLS for them"), "{said}");
     }
 }

@@ -182,8 +182,10 @@ impl HostPolicy<'_> {
         let SshSession { client, server } = session;
         let answers = flow(Direction::Outbound, Protocol::Tcp, Some(server), client, self.unix_s);
         let effect = self.effect(&answers)?;
-        let flows = effect.on(&format!("connections to {client}, the client of this SSH session"));
-        let message = format!("{flows}: the kernel resets a session that began before the capture");
+        let flows = effect.on(&format!("connections to {client}, from which you use SSH"));
+        let message = format!(
+            "{flows}: the kernel will reset your SSH session, because it began before the capture"
+        );
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"operator\", direction = \
              \"outbound\", remote = \"{}\", permit = true; or activate the policy with --confirm \
@@ -199,8 +201,9 @@ impl HostPolicy<'_> {
         let clients = flow(Direction::Inbound, Protocol::Tcp, Some(server), client, self.unix_s);
         let effect = self.effect(&clients)?;
         let port = server.port();
-        let flows = effect.on(&format!("clients of port {port}, which serves this SSH session"));
-        let message = format!("{flows}: the kernel resets the session when the capture begins");
+        let flows = effect.on(&format!("clients of port {port}, through which you use SSH"));
+        let message =
+            format!("{flows}: the kernel will reset your SSH session when the capture begins");
         let fix = format!(
             "remove port {port} from `local-ports`, or add at the start of the rules: [[rule]] \
              with name = \"operator\", direction = \"inbound\", local-ports = {port}, permit = \

@@ -142,8 +142,8 @@ impl fmt::Display for ProxyError {
             ),
             Self::TlvCut { offset } => write!(
                 f,
-                "the peer sent a PROXY protocol header with a TLV at byte {offset} that exceeds \
-                 the header"
+                "in the PROXY protocol header of the peer, the TLV at byte {offset} is longer than \
+                 the rest of the header"
             ),
             Self::AbstractName => f.write_str(
                 "the peer sent a PROXY protocol header with an abstract UNIX name that is not \

@@ -67,11 +67,11 @@ impl fmt::Display for StarttlsError {
         match self {
             Self::Closed(side) => write!(f, "{} closed the connection before TLS", who(side)),
             Self::InClear => f.write_str(
-                "the client continues in clear, and the rule requires TLS: configure the client to \
+                "the client continues in clear, but the rule requires TLS: configure the client to \
                  use STARTTLS, or set mode = \"optional\"",
             ),
             Self::CancelInClear => f.write_str(
-                "the client sent a cancel request in clear, and the rule requires TLS: set cancel \
+                "the client sent a cancel request in clear, but the rule requires TLS: set cancel \
                  = \"clear\" in `starttls`, or use a client that cancels under TLS, such as libpq \
                  17",
             ),
@@ -82,12 +82,12 @@ impl fmt::Display for StarttlsError {
             ),
             Self::ExtraData(side) => write!(
                 f,
-                "{} sent extra data in clear before TLS began, which may be an attempt to inject \
+                "before TLS began, {} sent extra data in clear. This may be an attempt to inject \
                  data into the TLS session",
                 who(side)
             ),
             Self::TooLong(side, what) => {
-                write!(f, "{} sent {what} in clear that is longer than the limit", who(side))
+                write!(f, "before TLS, {} sent {what} longer than the limit", who(side))
             }
             Self::ProtocolViolation(side, what) => {
                 write!(f, "{} does not follow the rule's `starttls` protocol: {what}", who(side))

@@ -125,7 +125,7 @@ impl Reader<'_> {
                 }
                 (What::Tls | What::Filters, Some(later)) => {
                     let message = format!(
-                        "`{word}` is set again at {}, and only the last value is used",
+                        "`{word}` is also set at {}: the import uses only the last value",
                         later.at
                     );
                     self.findings.changed(&node.at, message, "remove this statement");
@@ -330,8 +330,8 @@ mod tests {
             [
                 "d/main:1: info: `LogLevel`: the agent has its own log options: see --log and \
                  --quiet in tacit(1)",
-                "d/image:1: changed: `TTLSConfig` is set again at d/image:2, and only the last \
-                 value is used",
+                "d/image:1: changed: `TTLSConfig` is also set at d/image:2: the import uses only \
+                 the last value",
             ]
         );
         assert_eq!(gathered(&[("p", &rule)], None, "").0, "p|");

@@ -82,13 +82,13 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "rule `{}` also covers `{}`, but [rule.{:?}] of the map sets the program or user \
-                 of only one of the two rules",
+                "the job name or user ID of rule `{}` also covers `{}`, but [rule.{:?}] in the map \
+                 file does not apply to that rule",
                 other.rule.name, own.value, rule.rule.name
             );
             let fix = format!(
-                "set the program or user in [{table}] instead, as {:?} = …; that entry applies to \
-                 all rules",
+                "set the program or user in the table [{table}] instead, as {:?} = …; this table \
+                 applies to all rules",
                 own.value
             );
             findings.error(&own.at, message, fix);

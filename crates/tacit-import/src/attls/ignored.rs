@@ -71,8 +71,7 @@ pub(super) fn is_reported(word: &str) -> bool {
 }
 
 const RENEGOTIATION: Notice = Notice::Info("tacit never renegotiates");
-const LIBRARY: Notice =
-    Notice::Info("the TLS library decides this itself, and has no such setting");
+const LIBRARY: Notice = Notice::Info("the TLS library has no such setting");
 
 /// What to report about an attribute that is not at its default; `None` if it takes effect.
 fn notice_of(word: &str, value: &str) -> Option<Notice> {

@@ -91,8 +91,8 @@ impl Context<'_> {
         };
         let jobs = self.map.jobs(&field.value);
         if user.is_some() {
-            let message = "the job name is ignored: the map sets a user for the rule, and the rule \
-                           applies to all programs of that user";
+            let message = "the import ignores the job name, because the map sets a user for the \
+                           rule: the rule applies to all programs of that user";
             let fix = "in the map, also set `program` for the rule";
             self.findings.changed(&field.at, message, fix);
             return vec![Owner { program, user, run: None }];
@@ -107,8 +107,8 @@ impl Context<'_> {
             return Vec::new();
         }
         if jobs.iter().any(|job| job.is_any()) {
-            let message = "the rule applies to every program of a run: the map sets `any` for its \
-                           job name";
+            let message = "the rule applies to every program of a run, because the map sets `any` \
+                           for its job name";
             let fix = "set a program for the job in the map";
             self.findings.changed(&field.at, message, fix);
         }

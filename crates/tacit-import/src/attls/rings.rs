@@ -75,8 +75,8 @@ impl Context<'_> {
 
     fn report_shared(&mut self, user: &Field, name: &str, whole: &str) {
         let message = format!(
-            "on z/OS each user ID has its own key ring `{name}`; here [keyring.{}] also has the \
-             files for the key ring of `{}`",
+            "on z/OS each user ID has its own key ring `{name}`. In this import, [keyring.{}] of \
+             the map file also applies to the user ID `{}`",
             crate::draft::word(name),
             user.value
         );

@@ -244,7 +244,7 @@ impl Context<'_> {
             );
         }
         if !rule.is_on("HostRefWildcardValidation") {
-            let fix = "if you want to reject wildcard certificates, have the CA issue none";
+            let fix = "to prevent this, have the CA issue no wildcard certificates";
             self.findings.changed(
                 &name.at,
                 "tacit also accepts a wildcard certificate that matches the name",
@@ -329,9 +329,13 @@ impl Context<'_> {
             match field.value.as_str() {
                 "10" => {}
                 "0" => {
-                    let message = "a handshake may take at most 600 s: tacit always limits its \
-                                   duration";
-                    self.findings.changed(&field.at, message, "set the time limit of a handshake");
+                    let message = "tacit ends a handshake after 600 s; on z/OS this rule had no \
+                                   limit";
+                    self.findings.changed(
+                        &field.at,
+                        message,
+                        "set HandshakeTimeout to another limit in seconds",
+                    );
                     set(keys, "handshake-timeout", "600s");
                 }
                 seconds => set(keys, "handshake-timeout", format!("{seconds}s")),
@@ -370,7 +374,7 @@ impl Context<'_> {
                 "; TLS 1.2 and 1.3 were off, and the import switches both on"
             };
             let message = format!(
-                "{} on{by}; the oldest version that the policy allows is TLS {}{also}",
+                "{} on{by}; the policy allows TLS {} and later{also}",
                 are(&on),
                 oldest.word()
             );

@@ -35,8 +35,8 @@ pub(super) fn write(
         if sources.options.fail_closed
             && let Some(first) = sources.first_rule
         {
-            let message = "connections that a filter permits and no TLS rule matches are in clear, \
-                           as on z/OS: --fail-closed has no effect on filters";
+            let message = "a connection is in clear if a filter permits it and no TLS rule matches \
+                           it, as on z/OS: --fail-closed has no effect on filters";
             let fix = "let the filters permit only connections that may be in clear";
             findings.changed(first, message, fix);
         }
@@ -50,7 +50,7 @@ pub(super) fn write(
     } else if let Some(first) = sources.first_line
         && !findings.has_errors()
     {
-        let message = "there is no TTLSRule: on z/OS all connections were in clear, and tacit \
+        let message = "there is no TTLSRule: on z/OS all connections were in clear, but tacit \
                        would deny them";
         findings.error(first, message, "name the file that has the rules");
     }
@@ -119,7 +119,13 @@ fn rename(items: &mut [Item], findings: &mut Findings) {
         let mut candidates = std::iter::once(plain.clone()).chain(numbered);
         let free = candidates.find(|name| !taken.contains(name)).unwrap_or(plain);
         if *name != free {
-            findings.info(&item.at, format!("the name of rule `{name}` is `{free}` in the policy"));
+            findings.info(
+                &item.at,
+                format!(
+                    "the policy names this rule `{free}`, because the name `{name}` is not \
+                     available"
+                ),
+            );
             name.clone_from(&free);
         }
         taken.push(free);

@@ -109,7 +109,7 @@ fn report_pinned(
     let fix = match chain {
         true => {
             "add a peer's next certificate to the file before the peer uses it; if a peer uses a \
-             self-signed CA certificate, set verify = 4 instead of 3: then tacit builds no chain"
+             self-signed CA certificate, set verify = 4 instead of 3, so that tacit builds no chain"
         }
         false => "add a peer's next certificate to the file before the peer uses it",
     };

@@ -47,8 +47,8 @@ pub(super) fn read(
     keys.extend(connect_timeout(service, &targets, findings)?.map(|s| ("connect-timeout", s)));
     if let Some(leaves) = clear_bytes_message(service, role, &listen, &targets) {
         keys.push(("clear", true.into()));
-        let fix = "the rule has `clear = true`; to keep data in clear on this host, use loopback \
-                   or a UNIX socket";
+        let fix = "if other hosts must not see these data, use loopback or a UNIX socket, and \
+                   remove `clear = true` from the rule";
         findings.changed(at, leaves, fix);
     }
     let negotiated = protocol(service, role, findings)?;
@@ -203,7 +203,7 @@ fn server(
         let name = &service.section.name;
         let message = format!(
             "service `{name}` has several targets: the certificate of each target must contain the \
-             host of its `connect`"
+             host name of that target"
         );
         let fix = "if all targets have the same certificate, set checkHost = NAME";
         findings.changed(&service.section.at, message, fix);
@@ -316,7 +316,7 @@ fn protocol(
         "smtp" => Some(Some(Negotiated::Upgrade("smtp"))),
         "pgsql" => Some(Some(Negotiated::Upgrade("postgres"))),
         "proxy" if role == ServiceRole::Server => {
-            let message = "the PROXY protocol header is sent in version 2, not 1";
+            let message = "tacit sends the PROXY protocol header in version 2, not 1";
             let fix = "configure the program to read version 2, or remove `protocol`";
             findings.changed(&entry.at, message, fix);
             Some(Some(Negotiated::Proxy))

@@ -124,7 +124,8 @@ impl<'f> Tables<'f> {
         {
             findings.info(
                 &entry.at,
-                "these are the CAs of the distribution; the policy names them `system`",
+                "the path leads to the CAs of the distribution, which have the name `system` in \
+                 the policy",
             );
             return Some(Some("system".to_owned()));
         }

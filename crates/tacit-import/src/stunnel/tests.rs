@@ -196,7 +196,7 @@ fn several_servers_prove_their_own_names_unless_one_is_set() {
     let unsaid = more("b.example:993").replace(check, "");
     assert_eq!(server_name(&unsaid), None);
     let own = "1: changed: service `c` has several targets: the certificate of each target must \
-               contain the host of its `connect`";
+               contain the host name of that target";
     assert!(imported(&unsaid).1.iter().any(|line| line == own), "{:?}", imported(&unsaid).1);
     let by_sni = unsaid.replace("verifyChain", "sni = mail.example\nverifyChain");
     assert_eq!(server_name(&by_sni).as_deref(), Some("mail.example"));
@@ -255,7 +255,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
         ),
         ("libwrap = yes", 5, "`libwrap`: tacit does not read /etc/hosts.allow and /etc/hosts.deny"),
         ("chekHost = a", 5, "stunnel has no option `chekHost`"),
-        ("chroot = /jail", 5, "`chroot` is a global option, and is set in a service"),
+        ("chroot = /jail", 5, "`chroot` is a global option, but is set in a service"),
         (
             "accept = mail.example:993",
             5,

@@ -152,8 +152,8 @@ fn classic(entry: &Entry, findings: &mut Findings) -> Option<Vec<Suite>> {
     let suites = kept(entry, named, findings)?;
     if !done.wide.is_empty() {
         let message = format!(
-            "`{}` selects many suites; of these tacit supports those with ECDHE and AES-GCM or \
-             ChaCha20",
+            "`{}` selects many suites; tacit supports only the suites with ECDHE that encrypt with \
+             AES-GCM or ChaCha20",
             done.wide.join(":")
         );
         findings.info(&entry.at, message);
@@ -167,7 +167,7 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
     let name = &entry.name;
     if kept.is_empty() {
         let message = format!("tacit supports none of the suites in `{name}`");
-        let fix = "name a suite with ECDHE and AES-GCM or ChaCha20, such as \
+        let fix = "name a suite with ECDHE that encrypts with AES-GCM or ChaCha20, such as \
                    ECDHE-RSA-AES128-GCM-SHA256";
         findings.error(&entry.at, message, fix);
         return None;

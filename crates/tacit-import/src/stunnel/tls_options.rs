@@ -91,10 +91,8 @@ pub(super) fn read(entry: &Entry, findings: &mut Findings) -> Option<VersionSwit
         return Some(VersionSwitch::Versions { forbids });
     }
     if OTHERS.iter().any(|word| word.eq_ignore_ascii_case(name)) {
-        findings.info(
-            &entry.at,
-            format!("`{name}` has no effect here: the TLS library of tacit decides this"),
-        );
+        findings
+            .info(&entry.at, format!("`{name}` has no effect, because tacit has no such setting"));
         return Some(VersionSwitch::Other);
     }
     let known: Vec<&str> =

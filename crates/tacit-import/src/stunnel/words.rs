@@ -70,7 +70,7 @@ pub(super) fn check_words(
             continue;
         };
         if scope == OptionScope::StunnelService && word.scope == OptionScope::Global {
-            let message = format!("`{name}` is a global option, and is set in a service");
+            let message = format!("`{name}` is a global option, but is set in a service");
             findings.error(
                 at,
                 message,
@@ -152,8 +152,8 @@ const OCSP_FIX: &str = "configure CRLs (CRLfile), or issue short-lived certifica
 /// An import drops a revocation check only if the caller requests it.
 const REFUSED_OCSP: Outcome = Outcome::Refused(
     NO_OCSP,
-    "remove the option; or configure CRLs (CRLfile) or issue short-lived certificates, and import \
-     with --without-ocsp",
+    "remove the option, or import with --without-ocsp. Without OCSP, configure CRLs (CRLfile) or \
+     issue short-lived certificates",
 );
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
@@ -233,7 +233,7 @@ pub(super) const WORDS: &[Word] = &[
     read("curves"),
     info("logId", "each connection has a number in logs and displays"),
     info("debug", LOGS),
-    info("delay", "the agent resolves the name of the target again and again"),
+    info("delay", "the agent resolves the name of the target repeatedly"),
     Word {
         name: "engineId",
         scope: OptionScope::StunnelService,

@@ -162,8 +162,8 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
         (NamespaceStep::Join, libc::EPERM) => {
-            "only a process with one thread can join the namespaces, and only if it runs as the \
-             user who created the namespaces, and in the same user namespace"
+            "to join the namespaces, a process must have only one thread, run as the user who \
+             created the namespaces, and be in the same user namespace"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
@@ -200,8 +200,8 @@ fn limit(machine: &Machine) -> String {
 
 fn forbidden(machine: &Machine) -> String {
     if machine.is_powerless_root {
-        "root lacks CAP_SYS_ADMIN, as root does in a container or under `tacit run`: start tacit \
-         as an ordinary user"
+        "root lacks CAP_SYS_ADMIN here, for example in a container or under `tacit run`: start \
+         tacit as an ordinary user"
     } else if machine.user_namespaces_allowed == Some(false) {
         "unprivileged user namespaces are disabled: set kernel.unprivileged_userns_clone=1"
     } else if machine.has_own_root {

@@ -540,7 +540,7 @@ fn a_run_works_inside_a_run(original: &LauncherState) {
         // Root inside a run has no right to create namespaces, and gets an error that explains
         // this.
         let [refused] = &run.answers(&["nest"])[..] else { panic!("one answer") };
-        assert!(refused.contains("root lacks CAP_SYS_ADMIN, as root does in a"), "{refused}");
+        assert!(refused.contains("root lacks CAP_SYS_ADMIN here, for example in a"), "{refused}");
         return;
     }
     // Three levels: the innermost run captures as the outermost does.

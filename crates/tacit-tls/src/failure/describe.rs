@@ -34,8 +34,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::NoCertificatesPresented => failure(
             "client-certificate-absent",
             Party::Peer,
-            "the client sent no certificate and the rule requires one: configure a certificate \
-             on the client that the rule's trust accepts, or set client-cert = \"preferred\"",
+            "the client sent no certificate, but the rule requires one: configure a certificate on \
+             the client that the rule's trust accepts, or set client-cert = \"preferred\"",
         ),
         Error::PeerIncompatible(why) => incompatible(failed, why),
         Error::NoApplicationProtocol => failure(
@@ -198,7 +198,7 @@ fn no_common_version(failed: &FailedHandshake<'_>) -> HandshakeFailure {
     let peer = failed.role.peer();
     let message = match offered_version(failed.first_bytes) {
         Some(version) if is_supported(version) => format!(
-            "the {peer} supports {version} at most and the rule's `min-version` is newer: update \
+            "the {peer} supports {version} at most, but the rule's `min-version` is newer: update \
              the {peer}, or set min-version = \"1.2\""
         ),
         Some(version) => {

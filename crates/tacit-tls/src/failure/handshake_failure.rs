@@ -94,10 +94,10 @@ impl HandshakeFailure {
     /// Describes that the handshake took longer than the rule allows.
     #[must_use]
     pub fn timed_out(role: HandshakeRole, after: Duration) -> Self {
+        let peer = role.peer();
         let message = format!(
-            "the {} did not complete the handshake within {after:?}: check that it uses TLS \
-             on this port, or increase `handshake-timeout`",
-            role.peer()
+            "the {peer} did not complete the handshake within {after:?}: check that the {peer} \
+             uses TLS on this port, or increase `handshake-timeout`"
         );
         failure("handshake-timeout", Party::Network, message)
     }

@@ -146,7 +146,7 @@ fn what_both_lack_in_common_is_named_on_both_sides() {
         meet(server(provider(), &[&version::TLS13]), client(provider(), &[&version::TLS12]));
     assert_eq!((failure.kind, alert.kind), ("no-common-version", "no-common-version"));
     assert!(
-        failure.message.contains("supports TLS 1.2 at most and the rule's `min-version` is newer")
+        failure.message.contains("supports TLS 1.2 at most, but the rule's `min-version` is newer")
     );
 
     let mut chacha = provider();

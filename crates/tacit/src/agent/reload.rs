@@ -184,8 +184,7 @@ impl Agent {
             }
             Some(Previous::NoCapture) => match self.runs.end_capture().await {
                 Ok(()) => {
-                    let next = "the agent ends, and the host's connections are not captured any \
-                                more";
+                    let next = "the agent ends, and no longer captures the host's connections";
                     let event = Event::new("policy-taken-back").field("next", &next);
                     self.shared.log.warn(event);
                     ControlFlow::Break(())

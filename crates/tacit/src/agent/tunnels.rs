@@ -220,9 +220,10 @@ impl Runs {
             let mut others = self.registry.all().filter(|other| other.run.id != capture.run.id);
             let other = others.find(|other| other.capture.tunnels.fixed_peers().contains(ike))?;
             Some(format!(
-                "run `{}` may use the tunnel to [ike.{ike}], whose `inner` is one address: as long \
-                 as it does, packets of this run to that peer are dropped\n    fix: write inner = \
-                 \"gateway\", or give each run an [ike.NAME] and rules with `run` of its own",
+                "the tunnel to [ike.{ike}] is for one run at a time, because its `inner` is one \
+                 address: while run `{}` uses the tunnel, packets of this run to that peer are \
+                 dropped\n    fix: write inner = \"gateway\", or give each run an [ike.NAME] and \
+                 rules with `run` of its own",
                 other.run.name
             ))
         };

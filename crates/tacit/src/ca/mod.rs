@@ -255,8 +255,8 @@ fn renew(args: &IssueArgs, now: SystemTime) -> Result<String, CaError> {
 
     let made = Certificate::read(&cert_path)?;
     Ok(format!(
-        "renewed {}  expires {}; the old one expired {}\n\
-         A running agent loads it within seconds; `tacit reload` loads it immediately\n",
+        "renewed {}  expires {}; the old certificate expired {}\nA running agent loads the new \
+         certificate within seconds; `tacit reload` loads it immediately\n",
         cert_path.display(),
         made.expiry(),
         old.expiry()

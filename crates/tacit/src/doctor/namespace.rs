@@ -281,10 +281,10 @@ fn handed(connects: Option<FilterOutcome>) -> Finding {
             );
         }
         Some(FilterOutcome::Nested) => {
-            "another process supervises the calls of this one, as in a run"
+            "another process already handles the system calls of this process, as in a run"
         }
         Some(FilterOutcome::NotWanted | FilterOutcome::TooOld) | None => {
-            "the kernel cannot leave them to a helper (Linux 5.19)"
+            "the kernel cannot pass `connect` calls to a helper process (this needs Linux 5.19)"
         }
     };
     let note = format!("connections of rules with path = \"auto\" are relayed: {why}");
@@ -355,7 +355,7 @@ mod tests {
     fn the_reason_is_named_why_connections_are_relayed() {
         assert!(handed(Some(FilterOutcome::Handled)).is_present());
         let note = |outcome| handed(outcome).note;
-        assert!(note(Some(FilterOutcome::Nested)).contains("supervises"));
+        assert!(note(Some(FilterOutcome::Nested)).contains("another process"));
         assert!(note(Some(FilterOutcome::TooOld)).contains("Linux 5.19"));
         assert!(!handed(None).is_present());
     }

@@ -69,7 +69,7 @@ pub(super) fn installed(log: &Log, one: &PeerConnection, child: &ChildSa, before
 pub(super) fn closed(log: &Log, one: &PeerConnection) {
     let reason = match one.is_closing {
         true => "the run has ended, the policy has changed, or the agent ends",
-        false => "the peer has ended it",
+        false => "the peer has ended the connection",
     };
     let event = about(Event::new("ike-closed"), one).field("reason", reason);
     log.info(event.clone());

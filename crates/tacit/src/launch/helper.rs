@@ -382,7 +382,7 @@ fn open_tun() -> Result<Tun, String> {
         }
         io::ErrorKind::PermissionDenied => {
             "this user may not open /dev/net/tun, so the run has no tunnels\n    fix: chmod 666 \
-             /dev/net/tun, as systemd does; a device of a run needs no other rights"
+             /dev/net/tun, as systemd does; the run needs no other rights"
                 .to_owned()
         }
         _ => format!("cannot make a TUN device: {error}"),

@@ -242,7 +242,7 @@ fn cpus(terms: &RunTerms) -> Vec<usize> {
     if cpus.is_empty() {
         warn(
             MessageId("no-wanted-cpu"),
-            "the program may not use the CPUs that the agent's policy assigns to it, so it runs on \
+            "the agent's policy assigns CPUs that the program may not use, so the program runs on \
              any CPU",
         );
     }

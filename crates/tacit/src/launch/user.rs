@@ -25,8 +25,8 @@ impl fmt::Display for UserError {
             Self::NotANumber(name) => {
                 write!(
                     f,
-                    "the environment variable {name} is not a number\n    \
-                     fix: unset it, or use --as-root to run as root"
+                    "the environment variable {name} is not a number\n    fix: unset the variable, \
+                     or use --as-root to run as root"
                 )
             }
             Self::Refused(uid, error) => {

@@ -71,8 +71,8 @@ impl Running {
             if std::mem::take(&mut self.needs_helper) {
                 complain_of(
                     MessageId("helper-ended"),
-                    "the helper process ended: new connections of the program fail, and open ones \
-                     continue\n    fix: start the program again",
+                    "the helper process ended: open connections of the program continue, but new \
+                     connections fail\n    fix: start the program again",
                 );
             }
             // Without an agent, no helper is needed.

@@ -56,7 +56,7 @@ fn read(path: &Path, position: SourcePosition) -> Result<SecretBytes, Diagnostic
         bytes.pop();
     }
     match bytes.len() {
-        0 => Err(refused("the file is empty".to_owned(), "write the key to it".to_owned())),
+        0 => Err(refused("the file is empty".to_owned(), "write the key to the file".to_owned())),
         1..=KEY_BYTES_MAX => Ok(SecretBytes::new(bytes)),
         _ => Err(refused(
             format!("the key is longer than {KEY_BYTES_MAX} bytes"),

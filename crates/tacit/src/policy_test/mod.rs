@@ -210,7 +210,7 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
             )),
             (None, Some(decision)) if decision.rule != *name => {
                 let line = policy.rule(name).map_or(0, |rule| rule.position.line);
-                lines.push(format!("line {line}: rule `{name}` is after the deciding rule"));
+                lines.push(format!("line {line}: rule `{name}` comes after the rule that decides"));
             }
             _ => {}
         }

@@ -52,8 +52,8 @@ impl fmt::Display for IntervalError {
             Self::File(path, error) => write!(f, "cannot read --costs {}: {error}", path.display()),
             Self::NotCosts(path, error) => write!(
                 f,
-                "{} does not contain costs: {error}\n    \
-                 fix: write it with `tacit show costs --json` of the same version",
+                "{} does not contain costs: {error}\n    fix: write the file with `tacit show \
+                 costs --json` of the same version",
                 path.display()
             ),
             Self::TooManyFiles(count) => {

@@ -50,8 +50,8 @@ impl Answer {
              kernel's CPU time",
         );
         assume(
-            "the agent's CPU time that belongs to no rule keeps its measured value; uncaptured CPU \
-             time (assigned to no rule and component) grows with the traffic",
+            "CPU time of the agent's own work (not for a rule) stays the same; CPU time that was \
+             not measured (uncaptured) grows with the traffic",
         );
         if question.scale != 1.0 {
             assume(
@@ -168,7 +168,7 @@ impl Answer {
         for (what, side) in [("before", &before), ("after", &after)] {
             let _ = writeln!(
                 out,
-                "general CPUs {what}: {}, agent uses {:.2} % of each",
+                "general CPUs {what}: {}; the agent uses {:.2} % of each CPU",
                 side.cpus,
                 side.percent_each()
             );
@@ -348,8 +348,8 @@ mod tests {
             "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \
              spilled to data workers 5.2",
             "         with spill = false, engines would do 95 % of the eligible work",
-            "general CPUs before: 3, agent uses 37.92 % of each",
-            "general CPUs after: 2, agent uses 6.88 % of each",
+            "general CPUs before: 3; the agent uses 37.92 % of each CPU",
+            "general CPUs after: 2; the agent uses 6.88 % of each CPU",
             "traffic per second of CPU time: x1.000",
             "CPU time of programs and agent for the same traffic: +0.0 %",
             "  a thing",

@@ -194,10 +194,10 @@ impl RunTunnels {
         let AddressProgress { assigning, done, failed, .. } = self.progress.borrow().clone();
         let missing = assigning.into_iter().filter(|ike| !done.contains(ike));
         let warning = |ike: String| {
-            let reason = failed.get(&ike).map_or("it has not answered yet", String::as_str);
+            let reason = failed.get(&ike).map_or("the peer has not answered yet", String::as_str);
             format!(
-                "the peer [ike.{ike}] has assigned no address to this run: {reason}\n    \
-                 connections through its tunnel fail with EHOSTUNREACH until it does"
+                "the peer [ike.{ike}] has assigned no address to this run: {reason}\n    until the \
+                 peer assigns an address, connections through its tunnel fail with EHOSTUNREACH"
             )
         };
         missing.map(warning).collect()

@@ -314,7 +314,7 @@ pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connectio
     let record = connection.record();
     let refusal = refusals::of_cancel(record);
     let event = level(about(Event::new("cancel-refused"), record), record)
-        .field("reason", "the client sent a cancel request in clear, and the rule requires TLS");
+        .field("reason", "the client sent a cancel request in clear, but the rule requires TLS");
     let key = format!("cancel {} {}", record.rule.name(), refusal.destination);
     refused_later(log, refusals, record, event.limited(key), refusal);
 }

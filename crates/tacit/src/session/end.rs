@@ -91,7 +91,7 @@ impl fmt::Display for ConnectionEnd {
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::ControlFailed(what) => f.write_str(what),
             Self::OwnTls(_) => f.write_str(
-                "the program uses TLS itself, and its rule would add a second layer of TLS",
+                "the program uses TLS itself, but its rule would add a second layer of TLS",
             ),
             Self::NotPassed(reason) => {
                 write!(f, "cannot relay the program's own TLS (on-tls = \"pass\"): {reason}")

@@ -228,7 +228,10 @@ fn explain_finds_the_rule_of_an_inbound_flow() {
     assert!(said.contains("rule `guests` does not match: remote 192.0.2.7 is not in"), "{said}");
     assert!(said.ends_with("rule `telnet` matches: permit\n"), "{said}");
     let (_, said) = explain(&["--direction", "outbound", "--remote", "192.0.2.7:80"]);
-    assert!(said.contains("`telnet` does not match: the rule listens at 0.0.0.0:992"), "{said}");
+    assert!(
+        said.contains("`telnet` does not match: the rule is for connections to 0.0.0.0:992"),
+        "{said}"
+    );
     assert!(said.ends_with("rule `out` matches: permit\n"), "{said}");
     let (code, said) = explain(&["--direction", "inbound", "--remote", "192.0.2.7:80"]);
     assert!(code == Some(64) && said.contains("add --listen ADDRESS"), "{said}");

@@ -67,7 +67,7 @@ fn write_all(lab: &Lab) -> Vec<(&'static str, &'static str)> {
         table.push((name, words));
     }
     lab.write("corp.crl", corp.crl(&[&revoked], 4_000_000_000));
-    table.push(("absent", "the client sent no certificate and the rule requires one"));
+    table.push(("absent", "the client sent no certificate, but the rule requires one"));
     table
 }
 

@@ -213,7 +213,7 @@ fn check_and_explain_know_pins() {
     };
     for key in ["crl = \"a.crl\"", "revocation = \"hard\"", "expired-anchors = \"accept\""] {
         let said = more(&format!("{key}\n"));
-        assert!(said.contains("does not belong here: this trust has no `ca`"), "{said}");
+        assert!(said.contains("does not belong here: this setting needs a CA"), "{said}");
         assert!(!said.contains("has no `crl`"), "{said}");
     }
 }

@@ -122,12 +122,12 @@ impl fmt::Display for NotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "the run has looked up {NAMES_MAX} names and addresses, which is the limit: start \
-                 the run again"
+                "the run has looked up the maximum of {NAMES_MAX} names and addresses: start the \
+                 run again"
             ),
             Self::Shared => write!(
                 f,
-                "{SHARING_MAX} names already share this address, which is the limit: set aliases = \
+                "this address already has {SHARING_MAX} names, the maximum: set aliases = \
                  \"conflict\" in [agent]"
             ),
             Self::NoAlias => f.write_str(

@@ -298,7 +298,11 @@ mod tests {
         assert!(parse(&text(PORT_PARTS_MAX)).policy.is_some());
         let refused = parse(&text(PORT_PARTS_MAX + 1));
         assert!(refused.policy.is_none());
-        assert!(refused.diagnostics[0].message.contains("64 parts"), "{:?}", refused.diagnostics);
+        assert!(
+            refused.diagnostics[0].message.contains("64 different lists of ports"),
+            "{:?}",
+            refused.diagnostics
+        );
     }
 
     proptest! {

@@ -275,7 +275,7 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
     }
     if !shown.starts_with('/') {
         let message = format!(
-            "`{text}` is a relative path, and other programs may have another working directory"
+            "`{text}` is a relative path, but other programs may have another working directory"
         );
         return fault(message, format!("write the absolute path: \"unix:/run/{shown}\""));
     }
@@ -289,7 +289,7 @@ fn as_listen(text: &str, target: Target) -> Result<Address, Fault> {
     match target {
         Target::Address(address) => Ok(address),
         Target::Name { host, port } if host == "localhost" => fault(
-            format!("`{text}`: `listen` needs IP addresses, and localhost may have two"),
+            format!("`{text}`: `listen` needs one IP address, but localhost may have two"),
             format!("write \"127.0.0.1:{port}\", \"[::1]:{port}\", or a list of both"),
         ),
         Target::Name { port, .. } => fault(
@@ -404,7 +404,7 @@ mod tests {
             ("unix:", "`unix:` has no path or name of a socket"),
             (
                 "unix:run/x",
-                "`unix:run/x` is a relative path, and other programs may have another working \
+                "`unix:run/x` is a relative path, but other programs may have another working \
                  directory",
             ),
             ("unix:/run/", "`unix:/run/` is a directory"),

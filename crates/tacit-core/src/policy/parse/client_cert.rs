@@ -70,7 +70,7 @@ pub(super) fn refuse_in_clear(
     let fix = "remove `mode` from `starttls`, or choose a `client-cert` level that accepts clients \
                without a certificate";
     value.error(
-        "mode = \"optional\" accepts clients that do not start TLS, and such a client sends no \
+        "with mode = \"optional\", a client may continue without TLS, and then sends no \
          certificate",
         fix,
     );
@@ -113,7 +113,10 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
         (invalid, source, identity)
     {
         let fix = "set identity = \"none\", or invalid = \"log\" or \"deny\"";
-        identity.error("a certificate that is not checked cannot identify the client", fix);
+        identity.error(
+            "tacit cannot identify a client by a certificate that tacit does not check",
+            fix,
+        );
         return None;
     }
     Some(Settings { preset: None, absent: absent?, invalid: invalid?, source: source? })
@@ -145,8 +148,8 @@ fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option
         }
         (Source::Map, Some(map)) => names.map(&map).map(PeerName::Map),
         (Source::Nowhere | Source::Certificate, Some(_)) => {
-            let fix = "remove the key, or set client-cert = \"full\", which rejects clients \
-                       without a name in the map";
+            let fix = "remove the key, or set client-cert = \"full\", which rejects clients that \
+                       match no entry of the map";
             table.refuse(&["map"], "this `client-cert` level uses no identity map", fix);
             None
         }

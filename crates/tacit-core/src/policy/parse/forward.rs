@@ -169,7 +169,8 @@ fn check_loop(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
             let message = format!("{} connects to itself at {listen}", table.title);
             value.error(
                 message,
-                "set `connect` to the address of the server, which differs from `listen`",
+                "set `connect` to the address of the server; it must not be the address of \
+                 `listen`",
             );
         }
         is_sound = false;

@@ -44,7 +44,7 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
 fn mode(value: &TomlValue<'_>) -> Option<HostMode> {
     let mode = value.choice(&[("enforce", HostMode::Enforce), ("audit", HostMode::Audit)])?;
     if mode == HostMode::Audit {
-        let message = "[host] is in audit mode: nothing is protected or refused";
+        let message = "[host] is in audit mode: tacit permits all flows, and protects none of them";
         let fix = "set mode = \"enforce\" when `tacit show audit` shows the flows that you expect";
         let position = value.report.position(value.at.start);
         value.report.warning(MessageId("audit-mode"), position, message, fix);
@@ -112,7 +112,7 @@ fn mark(value: &TomlValue<'_>) -> Option<u32> {
 /// Parses the bit for units, which must not be one of `mark`.
 fn unit_mark(table: &TomlTable<'_>, mark: Option<u32>) -> Option<u32> {
     let used = mark.unwrap_or_default();
-    let fix = "write a mask with one bit that neither another program nor `mark` uses: \
+    let fix = "write a mask with one bit that is not in `mark` and that no other program uses: \
                \"0x40000000\"";
     let is_free = |bit: &u32| bit & used == 0;
     match table.value("unit-mark") {
@@ -242,13 +242,13 @@ fn check_groups(rules: &[Read<'_, '_>]) {
             continue;
         }
         let problem = if capture::is_captured(rule) {
-            "the kernel passes flows of this rule to the agent, which does not know the group of a \
-             socket"
+            "the kernel passes flows of this rule to the agent, but the agent cannot find the \
+             group of a socket"
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "rule `{}` makes the kernel pass flows to the agent before the kernel compares the \
-                 group of the socket",
+                "the earlier rule `{}` already passes flows to the agent, and the agent cannot \
+                 find the group of a socket",
                 other.name
             )
         } else {
@@ -256,9 +256,9 @@ fn check_groups(rules: &[Read<'_, '_>]) {
         };
         let at = value.value.get("group").map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
-        let fix = "select by `user` or `slice`; `group` works only in a rule with permit or deny, \
-                   before all rules with `program` or `unit`, and in a policy without rules that \
-                   select by name";
+        let fix = "select by `user` or `slice` instead. `group` works only in rules with permit or \
+                   deny that come before all rules with `program` or `unit`, and only if no rule \
+                   selects by name";
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }
@@ -289,8 +289,8 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     }
     if sections.len() > HOST_SECTIONS_MAX {
         let message = format!(
-            "in the order of the outbound rules, the senders (`user`, `group`, `cgroup`, `unit`) \
-             change {} times; the limit is {HOST_SECTIONS_MAX}",
+            "from each outbound rule to the next, the senders (`user`, `group`, `cgroup`, `unit`) \
+             change {} times in total; the limit is {HOST_SECTIONS_MAX}",
             sections.len()
         );
         report(
@@ -328,8 +328,9 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules that select by name divide the ports into more than \
-             {PORT_PARTS_MAX} parts or {NAMED_PORTS_MAX} ranges, which are the limits for a host"
+            "the outbound rules that select by name have too many different `remote-ports`: a host \
+             supports {PORT_PARTS_MAX} different lists of ports and {NAMED_PORTS_MAX} ranges in \
+             total"
         );
         let fix = "give these rules the same `remote-ports`, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
@@ -432,7 +433,7 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
     let Action::Tls(tls) = rule.audited.as_ref().unwrap_or(&rule.action) else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
-            "only programs of a run have a query socket, with which they can start TLS"
+            "programs start TLS through a query socket, and only programs of a run have one"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {
             "tacit does not capture FTP data connections of a host"

@@ -102,16 +102,16 @@ fn remote(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     let (problem, fix) = match selector {
         AddressSelector::Name { .. } => (
-            "is a name, and the routes of a tunnel contain only addresses",
+            "this is a name, but the routes of a tunnel contain only addresses",
             "write the address or network behind the peer; `names` lets programs resolve names",
         ),
         _ if selector.near().is_some() => (
-            "is a loopback or link-local address, and no tunnel leads to such an address",
+            "this is a loopback or link-local address, and no tunnel leads to such an address",
             "write the address or network behind the peer",
         ),
         _ => return Some(selector),
     };
     let text = value.value.as_str().unwrap_or_default();
-    value.error(format!("`remote` of a rule with `ipsec` cannot be `{text}`: this {problem}"), fix);
+    value.error(format!("`remote` of a rule with `ipsec` cannot be `{text}`: {problem}"), fix);
     None
 }

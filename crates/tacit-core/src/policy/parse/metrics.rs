@@ -23,7 +23,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<Option<Address>> {
     let metrics = address::listen(&value)?;
     let allowed = allowed?;
     if !metrics.stays_on_host() && !allowed {
-        let message = format!("metrics would be served to other hosts in clear at {metrics}");
+        let message = format!("the agent would serve metrics to other hosts in clear at {metrics}");
         let fix = "use loopback or a UNIX socket; if you trust the network of this address, set \
                    metrics-clear = true";
         value.error_of(MessageId("clear-leaves-host"), message, fix);

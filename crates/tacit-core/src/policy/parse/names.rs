@@ -229,7 +229,7 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         }
     };
     if source == Some(TrustSource::Pinned) {
-        let why = "this trust has no `ca`, and tacit uses this key only with a CA";
+        let why = "this setting needs a CA, but the trust has no `ca`";
         let fix = "remove the key, or add the CA: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
     }

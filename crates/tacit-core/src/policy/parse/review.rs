@@ -72,7 +72,7 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let message = format!(
             "rule `{}`, which does not check servers, comes before rule `{}` in line {line} for \
              the same port. A name that matches both rules is not protected. Another name with the \
-             same address is protected only if it has an alias",
+             same address is protected only if tacit assigns an alias to that name",
             weak.name, strict.name
         );
         let fix =

@@ -99,7 +99,7 @@ fn mode(table: &TomlTable<'_>) -> Option<Mode> {
     let Some(value) = table.value("mode") else { return Some(Mode::Enforce) };
     let mode = value.choice(&[("enforce", Mode::Enforce), ("audit", Mode::Audit)])?;
     if is_forwarding(table) {
-        let why = "`mode` is for rules of runs, and this is a forwarding rule";
+        let why = "`mode` is for rules of runs, but this is a forwarding rule";
         table.refuse(&["mode"], why, "remove the key");
         return None;
     }
@@ -315,7 +315,7 @@ fn allowed_names(
     };
     let direction = selectors.map(|selectors| selectors.direction);
     if is_forwarding(table) || direction == Some(Direction::Inbound) {
-        let message = "`names` is for DNS queries of programs in a run, and this rule does not \
+        let message = "`names` is for DNS queries of programs in a run, but this rule does not \
                        apply to runs";
         return refuse(message, "remove the key, or write a rule with direction = \"outbound\"");
     }
@@ -326,7 +326,7 @@ fn allowed_names(
     let remote = selectors.map_or(&[][..], |selectors| &selectors.remote);
     let is_name = |selector: &AddressSelector| matches!(selector, AddressSelector::Name { .. });
     if !remote.is_empty() && remote.iter().all(is_name) {
-        let message = "`names` needs addresses in `remote`, and `remote` of this rule is a name";
+        let message = "`names` needs addresses in `remote`, but `remote` of this rule is a name";
         return refuse(
             message,
             "remove the key; programs can resolve the names in `remote` without this key",

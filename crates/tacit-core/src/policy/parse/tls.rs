@@ -101,13 +101,13 @@ pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) 
     if let (RoleDefault::Is(other), Some(starttls)) = (setting.role, table.value("starttls"))
         && role != other
     {
-        let message = "`role` is the opposite of what `starttls` needs: in a STARTTLS protocol the \
-                       TLS client opens the connection";
+        let message = "`role` contradicts `starttls`: in this protocol the TLS client opens the \
+                       connection";
         value.report.error(
             MessageId("conflicting-keys"),
             &starttls.name_at,
             message,
-            "remove `role`, which follows from `direction`",
+            "remove `role`: tacit derives the role from `direction`",
         );
         return None;
     }
@@ -156,7 +156,7 @@ fn client(
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
             let fix = "write one name, as in identity = \"web\"";
-            value.error("a client has only one identity, and this value is a list", fix);
+            value.error("a client has only one identity, but this value is a list", fix);
             return None;
         }
         names.identity(&value)
@@ -199,8 +199,8 @@ fn connect_after(
     }
     let starts_at_once = common.is_none_or(|common| common.start == Start::Immediate);
     if connect == ConnectAfter::Verified && !starts_at_once {
-        let message = "`connect = \"verified\"` would wait for the handshake, which starts only \
-                       after the program has sent data";
+        let message = "`connect = \"verified\"` waits for the handshake, but this handshake starts \
+                       only after the program has sent data";
         value.error(message, "set connect = \"answered\", or remove `starttls` and `start`");
         return None;
     }

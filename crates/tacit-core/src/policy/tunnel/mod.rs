@@ -214,8 +214,8 @@ impl fmt::Display for TunnelLimit {
         match self {
             Self::Groups => write!(
                 f,
-                "the rules with `ipsec`, and the rules before them, divide the packets of a run \
-                 into more than {TUNNEL_GROUPS_MAX} groups by protocol, ports and peer"
+                "the rules with `ipsec`, together with the rules before them, need more than \
+                 {TUNNEL_GROUPS_MAX} groups of packets (by protocol, ports and peer)"
             ),
             Self::Prefixes => {
                 write!(f, "the rules with `ipsec` need more than {TUNNEL_PREFIXES_MAX} routes")

@@ -284,7 +284,7 @@ impl<'r> Reader<'r> {
                 );
             }
             if one_way && is_udp {
-                let message = "the service covers one direction of UDP; a tacit rule covers \
+                let message = "the service covers one direction of UDP, but a tacit rule covers \
                                datagrams and the answers to these datagrams";
                 self.findings.changed(&service.at, message, "write Direction bidirectional");
             }

@@ -338,7 +338,7 @@ fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
 fn one_ring_for_several_users_is_reported_as_a_change() {
     let (_, found) = imported_rules(&rules_with_a_ring(), &format!("{USERS}{RING}"));
     for user in ["USERA", "USERB"] {
-        let message = format!("[keyring.r] also has the files for the key ring of `{user}`");
+        let message = format!("[keyring.r] of the map file also applies to the user ID `{user}`");
         let is_found = |one: &String| one.contains(" changed: ") && one.contains(&message);
         assert!(found.iter().any(is_found), "{message}: {found:#?}");
     }

@@ -449,7 +449,7 @@ fn a_job_name_that_the_map_leaves_out_is_told() {
     let map = format!("{MAP}[rule.r]\nuser = \"web\"\n");
     let (rules, found) = imported_rules(&format!("{POLICY}{rule}"), &map);
     assert!(rules.contains("user = \"web\"") && !rules.contains("program"), "{rules}");
-    let told = "the job name is ignored";
+    let told = "the import ignores the job name";
     assert!(found.iter().any(|one| one.contains(told)), "{found:#?}");
 }
 
@@ -536,7 +536,9 @@ fn a_rule_with_the_name_of_one_that_is_added_keeps_it() {
         let text = text.unwrap_or_else(|| panic!("{found:#?}"));
         assert!(text.contains(&format!("name = \"{name}\"\n")), "{text}");
         assert!(text.contains(&format!("name = \"{name}-2\"\n")), "{text}");
-        let message = format!("the name of rule `{name}` is `{name}-2` in the policy");
+        let message = format!(
+            "the policy names this rule `{name}-2`, because the name `{name}` is not available"
+        );
         assert!(found.iter().any(|one| one.contains(&message)), "{found:#?}");
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         &[Transport(TCP), PastSyn, Accept],
     );
     let released = [Mark(RELEASE_MARK), Transport(TCP)];
-    let step = "adding the rule that sends a SYN to the agent after its release";
+    let step = "adding the rule that sends released SYNs to the agent";
     rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
     rules.push_local_dns(&LOOPBACK_V4, Redirect::V4);
     if kernel == IpSupport::V4AndV6 {

@@ -145,7 +145,7 @@ fn a_key_is_used_for_what_its_certificate_allows_alone() {
     let said = "through the CA CN=bad CA, but the keyUsage of that CA does not allow signing";
     expect(&answers(&trust, &chain, NOW), said, Alert::UnsupportedCertificate);
     let leaf = good.leaf_made(|params| params.key_usages = vec![Usage::KeyEncipherment]);
-    let said = "has a keyUsage that does not allow signatures, which handshakes require";
+    let said = "cannot be used in handshakes, because its keyUsage does not allow signatures";
     let answered = answers(&trust, &chain_of(leaf, &[&good]), NOW);
     expect(&answered, said, Alert::UnsupportedCertificate);
     let anchor = Ca::made("anchor CA", signs_crls);
@@ -220,7 +220,7 @@ fn unprovable(ca: &Ca) -> Vec<(Vec<CertificateDer<'static>>, &'static str)> {
     let p192 = openssl_key(&["ecparam", "-name", "prime192v1", "-genkey", "-noout"]);
     vec![
         (openssl_v3(1024).chain, "has an RSA 1024 key, which is too small"),
-        (p192.chain, "whose signatures cannot be checked"),
+        (p192.chain, "and tacit cannot check the signatures of such keys"),
         (critical.chain, "has a critical extension that tacit does not"),
     ]
 }

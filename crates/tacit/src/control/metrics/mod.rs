@@ -298,8 +298,8 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time by rule and component. Component `eligible` is work that engines could do, but \
-         that a general CPU did.",
+        "CPU time by rule and component. Component `eligible` is work on general CPUs that engines \
+         could do.",
     );
     for rule in &costs.rules {
         let name = name(rule);
@@ -353,7 +353,7 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut next_update = page.family(
         "tacit_crl_next_update_seconds",
         Kind::Gauge,
-        "When the first of the trust's CRLs becomes outdated (its nextUpdate), in seconds since \
+        "Time at which the first CRL of the trust becomes outdated (nextUpdate), in seconds since \
          the Unix epoch.",
     );
     for trust in &display.trusts {

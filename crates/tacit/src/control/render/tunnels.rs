@@ -81,12 +81,15 @@ fn ike_facts(one: &IkeEntry) -> String {
         (false, true) => "in front of the peer",
         (true, true) => "in front of both sides",
     });
-    let failed = |side: &String| format!("{} times; to act: {side}", one.failures);
+    let failed = |side: &String| format!("{} times; side that must act: {side}", one.failures);
     let liveness = one.liveness.map(|live| {
         let waiting = if live.waiting { ", a request waits for its response" } else { "" };
         let heard = duration(live.heard_s);
         let interval = duration(live.interval_s);
-        format!("last message or packet {heard} ago, asks after {interval}{waiting}")
+        format!(
+            "last message or packet {heard} ago; tacit checks the peer after {interval} of \
+             silence{waiting}"
+        )
     });
     let message_ids =
         one.messages.map(|ids| format!("{}, {}", ids.next_request, ids.expected_request));
@@ -119,7 +122,7 @@ fn ike_facts(one: &IkeEntry) -> String {
         ("lifetime", optional(one.lifetime.as_ref().map(time_left))),
         ("keys replaced", one.rekeyed.to_string()),
         ("liveness", optional(liveness)),
-        ("message IDs, own, peer's", optional(message_ids)),
+        ("message IDs (own, peer)", optional(message_ids)),
         ("requests repeated", optional(one.messages.map(|sent| sent.retransmitted))),
         ("fragments", optional(fragments)),
         ("tunnels", one.tunnels.to_string()),

@@ -233,7 +233,8 @@ impl RunLog {
         let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.uid() != process::effective_user() {
             let text = format!(
-                "cannot open log file {}: another user owns it, or it is not a regular file",
+                "cannot open log file {}: another user owns the file, or the path is not a regular \
+                 file",
                 self.path.display()
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));

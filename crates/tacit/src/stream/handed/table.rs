@@ -329,8 +329,8 @@ async fn close_on_request(table: std::rc::Weak<HandedConnections>, cookie: u64) 
     let Some(table) = table.upgrade() else { return };
     if let Err(error) = reset {
         let event = Event::new("close-failed").connection(record.id).field("error", &error);
-        let next = "the connection stays open in the program: end the program; so that the agent \
-                    can close such connections, set path = \"relay\" in the rule";
+        let next = "the connection stays open in the program: end the program. To let the agent \
+                    close such connections, set path = \"relay\" in the rule";
         table.log.warn(event.field("next", next));
         return;
     }

@@ -151,7 +151,7 @@ fn ike_name(value: &TomlValue<'_>) -> Option<IkeName> {
         let name = parse_name(text).map_err(|fault| report_dn(value, fault)).ok()?;
         let has_controls = name.iter().any(|one| one.value.chars().any(char::is_control));
         if has_controls || text.len() > DN_BYTES_MAX {
-            let message = format!("`{}` is no distinguished name", value.name);
+            let message = format!("`{}` is not a valid distinguished name", value.name);
             let fix = format!("write at most {DN_BYTES_MAX} bytes without control characters");
             value.error(message, fix);
             return None;

@@ -11,8 +11,7 @@ pub(super) fn ike(value: &TomlValue<'_>) -> Option<IkeSuite> {
     // As in strongSwan, the hash of an HMAC is also that of the PRF unless another is named.
     let Some(prf) = prf.or(hash) else {
         let message = format!(
-            "`{text}` names no PRF (pseudorandom function), and {cipher} has no hash that the PRF \
-             could use"
+            "`{text}` must name a PRF (pseudorandom function), because {cipher} has no hash"
         );
         value.error(message, format!("write `{cipher}-prfsha384-x25519`"));
         return None;
@@ -266,7 +265,7 @@ const CIPHERS: &str = "`aes256gcm16` or `aes256-sha256`";
 const NOT_SUPPORTED: [(&[&str], &str, &str); 6] = [
     (
         &["modp3072", "modp4096", "modp6144", "modp8192"],
-        "groups of elliptic curves are faster",
+        "elliptic-curve groups are faster",
         "`x25519`, `ecp384` or `modp2048`",
     ),
     (

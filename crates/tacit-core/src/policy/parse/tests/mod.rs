@@ -452,7 +452,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     // A pinned certificate identifies the server better than a name.
     assert_eq!(warnings(&text("pinned = \"a.pem\"", "chain")), [""; 0]);
     assert_eq!(warnings(&text("ca = \"a.pem\"", "chain")).len(), 1);
-    let why = "does not belong here: this trust has no `ca`";
+    let why = "does not belong here: this setting needs a CA";
     for key in [
         "crl = \"a.crl\"",
         "revocation = \"off\"",
@@ -493,7 +493,7 @@ fn names_that_lead_around_the_policy_are_warned_about() {
     let weak = |more: &str| rule("weak", &format!("remote = \"*.a.example\"\n{more}"));
     let is_told = |first: &str, second: &str| {
         let text = format!("version = 1\n{first}{second}");
-        warnings(&text).iter().any(|one| one.contains("only if it has an alias"))
+        warnings(&text).iter().any(|one| one.contains("only if tacit assigns an alias"))
     };
     let unchecked = "remote-ports = [80, \"400-500\"]\ntls = { verify = \"none\" }";
     assert!(is_told(&weak("permit = true"), &tls) && is_told(&weak(unchecked), &tls));

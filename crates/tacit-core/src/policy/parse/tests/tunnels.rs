@@ -105,9 +105,10 @@ fn an_explanation_names_the_peer_of_the_tunnel() {
         at_unix_s: 0,
     };
     let text = "line 7: rule `a` matches: ipsec, through a tunnel to [ike.b]\n    peer \
-                192.0.2.1:4500, address of the run inside that the peer assigns\n    without the \
-                tunnel: connecting fails with EHOSTUNREACH until the peer has assigned an \
-                address; then packets wait up to 10 s and are dropped; none leaves in clear";
+                192.0.2.1:4500, inner address of the run: assigned by the peer\n    without the \
+                tunnel: connecting fails with EHOSTUNREACH until the peer has assigned an address. \
+                After that, packets wait up to 10 s for the tunnel and are then dropped. No packet \
+                leaves in clear";
     assert_eq!(explain(&policy, &flow).to_string(), text);
     let mut policy = policy;
     policy.ikes.get_mut("b").unwrap().host = IkeHost::Name("gw.example".to_owned());

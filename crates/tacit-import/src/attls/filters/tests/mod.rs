@@ -127,8 +127,8 @@ fn filter_rules_keep_their_order_and_end_in_a_deny() {
         [
             "ipsec:1: info: traffic that no filter rule permits is denied, as on z/OS; programs \
              get an error immediately",
-            "ipsec:27: info: the imported policy has a warning here: rule `dns` lets programs \
-             resolve every name, so a program can send out data in DNS queries",
+            "ipsec:27: info: `tacit check` warns about this part of the imported policy: rule \
+             `dns` lets programs resolve every name, so a program can send out data in DNS queries",
             "ipsec:31: info: rules do not apply to DNS: tacit receives the queries to port 53, and \
              uses the resolvers of the host",
         ]
@@ -294,7 +294,7 @@ fn what_our_rules_are_not_about_is_told() {
             "permit",
             "Protocol udp\nDirection outbound",
             "changed",
-            "the service covers one direction of UDP;",
+            "the service covers one direction of UDP, but",
         ),
         (
             "permit",

@@ -83,7 +83,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
     let leaving = [Host(MarkIs(rules.bits.returns)), Host(NotToLo), Drop];
     rules.push(
         Chain::Postrouting,
-        "adding the rule that drops captured packets that leave the host",
+        "adding the rule that drops outgoing captured packets",
         &leaving,
     );
     rules.list
@@ -200,14 +200,10 @@ impl Rules {
                 &older,
             );
             let rewritten = [Host(IsRewritten(true)), Accept];
-            self.push(capture, "adding the rule that accepts flows that NAT redirects", &rewritten);
+            self.push(capture, "adding the rule that accepts redirected flows (NAT)", &rewritten);
         }
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
-        self.push(
-            capture,
-            "adding the rule that rejects packets that NAT sends to a captured address",
-            &rewritten,
-        );
+        self.push(capture, "adding the rule that rejects redirected packets (NAT)", &rewritten);
         let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
         self.push(capture, "adding the rule that keeps a connection captured", &keep);
         let marked = [Host(SetMark(captured)), Accept];
@@ -362,7 +358,7 @@ impl Rules {
             let decided = [received, Host(IsRewritten(true)), Host(IsOriginal), forwarding];
             self.push(
                 Chain::Routed,
-                "adding the rule that checks flows of containers that NAT redirects",
+                "adding the rule that checks redirected flows of containers (NAT)",
                 &decided,
             );
         }
@@ -378,7 +374,7 @@ impl Rules {
         );
         self.push(
             chain,
-            "adding the rule that accepts a SYN that the agent has released",
+            "adding the rule that accepts released SYNs",
             &[Host(MarkIs(release)), Accept],
         );
     }
@@ -454,7 +450,7 @@ impl Rules {
     fn push_rewritten(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Rewritten;
         let as_sent = [Host(IsRewritten(false)), Accept];
-        self.push(chain, "adding the rule that accepts packets that NAT did not change", &as_sent);
+        self.push(chain, "adding the rule that accepts packets without NAT", &as_sent);
         self.push_own_packets(chain);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
@@ -465,7 +461,7 @@ impl Rules {
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(
             chain,
-            "adding the rule that accepts packets that NAT redirects to this host",
+            "adding the rule that accepts redirected packets to this host (NAT)",
             &local,
         );
         self.push_destinations(chain, table);
@@ -542,7 +538,7 @@ impl Rules {
         let step = "adding the rule that holds a captured SYN";
         self.push_or_refused(chain, step, &tcp, &held, Reset);
         let released = [of_agent, &[Host(MarkIs(release)), Transport(TCP)]].concat();
-        let step = "adding the rule that sends a SYN to the agent after its release";
+        let step = "adding the rule that sends released SYNs to the agent";
         self.push_or_refused(chain, step, &released, &[to_agent], Reset);
         let udp = [Host(MarkIs(captured)), Transport(UDP)];
         let step = "adding the rule that sends captured datagrams to the agent";
