@@ -66,7 +66,7 @@ fn set_up(configs: &[Arc<IkeConfig>; 2]) {
     let mut first = IkeConnection::initiate(Arc::clone(initiator), path(0, 1), random(), now);
     let request = message(&mut first).unwrap();
     let accepted =
-        IkeConnection::accept(Arc::clone(responder), path(1, 0), random(), now, &request);
+        IkeConnection::accept(&[Arc::clone(responder)], path(1, 0), random(), now, &request);
     let mut sides = [first, accepted.map_err(|refusal| refusal.failure).unwrap()];
     while let Some((to, bytes)) = next_message(&mut sides) {
         sides[to].handle_datagram(now, ENDS[1 - to], &bytes);

@@ -36,7 +36,7 @@ pub use config::{
     RemoteAuth,
 };
 pub use connection::{
-    ChildSummary, IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeRole, IkeSaKeys, IkeSummary,
+    ACCEPTED_CONFIGS_MAX, ChildSummary, IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeRole, IkeSaKeys, IkeSummary,
     IkeTraffic, IkeTransmit,
 };
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};

@@ -90,7 +90,7 @@ pub(crate) fn run(role: &str) {
             None => {
                 let random = Box::new(SystemRandom);
                 let config = Arc::clone(&config);
-                match IkeConnection::accept(config, path, random, Instant::now(), message) {
+                match IkeConnection::accept(&[config], path, random, Instant::now(), message) {
                     Ok(accepted) => connection = Some(accepted),
                     Err(refusal) => println!("refused {}", refusal.failure),
                 }

@@ -46,6 +46,25 @@ pub(super) struct PeerSettings {
     pub(super) verifier: Option<Arc<TrustVerifier>>,
 }
 
+impl PeerSettings {
+    /// The addresses of the run, if the policy has them.
+    fn fixed_addresses(&self) -> Vec<IpAddr> {
+        match &self.peer.inner {
+            InnerAddressSource::Policy(addresses) => addresses.clone(),
+            InnerAddressSource::Gateway => Vec::new(),
+        }
+    }
+}
+
+/// A run and a peer, with what the policy says about them.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) pair: Pair,
+    pub(super) run_name: String,
+    pub(super) tun: TunId,
+    pub(super) settings: PeerSettings,
+}
+
 /// The connection of a run with a peer, also while there is none because the last attempt failed.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
@@ -61,6 +80,8 @@ pub(super) struct PeerConnection {
     /// The address of a peer that has opened the connection and has not proved its identity. Such
     /// a connection is beside that of the pair.
     pub(super) stranger: Option<IpAddr>,
+    /// Which runs and peers the connection may be of, until the stranger proves its identity.
+    pub(super) candidates: Vec<Candidate>,
     pub(super) is_established: bool,
     pub(super) inner: Vec<IpAddr>,
     /// The SPIs of this side that are known to lead here.
@@ -92,11 +113,9 @@ pub(super) struct PeerConnection {
 }
 
 impl PeerConnection {
-    pub(super) fn new(pair: Pair, run_name: String, tun: TunId, settings: PeerSettings) -> Self {
-        let inner = match &settings.peer.inner {
-            InnerAddressSource::Policy(addresses) => addresses.clone(),
-            InnerAddressSource::Gateway => Vec::new(),
-        };
+    pub(super) fn new(candidate: Candidate) -> Self {
+        let Candidate { pair, run_name, tun, settings } = candidate;
+        let inner = settings.fixed_addresses();
         Self {
             pair,
             run_name,
@@ -107,6 +126,7 @@ impl PeerConnection {
             open: None,
             is_closing: false,
             stranger: None,
+            candidates: Vec::new(),
             is_established: false,
             inner,
             spis: Vec::new(),
@@ -128,6 +148,43 @@ impl PeerConnection {
             retry_at: None,
             logged: BTreeSet::new(),
         }
+    }
+
+    /// The run and the peer.
+    pub(super) fn candidate(&self) -> Candidate {
+        Candidate {
+            pair: self.pair.clone(),
+            run_name: self.run_name.clone(),
+            tun: self.tun,
+            settings: self.settings.clone(),
+        }
+    }
+
+    /// Whether the connection is of this run, or may turn out to be.
+    pub(super) fn may_be_of(&self, run: u64) -> bool {
+        self.pair.run == run || self.candidates.iter().any(|one| one.pair.run == run)
+    }
+
+    /// Notes which of the candidates the stranger is, if it has shown that.
+    pub(super) fn follow_choice(&mut self) {
+        let Some(config) = self.open.as_ref().map(IkeConnection::config) else { return };
+        if Arc::ptr_eq(config, &self.settings.config) {
+            return;
+        }
+        let is_it = |one: &&Candidate| Arc::ptr_eq(&one.settings.config, config);
+        if let Some(found) = self.candidates.iter().find(is_it).cloned() {
+            let Candidate { pair, run_name, tun, settings } = found;
+            self.inner = settings.fixed_addresses();
+            self.pair = pair;
+            self.run_name = run_name;
+            self.tun = tun;
+            self.settings = settings;
+        }
+    }
+
+    /// Whether displays have the connection: it is not that of a stranger, and was tried.
+    pub(super) fn is_shown(&self) -> bool {
+        self.stranger.is_none() && (self.open.is_some() || self.retry_at.is_some())
     }
 
     /// Whether a new attempt may begin.

@@ -26,6 +26,7 @@ mod install;
 mod kernel;
 mod key_table;
 mod reports;
+mod responder;
 mod status;
 mod thread;
 mod words;

@@ -1,7 +1,7 @@
 //! Runs the IKE thread. It moves messages and events between IKE connections, the packet worker and
 //! the agent, and handles timers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
@@ -13,8 +13,7 @@ use tacit_core::meter::Component;
 use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelPacket, TunnelRoutes};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{
-    GateDecision, IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeGate, IkePath, IkeRoute,
-    IkeTransmit,
+    IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeGate, IkePath, IkeRoute, IkeTransmit,
 };
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::sandbox::{self, WorkerRights};
@@ -22,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::config::{Authentication, ike_config, local_identity};
-use super::connection::{Pair, PeerConnection, PeerSettings};
+use super::connection::{Candidate, Pair, PeerConnection, PeerSettings};
 use super::inputs::{Input, Inputs};
 use super::kernel::{KernelRandom, local};
 use super::status::IkeStatus;
@@ -40,11 +39,6 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 /// How long displays wait for changes that are not changes of a connection's state.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
-/// The largest number of connections of a pair that strangers have opened. It is higher than the
-/// number of first requests that the gate accepts without a cookie: those can have a forged
-/// address, and must leave room for the peer.
-const STRANGERS_MAX: usize = 8;
-
 /// How long the end of the thread waits for a message before it looks at the timers.
 const CLOSE_STEP: Duration = Duration::from_millis(50);
 
@@ -64,7 +58,7 @@ pub(super) struct Surroundings {
 pub(super) struct IkeThread {
     pub(super) context: Surroundings,
     pub(super) policy: IkePolicy,
-    gate: IkeGate,
+    pub(super) gate: IkeGate,
     pub(super) runs: BTreeMap<u64, DrivenRun>,
     pub(super) connections: Vec<PeerConnection>,
     /// The places of connections, by the SPIs of this side.
@@ -214,25 +208,24 @@ impl IkeThread {
             .cloned()
             .collect();
         self.policy = policy;
-        for run in self.runs.values_mut() {
+        let mut changed_runs = BTreeSet::new();
+        for (id, run) in &mut self.runs {
             let routes = TunnelRoutes::of(&self.policy.policy, &run.name, &run.own);
             let routes = routes.unwrap_or_default();
-            let has_changed = std::mem::replace(&mut run.routes, routes) != run.routes;
-            let is_same = |one: &PeerConnection| {
-                !has_changed
-                    && !changed_keys.contains(&one.pair.ike)
-                    && self
-                        .policy
-                        .policy
-                        .ikes
-                        .get(&one.pair.ike)
-                        .is_some_and(|peer| peer.same(&one.settings.peer))
-            };
-            for one in &mut self.connections {
-                if one.tun == run.tun && !is_same(one) {
-                    one.is_closing = true;
-                }
+            if std::mem::replace(&mut run.routes, routes) != run.routes {
+                changed_runs.insert(*id);
             }
+        }
+        let is_same = |pair: &Pair, settings: &PeerSettings| {
+            let peer = self.policy.policy.ikes.get(&pair.ike);
+            !changed_runs.contains(&pair.run)
+                && !changed_keys.contains(&pair.ike)
+                && peer.is_some_and(|peer| peer.same(&settings.peer))
+        };
+        for one in &mut self.connections {
+            let is_kept = is_same(&one.pair, &one.settings)
+                && one.candidates.iter().all(|other| is_same(&other.pair, &other.settings));
+            one.is_closing |= !is_kept;
         }
         let now = Instant::now();
         for at in 0..self.connections.len() {
@@ -259,7 +252,7 @@ impl IkeThread {
         let Some(run) = self.runs.remove(&id) else { return };
         let now = Instant::now();
         for at in 0..self.connections.len() {
-            if self.connections[at].pair.run == id {
+            if self.connections[at].may_be_of(id) {
                 self.close_one(at, now);
             }
         }
@@ -315,11 +308,25 @@ impl IkeThread {
     }
 
     /// The place of a pair among the connections; `None` if it cannot be configured.
-    fn prepare(&mut self, pair: &Pair) -> Option<usize> {
+    pub(super) fn prepare(&mut self, pair: &Pair) -> Option<usize> {
+        if let Some(at) = self.place_of(pair) {
+            return Some(at);
+        }
+        let candidate = self.candidate(pair)?;
+        self.connections.push(PeerConnection::new(candidate));
+        Some(self.connections.len() - 1)
+    }
+
+    fn place_of(&self, pair: &Pair) -> Option<usize> {
         let is_it =
             |one: &PeerConnection| one.pair == *pair && !one.is_closing && one.stranger.is_none();
-        if let Some(at) = self.connections.iter().position(is_it) {
-            return Some(at);
+        self.connections.iter().position(is_it)
+    }
+
+    /// The configuration for a pair; `None` if it cannot be configured.
+    pub(super) fn candidate(&self, pair: &Pair) -> Option<Candidate> {
+        if let Some(at) = self.place_of(pair) {
+            return Some(self.connections[at].candidate());
         }
         let run = self.runs.get(&pair.run)?;
         let peer = self.policy.policy.ikes.get(&pair.ike)?;
@@ -350,9 +357,7 @@ impl IkeThread {
         let config = ike_config(peers, &pair.ike, peer, &run.routes, authentication);
         let config = Arc::new(IkeConfig { local, ..config });
         let settings = PeerSettings { peer: peer.clone(), config, verifier };
-        let one = PeerConnection::new(pair.clone(), run.name.clone(), run.tun, settings);
-        self.connections.push(one);
-        Some(self.connections.len() - 1)
+        Some(Candidate { pair: pair.clone(), run_name: run.name.clone(), tun: run.tun, settings })
     }
 
     /// The other run that has the address which the policy gives to runs towards this peer.
@@ -414,85 +419,14 @@ impl IkeThread {
         }
     }
 
-    /// Handles the first message of a peer that opens a connection itself.
-    fn answer_first(&mut self, from: SocketAddr, message: &[u8]) {
-        let now = Instant::now();
-        match self.gate.check(now, from, message, &mut KernelRandom) {
-            Ok(GateDecision::Accept) => {}
-            Ok(GateDecision::Respond(response)) => return self.send(&response, from),
-            Ok(GateDecision::Drop) | Err(_) => return,
-        }
-        let Some(pair) = self.pair_for(from) else { return };
-        let of_strangers =
-            self.connections.iter().filter(|one| one.pair == pair && one.stranger.is_some());
-        if of_strangers.count() >= STRANGERS_MAX {
-            return;
-        }
-        let Some(at) = self.prepare(&pair) else { return };
-        let known = &self.connections[at];
-        let settings = known.settings.clone();
-        let config = Arc::clone(&settings.config);
-        let path = IkePath { local: local(&self.context.locals, from), remote: from };
-        let accepted = IkeConnection::accept(config, path, Box::new(KernelRandom), now, message);
-        match accepted {
-            Ok(connection) => {
-                let name = known.run_name.clone();
-                let mut one = PeerConnection::new(pair, name, known.tun, settings);
-                one.remote = from;
-                one.stranger = Some(from.ip());
-                one.begin(connection);
-                self.gate.note_opened(from.ip());
-                self.connections.push(one);
-                self.drain(self.connections.len() - 1);
-            }
-            Err(refusal) => {
-                self.report_failure(at, &refusal.failure);
-                if let Some(response) = refusal.response {
-                    self.send(&response, from);
-                }
-            }
-        }
-    }
-
-    /// A peer that has opened a connection has proved its identity: it replaces the earlier one.
-    fn replace_earlier(&mut self, at: usize) {
-        let Some(stranger) = self.connections[at].stranger.take() else { return };
-        self.gate.note_closed(stranger);
-        let now = Instant::now();
-        let pair = self.connections[at].pair.clone();
-        for other in 0..self.connections.len() {
-            let one = &self.connections[other];
-            if other != at && one.pair == pair && one.stranger.is_none() {
-                self.close_one(other, now);
-            }
-        }
-    }
-
-    /// The run and the peer of a message from this address, if there is one run with that peer.
-    ///
-    /// A peer that assigns addresses is not answered: only the initiator of a connection can
-    /// request an address, so in a connection that the peer opens, the run would have none.
-    fn pair_for(&self, from: SocketAddr) -> Option<Pair> {
-        let is_peer = |ike: &&str| {
-            let peer = self.policy.policy.ikes.get(*ike);
-            peer.is_some_and(|peer| {
-                let is_its = |address: &SocketAddr| address.ip() == from.ip();
-                peer.inner != InnerAddressSource::Gateway
-                    && self.policy.addresses(ike).iter().any(is_its)
-            })
-        };
-        let mut found = self.runs.iter().filter_map(|(id, run)| {
-            Some(Pair { run: *id, ike: run.routes.ikes().find(is_peer)?.to_owned() })
-        });
-        let first = found.next()?;
-        found.next().is_none().then_some(first)
-    }
-
-    fn close_one(&mut self, at: usize, now: Instant) {
+    pub(super) fn close_one(&mut self, at: usize, now: Instant) {
         let one = &mut self.connections[at];
         one.is_closing = true;
-        if let Some(open) = &mut one.open {
-            open.close(now);
+        match &mut one.open {
+            // A peer that has not proved its identity gets no message.
+            Some(open) if one.stranger.is_some() => open.abandon(),
+            Some(open) => open.close(now),
+            None => {}
         }
         self.drain(at);
     }
@@ -590,7 +524,7 @@ impl IkeThread {
     }
 
     /// Sends the messages of a connection, and handles its events.
-    fn drain(&mut self, at: usize) {
+    pub(super) fn drain(&mut self, at: usize) {
         self.follow_spis(at);
         if self.connections[at].stranger.is_none() {
             self.news = self.news.max(News::Soon);
@@ -633,12 +567,13 @@ impl IkeThread {
     }
 
     /// A message that is lost is sent again.
-    fn send(&self, message: &[u8], to: SocketAddr) {
+    pub(super) fn send(&self, message: &[u8], to: SocketAddr) {
         let _ = self.context.worker.send_ike(message, to);
     }
 
     fn take_event(&mut self, at: usize, event: IkeEvent) {
         let one = &mut self.connections[at];
+        one.follow_choice();
         let now = Instant::now();
         if one.stranger.is_none() || matches!(event, IkeEvent::Established { .. }) {
             self.news = News::Now;
@@ -689,7 +624,9 @@ impl IkeThread {
                     // It was logged when the connection began to end.
                     Some(failure) => one.note_failed(&failure, now),
                     None => {
-                        reports::closed(&self.context.log, one);
+                        if one.stranger.is_none() {
+                            reports::closed(&self.context.log, one);
+                        }
                         one.note_ended(now);
                     }
                 }
@@ -705,7 +642,7 @@ impl IkeThread {
         self.note_unassigned(at, failure);
     }
 
-    fn report_failure(&mut self, at: usize, failure: &IkeFailure) {
+    pub(super) fn report_failure(&mut self, at: usize, failure: &IkeFailure) {
         if self.connections[at].is_new(failure.kind) {
             reports::failed_first(&self.context.log, &self.connections[at], failure);
         }
@@ -739,7 +676,7 @@ impl IkeThread {
         }
         self.published = Instant::now();
         self.news = News::None;
-        let known = self.connections.iter().filter(|one| one.stranger.is_none());
+        let known = self.connections.iter().filter(|one| one.is_shown());
         let statuses = known.map(PeerConnection::status).collect();
         *self.context.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
     }

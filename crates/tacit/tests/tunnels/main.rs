@@ -177,6 +177,44 @@ fn a_host_behind_strongswan_reaches_only_the_port_that_an_inbound_rule_names() {
     assert_eq!(text, "from the run\ntimed out\nonly UDP 4500\n");
 }
 
+#[test]
+fn a_gateway_opens_either_of_two_tunnels() {
+    let second = r#"[[rule]]
+name = "other"
+direction = "inbound"
+remote = "10.3.0.0/24"
+local-ports = 9070
+ipsec = { ike = "other" }
+[ike.other]
+peer = "10.99.0.2"
+psk-file = "psk"
+local-id = "other.example"
+remote-id = "gw.example"
+inner = "10.1.0.2"
+"#;
+    let rules = format!("{}\nremote = \"10.2.0.0/24\"\n{second}", ALL.trim_end());
+    let steps = r#"behind ip address add 10.3.0.1/24 dev lo
+        sed '/^connections/,/^}/!d; s/^    tacit/    second/; s/branch.example/other.example/
+            s/10.2.0.0.24,fd00:2::.64/10.3.0.0\/24/; s/10.1.0.1.32,.*/10.1.0.2\/32/
+            s/ net {/ far {/' swanctl/swanctl.conf >second.conf
+        echo 'secrets { ike-2 { id-1 = gw.example
+            id-2 = other.example
+            secret = "a shared key of both sides" } }' >>second.conf
+        cat second.conf >>swanctl/swanctl.conf
+        swan --load-all >load 2>&1 || fail "$(cat load)"
+        mkdir served; echo "from the run" >served/index.html
+        started bash -c 'python3 -m http.server --directory served 9070 >/dev/null 2>&1 &
+            touch scratch/up; wait'
+        until_true [ -e scratch/up ]; sleep 1
+        swan --initiate --child far >initiate 2>&1 || fail "$(cat initiate)"
+        swan --initiate --child net >initiate 2>&1 || fail "$(cat initiate)"
+        behind curl -sS -m 20 --interface 10.3.0.1 http://10.1.0.2:9070/
+        behind curl -sS -m 20 --interface 10.2.0.1 http://10.1.0.1:9070/
+        clear"#;
+    let text = Scenario { rules: &rules, inner: "\"10.1.0.1\"", steps }.output();
+    assert_eq!(text, "from the run\nfrom the run\nonly UDP 4500\n");
+}
+
 /// Rules whose ports the kernel gets in parts.
 const RANGES: &str = r#"
 [[rule]]

@@ -1,6 +1,7 @@
 //! Runs the exchange `IKE_AUTH`, in which both peers authenticate each other (RFC 7296 sections 1.2
 //! and 2.15). They also create the first child SA, the keys of the tunnel.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::address;
@@ -14,12 +15,12 @@ use crate::ike::codec::{
     AuthMethod, AuthPayload, CertPayload, DeletePayload, ExchangeType, IdPayload, IkePayload,
     NotifyPayload, notify,
 };
-use crate::ike::config::{InitialContact, LocalAuth, RemoteAuth};
+use crate::ike::config::{IkeConfig, InitialContact, LocalAuth, RemoteAuth};
 use crate::ike::crypto::Nonces;
 use crate::ike::failure::{FailureSide, IkeFailure};
 use crate::ike::identity::IkeIdentity;
 use crate::ike::proposal::{ChildExchange, offer_esp};
-use crate::ike::signature::{self, AuthVerifier, CERTIFICATES_MAX, SignedByPeer};
+use crate::ike::signature::{self, CERTIFICATES_MAX, SignedByPeer};
 
 /// What AUTH signs.
 #[derive(Clone, Debug)]
@@ -53,7 +54,7 @@ impl IkeConnection {
         let offer = offer_esp(&child.proposals, ChildExchange::Auth, child_spi);
         let mut payloads = vec![IkePayload::IdInitiator(id)];
         payloads.extend(self.certificates());
-        payloads.extend(certificate_request(&self.config));
+        payloads.extend(certificate_request(std::iter::once(&self.config)));
         payloads.push(IkePayload::IdResponder(self.config.remote.to_payload()));
         payloads.push(auth);
         if self.config.initial_contact == InitialContact::Assert {
@@ -96,8 +97,8 @@ impl IkeConnection {
         certificates.map(|data| IkePayload::Cert(CertPayload::x509(data))).collect()
     }
 
-    /// Checks identity and AUTH of the peer.
-    fn verify_peer(&self, payloads: &[IkePayload]) -> Result<(), IkeFailure> {
+    /// Checks identity and AUTH of the peer with this configuration.
+    fn verify_peer(&self, peer: &IkeConfig, payloads: &[IkePayload]) -> Result<(), IkeFailure> {
         let (Some(context), Some(sa)) = (&self.auth, self.sa(self.current)) else {
             return Err(IkeFailure::protocol("the peer sent AUTH at the wrong time"));
         };
@@ -121,44 +122,30 @@ impl IkeConnection {
             }
         };
         let identity = IkeIdentity::from_payload(id);
-        if identity.as_ref() != Some(&self.config.remote) {
-            return Err(wrong_identity(identity.as_ref(), &self.config.remote));
+        if identity.as_ref() != Some(&peer.remote) {
+            return Err(wrong_identity(identity.as_ref(), &peer.remote));
         }
         let octets = context.octets(sa, sa.role().other(), id);
-        match (&self.config.remote_auth, auth.method) {
+        match (&peer.remote_auth, auth.method) {
             (RemoteAuth::SharedKey(key), AuthMethod::SharedKey) => {
                 let expected = octets.with_shared_key(sa.keys.prf, key);
                 aws_lc_rs::constant_time::verify_slices_are_equal(expected.as_bytes(), &auth.data)
-                    .map_err(|_| wrong_key(&self.config.remote))
+                    .map_err(|_| wrong_key(&peer.remote))
             }
             (RemoteAuth::Signature(verifier), AuthMethod::DigitalSignature) => {
-                self.verify_signature(verifier.as_ref(), &octets, &auth.data, payloads)
+                let (scheme, signature) =
+                    signature::decode(&auth.data).ok_or_else(unknown_scheme)?;
+                verifier.verify(&SignedByPeer {
+                    certificates: &certificates_of(payloads),
+                    identity: &peer.remote,
+                    scheme,
+                    message: octets.as_bytes(),
+                    signature,
+                })
             }
             (RemoteAuth::SharedKey(_), method) => Err(wrong_method(method, "a shared key")),
             (RemoteAuth::Signature(_), method) => Err(wrong_method(method, "a signature")),
         }
-    }
-
-    fn verify_signature(
-        &self,
-        verifier: &dyn AuthVerifier,
-        octets: &SignedOctets,
-        data: &[u8],
-        payloads: &[IkePayload],
-    ) -> Result<(), IkeFailure> {
-        let (scheme, signature) = signature::decode(data).ok_or_else(unknown_scheme)?;
-        let certificates = payloads.iter().filter_map(|payload| match payload {
-            IkePayload::Cert(cert) => cert.as_x509(),
-            _ => None,
-        });
-        let certificates: Vec<&[u8]> = certificates.take(CERTIFICATES_MAX).collect();
-        verifier.verify(&SignedByPeer {
-            certificates: &certificates,
-            identity: &self.config.remote,
-            scheme,
-            message: octets.as_bytes(),
-            signature,
-        })
     }
 
     pub(super) fn handle_auth_response(
@@ -175,7 +162,7 @@ impl IkeConnection {
             self.fail(failure);
             return;
         }
-        if let Err(failure) = self.verify_peer(&opened.payloads) {
+        if let Err(failure) = self.verify_peer(&self.config, &opened.payloads) {
             self.reject_responder(now, spi, failure);
             return;
         }
@@ -209,14 +196,13 @@ impl IkeConnection {
 
     /// Handles the request of the initiator.
     pub(super) fn handle_auth_request(&mut self, now: Instant, spi: u64, opened: &Opened) {
+        self.choose_peer(&opened.payloads);
         let id = self.config.local.to_payload();
-        let wanted = opened.payloads.iter().find_map(|payload| match payload {
-            IkePayload::IdResponder(id) => Some(IkeIdentity::from_payload(id)),
-            _ => None,
-        });
+        let wanted = wanted_identity(&opened.payloads);
         let own = &self.config.local;
         let is_addressed = wanted.as_ref().is_none_or(|wanted| wanted.as_ref() == Some(own));
-        let checked = self.verify_peer(&opened.payloads).and_then(|()| match is_addressed {
+        let verified = self.verify_peer(&self.config, &opened.payloads);
+        let checked = verified.and_then(|()| match is_addressed {
             true => self.own_auth(&id),
             false => Err(not_this_side(wanted.flatten().as_ref(), own)),
         });
@@ -254,6 +240,45 @@ impl IkeConnection {
         self.ensure_active();
     }
 
+    /// Finds out which of the peers the initiator is: one with its identity and the algorithms of
+    /// the IKE SA. Among several, its authentication decides, and then the addresses that it wants
+    /// to reach. If there is none, the configuration remains, and refuses the initiator.
+    fn choose_peer(&mut self, payloads: &[IkePayload]) {
+        let others = std::mem::take(&mut self.others);
+        let proposal = self.sa(self.current).map(|sa| sa.proposal);
+        let (Some(proposal), false) = (proposal, others.is_empty()) else { return };
+        let claimed = payloads.iter().find_map(|payload| match payload {
+            IkePayload::IdInitiator(id) => IkeIdentity::from_payload(id),
+            _ => None,
+        });
+        let own = wanted_identity(payloads);
+        let fits = |peer: &&Arc<IkeConfig>| {
+            claimed.as_ref() == Some(&peer.remote)
+                && own.as_ref().is_none_or(|own| own.as_ref() == Some(&peer.local))
+                && peer.proposals.contains(&proposal)
+        };
+        let fitting: Vec<&Arc<IkeConfig>> =
+            std::iter::once(&self.config).chain(&others).filter(fits).collect();
+        let is_proved = |peer: &&Arc<IkeConfig>| self.verify_peer(peer, payloads).is_ok();
+        let proved: Vec<&Arc<IkeConfig>> = match fitting.len() {
+            0 | 1 => Vec::new(),
+            _ => fitting.iter().copied().filter(is_proved).collect(),
+        };
+        let wanted = payloads.iter().find_map(|payload| match payload {
+            IkePayload::TsResponder(wanted) => Some(wanted.selectors.as_slice()),
+            _ => None,
+        });
+        let wanted = wanted.unwrap_or_default();
+        let reaches = |peer: &&&Arc<IkeConfig>| {
+            let local = &peer.child.local;
+            local.iter().any(|one| wanted.iter().any(|other| one.intersection(other).is_some()))
+        };
+        let mut by_preference = proved.iter().filter(reaches).chain(&proved).chain(&fitting);
+        if let Some(peer) = by_preference.next().map(|peer| Arc::clone(peer)) {
+            self.config = peer;
+        }
+    }
+
     fn establish(&mut self, now: Instant, spi: u64) {
         let rekey_at = self.rekey_at(now);
         let expires_at = now + self.config.lifetime;
@@ -265,6 +290,23 @@ impl IkeConnection {
         let peer = self.config.remote.clone();
         self.event(IkeEvent::Established { peer, proposal });
     }
+}
+
+/// The identity that the initiator expects of this side; an inner `None` is one of an unknown type.
+fn wanted_identity(payloads: &[IkePayload]) -> Option<Option<IkeIdentity>> {
+    payloads.iter().find_map(|payload| match payload {
+        IkePayload::IdResponder(id) => Some(IkeIdentity::from_payload(id)),
+        _ => None,
+    })
+}
+
+/// The certificates of the peer, the one of its key first.
+fn certificates_of(payloads: &[IkePayload]) -> Vec<&[u8]> {
+    let certificates = payloads.iter().filter_map(|payload| match payload {
+        IkePayload::Cert(cert) => cert.as_x509(),
+        _ => None,
+    });
+    certificates.take(CERTIFICATES_MAX).collect()
 }
 
 fn wrong_identity(claimed: Option<&IkeIdentity>, expected: &IkeIdentity) -> IkeFailure {

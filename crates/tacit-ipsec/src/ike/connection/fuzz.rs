@@ -124,7 +124,7 @@ impl Scene {
             }
             let config = Arc::clone(&self.sides[1].config);
             let random = Box::new(TestRandom(2));
-            match IkeConnection::accept(config, path(1), random, now, bytes) {
+            match IkeConnection::accept(&[config], path(1), random, now, bytes) {
                 Ok(connection) => self.sides[1].connection = Some(connection),
                 Err(refusal) => assert!(!refusal.failure.to_string().is_empty()),
             }

@@ -353,13 +353,15 @@ impl IkeConnection {
         self.send_auth(now)
     }
 
-    /// Accepts the first request of a peer, as the responder.
+    /// Accepts the first request of a peer, as the responder. The peer may be any of `peers`, of
+    /// which the first [`ACCEPTED_CONFIGS_MAX`] are used. Its identity, its authentication and its
+    /// traffic selectors decide which one it is; [`config`](Self::config) returns it then.
     ///
     /// # Errors
     ///
     /// If the request is not acceptable; the refusal may have a response for the peer.
     pub fn accept(
-        config: Arc<IkeConfig>,
+        peers: &[Arc<IkeConfig>],
         path: IkePath,
         mut random: Box<dyn RandomSource>,
         now: Instant,
@@ -379,17 +381,13 @@ impl IkeConnection {
                 "the peer's message is not a valid IKE_SA_INIT request",
             )));
         };
-        let Some((proposal, offer)) = choose_ike(&config.proposals, read.proposals) else {
-            return Err(no_proposal(&header, read.proposals));
-        };
-        if read.key_exchange.group != proposal.group.number() {
-            return Err(other_group_wanted(&header, proposal.group));
-        }
+        let peers = &peers[..peers.len().min(ACCEPTED_CONFIGS_MAX)];
+        let (config, proposal, number) = first_fitting(peers, &header, &read)?;
         // A wrong value costs this side no key of its own (RFC 6989 section 2).
         let checked = proposal.group.check_value(&read.key_exchange.public_value);
         checked.map_err(|failed| silent(failed.into()))?;
-        let options = options(&config, &message.payloads);
-        let chosen = (proposal, offer.number);
+        let options = options(peers, &message.payloads);
+        let chosen = (proposal, number);
         let answer = answer(&header, path, chosen, &read, options, random.as_mut());
         let (secret, response, nonces, spis) = answer.map_err(silent)?;
         let keys = secret.agree(&read.key_exchange.public_value).and_then(|shared| {
@@ -397,7 +395,9 @@ impl IkeConnection {
             IkeKeys::derive((proposal.cipher, proposal.prf), &seed, &nonces, spis)
         });
         let keys = keys.map_err(|failed| silent(failed.into()))?;
-        let mut connection = Self::empty(config, path, random, now);
+        let mut connection = Self::empty(Arc::clone(config), path, random, now);
+        connection.others =
+            peers.iter().filter(|other| !Arc::ptr_eq(other, config)).cloned().collect();
         connection.is_behind_nat = nat::is_translated(&message.payloads, spis, path.local);
         connection.is_peer_behind_nat =
             nat::is_peer_translated(&message.payloads, spis, path.remote);
@@ -416,6 +416,28 @@ impl IkeConnection {
         connection.transmit(now, [response]);
         Ok(connection)
     }
+}
+
+/// The first peer that accepts algorithms of a request, and these algorithms. If there is none, the
+/// refusal demands the group of the first peer with such algorithms.
+fn first_fitting<'a>(
+    peers: &'a [Arc<IkeConfig>],
+    header: &IkeHeader,
+    read: &InitPayloads<'_>,
+) -> Result<(&'a Arc<IkeConfig>, IkeProposal, u8), IkeRefusal> {
+    let mut refusal = None;
+    for peer in peers {
+        match choose_ike(&peer.proposals, read.proposals) {
+            Some((proposal, offer)) if read.key_exchange.group == proposal.group.number() => {
+                return Ok((peer, proposal, offer.number));
+            }
+            Some((proposal, _)) if refusal.is_none() => {
+                refusal = Some(other_group_wanted(header, proposal.group));
+            }
+            _ => {}
+        }
+    }
+    Err(refusal.unwrap_or_else(|| no_proposal(header, read.proposals)))
 }
 
 /// The response to the first request, and what the keys depend on.
@@ -471,9 +493,9 @@ impl<'a> InitPayloads<'a> {
 /// The payloads of a response that depend on the policy and the request: hashes of signatures, the
 /// request for certificates (RFC 7296 section 1.2), and fragmentation, which a responder announces
 /// to those who announce it (RFC 7383 section 2.3).
-fn options(config: &IkeConfig, request: &[IkePayload]) -> Vec<IkePayload> {
+fn options(peers: &[Arc<IkeConfig>], request: &[IkePayload]) -> Vec<IkePayload> {
     let mut payloads = vec![signature_hashes()];
-    payloads.extend(certificate_request(config));
+    payloads.extend(certificate_request(peers.iter()));
     payloads.extend(joins_fragments(request).then(fragmentation_supported));
     payloads
 }
@@ -539,6 +561,8 @@ fn init_header(initiator_spi: u64, responder_spi: u64, sender: IkeRole) -> IkeHe
     }
 }
 
+/// The most peers that a responder chooses from.
+pub const ACCEPTED_CONFIGS_MAX: usize = 16;
 /// How often the first request may change because of cookies and groups.
 const CHANGES_MAX: u8 = 4;
 /// How often the first request is repeated after an answer that cannot be used: 15 seconds

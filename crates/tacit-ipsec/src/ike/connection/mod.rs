@@ -45,7 +45,7 @@ use super::crypto::{KeGroup, RandomSource};
 use super::failure::IkeFailure;
 use crate::child::EspSpi;
 pub use event::{IkeEvent, IkeTransmit};
-pub use init::IkeRefusal;
+pub use init::{ACCEPTED_CONFIGS_MAX, IkeRefusal};
 use init::Opening;
 use payloads::notifications;
 pub use sa::IkeRole;
@@ -59,6 +59,9 @@ use tunnel::Tunnel;
 #[derive(Debug)]
 pub struct IkeConnection {
     config: Arc<IkeConfig>,
+    /// The configurations of other peers that the initiator may be, until AUTH. At most
+    /// [`ACCEPTED_CONFIGS_MAX`].
+    others: Vec<Arc<IkeConfig>>,
     path: IkePath,
     random: Box<dyn RandomSource>,
     /// Before there are keys.
@@ -120,6 +123,7 @@ impl IkeConnection {
     ) -> Self {
         Self {
             config,
+            others: Vec::new(),
             path,
             random,
             opening: None,
@@ -138,6 +142,13 @@ impl IkeConnection {
             transmits: VecDeque::new(),
             events: VecDeque::new(),
         }
+    }
+
+    /// Returns the configuration of the peer. A responder that knows several peers has chosen it
+    /// when the connection is established.
+    #[must_use]
+    pub fn config(&self) -> &Arc<IkeConfig> {
+        &self.config
     }
 
     /// Reports whether a message belongs to this connection, by its SPIs.

@@ -1,5 +1,7 @@
 //! Creates and finds the payloads that several exchanges use.
 
+use std::sync::Arc;
+
 use crate::ike::codec::{CertRequestPayload, IkePayload, KePayload, NotifyPayload};
 use crate::ike::config::{IkeConfig, RemoteAuth};
 use crate::ike::crypto::KeySecret;
@@ -19,11 +21,24 @@ pub(super) fn key_exchange(secret: &KeySecret) -> IkePayload {
 }
 
 /// Asks a peer that must prove its identity with a signature for its certificate (RFC 7296 section
-/// 3.7).
-pub(super) fn certificate_request(config: &IkeConfig) -> Option<IkePayload> {
-    let RemoteAuth::Signature(verifier) = &config.remote_auth else { return None };
-    let mut authorities = verifier.authorities();
-    authorities.truncate(AUTHORITIES_MAX);
+/// 3.7). The peer may be any of these.
+pub(super) fn certificate_request<'a>(
+    peers: impl Iterator<Item = &'a Arc<IkeConfig>>,
+) -> Option<IkePayload> {
+    let verifiers = peers.filter_map(|peer| match &peer.remote_auth {
+        RemoteAuth::Signature(verifier) => Some(verifier),
+        RemoteAuth::SharedKey(_) => None,
+    });
+    let lists: Vec<Vec<[u8; 20]>> = verifiers.map(|verifier| verifier.authorities()).collect();
+    if lists.is_empty() {
+        return None;
+    }
+    let mut authorities: Vec<[u8; 20]> = Vec::new();
+    for authority in lists.into_iter().flatten() {
+        if authorities.len() < AUTHORITIES_MAX && !authorities.contains(&authority) {
+            authorities.push(authority);
+        }
+    }
     Some(IkePayload::CertRequest(CertRequestPayload::x509(&authorities)))
 }
 

@@ -202,7 +202,7 @@ fn with_cookie(request: &[u8], demand: &[u8]) -> Vec<u8> {
 fn accept(request: &[u8], from: SocketAddr, now: Instant) -> IkeConnection {
     let config = Arc::new(config("b.example", "a.example", [2, 1]));
     let path = IkePath { local: remote(2), remote: from };
-    IkeConnection::accept(config, path, Box::new(TestRandom(5)), now, request).unwrap()
+    IkeConnection::accept(&[config], path, Box::new(TestRandom(5)), now, request).unwrap()
 }
 
 const FLOOD_REQUESTS: u32 = 1_000_000;

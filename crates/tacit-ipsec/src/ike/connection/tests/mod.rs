@@ -1,5 +1,6 @@
 //! Tests two connections with each other, with a virtual clock.
 
+mod choice;
 mod collisions;
 mod forged;
 mod fragments;

@@ -26,6 +26,8 @@ pub(super) struct Network {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) config: Arc<IkeConfig>,
+    /// Other peers that a responder accepts.
+    pub(super) others: Vec<Arc<IkeConfig>>,
     pub(super) connection: Option<IkeConnection>,
     pub(super) events: Vec<IkeEvent>,
     /// The child SAs that are installed, by inbound SPI.
@@ -89,6 +91,7 @@ impl Side {
     fn new(config: IkeConfig) -> Self {
         Self {
             config: Arc::new(config),
+            others: Vec::new(),
             connection: None,
             events: Vec::new(),
             children: BTreeMap::new(),
@@ -239,8 +242,9 @@ impl Pair {
         let is_known = side.connection.as_ref().is_some_and(|one| one.owns_datagram(bytes));
         if is_first && to == 1 && !is_known && side.connection.is_none() {
             let random = self.fork();
-            let config = self.sides[to].config.clone();
-            match IkeConnection::accept(config, path(1), random, now, bytes) {
+            let Side { config, others, .. } = &self.sides[to];
+            let peers: Vec<_> = std::iter::once(config).chain(others).cloned().collect();
+            match IkeConnection::accept(&peers, path(1), random, now, bytes) {
                 Ok(connection) => self.sides[to].connection = Some(connection),
                 Err(refusal) => {
                     self.sides[to].refusals.push(refusal.failure);

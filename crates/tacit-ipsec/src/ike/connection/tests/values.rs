@@ -77,7 +77,7 @@ fn a_first_request_with_a_wrong_value_is_dropped() {
             let path = IkePath { local: address, remote: address };
             let (random, made) = counting();
             let accepted =
-                IkeConnection::accept(Arc::clone(&config), path, random, Instant::now(), &bytes);
+                IkeConnection::accept(&[Arc::clone(&config)], path, random, Instant::now(), &bytes);
             (accepted.map(|_| ()), made.load(Ordering::Relaxed))
         };
         let right = KeySecret::generate(group, &mut TestRandom(6)).unwrap();
