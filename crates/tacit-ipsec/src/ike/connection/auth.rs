@@ -32,6 +32,15 @@ pub(super) struct AuthContext {
     pub(super) hashes_of_peer: Vec<u8>,
 }
 
+/// An answer to the first request, of which AUTH has not shown whose it is.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) sa: IkeSa,
+    pub(super) auth: AuthContext,
+    pub(super) is_behind_nat: bool,
+    pub(super) is_peer_behind_nat: bool,
+}
+
 impl AuthContext {
     /// What the initiator or the responder of an IKE SA signs.
     fn octets(&self, sa: &IkeSa, signer: IkeRole, id: &IdPayload) -> SignedOctets {
@@ -159,7 +168,7 @@ impl IkeConnection {
         let error = notifications(&opened.payloads).find(|one| one.is_error());
         if let Some(error) = error.filter(|_| !has_auth) {
             let failure = IkeFailure::refused(error.kind, "authentication");
-            self.fail(failure);
+            self.refuse_attempt(now, failure);
             return;
         }
         if let Err(failure) = self.verify_peer(&self.config, &opened.payloads) {
@@ -167,6 +176,8 @@ impl IkeConnection {
             return;
         }
         let nonces = self.auth.take().map(|context| context.nonces);
+        self.opening = None;
+        self.other_attempts.clear();
         self.establish(now, spi);
         let Some(nonces) = nonces else { return };
         let request = ChildRequest { spi: child_spi, nonces, secret: None };
@@ -181,17 +192,15 @@ impl IkeConnection {
         }
     }
 
-    /// Ends an IKE SA whose responder has not proved who it is (RFC 7296 section 2.21.2).
+    /// Ends an IKE SA whose responder has not proved who it is (RFC 7296 section 2.21.2). The
+    /// notification is sent once, and not repeated.
     fn reject_responder(&mut self, now: Instant, spi: u64, failure: IkeFailure) {
         let payloads = [
             IkePayload::Notify(NotifyPayload::new(notify::AUTHENTICATION_FAILED, [])),
             IkePayload::Delete(DeletePayload::IkeSa),
         ];
-        if let Some(sa) = self.sa_mut(spi) {
-            sa.state = SaState::Closing;
-        }
         self.request(now, spi, ExchangeType::Informational, &payloads, Task::DeleteIke);
-        self.end(IkeEvent::Failed(failure));
+        self.refuse_attempt(now, failure);
     }
 
     /// Handles the request of the initiator.

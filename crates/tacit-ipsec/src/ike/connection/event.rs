@@ -34,8 +34,9 @@ pub enum IkeEvent {
     /// The child SA with this inbound SPI is deleted.
     ChildRemoved(EspSpi),
     /// A child SA or new keys were not agreed on; the IKE SA continues. Before
-    /// [`Established`](Self::Established): an answer that may be forged refuses the first request;
-    /// the attempt continues for 15 seconds, in case the true answer arrives.
+    /// [`Established`](Self::Established): an answer that may be forged refuses the first request
+    /// or AUTH, or does not prove the identity of the peer. This side waits a limited time for
+    /// another answer.
     ExchangeFailed(IkeFailure),
     /// The peer is behind a NAT, and has this address from now on: messages and packets are sent to
     /// it (RFC 7296 section 2.23).

@@ -88,6 +88,12 @@ impl IkeConnection {
 
     /// Removes an IKE SA that is deleted on both sides, or whose peer does not answer.
     pub(super) fn end_sa(&mut self, now: Instant, spi: u64, failure: Option<IkeFailure>) {
+        if self.is_attempting()
+            && let Some(failure) = failure
+        {
+            self.refuse_attempt(now, failure);
+            return;
+        }
         self.sas.retain(|sa| sa.own_spi() != spi);
         self.end_without(now, spi, failure);
     }

@@ -1,14 +1,14 @@
 //! Runs the exchange `IKE_SA_INIT`, the key exchange, in both roles (RFC 7296 section 1.2).
 //!
 //! Anyone who sees the first request can forge its answer. So an invalid answer does not end the
-//! attempt: the initiator records the reason, and waits for another answer (RFC 7296 section
-//! 2.21.1). The peer may demand a cookie or another group. Then the initiator changes its request,
-//! at most [`CHANGES_MAX`] times.
+//! connection: the initiator records the reason, and waits for another answer (RFC 7296 section
+//! 2.21.1). It authenticates with each valid answer (`attempts`). The peer may demand a cookie or
+//! another group. Then the initiator changes its request, at most [`CHANGES_MAX`] times.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::auth::AuthContext;
+use super::auth::{Attempt, AuthContext};
 use super::payloads::{certificate_request, key_exchange, notifications};
 use super::sa::{IkeRole, IkeSa, RETRANSMITS_MAX, Retransmission};
 use super::{IkeConnection, IkeEvent, IkePath};
@@ -25,7 +25,7 @@ use crate::ike::nat;
 use crate::ike::proposal::{IkeProposal, answer_ike, choose_ike, describe, offer_ike};
 use crate::ike::signature;
 
-/// The initiator before it has keys.
+/// The initiator before it has authenticated the peer.
 #[derive(Debug)]
 pub(super) struct Opening {
     spi: u64,
@@ -40,8 +40,12 @@ pub(super) struct Opening {
     retransmission: Retransmission,
     /// How often the request may change.
     changes_left: u8,
+    /// The SPIs in the valid answers. At most [`ANSWERS_MAX`].
+    answers: Vec<u64>,
     /// Why the last answer could not be used.
     refusal: Option<IkeFailure>,
+    /// Whether such a reason was reported.
+    is_reported: bool,
 }
 
 /// A first request and its secret.
@@ -66,8 +70,23 @@ impl Opening {
         self.spi
     }
 
-    pub(super) fn repeat_at(&self) -> Instant {
-        self.retransmission.at
+    pub(super) fn last_request(&self) -> Option<Vec<u8>> {
+        self.requests.last().map(|one| one.bytes.clone())
+    }
+
+    /// Notes why an answer could not be used. Returns whether to report it: only the first one is.
+    pub(super) fn note_refusal(&mut self, refusal: IkeFailure) -> bool {
+        self.refusal = Some(refusal);
+        !std::mem::replace(&mut self.is_reported, true)
+    }
+
+    pub(super) fn take_refusal(&mut self) -> Option<IkeFailure> {
+        self.refusal.take()
+    }
+
+    /// Waits until this time for another answer, and does not repeat the request.
+    pub(super) fn await_another(&mut self, until: Instant) {
+        self.retransmission = Retransmission::end_at(until);
     }
 
     /// Counts a change of the request.
@@ -131,7 +150,9 @@ impl IkeConnection {
             next_cookie: None,
             retransmission: Retransmission::start(now, RETRANSMITS_MAX),
             changes_left: CHANGES_MAX,
+            answers: Vec::new(),
             refusal: None,
+            is_reported: false,
         };
         let secret = KeySecret::generate(group, random)?;
         self.send_init(now, &mut opening, secret)?;
@@ -168,10 +189,20 @@ impl IkeConnection {
         Ok(())
     }
 
+    /// When the first request is repeated or changed. While this side waits for AUTH, it is only
+    /// changed.
+    pub(super) fn init_due_at(&self) -> Option<Instant> {
+        let opening = self.opening.as_ref()?;
+        let is_waiting = self.auth.is_none() || opening.next_cookie.is_some();
+        is_waiting.then_some(opening.retransmission.at)
+    }
+
     /// Repeats the first request when it is time, or sends it with the cookie of the peer.
     pub(super) fn repeat_init(&mut self, now: Instant) {
-        let is_due = |opening: &mut Opening| opening.retransmission.at <= now;
-        let Some(mut opening) = self.opening.take_if(is_due) else { return };
+        if self.init_due_at().is_none_or(|at| at > now) {
+            return;
+        }
+        let Some(mut opening) = self.opening.take() else { return };
         let cookie = opening.next_cookie.take();
         let failure = match cookie.and_then(|cookie| Some((cookie, opening.requests.pop()?))) {
             Some((cookie, SentRequest { secret, .. })) => {
@@ -180,14 +211,13 @@ impl IkeConnection {
                 self.send_init(now, &mut opening, secret).err()
             }
             None if opening.retransmission.repeat(now) => {
-                let request = opening.requests.last().map(|one| one.bytes.clone());
-                self.transmit(now, request);
+                self.transmit(now, opening.last_request());
                 self.traffic.retransmitted += 1;
                 None
             }
             None => {
                 let silent = || IkeFailure::no_answer("the first request (IKE_SA_INIT)");
-                Some(opening.refusal.take().unwrap_or_else(silent))
+                Some(opening.take_refusal().unwrap_or_else(silent))
             }
         };
         match failure {
@@ -230,9 +260,17 @@ impl IkeConnection {
         bytes: &[u8],
     ) -> Result<(), IkeFailure> {
         let is_demand = |one: &&NotifyPayload| one.is_error() || one.kind == notify::COOKIE;
+        let answered = message.header.responder_spi;
         let outcome = match notifications(&message.payloads).find(is_demand) {
+            // It is repeated, or there were enough.
+            None if opening.answers.contains(&answered) => Ok(()),
+            None if opening.answers.len() >= ANSWERS_MAX => Ok(()),
             None => match self.agree_init(&opening, message) {
-                Ok(agreed) => return self.finish_init(now, agreed, message, bytes),
+                Ok(agreed) => {
+                    opening.answers.push(answered);
+                    self.opening = Some(opening);
+                    return self.finish_init(now, agreed, message, bytes);
+                }
                 Err(failure) => Err(failure),
             },
             Some(one) if one.kind == notify::COOKIE => opening.note_cookie(now, &one.data),
@@ -241,12 +279,16 @@ impl IkeConnection {
             }
             Some(one) => Err(IkeFailure::refused(one.kind, "the IKE SA")),
         };
-        if let Err(refusal) = outcome {
-            opening.retransmission.limit(REFUSED_RETRANSMITS_MAX);
-            if opening.refusal.is_none() {
-                self.event(IkeEvent::ExchangeFailed(refusal.clone()));
+        match outcome {
+            Err(refusal) if self.auth.is_none() => {
+                opening.retransmission.limit(REFUSED_RETRANSMITS_MAX);
+                if opening.note_refusal(refusal.clone()) {
+                    self.event(IkeEvent::ExchangeFailed(refusal));
+                }
             }
-            opening.refusal = Some(refusal);
+            // It matters only if AUTH with the other answers fails.
+            Err(refusal) => opening.refusal = Some(refusal),
+            Ok(()) => {}
         }
         self.opening = Some(opening);
         Ok(())
@@ -326,6 +368,7 @@ impl IkeConnection {
         Ok(AgreedInit { spis, proposal, keys, nonces, request: answered.bytes.clone() })
     }
 
+    /// Authenticates with an answer.
     fn finish_init(
         &mut self,
         now: Instant,
@@ -334,9 +377,7 @@ impl IkeConnection {
         bytes: &[u8],
     ) -> Result<(), IkeFailure> {
         let AgreedInit { spis, proposal, keys, nonces, request } = agreed;
-        self.is_behind_nat = nat::is_translated(&message.payloads, spis, self.path.local);
-        let remote = self.path.remote;
-        self.is_peer_behind_nat = nat::is_peer_translated(&message.payloads, spis, remote);
+        let IkePath { local, remote } = self.path;
         let rekey_at = self.rekey_at(now);
         let sa = IkeSa::new(spis, IkeRole::Initiator, proposal, keys, rekey_at);
         let mut sa = sa.after_init(None);
@@ -347,10 +388,20 @@ impl IkeConnection {
             nonces,
             hashes_of_peer: hashes(&message.payloads),
         };
-        self.current = sa.own_spi();
-        self.sas.push(sa);
-        self.auth = Some(context);
-        self.send_auth(now)
+        let attempt = Attempt {
+            sa,
+            auth: context,
+            is_behind_nat: nat::is_translated(&message.payloads, spis, local),
+            is_peer_behind_nat: nat::is_peer_translated(&message.payloads, spis, remote),
+        };
+        match self.begin_attempt(now, attempt) {
+            // Another answer helps only if this one is the cause.
+            Err(failure) if failure.side != FailureSide::Host => {
+                self.refuse_attempt(now, failure);
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 
     /// Accepts the first request of a peer, as the responder. The peer may be any of `peers`, of
@@ -561,6 +612,8 @@ fn init_header(initiator_spi: u64, responder_spi: u64, sender: IkeRole) -> IkeHe
     }
 }
 
+/// The most answers to a first request with which this side authenticates.
+pub(super) const ANSWERS_MAX: usize = 8;
 /// The most peers that a responder chooses from.
 pub const ACCEPTED_CONFIGS_MAX: usize = 16;
 /// How often the first request may change because of cookies and groups.

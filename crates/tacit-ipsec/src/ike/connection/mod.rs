@@ -17,6 +17,7 @@
 //! effect.
 
 mod address;
+mod attempts;
 mod auth;
 mod child;
 mod event;
@@ -64,8 +65,10 @@ pub struct IkeConnection {
     others: Vec<Arc<IkeConfig>>,
     path: IkePath,
     random: Box<dyn RandomSource>,
-    /// Before there are keys.
+    /// The first request of an initiator, until it knows which answer is that of the peer.
     opening: Option<Opening>,
+    /// Attempts to authenticate with other answers than that of the current IKE SA.
+    other_attempts: Vec<auth::Attempt>,
     /// The AUTH exchange, until it is complete.
     auth: Option<auth::AuthContext>,
     sas: Vec<IkeSa>,
@@ -127,6 +130,7 @@ impl IkeConnection {
             path,
             random,
             opening: None,
+            other_attempts: Vec::new(),
             auth: None,
             sas: Vec::new(),
             current: 0,
@@ -170,7 +174,8 @@ impl IkeConnection {
 
     /// Returns this side's SPIs of the IKE SAs, by which messages of the peer find the connection.
     pub fn own_spis(&self) -> impl Iterator<Item = u64> {
-        let opening = self.opening.as_ref().map(Opening::spi);
+        // The IKE SAs that follow from the first request have its SPI.
+        let opening = self.opening.as_ref().filter(|_| self.sas.is_empty()).map(Opening::spi);
         opening.into_iter().chain(self.sas.iter().map(IkeSa::own_spi))
     }
 
@@ -183,8 +188,11 @@ impl IkeConnection {
         let Ok(message) = IkeMessage::parse(bytes) else { return };
         if message.header.exchange == ExchangeType::SaInit {
             self.receive_init(now, &message, bytes);
-        } else if let Some(index) = self.find_sa(&message) {
-            self.receive(now, from, index, &message, bytes);
+        } else {
+            self.choose_attempt(&message.header);
+            if let Some(index) = self.find_sa(&message) {
+                self.receive(now, from, index, &message, bytes);
+            }
         }
         self.send_wanted(now);
     }
@@ -211,8 +219,9 @@ impl IkeConnection {
         let spi = sa.own_spi();
         let received = sa.receive(message, bytes);
         self.traffic.fragments_received += sa.take_fragments_received();
-        // Anyone can send an old request again.
-        if matches!(received, Received::Request(_) | Received::Response(..)) {
+        // Anyone can send an old request again, or forge an answer to the first request.
+        let is_new = matches!(received, Received::Request(_) | Received::Response(..));
+        if is_new && !self.is_attempting() {
             self.note_peer_address(from);
         }
         match received {
@@ -263,6 +272,10 @@ impl IkeConnection {
     ) {
         let is_opening = self.sa(spi).is_some_and(|sa| sa.state == SaState::Opening);
         let is_fatal = is_opening || notify.kind == notify::INVALID_SYNTAX;
+        if self.is_attempting() {
+            self.refuse_attempt(now, failure);
+            return;
+        }
         self.respond(now, spi, exchange, &[IkePayload::Notify(notify)]);
         if is_fatal {
             self.retire(now, spi);
@@ -294,6 +307,7 @@ impl IkeConnection {
     /// later; an earlier call does nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.repeat_init(now);
+        self.repeat_attempts(now);
         self.repeat_requests(now);
         self.expire(now);
         if self.keepalive_at().is_some_and(|at| at <= now) {
@@ -311,12 +325,14 @@ impl IkeConnection {
     /// Returns when [`handle_timeout`](Self::handle_timeout) is to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let opening = self.opening.as_ref().map(Opening::repeat_at);
+        let opening = self.init_due_at();
+        let attempts = self.other_attempts.iter().filter_map(|one| one.sa.retransmit_at());
         let sas = self.sas.iter().flat_map(|sa| [sa.retransmit_at(), self.sa_expires_at(sa)]);
         let tunnels = self.tunnels.iter().filter_map(Tunnel::next_time);
         let others = [self.liveness_at(), self.keepalive_at()];
         opening
             .into_iter()
+            .chain(attempts)
             .chain(sas.flatten())
             .chain(tunnels)
             .chain(others.into_iter().flatten())
@@ -350,7 +366,9 @@ impl IkeConnection {
     /// Deletes the IKE SA and its child SAs. The event [`IkeEvent::Closed`] follows when the peer
     /// has confirmed it or does not answer.
     pub fn close(&mut self, now: Instant) {
-        if self.opening.take().is_some() {
+        self.opening = None;
+        self.other_attempts.clear();
+        if self.sas.is_empty() {
             self.end(IkeEvent::Closed);
             return;
         }
@@ -511,6 +529,7 @@ impl IkeConnection {
         if !self.has_ended {
             self.has_ended = true;
             self.opening = None;
+            self.other_attempts.clear();
             self.auth = None;
             self.remove_all_tunnels();
             self.event(event);

@@ -110,6 +110,11 @@ impl Retransmission {
         Self { at: now + RETRANSMIT_FIRST, delay: RETRANSMIT_FIRST, left: most }
     }
 
+    /// Ends at this time without a repetition.
+    pub(super) fn end_at(at: Instant) -> Self {
+        Self { at, delay: Duration::ZERO, left: 0 }
+    }
+
     /// Repeats the request at most `most` more times.
     pub(super) fn limit(&mut self, most: u32) {
         self.left = self.left.min(most);

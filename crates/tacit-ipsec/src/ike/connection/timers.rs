@@ -61,6 +61,9 @@ impl IkeConnection {
                 }
                 // The peer has forgotten the IKE SA, or will notice that this side has.
                 None if is_ending => self.end_sa(now, spi, None),
+                None if self.is_attempting() => {
+                    self.give_up_attempt(IkeFailure::no_answer("the AUTH request"));
+                }
                 None => {
                     let failure = IkeFailure::no_answer("tacit's requests on the IKE SA");
                     self.end_sa(now, spi, Some(failure));

@@ -1,13 +1,17 @@
 //! Tests that forged answers to the first request do not prevent a connection (RFC 7296 section
 //! 2.21.1).
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::pair::{Pair, config};
+use super::pair::{Pair, config, path};
 use crate::ike::codec::{
     ExchangeType, IkeHeader, IkePayload, KePayload, NotifyPayload, encode_message, notify,
 };
+use crate::ike::connection::init::ANSWERS_MAX;
+use crate::ike::crypto::TestRandom;
 use crate::ike::*;
+use crate::secret::SecretBytes;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -70,6 +74,51 @@ fn forged(pair: &mut Pair) -> Vec<Vec<u8>> {
         (5, Vec::new()),
     ];
     answers.map(|(spi, payloads)| answer(pair, spi, &payloads)).to_vec()
+}
+
+/// Someone who has seen the first request, and answers it with a valid key exchange.
+struct Forger(IkeConnection);
+
+impl Forger {
+    /// Answers the first request.
+    fn new(pair: &Pair, seed: u64, auth: ForgedAuth) -> Self {
+        let mut config = config("b.example", "a.example", [2, 1]);
+        let key = || SecretBytes::new(b"another key".to_vec());
+        config.local_auth = LocalAuth::SharedKey(key());
+        if auth == ForgedAuth::Refusal {
+            config.remote_auth = RemoteAuth::SharedKey(key());
+        }
+        // It seems to be behind a NAT, so that its address may change.
+        let path = IkePath { local: "192.0.2.9:4500".parse().unwrap(), ..path(1) };
+        let request = pair.in_flight(1).remove(0);
+        let random = Box::new(TestRandom(seed));
+        let accepted =
+            IkeConnection::accept(&[Arc::new(config)], path, random, pair.now, &request);
+        Self(accepted.unwrap())
+    }
+
+    fn message(&mut self) -> Vec<u8> {
+        match self.0.poll_transmit() {
+            Some(IkeTransmit::Message(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Its answer to AUTH, which is the last datagram in flight.
+    fn answer_auth(&mut self, pair: &Pair) -> Vec<u8> {
+        let request = pair.in_flight(1).pop().unwrap();
+        self.0.handle_datagram(pair.now, path(1).remote, &request);
+        self.message()
+    }
+}
+
+/// How a forger answers AUTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ForgedAuth {
+    /// With AUTH that is made with another key.
+    WrongKey,
+    /// With a refusal.
+    Refusal,
 }
 
 fn deliver(pair: &mut Pair, bytes: &[u8]) {
@@ -153,4 +202,85 @@ fn an_answer_with_the_flag_of_an_initiator_is_ignored() {
     assert!(pair.sides[0].events.is_empty());
     pair.run(SECOND);
     pair.check();
+}
+
+#[test]
+fn a_valid_forged_answer_costs_no_time() {
+    let mut pair = pair();
+    let mut forger = Forger::new(&pair, 7, ForgedAuth::WrongKey);
+    let answer = forger.message();
+    deliver(&mut pair, &answer);
+    deliver(&mut pair, &answer);
+    pair.run(SECOND / 2);
+    pair.check();
+    let is_failure = |event: &IkeEvent| matches!(event, IkeEvent::ExchangeFailed(_));
+    assert_eq!(pair.sides[0].count(is_failure), 0);
+}
+
+#[test]
+fn a_forger_that_answers_auth_before_the_peer_does_no_harm() {
+    for auth in [ForgedAuth::WrongKey, ForgedAuth::Refusal] {
+        let mut pair = pair();
+        let mut forger = Forger::new(&pair, 7, auth);
+        let answer = forger.message();
+        deliver(&mut pair, &answer);
+        let answer = forger.answer_auth(&pair);
+        pair.command(0, |connection, now| {
+            connection.handle_datagram(now, "192.0.2.2:999".parse().unwrap(), &answer);
+        });
+        let is_failure = |event: &IkeEvent| matches!(event, IkeEvent::ExchangeFailed(_));
+        assert_eq!(pair.sides[0].count(is_failure), 1, "{auth:?}");
+        assert_eq!(pair.sides[0].connection().remote(), path(0).remote);
+        pair.run(SECOND / 2);
+        pair.check();
+    }
+}
+
+#[test]
+fn the_true_answer_is_repeated_while_a_forger_does_not_answer_auth() {
+    let mut pair = pair();
+    let mut forger = Forger::new(&pair, 7, ForgedAuth::WrongKey);
+    let answer = forger.message();
+    deliver(&mut pair, &answer);
+    pair.network.lost = 100;
+    pair.run(SECOND / 2);
+    assert!(!pair.sides[0].is_established());
+    pair.network.lost = 0;
+    pair.run(SECOND);
+    pair.check();
+}
+
+#[test]
+fn few_of_many_valid_forged_answers_are_tried_and_the_attempt_ends() {
+    let forge = |count: u64| {
+        let mut pair = pair();
+        let forgers = (1..=count).map(|seed| Forger::new(&pair, seed, ForgedAuth::Refusal));
+        let mut forgers: Vec<Forger> = forgers.collect();
+        let before = pair.datagrams;
+        for forger in &mut forgers {
+            let answer = forger.message();
+            deliver(&mut pair, &answer);
+        }
+        assert_eq!(pair.datagrams - before, forgers.len().min(ANSWERS_MAX), "AUTH requests");
+        pair
+    };
+    let most = u64::try_from(ANSWERS_MAX).unwrap();
+    let mut room = forge(most - 1);
+    room.run(SECOND / 2);
+    room.check();
+    let mut full = forge(3 * most);
+    full.run(SECOND * 120);
+    assert_eq!(full.sides[0].failure().unwrap().kind, "peer-does-not-answer");
+    assert!(full.sides[0].children.is_empty());
+}
+
+#[test]
+fn a_connection_with_a_forged_answer_can_be_closed() {
+    let mut pair = pair();
+    let mut forger = Forger::new(&pair, 7, ForgedAuth::WrongKey);
+    let answer = forger.message();
+    deliver(&mut pair, &answer);
+    pair.command(0, IkeConnection::close);
+    pair.run(SECOND * 20);
+    assert_eq!(pair.sides[0].events, [IkeEvent::Closed]);
 }

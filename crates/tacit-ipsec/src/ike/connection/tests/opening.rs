@@ -95,14 +95,14 @@ fn a_wrong_key_or_identity_is_named_on_both_sides() {
     let (a, mut b) = configs();
     b.remote_auth = RemoteAuth::SharedKey(SecretBytes::new(b"another".to_vec()));
     let mut pair = Pair::with(a.clone(), b);
-    pair.run(SECOND);
+    pair.run(SECOND * 3);
     assert!(pair.sides[0].failure().unwrap().message.contains("AUTHENTICATION_FAILED"));
     assert_eq!(pair.sides[1].failure().unwrap().kind, "wrong-shared-key");
 
     let (_, mut b) = configs();
     b.local_auth = LocalAuth::SharedKey(SecretBytes::new(b"another".to_vec()));
     let mut pair = Pair::with(a.clone(), b);
-    pair.run(SECOND);
+    pair.run(SECOND * 3);
     assert_eq!(pair.sides[0].failure().unwrap().kind, "wrong-shared-key");
     assert_eq!(pair.sides[1].failure().unwrap().kind, "peer-refused");
     assert!(pair.sides.iter().all(|side| side.children.is_empty()));

@@ -327,7 +327,7 @@ impl Pair {
     }
 }
 
-fn path(side: usize) -> IkePath {
+pub(super) fn path(side: usize) -> IkePath {
     let addresses = ["192.0.2.1:4500", "192.0.2.2:4500"];
     IkePath {
         local: addresses[side].parse().unwrap(),

@@ -1,0 +1,135 @@
+//! Authenticates with several answers to the first request, as the initiator.
+//!
+//! Anyone who has seen the first request can forge an answer with a valid key exchange. Only AUTH
+//! shows which answer is that of the peer (RFC 7296 sections 2.4 and 2.21.1):
+//!
+//! ```text
+//!   answer ─> IKE SA ─> AUTH ─> verified ─────────────────> established; the others are dropped
+//!                          └──> refused, or no response ─> the others continue
+//! ```
+//!
+//! One attempt is the current one: its IKE SA is in `sas`. A message for another attempt makes that
+//! one the current one. If the last attempt is refused, this side waits [`OTHER_ANSWER_WAIT`] for
+//! another answer. As long as no attempt is answered, the first request is repeated with AUTH.
+//!
+//! Limit: [`ANSWERS_MAX`](super::init::ANSWERS_MAX) answers to a first request.
+
+use std::time::{Duration, Instant};
+
+use super::auth::Attempt;
+use super::init::Opening;
+use super::sa::{IkeSa, SaState};
+use super::{IkeConnection, IkeEvent};
+use crate::ike::codec::IkeHeader;
+use crate::ike::failure::IkeFailure;
+
+impl IkeConnection {
+    /// Whether the initiator waits for AUTH of the peer.
+    pub(super) fn is_attempting(&self) -> bool {
+        self.opening.is_some() && self.auth.is_some()
+    }
+
+    /// Authenticates with another answer.
+    pub(super) fn begin_attempt(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+    ) -> Result<(), IkeFailure> {
+        self.set_aside();
+        self.take_up(attempt);
+        self.send_auth(now)
+    }
+
+    /// Makes the attempt the current one to which a message belongs.
+    pub(super) fn choose_attempt(&mut self, header: &IkeHeader) {
+        let is_it = |one: &Attempt| {
+            let spis = (one.sa.spis.initiator, one.sa.spis.responder);
+            spis == (header.initiator_spi, header.responder_spi)
+        };
+        if let Some(at) = self.other_attempts.iter().position(is_it) {
+            let attempt = self.other_attempts.remove(at);
+            self.set_aside();
+            self.take_up(attempt);
+        }
+    }
+
+    fn set_aside(&mut self) {
+        let current = self.current;
+        let is_current = |sa: &IkeSa| sa.own_spi() == current && sa.state == SaState::Opening;
+        let Some(at) = self.sas.iter().position(is_current) else { return };
+        let sa = self.sas.remove(at);
+        if let Some(auth) = self.auth.take() {
+            let Self { is_behind_nat, is_peer_behind_nat, .. } = *self;
+            self.other_attempts.push(Attempt { sa, auth, is_behind_nat, is_peer_behind_nat });
+        }
+    }
+
+    fn take_up(&mut self, attempt: Attempt) {
+        let Attempt { sa, auth, is_behind_nat, is_peer_behind_nat } = attempt;
+        self.current = sa.own_spi();
+        self.sas.push(sa);
+        self.auth = Some(auth);
+        self.is_behind_nat = is_behind_nat;
+        self.is_peer_behind_nat = is_peer_behind_nat;
+    }
+
+    /// Drops the current attempt. Returns whether another one continues.
+    fn drop_attempt(&mut self) -> bool {
+        let current = self.current;
+        self.sas.retain(|sa| sa.own_spi() != current);
+        self.auth = None;
+        let other = self.other_attempts.pop();
+        let continues = other.is_some();
+        other.into_iter().for_each(|other| self.take_up(other));
+        continues
+    }
+
+    /// The sender of the answer was refused, or has refused this side. It may not be the peer.
+    pub(super) fn refuse_attempt(&mut self, now: Instant, failure: IkeFailure) {
+        let continues = self.drop_attempt();
+        let Some(opening) = &mut self.opening else { return self.fail(failure) };
+        if !continues {
+            opening.await_another(now + OTHER_ANSWER_WAIT);
+        }
+        if opening.note_refusal(failure.clone()) {
+            self.event(IkeEvent::ExchangeFailed(failure));
+        }
+    }
+
+    /// AUTH was repeated often enough, without a response.
+    pub(super) fn give_up_attempt(&mut self, failure: IkeFailure) {
+        if !self.drop_attempt() {
+            let refusal = self.opening.as_mut().and_then(Opening::take_refusal);
+            self.fail(refusal.unwrap_or(failure));
+        }
+    }
+
+    /// Repeats AUTH of the other attempts, and the first request if AUTH of the current one is
+    /// repeated: the answer of the peer may be lost.
+    pub(super) fn repeat_attempts(&mut self, now: Instant) {
+        let is_due = |sa: &IkeSa| sa.retransmit_at().is_some_and(|at| at <= now);
+        if self.is_attempting() && self.sa(self.current).is_some_and(is_due) {
+            let request = self.opening.as_ref().and_then(Opening::last_request);
+            self.traffic.retransmitted += 1;
+            self.transmit(now, request);
+        }
+        let mut sent = Vec::new();
+        self.other_attempts.retain_mut(|one| {
+            if !is_due(&one.sa) {
+                return true;
+            }
+            let again = one.sa.retransmit(now);
+            let is_kept = again.is_some();
+            sent.extend(again);
+            is_kept
+        });
+        for datagrams in sent {
+            self.traffic.retransmitted += 1;
+            self.transmit(now, datagrams);
+        }
+    }
+}
+
+/// How long another answer is awaited after the last attempt was refused. The true answer follows a
+/// forged one soon: both answer the same request.
+const OTHER_ANSWER_WAIT: Duration = Duration::from_secs(2);
