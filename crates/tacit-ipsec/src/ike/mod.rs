@@ -36,8 +36,8 @@ pub use config::{
     RemoteAuth,
 };
 pub use connection::{
-    ACCEPTED_CONFIGS_MAX, ChildSummary, IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeRole, IkeSaKeys, IkeSummary,
-    IkeTraffic, IkeTransmit,
+    ACCEPTED_CONFIGS_MAX, ChildSummary, IkeConnection, IkeEvent, IkePath, IkeRefusal, IkeRole,
+    IkeSaKeys, IkeSummary, IkeTraffic, IkeTransmit,
 };
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};
 pub use failure::{FailureSide, IkeFailure};

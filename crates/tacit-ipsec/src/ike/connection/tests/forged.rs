@@ -92,8 +92,7 @@ impl Forger {
         let path = IkePath { local: "192.0.2.9:4500".parse().unwrap(), ..path(1) };
         let request = pair.in_flight(1).remove(0);
         let random = Box::new(TestRandom(seed));
-        let accepted =
-            IkeConnection::accept(&[Arc::new(config)], path, random, pair.now, &request);
+        let accepted = IkeConnection::accept(&[Arc::new(config)], path, random, pair.now, &request);
         Self(accepted.unwrap())
     }
 
