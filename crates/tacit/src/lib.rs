@@ -51,6 +51,7 @@ pub mod launch;
 pub mod policy_file;
 pub mod policy_test;
 pub mod project;
+pub mod random;
 pub mod show;
 pub mod top;
 pub mod trace;

@@ -53,6 +53,7 @@ const LAYERS: [Layers; 3] = [
             "exit",
             "policy_file",
             "clock",
+            "random",
             "host_file",
             "address",
             "cgroups",

@@ -7,8 +7,9 @@
 use std::fmt;
 use std::io;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use tacit_tls::facts::hex;
+
+use crate::random;
 
 const BYTES: usize = 32;
 /// The length of the secret on the channel, in hexadecimal digits.
@@ -31,8 +32,7 @@ impl SuccessorSecret {
     /// The kernel returns no random bytes.
     pub fn new() -> io::Result<Self> {
         let mut bytes = [0; BYTES];
-        // Up to 256 bytes are never returned in part (getrandom(2)).
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        random::fill(&mut bytes)?;
         Ok(Self(bytes))
     }
 

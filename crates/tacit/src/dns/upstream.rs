@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use tacit_core::dns::framed;
 use tacit_sys::watch::{Watched, watch};
 use tacit_sys::{datagram, mark};
@@ -16,6 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpSocket;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
+
+use crate::random;
 
 /// The maximum size of an answer in one datagram.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 8192;
@@ -140,10 +141,9 @@ impl Entropy {
 
     fn refill(&mut self) {
         let mut bytes = [0; RANDOM_NUMBERS * 8];
-        if let Ok(filled) = getrandom(&mut bytes, GetRandomFlags::empty()) {
-            let count = filled / 8;
+        if random::fill(&mut bytes).is_ok() {
             let (numbers, _) = bytes.as_chunks::<8>();
-            self.numbers.extend(numbers[..count].iter().map(|bytes| u64::from_ne_bytes(*bytes)));
+            self.numbers.extend(numbers.iter().map(|bytes| u64::from_ne_bytes(*bytes)));
         }
     }
 }

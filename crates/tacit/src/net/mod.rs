@@ -3,6 +3,7 @@
 //! * [`stream_socket`]: reads and writes one socket of a connection;
 //! * [`target`]: the addresses that a rule connects to;
 //! * [`pool`]: sockets that were created in advance;
+//! * [`route`]: the address from which this host sends to another;
 //! * [`Position`]: whether a socket is downstream or upstream;
 //! * [`Security`]: whether a socket is protected by TLS or clear;
 //! * [`Accepted`]: a connection that a listener has accepted.
@@ -10,6 +11,7 @@
 mod accepted;
 pub mod pool;
 mod position;
+pub mod route;
 mod security;
 pub mod stream_socket;
 pub mod target;

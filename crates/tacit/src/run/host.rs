@@ -8,7 +8,7 @@
 //!
 //! The kernel reports changes of the host's interfaces; then the addresses are read again.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,6 +19,8 @@ use tacit_sys::netlink::route::{OWN_UNIQUE_LOCAL, OWN_V4, OWN_V6, SourceAddresse
 use tacit_sys::netlink::{Netlink, Subsystem};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
+
+use crate::net::route::source_towards;
 
 /// The addresses of the host, as they were last read.
 #[derive(Debug)]
@@ -179,17 +181,6 @@ impl HostAddresses {
             unique_local: self.source_unique_local.unwrap_or(OWN_UNIQUE_LOCAL),
         }
     }
-}
-
-/// The source address that the kernel selects. Connecting a datagram socket sends nothing.
-fn source_towards(to: IpAddr) -> Option<IpAddr> {
-    let any: IpAddr = match to {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect(SocketAddr::new(to, 9)).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 fn only_v4(address: IpAddr) -> Option<Ipv4Addr> {

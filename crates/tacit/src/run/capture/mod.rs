@@ -5,7 +5,7 @@ mod names;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use tokio::sync::Mutex;
 use crate::clock;
 use crate::live::Live;
 use crate::log::{Event, Log};
+use crate::net::route::source_towards;
 use crate::run::Run;
 use crate::run::channel::is_refusal;
 use crate::run::host::HostAddresses;
@@ -439,12 +440,7 @@ fn families(policy: &Policy, wanted: &BTreeSet<CaptureRange>, given: Families) -
     found
 }
 
-/// Whether the host has a route. Connecting a datagram socket only looks up the route and sends
-/// nothing.
+/// Whether the host has a route.
 pub(crate) fn is_routable(address: IpAddr) -> bool {
-    let any: IpAddr = match address {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    UdpSocket::bind((any, 0)).is_ok_and(|socket| socket.connect((address, 9)).is_ok())
+    source_towards(address).is_some()
 }
