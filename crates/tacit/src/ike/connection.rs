@@ -65,6 +65,20 @@ pub(super) struct Candidate {
     pub(super) settings: PeerSettings,
 }
 
+/// A child SA of a connection.
+#[derive(Debug)]
+struct OwnedChild {
+    /// It has the keys, for traces.
+    sa: ChildSa,
+    status: ChildStatus,
+}
+
+impl OwnedChild {
+    fn spi(&self) -> EspSpi {
+        self.sa.inbound.spi
+    }
+}
+
 /// The connection of a run with a peer, also while there is none because the last attempt failed.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
@@ -91,9 +105,7 @@ pub(super) struct PeerConnection {
     /// The certificates of the peer.
     chain: Option<TunnelPeerChain>,
     trust_check_at: Option<Instant>,
-    children: Vec<ChildStatus>,
-    /// Their keys, for traces.
-    child_keys: Vec<ChildSa>,
+    children: Vec<OwnedChild>,
     /// The child SAs since it was established.
     children_made: u64,
     sending: Option<EspSpi>,
@@ -106,6 +118,8 @@ pub(super) struct PeerConnection {
     failures: u32,
     failure: Option<String>,
     failure_side: Option<FailureSide>,
+    /// What was logged last about this attempt, before it is established.
+    reported: Option<IkeFailure>,
     retry_at: Option<Instant>,
     addresses: AddressChooser,
     /// The kinds of failures that were logged since it was last established.
@@ -134,7 +148,6 @@ impl PeerConnection {
             chain: None,
             trust_check_at: None,
             children: Vec::new(),
-            child_keys: Vec::new(),
             children_made: 0,
             sending: None,
             received: 0,
@@ -145,6 +158,7 @@ impl PeerConnection {
             failures: 0,
             failure: None,
             failure_side: None,
+            reported: None,
             retry_at: None,
             logged: BTreeSet::new(),
         }
@@ -232,6 +246,7 @@ impl PeerConnection {
     pub(super) fn begin(&mut self, connection: IkeConnection) {
         self.open = Some(connection);
         self.is_established = false;
+        self.reported = None;
         self.since = SystemTime::now();
         self.retry_at = None;
     }
@@ -284,9 +299,9 @@ impl PeerConnection {
     pub(super) fn note_child(&mut self, child: &ChildSa) -> u64 {
         let before = self.children_made;
         let lifetime = data_lifetime(&self.settings.peer.lifetime);
-        self.children.push(ChildStatus::new(child, before, lifetime));
+        let status = ChildStatus::new(child, before, lifetime);
+        self.children.push(OwnedChild { sa: child.clone(), status });
         self.children_made += 1;
-        self.child_keys.push(child.clone());
         before
     }
 
@@ -296,13 +311,12 @@ impl PeerConnection {
     }
 
     pub(super) fn note_removed(&mut self, spi: EspSpi) {
-        self.children.retain(|child| child.inbound != spi);
-        self.child_keys.retain(|child| child.inbound.spi != spi);
+        self.children.retain(|child| child.spi() != spi);
     }
 
     /// The inbound SPIs of its tunnels.
     pub(super) fn children(&self) -> impl Iterator<Item = EspSpi> {
-        self.children.iter().map(|child| child.inbound)
+        self.children.iter().map(OwnedChild::spi)
     }
 
     /// Notes how many packets have arrived by its tunnels. Another number shows that the peer is
@@ -324,7 +338,7 @@ impl PeerConnection {
     }
 
     pub(super) fn has_child(&self, spi: EspSpi) -> bool {
-        self.children.iter().any(|child| child.inbound == spi)
+        self.children.iter().any(|child| child.spi() == spi)
     }
 
     /// The connection has ended without a failure; the next packet begins another one.
@@ -348,7 +362,7 @@ impl PeerConnection {
 
     /// The keys of its IKE SAs and child SAs, as a trace writes them.
     pub(super) fn key_lines(&self) -> Vec<KeyLogLine> {
-        let of_children = self.child_keys.iter().flat_map(|child| self.child_key_lines(child));
+        let of_children = self.children.iter().flat_map(|child| self.child_key_lines(&child.sa));
         self.ike_key_lines().into_iter().chain(of_children).collect()
     }
 
@@ -374,6 +388,17 @@ impl PeerConnection {
         self.logged.insert(kind)
     }
 
+    /// Notes a failure that is logged.
+    pub(super) fn note_reported(&mut self, failure: &IkeFailure) {
+        self.reported = Some(failure.clone());
+    }
+
+    /// Whether an attempt ends because of a failure that was logged already, when the peer refused
+    /// it.
+    pub(super) fn is_reported(&self, failure: &IkeFailure) -> bool {
+        !self.is_established && self.reported.as_ref() == Some(failure)
+    }
+
     pub(super) fn status(&self) -> IkeStatus {
         let is_closing = self.is_closing || self.ending.is_some();
         let state = match (&self.open, is_closing, self.is_established) {
@@ -396,7 +421,7 @@ impl PeerConnection {
             since: self.since,
             rekeyed: self.rekeyed,
             summary: self.open.as_ref().map(IkeConnection::summary),
-            children: self.children.clone(),
+            children: self.children.iter().map(|child| child.status.clone()).collect(),
             sending: self.sending,
             failures: self.failures,
             retry_at: self.retry_at,

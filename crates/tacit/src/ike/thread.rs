@@ -615,29 +615,31 @@ impl IkeThread {
                 }
             }
             IkeEvent::ExchangeFailed(failure) => self.report_failure(at, &failure),
-            IkeEvent::Failed(failure) => {
-                let failure = one.ending.take().unwrap_or(failure);
-                self.fail(at, failure);
-            }
-            IkeEvent::Closed => {
-                match one.ending.take() {
-                    // It was logged when the connection began to end.
-                    Some(failure) => one.note_failed(&failure, now),
-                    None => {
-                        if one.stranger.is_none() {
-                            reports::closed(&self.context.log, one);
-                        }
-                        one.note_ended(now);
+            IkeEvent::Failed(failure) => match one.ending.take() {
+                // It was logged when the connection began to end.
+                Some(failure) => one.note_failed(&failure, now),
+                None => self.fail(at, failure),
+            },
+            IkeEvent::Closed => match one.ending.take() {
+                Some(failure) => one.note_failed(&failure, now),
+                None => {
+                    if one.stranger.is_none() {
+                        reports::closed(&self.context.log, one);
                     }
+                    one.note_ended(now);
                 }
-            }
+            },
         }
     }
 
     /// An attempt or a connection has failed.
     fn fail(&mut self, at: usize, failure: IkeFailure) {
-        self.connections[at].note_failed(&failure, Instant::now());
-        self.report_failure(at, &failure);
+        let one = &mut self.connections[at];
+        let is_reported = one.is_reported(&failure);
+        one.note_failed(&failure, Instant::now());
+        if !is_reported {
+            self.report_failure(at, &failure);
+        }
         self.news = News::Now;
         self.note_unassigned(at, failure);
     }
@@ -647,6 +649,7 @@ impl IkeThread {
             reports::failed_first(&self.context.log, &self.connections[at], failure);
         }
         reports::failed(&self.context.log, &self.connections[at], failure);
+        self.connections[at].note_reported(failure);
     }
 
     /// Writes the keys of the IKE SAs of a connection to the traces of its peer.

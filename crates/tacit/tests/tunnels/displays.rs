@@ -141,9 +141,16 @@ fn the_audit_log_has_failures_and_dropped_packets() {
     let text = scenario(
         "echo 'another key' >private/psk
         control reload >/dev/null || fail reload
-        enrolled curl -sS -m 4 http://10.2.0.1/ >/dev/null
+        enrolled bash -c 'curl -sS -m 1 http://10.2.0.1/
+            while [ ! -e scratch/again ]; do sleep 0.05; done
+            curl -sS -m 0.3 http://10.2.0.1/' >/dev/null & program=$!
+        failed() { control show ike | grep -q ' failed '; }
+        until_true failed
+        grep -c ike-failed scratch/audit
+        touch scratch/again; wait $program
         cat scratch/audit",
     );
+    assert!(text.starts_with("1\n"), "one attempt, one record: {text}");
     let has = |parts: &[&str]| {
         let fits = |line: &str| parts.iter().all(|part| line.contains(part));
         assert!(text.lines().any(fits), "{parts:?}: {text}");
