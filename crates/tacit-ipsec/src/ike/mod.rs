@@ -4,7 +4,7 @@
 //! In reading order:
 //! * [`IkeConfig`]: the settings of the policy for a peer;
 //! * [`IkeConnection`]: the exchanges with a peer, as a state machine;
-//! * [`IkeGate`]: decides which requests of unknown senders become connections;
+//! * [`IkeLimiter`]: decides which requests of unknown senders become connections;
 //! * [`IkeEvent`]: the events that a connection reports, with the keys of tunnels;
 //! * [`IkeFailure`]: the cause of a failure, which side must act, and what to do.
 //!
@@ -24,8 +24,8 @@ mod distinguished_name;
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-mod gate;
 mod identity;
+mod limiter;
 mod nat;
 mod proposal;
 mod signature;
@@ -41,9 +41,10 @@ pub use connection::{
 };
 pub use crypto::{KeGroup, Prf, RandomFailed, RandomSource};
 pub use failure::{FailureSide, IkeFailure};
-pub use gate::{
-    FIRST_REQUEST_BYTES_MAX, GateDecision, HALF_OPEN_MAX, HALF_OPEN_OF_ADDRESS_MAX, IkeGate,
-};
 pub use identity::IkeIdentity;
+pub use limiter::{
+    FIRST_REQUEST_BYTES_MAX, FirstRequestDecision, HALF_OPEN_MAX, HALF_OPEN_OF_ADDRESS_MAX,
+    IkeLimiter,
+};
 pub use proposal::{EspProposal, IkeProposal};
 pub use signature::{AuthScheme, AuthSigner, AuthVerifier, CERTIFICATES_MAX, SignedByPeer};

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use tacit_core::policy::InnerAddressSource;
 use tacit_ipsec::ike::{
-    ACCEPTED_CONFIGS_MAX, GateDecision, IkeConfig, IkeConnection, IkePath, IkeRefusal,
+    ACCEPTED_CONFIGS_MAX, FirstRequestDecision, IkeConfig, IkeConnection, IkePath, IkeRefusal,
 };
 
 use super::connection::{Candidate, Pair, PeerConnection};
@@ -29,10 +29,10 @@ impl IkeThread {
     /// Handles the first message of a peer that opens a connection itself.
     pub(super) fn answer_first(&mut self, from: SocketAddr, message: &[u8]) {
         let now = Instant::now();
-        match self.gate.check(now, from, message, &mut KernelRandom) {
-            Ok(GateDecision::Accept) => {}
-            Ok(GateDecision::Respond(response)) => return self.send(&response, from),
-            Ok(GateDecision::Drop) | Err(_) => return,
+        match self.limiter.check(now, from, message, &mut KernelRandom) {
+            Ok(FirstRequestDecision::Accept) => {}
+            Ok(FirstRequestDecision::Respond(response)) => return self.send(&response, from),
+            Ok(FirstRequestDecision::Drop) | Err(_) => return,
         }
         let of_strangers = self.connections.iter().filter(|one| one.stranger == Some(from.ip()));
         if of_strangers.count() >= STRANGERS_MAX {
@@ -66,7 +66,7 @@ impl IkeThread {
         one.stranger = Some(from.ip());
         one.candidates = candidates;
         one.begin(connection);
-        self.gate.note_opened(from.ip());
+        self.limiter.note_opened(from.ip());
         self.connections.push(one);
         self.drain(self.connections.len() - 1);
     }
@@ -87,7 +87,7 @@ impl IkeThread {
         let Some(stranger) = one.stranger.take() else { return };
         one.candidates.clear();
         let pair = one.pair.clone();
-        self.gate.note_closed(stranger);
+        self.limiter.note_closed(stranger);
         let now = Instant::now();
         for other in 0..self.connections.len() {
             let one = &self.connections[other];

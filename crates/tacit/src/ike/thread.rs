@@ -13,7 +13,7 @@ use tacit_core::meter::Component;
 use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelPacket, TunnelRoutes};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{
-    IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeGate, IkePath, IkeRoute, IkeTransmit,
+    IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeLimiter, IkePath, IkeRoute, IkeTransmit,
 };
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::sandbox::{self, WorkerRights};
@@ -58,7 +58,7 @@ pub(super) struct Surroundings {
 pub(super) struct IkeThread {
     pub(super) context: Surroundings,
     pub(super) policy: IkePolicy,
-    pub(super) gate: IkeGate,
+    pub(super) limiter: IkeLimiter,
     pub(super) runs: BTreeMap<u64, DrivenRun>,
     pub(super) connections: Vec<PeerConnection>,
     /// The places of connections, by the SPIs of this side.
@@ -91,11 +91,12 @@ pub(super) struct DrivenRun {
 
 impl IkeThread {
     pub(super) fn new(policy: IkePolicy, context: Surroundings) -> io::Result<Self> {
-        let gate = IkeGate::new(&mut KernelRandom, Instant::now()).map_err(io::Error::other)?;
+        let limiter =
+            IkeLimiter::new(&mut KernelRandom, Instant::now()).map_err(io::Error::other)?;
         Ok(Self {
             context,
             policy,
-            gate,
+            limiter,
             runs: BTreeMap::new(),
             connections: Vec::new(),
             places: HashMap::new(),
@@ -478,7 +479,7 @@ impl IkeThread {
             return;
         }
         for one in self.connections.iter().filter(|one| one.open.is_none()) {
-            one.stranger.into_iter().for_each(|address| self.gate.note_closed(address));
+            one.stranger.into_iter().for_each(|address| self.limiter.note_closed(address));
         }
         self.connections.retain(is_kept);
         self.news = self.news.max(News::Soon);

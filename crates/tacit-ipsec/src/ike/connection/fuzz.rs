@@ -22,8 +22,8 @@ use crate::ike::config::{
     ChildConfig, IkeConfig, InitialContact, InnerAddresses, InnerConfig, LocalAuth, RemoteAuth,
 };
 use crate::ike::crypto::{KeGroup, Prf, TestRandom};
-use crate::ike::gate::{GateDecision, IkeGate};
 use crate::ike::identity::IkeIdentity;
+use crate::ike::limiter::{FirstRequestDecision, IkeLimiter};
 use crate::ike::proposal::{EspProposal, IkeProposal};
 use crate::secret::SecretBytes;
 use crate::selector::TrafficSelector;
@@ -48,7 +48,7 @@ pub fn exchange(script: &[u8]) {
 /// Both sides; the first is the initiator.
 struct Scene {
     sides: [Side; 2],
-    gate: IkeGate,
+    limiter: IkeLimiter,
     now: Instant,
 }
 
@@ -71,9 +71,9 @@ impl Scene {
             installed: Vec::new(),
             sent: Vec::new(),
         });
-        let gate = IkeGate::new(&mut TestRandom(9), now);
-        let Ok(gate) = gate else { unreachable!("the random bytes of the fuzzer never end") };
-        let mut scene = Self { sides, gate, now };
+        let limiter = IkeLimiter::new(&mut TestRandom(9), now);
+        let Ok(limiter) = limiter else { unreachable!("the random bytes of the fuzzer never end") };
+        let mut scene = Self { sides, limiter, now };
         let config = Arc::clone(&scene.sides[0].config);
         let random = Box::new(TestRandom(1));
         scene.sides[0].connection = Some(IkeConnection::initiate(config, path(0), random, now));
@@ -108,19 +108,19 @@ impl Scene {
         self.collect(side);
     }
 
-    /// Delivers a datagram to a side. The responder begins with the first request that its gate
+    /// Delivers a datagram to a side. The responder begins with the first request that its limiter
     /// accepts.
     fn deliver(&mut self, to: usize, bytes: &[u8]) {
         let now = self.now;
         if to == 1 && self.sides[1].connection.is_none() {
-            let decision = self.gate.check(now, path(1).remote, bytes, &mut TestRandom(8));
+            let decision = self.limiter.check(now, path(1).remote, bytes, &mut TestRandom(8));
             match decision {
-                Ok(GateDecision::Accept) => {}
-                Ok(GateDecision::Respond(response)) => {
+                Ok(FirstRequestDecision::Accept) => {}
+                Ok(FirstRequestDecision::Respond(response)) => {
                     assert!(response.len() <= bytes.len(), "an answer amplifies");
                     return;
                 }
-                Ok(GateDecision::Drop) | Err(_) => return,
+                Ok(FirstRequestDecision::Drop) | Err(_) => return,
             }
             let config = Arc::clone(&self.sides[1].config);
             let random = Box::new(TestRandom(2));

@@ -29,7 +29,7 @@ use super::crypto::{RandomFailed, RandomSource, random_array};
 
 /// Counts half-open IKE SAs, and demands cookies when there are many.
 #[derive(Debug)]
-pub struct IkeGate {
+pub struct IkeLimiter {
     secrets: [hmac::Key; 2],
     /// The version of the newer secret; it is the first byte of a cookie.
     version: u8,
@@ -40,7 +40,7 @@ pub struct IkeGate {
 
 /// What to do with a first request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GateDecision {
+pub enum FirstRequestDecision {
     /// Make a connection with [`IkeConnection::accept`](super::IkeConnection::accept).
     Accept,
     /// Send this response, and keep nothing.
@@ -49,8 +49,8 @@ pub enum GateDecision {
     Drop,
 }
 
-impl IkeGate {
-    /// Creates a gate without half-open IKE SAs.
+impl IkeLimiter {
+    /// Creates a limiter without half-open IKE SAs.
     ///
     /// # Errors
     ///
@@ -71,15 +71,16 @@ impl IkeGate {
         remote: SocketAddr,
         bytes: &[u8],
         random: &mut dyn RandomSource,
-    ) -> Result<GateDecision, RandomFailed> {
+    ) -> Result<FirstRequestDecision, RandomFailed> {
         let Some(first) = FirstRequest::read(bytes) else {
-            return Ok(refuse_version(bytes).map_or(GateDecision::Drop, GateDecision::Respond));
+            return Ok(refuse_version(bytes)
+                .map_or(FirstRequestDecision::Drop, FirstRequestDecision::Respond));
         };
         if self.total >= HALF_OPEN_MAX {
-            return Ok(GateDecision::Drop);
+            return Ok(FirstRequestDecision::Drop);
         }
         if self.total < COOKIES_FROM {
-            return Ok(GateDecision::Accept);
+            return Ok(FirstRequestDecision::Accept);
         }
         if now.saturating_duration_since(self.changed_at) >= SECRET_LIFETIME {
             let [newer, _] = &self.secrets;
@@ -92,9 +93,13 @@ impl IkeGate {
         if !is_ours {
             let [newer, _] = &self.secrets;
             let cookie = cookie(newer, self.version, &first, remote);
-            return Ok(GateDecision::Respond(first.demand(cookie)));
+            return Ok(FirstRequestDecision::Respond(first.demand(cookie)));
         }
-        Ok(if self.has_many(remote.ip()) { GateDecision::Drop } else { GateDecision::Accept })
+        Ok(if self.has_many(remote.ip()) {
+            FirstRequestDecision::Drop
+        } else {
+            FirstRequestDecision::Accept
+        })
     }
 
     fn has_many(&self, address: IpAddr) -> bool {

@@ -11,10 +11,10 @@ fn remote(last: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, last], 4500))
 }
 
-fn full(now: Instant) -> IkeGate {
-    let mut gate = IkeGate::new(&mut TestRandom(1), now).unwrap();
-    (0..COOKIES_FROM).for_each(|_| gate.note_opened(remote(200).ip()));
-    gate
+fn full(now: Instant) -> IkeLimiter {
+    let mut limiter = IkeLimiter::new(&mut TestRandom(1), now).unwrap();
+    (0..COOKIES_FROM).for_each(|_| limiter.note_opened(remote(200).ip()));
+    limiter
 }
 
 fn message(connection: &mut IkeConnection) -> Vec<u8> {
@@ -33,13 +33,13 @@ fn initiator(now: Instant) -> IkeConnection {
 #[test]
 fn a_peer_that_returns_its_cookie_is_accepted() {
     let now = Instant::now();
-    let mut gate = full(now);
+    let mut limiter = full(now);
     let mut peer = initiator(now);
-    let check = |gate: &mut IkeGate, bytes: &[u8], from, at| {
-        gate.check(at, from, bytes, &mut TestRandom(3)).unwrap()
+    let check = |limiter: &mut IkeLimiter, bytes: &[u8], from, at| {
+        limiter.check(at, from, bytes, &mut TestRandom(3)).unwrap()
     };
     let first = message(&mut peer);
-    let GateDecision::Respond(demand) = check(&mut gate, &first, remote(1), now) else {
+    let FirstRequestDecision::Respond(demand) = check(&mut limiter, &first, remote(1), now) else {
         panic!("no cookie");
     };
     assert!(demand.len() < first.len());
@@ -48,16 +48,16 @@ fn a_peer_that_returns_its_cookie_is_accepted() {
     assert_eq!(peer.poll_transmit(), None);
     peer.handle_timeout(peer.poll_timeout().unwrap());
     let second = message(&mut peer);
-    assert_eq!(check(&mut gate, &second, remote(1), now), GateDecision::Accept);
+    assert_eq!(check(&mut limiter, &second, remote(1), now), FirstRequestDecision::Accept);
     // The cookie is of no use to another address.
-    let other = check(&mut gate, &second, remote(3), now);
-    assert!(matches!(other, GateDecision::Respond(_)));
+    let other = check(&mut limiter, &second, remote(3), now);
+    assert!(matches!(other, FirstRequestDecision::Respond(_)));
     // It outlives one change of the secret, and not two.
     let later = now + SECRET_LIFETIME;
-    assert_eq!(check(&mut gate, &second, remote(1), later), GateDecision::Accept);
+    assert_eq!(check(&mut limiter, &second, remote(1), later), FirstRequestDecision::Accept);
     let latest = later + SECRET_LIFETIME;
-    let expired = check(&mut gate, &second, remote(1), latest);
-    assert!(matches!(expired, GateDecision::Respond(_)));
+    let expired = check(&mut limiter, &second, remote(1), latest);
+    assert!(matches!(expired, FirstRequestDecision::Respond(_)));
 }
 
 #[test]
@@ -65,61 +65,64 @@ fn half_open_connections_have_limits() {
     let now = Instant::now();
     let mut random = TestRandom(1);
     let first = message(&mut initiator(now));
-    let mut gate = IkeGate::new(&mut random, now).unwrap();
-    let mut check = |gate: &mut IkeGate| gate.check(now, remote(1), &first, &mut random).unwrap();
-    assert_eq!(check(&mut gate), GateDecision::Accept);
-    (0..HALF_OPEN_MAX).for_each(|_| gate.note_opened(remote(1).ip()));
-    assert_eq!(check(&mut gate), GateDecision::Drop);
-    (0..HALF_OPEN_MAX).for_each(|_| gate.note_closed(remote(1).ip()));
-    assert_eq!(check(&mut gate), GateDecision::Accept);
-    assert!(gate.half_open.is_empty());
+    let mut limiter = IkeLimiter::new(&mut random, now).unwrap();
+    let mut check =
+        |limiter: &mut IkeLimiter| limiter.check(now, remote(1), &first, &mut random).unwrap();
+    assert_eq!(check(&mut limiter), FirstRequestDecision::Accept);
+    (0..HALF_OPEN_MAX).for_each(|_| limiter.note_opened(remote(1).ip()));
+    assert_eq!(check(&mut limiter), FirstRequestDecision::Drop);
+    (0..HALF_OPEN_MAX).for_each(|_| limiter.note_closed(remote(1).ip()));
+    assert_eq!(check(&mut limiter), FirstRequestDecision::Accept);
+    assert!(limiter.half_open.is_empty());
 }
 
 #[test]
 fn other_messages_are_dropped() {
     let now = Instant::now();
-    let mut gate = full(now);
+    let mut limiter = full(now);
     for bytes in [&[][..], &[0; 28], &[0xff; 200]] {
-        let decision = gate.check(now, remote(1), bytes, &mut TestRandom(3)).unwrap();
-        assert_eq!(decision, GateDecision::Drop);
+        let decision = limiter.check(now, remote(1), bytes, &mut TestRandom(3)).unwrap();
+        assert_eq!(decision, FirstRequestDecision::Drop);
     }
 }
 
 #[test]
 fn addresses_of_one_ipv6_network_count_as_one() {
     let now = Instant::now();
-    let mut gate = full(now);
+    let mut limiter = full(now);
     let mut peer = initiator(now);
     let first = message(&mut peer);
     let at = |text: &str| SocketAddr::new(text.parse().unwrap(), 4500);
-    let check = |gate: &mut IkeGate, from: SocketAddr| {
-        let GateDecision::Respond(demand) =
-            gate.check(now, from, &first, &mut TestRandom(3)).unwrap()
+    let check = |limiter: &mut IkeLimiter, from: SocketAddr| {
+        let FirstRequestDecision::Respond(demand) =
+            limiter.check(now, from, &first, &mut TestRandom(3)).unwrap()
         else {
             panic!("no cookie");
         };
         let second = with_cookie(&first, &demand);
-        gate.check(now, from, &second, &mut TestRandom(3)).unwrap()
+        limiter.check(now, from, &second, &mut TestRandom(3)).unwrap()
     };
-    (0..HALF_OPEN_OF_ADDRESS_MAX).for_each(|_| gate.note_opened(at("2001:db8::1").ip()));
-    assert_eq!(check(&mut gate, at("2001:db8::2")), GateDecision::Drop);
-    assert_eq!(check(&mut gate, at("2001:db8:0:1::2")), GateDecision::Accept);
-    gate.note_closed(at("2001:db8::3").ip());
-    assert_eq!(check(&mut gate, at("2001:db8::2")), GateDecision::Accept);
+    (0..HALF_OPEN_OF_ADDRESS_MAX).for_each(|_| limiter.note_opened(at("2001:db8::1").ip()));
+    assert_eq!(check(&mut limiter, at("2001:db8::2")), FirstRequestDecision::Drop);
+    assert_eq!(check(&mut limiter, at("2001:db8:0:1::2")), FirstRequestDecision::Accept);
+    limiter.note_closed(at("2001:db8::3").ip());
+    assert_eq!(check(&mut limiter, at("2001:db8::2")), FirstRequestDecision::Accept);
 }
 
 #[test]
 fn a_first_request_has_a_limit_of_bytes() {
     let now = Instant::now();
-    let mut gate = IkeGate::new(&mut TestRandom(1), now).unwrap();
+    let mut limiter = IkeLimiter::new(&mut TestRandom(1), now).unwrap();
     let first = message(&mut initiator(now));
     let mut request = IkeMessage::parse(&first).unwrap();
     let room = FIRST_REQUEST_BYTES_MAX - first.len() - 4;
-    for (bytes, decision) in [(room, GateDecision::Accept), (room + 1, GateDecision::Drop)] {
+    for (bytes, decision) in
+        [(room, FirstRequestDecision::Accept), (room + 1, FirstRequestDecision::Drop)]
+    {
         request.payloads.push(IkePayload::VendorId(vec![0; bytes]));
         let long = encode_message(&request.header, &request.payloads);
         request.payloads.pop();
-        let checked = gate.check(now, remote(1), &long, &mut TestRandom(3)).unwrap();
+        let checked = limiter.check(now, remote(1), &long, &mut TestRandom(3)).unwrap();
         assert_eq!(checked, decision);
     }
 }
@@ -130,7 +133,7 @@ fn a_first_request_has_a_limit_of_bytes() {
 fn a_flood_of_a_million_requests_leaves_memory_and_room_for_a_real_peer() {
     let mut now = Instant::now();
     let mut random = TestRandom(1);
-    let mut gate = IkeGate::new(&mut random, now).unwrap();
+    let mut limiter = IkeLimiter::new(&mut random, now).unwrap();
     let template = message(&mut initiator(now));
     let mut opened: Vec<(IpAddr, IkeConnection)> = Vec::new();
     let mut demands = 0;
@@ -142,21 +145,21 @@ fn a_flood_of_a_million_requests_leaves_memory_and_room_for_a_real_peer() {
         let from = SocketAddr::from(([198, 51, 100, host], port));
         let mut request = template.clone();
         request[4..8].copy_from_slice(&[high, low, last, host]);
-        let mut decision = gate.check(now, from, &request, &mut random).unwrap();
-        if let GateDecision::Respond(demand) = &decision {
+        let mut decision = limiter.check(now, from, &request, &mut random).unwrap();
+        if let FirstRequestDecision::Respond(demand) = &decision {
             demands += 1;
             assert!(demand.len() < request.len());
             if number % 10 != 0 {
                 continue;
             }
             request = with_cookie(&request, demand);
-            decision = gate.check(now, from, &request, &mut random).unwrap();
+            decision = limiter.check(now, from, &request, &mut random).unwrap();
         }
-        if decision == GateDecision::Accept {
+        if decision == FirstRequestDecision::Accept {
             opened.push((from.ip(), accept(&request, from, now)));
-            gate.note_opened(from.ip());
+            limiter.note_opened(from.ip());
         }
-        assert!(gate.half_open.len() <= 50 && gate.total == opened.len());
+        assert!(limiter.half_open.len() <= 50 && limiter.total == opened.len());
     }
     // Only the first ones needed no cookie, and each address has a share of the limit.
     assert_eq!(demands, FLOOD_REQUESTS - u32::try_from(COOKIES_FROM).unwrap());
@@ -166,15 +169,16 @@ fn a_flood_of_a_million_requests_leaves_memory_and_room_for_a_real_peer() {
     // A peer that was never seen needs a cookie too, and then opens its connection.
     let mut peer = initiator(now);
     let first = message(&mut peer);
-    let GateDecision::Respond(demand) = gate.check(now, remote(1), &first, &mut random).unwrap()
+    let FirstRequestDecision::Respond(demand) =
+        limiter.check(now, remote(1), &first, &mut random).unwrap()
     else {
         panic!("no cookie");
     };
     peer.handle_datagram(now, remote(2), &demand);
     peer.handle_timeout(peer.poll_timeout().unwrap());
     let second = message(&mut peer);
-    let decision = gate.check(now, remote(1), &second, &mut random).unwrap();
-    assert_eq!(decision, GateDecision::Accept);
+    let decision = limiter.check(now, remote(1), &second, &mut random).unwrap();
+    assert_eq!(decision, FirstRequestDecision::Accept);
     let mut responder = accept(&second, remote(1), now);
     peer.handle_datagram(now, remote(2), &message(&mut responder));
     responder.handle_datagram(now, remote(1), &message(&mut peer));
@@ -187,9 +191,9 @@ fn a_flood_of_a_million_requests_leaves_memory_and_room_for_a_real_peer() {
     for (address, mut connection) in opened {
         connection.handle_timeout(now);
         assert!(connection.has_ended());
-        gate.note_closed(address);
+        limiter.note_closed(address);
     }
-    assert_eq!((gate.total, gate.half_open.len()), (0, 0));
+    assert_eq!((limiter.total, limiter.half_open.len()), (0, 0));
 }
 
 /// The request as its sender repeats it with the cookie.
