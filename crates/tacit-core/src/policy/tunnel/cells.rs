@@ -9,7 +9,7 @@ use super::ALL_PORTS;
 use super::claims::Claims;
 use crate::policy::capture;
 use crate::policy::rule::Rule;
-use crate::policy::selector::Span;
+use crate::policy::selector::{Family, Span};
 
 /// The cells of one direction and protocol: each range of local ports with each range of remote
 /// ports.
@@ -67,13 +67,27 @@ impl<'r> Grid<'r> {
     }
 
     /// Returns the ports and addresses behind a peer. Neighbouring cells with the same addresses
-    /// are one area.
+    /// are one area. Addresses of one IP version divide no ports of the other: a program that binds
+    /// no port gets only routes that do not depend on it.
     pub(super) fn areas_of(&self, ike: &str) -> Vec<PortArea> {
+        let mut areas = self.areas_of_family(ike, Family::V4);
+        for new in self.areas_of_family(ike, Family::V6) {
+            let has_same_ports =
+                |area: &&mut PortArea| area.local == new.local && area.remote == new.remote;
+            match areas.iter_mut().find(has_same_ports) {
+                Some(area) => area.spans.extend(new.spans),
+                None => areas.push(new),
+            }
+        }
+        areas
+    }
+
+    fn areas_of_family(&self, ike: &str, family: Family) -> Vec<PortArea> {
         let mut done: Vec<PortArea> = Vec::new();
         // Areas that the next row may extend.
         let mut open: Vec<PortArea> = Vec::new();
         for (row, remote) in self.remote.iter().enumerate() {
-            let mut of_row = self.row(row, *remote, ike);
+            let mut of_row = self.row(row, *remote, ike, family);
             let (extended, ended): (Vec<_>, Vec<_>) = open.into_iter().partition(|area| {
                 of_row.iter().any(|new| new.local == area.local && new.spans == area.spans)
             });
@@ -89,19 +103,22 @@ impl<'r> Grid<'r> {
         done
     }
 
-    fn row(&self, row: usize, remote: (u16, u16), ike: &str) -> Vec<PortArea> {
+    fn row(&self, row: usize, remote: (u16, u16), ike: &str, family: Family) -> Vec<PortArea> {
         let mut areas: Vec<PortArea> = Vec::new();
         for (column, local) in self.local.iter().enumerate() {
             let found = self.cells.get(&(row, column)).and_then(|cell| cell.get(ike));
-            let Some(spans) = found else { continue };
+            let of_family = |span: &&Span| span.family == family;
+            let spans: Vec<Span> = found.into_iter().flatten().filter(of_family).copied().collect();
+            if spans.is_empty() {
+                continue;
+            }
             match areas.last_mut() {
                 Some(last)
-                    if u32::from(last.local.1) + 1 == u32::from(local.0)
-                        && last.spans == *spans =>
+                    if u32::from(last.local.1) + 1 == u32::from(local.0) && last.spans == spans =>
                 {
                     last.local.1 = local.1;
                 }
-                _ => areas.push(PortArea { local: *local, remote, spans: spans.clone() }),
+                _ => areas.push(PortArea { local: *local, remote, spans }),
             }
         }
         areas

@@ -105,8 +105,13 @@ impl TunnelRoutes {
                 groups.extend(groups_of(&rules, direction, protocol, own)?);
             }
         }
-        if groups.len() > TUNNEL_GROUPS_MAX {
-            return Err(TunnelLimit::Groups);
+        for is_v4 in [true, false] {
+            let has = |group: &&TunnelGroup| {
+                group.prefixes.iter().any(|prefix| prefix.network.is_ipv4() == is_v4)
+            };
+            if groups.iter().filter(has).count() > TUNNEL_GROUPS_MAX {
+                return Err(TunnelLimit::Groups);
+            }
         }
         if groups.iter().map(|group| group.prefixes.len()).sum::<usize>() > TUNNEL_PREFIXES_MAX {
             return Err(TunnelLimit::Prefixes);
@@ -114,7 +119,7 @@ impl TunnelRoutes {
         Ok(Self { groups, remotes: remotes(&rules, own)? })
     }
 
-    /// Returns the groups; at most [`TUNNEL_GROUPS_MAX`].
+    /// Returns the groups; at most [`TUNNEL_GROUPS_MAX`] of each IP version.
     #[must_use]
     pub fn groups(&self) -> &[TunnelGroup] {
         &self.groups
@@ -231,7 +236,7 @@ impl fmt::Display for TunnelLimit {
 
 impl std::error::Error for TunnelLimit {}
 
-/// The most groups of a run. Each needs a routing rule of the kernel, which compares them one by
+/// The most groups of a run with one IP version. Each needs a routing rule of the kernel, which compares them one by
 /// one.
 pub const TUNNEL_GROUPS_MAX: usize = 64;
 /// The most prefixes of a run, in all groups together.

@@ -88,6 +88,28 @@ fn earlier_rules_take_addresses_and_ports_out() {
 }
 
 #[test]
+fn ports_of_one_ip_version_do_not_divide_those_of_the_other() {
+    let policy = policy(&[
+        "direction = \"outbound\"\nremote = \"10.2.0.1\"\nlocal-ports = 5000\npermit = true",
+        "direction = \"outbound\"\nremote = [\"10.2.0.0/31\", \"fd02::/64\"]\nipsec = { ike = \
+         \"a\" }",
+        "direction = \"outbound\"\nremote = \"fd03::1\"\nlocal-ports = 6000\nipsec = { ike = \
+         \"b\" }",
+    ]);
+    let groups = shown(&TunnelRoutes::of(&policy, "x", &[]).unwrap());
+    assert_eq!(
+        groups,
+        [
+            "a Outbound tcp 1-4999 * 10.2.0.0/31",
+            "a Outbound tcp 5000-5000 * 10.2.0.0/32",
+            "a Outbound tcp 5001-65535 * 10.2.0.0/31",
+            "a Outbound tcp * * fd02::/64",
+            "b Outbound tcp 6000-6000 * fd03::1/128",
+        ]
+    );
+}
+
+#[test]
 fn only_inbound_rules_admit_connections_of_the_peer() {
     let policy = policy(&[
         "direction = \"outbound\"\nremote = \"10.2.0.0/16\"\nremote-ports = 80\nipsec = { ike = \
