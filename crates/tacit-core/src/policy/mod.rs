@@ -81,6 +81,6 @@ pub use tls::{
 };
 pub use tunnel::{
     PacketPart, TUNNEL_GROUPS_MAX, TUNNEL_PREFIXES_MAX, TUNNEL_RANGES_MAX, TunnelGroup,
-    TunnelLimit, TunnelPacket, TunnelPrefix, TunnelRoutes,
+    TunnelLimit, TunnelPacket, TunnelPrefix, TunnelRoutes, TunnelRule,
 };
 pub use when::When;

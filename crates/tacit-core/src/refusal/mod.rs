@@ -77,11 +77,13 @@ pub enum RefusalReason {
     NoListener,
     /// A cancel request of PostgreSQL was received in clear under a rule that requires TLS.
     CancelInClear,
+    /// There is no tunnel for a packet that must not leave in clear.
+    NoTunnel,
 }
 
 impl RefusalReason {
     /// All reasons, in the order of displays.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NoRule,
         Self::Denied,
         Self::WrongForm,
@@ -92,6 +94,7 @@ impl RefusalReason {
         Self::Limit,
         Self::NoListener,
         Self::CancelInClear,
+        Self::NoTunnel,
     ];
 
     /// The word in displays and metrics.
@@ -108,6 +111,7 @@ impl RefusalReason {
             Self::Limit => "limit",
             Self::NoListener => "no-listener",
             Self::CancelInClear => "cancel-in-clear",
+            Self::NoTunnel => "no-tunnel",
         }
     }
 
@@ -123,6 +127,7 @@ impl RefusalReason {
             Self::Limit => 7,
             Self::NoListener => 8,
             Self::CancelInClear => 9,
+            Self::NoTunnel => 10,
         }
     }
 }

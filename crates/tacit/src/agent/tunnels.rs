@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::Agent;
 use super::runs::Runs;
 use crate::control::display::tunnels::{self, IkeDisplay, SaDisplay};
-use crate::ike::{IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, TunnelRun};
+use crate::ike::{IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, RefusalSink, TunnelRun};
 use crate::ledger::on_own_thread;
 use crate::live::Credentials;
 use crate::log::Event;
@@ -19,6 +19,7 @@ use crate::packet::PacketStatistics;
 use crate::run::capture::Capture;
 use crate::run::launchers::{EnrolmentDecision, LauncherReply};
 use crate::run::tunnels::OpenedTun;
+use crate::session::account;
 use crate::session::trace::{Trace, TraceSelection, Traces};
 
 /// The largest number of reports about runs that are being set up.
@@ -123,7 +124,8 @@ impl Agent {
             let log = self.shared.log.clone();
             let traces = Arc::clone(self.shared.table.traces());
             let tunnel_traces = Arc::new(TunnelTraces(Arc::clone(&traces)));
-            match IkeDriver::start(self.ike_policy(), notices, log, tunnel_traces) {
+            let sink = self.refusal_sink();
+            match IkeDriver::start(self.ike_policy(), notices, log, sink, tunnel_traces) {
                 Ok(driver) => {
                     let requests = driver.key_requests();
                     traces.listen_for_tunnels(move |trace| give_keys(&requests, trace));
@@ -145,6 +147,15 @@ impl Agent {
             let own = self.runs.host().addresses().all().collect();
             driver.add_run(TunnelRun { id: run, name, tun, lease, own });
         }
+    }
+
+    /// Logs and records packets that were refused because there was no tunnel.
+    fn refusal_sink(&self) -> RefusalSink {
+        let log = self.shared.log.clone();
+        let refusals = Arc::clone(&self.shared.refusals);
+        Box::new(move |refusal, count| {
+            account::refused_without_tunnel(&log, &refusals, refusal, count);
+        })
     }
 
     /// The installed policy with its keys.

@@ -399,7 +399,9 @@ impl PeerConnection {
         !self.is_established && self.reported.as_ref() == Some(failure)
     }
 
-    pub(super) fn status(&self) -> IkeStatus {
+    /// The content of displays. `refused` is the number of packets that were refused because there
+    /// was no tunnel.
+    pub(super) fn status(&self, refused: u64) -> IkeStatus {
         let is_closing = self.is_closing || self.ending.is_some();
         let state = match (&self.open, is_closing, self.is_established) {
             (_, true, _) => IkeState::Closing,
@@ -423,6 +425,7 @@ impl PeerConnection {
             summary: self.open.as_ref().map(IkeConnection::summary),
             children: self.children.iter().map(|child| child.status.clone()).collect(),
             sending: self.sending,
+            refused,
             failures: self.failures,
             retry_at: self.retry_at,
             failure: ending.map_or_else(|| self.failure.clone(), |one| Some(one.message.clone())),

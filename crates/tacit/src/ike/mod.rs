@@ -25,6 +25,7 @@ mod inputs;
 mod install;
 mod kernel;
 mod key_table;
+mod refused;
 mod reports;
 mod responder;
 mod status;
@@ -39,6 +40,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tacit_core::policy::{IkeCredentials, IkePeer, Policy};
+use tacit_core::refusal::Refusal;
 use tacit_ipsec::SecretBytes;
 use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets};
 use tacit_sys::tun::Tun;
@@ -136,6 +138,9 @@ pub trait KeyTraces: Send + Sync {
 /// Where keys are written.
 pub type KeySink = Box<dyn Fn(&[KeyLogLine]) + Send>;
 
+/// Where packets are recorded that were refused because there was no tunnel, with their number.
+pub type RefusalSink = Box<dyn Fn(Refusal, u64) + Send>;
+
 /// Requests the keys that exist when a trace starts.
 #[derive(Clone, Debug)]
 pub struct KeyRequests(Arc<Inputs>);
@@ -181,6 +186,7 @@ impl IkeDriver {
         policy: IkePolicy,
         notices: mpsc::Sender<IkeNotice>,
         log: Log,
+        refusals: RefusalSink,
         traces: Arc<dyn KeyTraces>,
     ) -> io::Result<Self> {
         let underlay = underlay()?;
@@ -197,6 +203,7 @@ impl IkeDriver {
                 locals,
                 notices,
                 log,
+                refusals,
                 traces,
             },
         )?;

@@ -40,6 +40,8 @@ pub struct IkeStatus {
     pub children: Vec<ChildStatus>,
     /// The inbound SPI of the child SA that is used for sending.
     pub sending: Option<EspSpi>,
+    /// Packets of the run that were refused because there was no tunnel.
+    pub refused: u64,
     /// Attempts that have failed since it was last established.
     pub failures: u32,
     /// When the next attempt may begin.

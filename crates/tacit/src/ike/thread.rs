@@ -8,14 +8,12 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tacit_core::flow::Protocol;
 use tacit_core::meter::Component;
-use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelPacket, TunnelRoutes};
+use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelRoutes};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{
     IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeLimiter, IkePath, IkeRoute, IkeTransmit,
 };
-use tacit_ipsec::packet::IpPacket;
 use tacit_sys::sandbox::{self, WorkerRights};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -26,7 +24,8 @@ use super::inputs::{Input, Inputs};
 use super::kernel::{KernelRandom, local};
 use super::status::IkeStatus;
 use super::{
-    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, KeySink, KeyTraces, Order, RUNS_MAX, TunnelRun, reports,
+    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, KeySink, KeyTraces, Order, RUNS_MAX, RefusalSink,
+    TunnelRun, reports,
 };
 use crate::ledger::{Account, ThreadKind, meter};
 use crate::log::{Event, Log};
@@ -51,6 +50,7 @@ pub(super) struct Surroundings {
     pub(super) locals: Vec<SocketAddr>,
     pub(super) notices: mpsc::Sender<IkeNotice>,
     pub(super) log: Log,
+    pub(super) refusals: RefusalSink,
     pub(super) traces: Arc<dyn KeyTraces>,
 }
 
@@ -67,12 +67,12 @@ pub(super) struct IkeThread {
     pub(super) assigned: BTreeMap<Pair, Result<Vec<IpAddr>, String>>,
     published: Instant,
     /// What displays do not know yet.
-    news: News,
+    pub(super) news: News,
 }
 
 /// Whether displays have to be told what has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum News {
+pub(super) enum News {
     None,
     /// After [`PUBLISH_INTERVAL`].
     Soon,
@@ -83,9 +83,11 @@ enum News {
 /// A run with a TUN device.
 pub(super) struct DrivenRun {
     pub(super) name: String,
-    tun: TunId,
+    pub(super) tun: TunId,
     pub(super) own: Vec<IpAddr>,
     pub(super) routes: TunnelRoutes,
+    /// Packets that were refused because there was no tunnel, by the name of the peer.
+    pub(super) refused: BTreeMap<String, u64>,
     _lease: TunLease,
 }
 
@@ -175,6 +177,7 @@ impl IkeThread {
         match event {
             PacketEvent::Ike(datagram) => self.receive(&datagram),
             PacketEvent::Demand { tun, packet } => self.demand(tun, &packet),
+            PacketEvent::Refused { tun, packet, count } => self.note_refused(tun, &packet, count),
             PacketEvent::RekeyDue(spi) => self.rekey_child(spi),
             PacketEvent::PeerMoved { spi, to } => self.note_peer_address(spi, to),
         }
@@ -245,7 +248,8 @@ impl IkeThread {
         }
         let Ok(tun) = self.context.worker.add_tun(tun) else { return };
         let routes = TunnelRoutes::of(&self.policy.policy, &name, &own).unwrap_or_default();
-        self.runs.insert(id, DrivenRun { name, tun, own, routes, _lease: lease });
+        let run = DrivenRun { name, tun, own, routes, refused: BTreeMap::new(), _lease: lease };
+        self.runs.insert(id, run);
         self.connect_for_addresses(id);
     }
 
@@ -275,22 +279,9 @@ impl IkeThread {
         }
     }
 
-    /// A program has sent a packet for which there is no tunnel.
-    fn demand(&mut self, tun: TunId, packet: &IpPacket) {
-        let Some((id, run)) = self.runs.iter().find(|(_, run)| run.tun == tun) else { return };
-        let Some(packet) = tunnel_packet(packet) else { return };
-        let Some(ike) = run.routes.peer_of(&packet) else { return };
-        let pair = Pair { run: *id, ike: ike.to_owned() };
-        self.connect(&pair);
-        let failed = |one: &&PeerConnection| one.pair == pair && one.open.is_none();
-        if let Some(one) = self.connections.iter().find(failed) {
-            reports::dropped(&self.context.log, one, &packet);
-        }
-    }
-
     /// Begins a connection as the initiator, unless there is one or the last attempt was a moment
     /// ago.
-    fn connect(&mut self, pair: &Pair) {
+    pub(super) fn connect(&mut self, pair: &Pair) {
         let now = Instant::now();
         let Some(at) = self.prepare(pair) else { return };
         let one = &mut self.connections[at];
@@ -681,7 +672,11 @@ impl IkeThread {
         self.published = Instant::now();
         self.news = News::None;
         let known = self.connections.iter().filter(|one| one.is_shown());
-        let statuses = known.map(PeerConnection::status).collect();
+        let refused = |pair: &Pair| {
+            let of_run = self.runs.get(&pair.run).map(|run| &run.refused);
+            of_run.and_then(|refused| refused.get(&pair.ike)).copied().unwrap_or(0)
+        };
+        let statuses = known.map(|one| one.status(refused(&one.pair))).collect();
         *self.context.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
     }
 }
@@ -696,20 +691,4 @@ fn confine(rights: WorkerRights) -> io::Result<()> {
     let WorkerRights { capabilities, sockets } = rights;
     sandbox::keep_capabilities(capabilities)?;
     sandbox::filter_worker(sockets)
-}
-
-/// The ends of a packet that a program has sent.
-fn tunnel_packet(packet: &IpPacket) -> Option<TunnelPacket> {
-    let (protocol, has_ports) = match packet.protocol {
-        6 => (Protocol::Tcp, true),
-        17 => (Protocol::Udp, true),
-        1 | 58 => (Protocol::Icmp, false),
-        _ => return None,
-    };
-    let (local, remote) = packet.ports.filter(|_| has_ports).unwrap_or_default();
-    Some(TunnelPacket {
-        protocol,
-        local: SocketAddr::new(packet.source, local),
-        remote: SocketAddr::new(packet.destination, remote),
-    })
 }

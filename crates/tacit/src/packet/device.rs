@@ -1,10 +1,10 @@
 //! Defines [`Device`]: a TUN device of a packet worker. Holds the first packets until there is a
-//! tunnel.
+//! tunnel, and counts those that are refused.
 //!
 //! IKE needs some milliseconds to negotiate a tunnel. If the first packet were dropped, TCP would
 //! repeat it only after a second.
 //!
-//! Limits: [`HELD_PACKETS_MAX`], [`HELD_TURNS_MAX`], [`DEMANDS_MAX`].
+//! Limits: [`HELD_PACKETS_MAX`], [`HELD_TURNS_MAX`], [`DEMANDS_MAX`], [`REFUSED_MAX`].
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -22,6 +22,9 @@ pub(super) const HELD_PACKETS_MAX: usize = 16;
 const HELD_TURNS_MAX: u32 = 10;
 /// The largest number of destinations that are reported in a second.
 const DEMANDS_MAX: usize = 16;
+/// The largest number of destinations whose refused packets are counted in a second; refused
+/// packets to further ones have only the counter of the worker.
+const REFUSED_MAX: usize = 256;
 
 /// A TUN device.
 #[derive(Debug)]
@@ -34,6 +37,9 @@ pub(super) struct Device {
     held: VecDeque<HeldPacket>,
     /// The destinations without tunnel that were reported in this second.
     demanded: Vec<IpAddr>,
+    /// The refused packets that were not reported yet: the first to each destination, and their
+    /// number.
+    refused: Vec<(IpPacket, u64)>,
 }
 
 /// A packet that waits for a tunnel.
@@ -53,6 +59,7 @@ impl Device {
             sent: SentDatagrams::default(),
             held: VecDeque::new(),
             demanded: Vec::new(),
+            refused: Vec::new(),
         }
     }
 
@@ -93,14 +100,33 @@ impl Device {
         is_new
     }
 
-    /// Begins the next second. Returns how many packets have waited too long.
-    pub(super) fn turn(&mut self) -> usize {
+    /// Counts a packet that was refused.
+    pub(super) fn note_refused(&mut self, packet: &IpPacket) {
+        let port = |packet: &IpPacket| packet.ports.map(|(_, destination)| destination);
+        let is_same = |(other, _): &&mut (IpPacket, u64)| {
+            (other.protocol, other.destination, port(other))
+                == (packet.protocol, packet.destination, port(packet))
+        };
+        if let Some((_, count)) = self.refused.iter_mut().find(is_same) {
+            *count = count.saturating_add(1);
+        } else if self.refused.len() < REFUSED_MAX {
+            self.refused.push((*packet, 1));
+        }
+    }
+
+    /// Reports the refused packets of each destination; those that cannot be reported stay.
+    pub(super) fn report_refused(&mut self, mut is_taken: impl FnMut(IpPacket, u64) -> bool) {
+        self.refused.retain(|(packet, count)| !is_taken(*packet, *count));
+    }
+
+    /// Begins the next second. Returns the packets that have waited too long.
+    pub(super) fn turn(&mut self) -> Vec<HeldPacket> {
         self.demanded.clear();
         self.sent.turn();
-        let before = self.held.len();
         self.held.iter_mut().for_each(|packet| packet.turns += 1);
-        self.held.retain(|packet| packet.turns <= HELD_TURNS_MAX);
-        before - self.held.len()
+        // They are in the order of their age.
+        let late = self.held.iter().take_while(|packet| packet.turns > HELD_TURNS_MAX).count();
+        self.held.drain(..late).collect()
     }
 
     pub(super) fn held_packets(&self) -> usize {

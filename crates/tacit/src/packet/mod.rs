@@ -97,6 +97,16 @@ pub enum PacketEvent {
         /// The headers of the packet.
         packet: IpPacket,
     },
+    /// Packets of this device were refused, because no tunnel took them in time. Reported once a
+    /// second for each destination.
+    Refused {
+        /// The device.
+        tun: TunId,
+        /// The headers of the first of these packets.
+        packet: IpPacket,
+        /// Their number.
+        count: u64,
+    },
     /// The keys of the tunnel with this inbound SPI need a successor, because they have protected
     /// much data. Repeated each second.
     RekeyDue(EspSpi),

@@ -8,7 +8,8 @@
 //! when the device has no further packet, so no packet waits for others.
 //!
 //! If a packet exceeds the MTU of the path, the sender gets an ICMP error with the MTU (RFC 1191,
-//! RFC 8201). But if the packet may be fragmented, the ESP packet is fragmented.
+//! RFC 8201). But if the packet may be fragmented, the ESP packet is fragmented. The sender of a
+//! packet without a tunnel gets an ICMP error when the packet has waited too long.
 //!
 //! Limits: after [`PACKETS_PER_TURN`] packets of one device, other devices are next; the length and
 //! number of datagrams in a batch.
@@ -124,7 +125,43 @@ impl Outbound {
                 return;
             }
         }
-        context.counters.drops.add(reason);
+        refuse(bytes, reason, device, context);
+    }
+}
+
+/// Counts a packet that is not sent. If that is because there is no tunnel, its sender gets to know
+/// it (RFC 4301 section 5.1.1), and the packet is reported.
+pub(super) fn refuse(bytes: &[u8], reason: DropReason, device: &mut Device, context: &Context) {
+    context.counters.drops.add(reason);
+    let Ok(packet) = IpPacket::parse(bytes) else { return };
+    let lacks_tunnel = matches!(reason, DropReason::NoSa | DropReason::Expired);
+    if !lacks_tunnel || is_multicast(&packet) {
+        return;
+    }
+    device.note_refused(&packet);
+    if may_be_answered(&packet, bytes) {
+        answer(IcmpError::HostUnreachable, &packet, bytes, device);
+    }
+}
+
+/// Whether a host reports an error about a packet: not about another error, and not about a later
+/// fragment (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+fn may_be_answered(packet: &IpPacket, bytes: &[u8]) -> bool {
+    let kind = bytes.get(packet.transport_at).copied();
+    let is_error = match packet.protocol {
+        ICMP => kind != Some(ECHO_REQUEST_V4),
+        ICMPV6 => kind != Some(ECHO_REQUEST_V6),
+        _ => false,
+    };
+    !is_error && (!packet.is_fragment || packet.ports.is_some())
+}
+
+/// Reports an error to the sender of a packet.
+fn answer(cause: IcmpError, packet: &IpPacket, bytes: &[u8], device: &Device) {
+    if let Some(answer) = error_about(cause, bytes, packet.destination, packet.source) {
+        let parts = [&[0; VNET_HEADER_BYTES][..], &answer].map(IoSlice::new);
+        // If the device refuses it, the packet is counted as dropped all the same.
+        let _ = device.tun.write(&parts);
     }
 }
 
@@ -215,11 +252,7 @@ fn seal_oversized(
     }
     let mtu_bytes = if packet.is_v4() { mtu_bytes } else { mtu_bytes.max(V6_MTU_BYTES_MIN) };
     let cause = IcmpError::TooBig { mtu_bytes: u32::try_from(mtu_bytes).unwrap_or(u32::MAX) };
-    if let Some(answer) = error_about(cause, bytes, packet.destination, packet.source) {
-        let parts = [&[0; VNET_HEADER_BYTES][..], &answer].map(IoSlice::new);
-        // If the device refuses it, the packet is counted as dropped all the same.
-        let _ = device.tun.write(&parts);
-    }
+    answer(cause, packet, bytes, device);
     Err(DropReason::TooBig)
 }
 
@@ -343,6 +376,10 @@ impl Batch {
     }
 }
 
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const ECHO_REQUEST_V4: u8 = 8;
+const ECHO_REQUEST_V6: u8 = 128;
 /// In the first byte of flags and fragment offset.
 const DONT_FRAGMENT: u8 = 0x40;
 /// RFC 8200 section 5.

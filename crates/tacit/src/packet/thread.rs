@@ -23,7 +23,7 @@ use super::PacketEvent;
 use super::context::Context;
 use super::device::Device;
 use super::inbound::Inbound;
-use super::outbound::Outbound;
+use super::outbound::{self, Outbound};
 use super::table::{InstalledTunnel, TunnelTable};
 use super::tunnel::TunId;
 use crate::ledger::{Account, ThreadKind, meter};
@@ -221,9 +221,13 @@ impl PacketThread {
     /// Does what is due each second.
     fn turn(&mut self) {
         self.turns = self.turns.wrapping_add(1);
-        for device in self.devices.values_mut() {
-            let late = device.turn();
-            (0..late).for_each(|_| self.context.counters.drops.add(DropReason::NoSa));
+        for (tun, device) in &mut self.devices {
+            for late in device.turn() {
+                outbound::refuse(&late.bytes, DropReason::NoSa, device, &self.context);
+            }
+            device.report_refused(|packet, count| {
+                self.context.report(PacketEvent::Refused { tun: *tun, packet, count }).is_ok()
+            });
         }
         self.count_held();
         for spi in self.table.rekeys_due() {

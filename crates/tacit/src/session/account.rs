@@ -77,6 +77,15 @@ pub fn refused_socket(log: &Log, refusals: &RefusalTable, run: &Run, refused: Re
     leave_trace(log, refusals, run, event, refusal, times);
 }
 
+/// Logs and records packets of a run that were refused because there is no tunnel. The audit log
+/// has them as `tunnel-packet-dropped`.
+pub fn refused_without_tunnel(log: &Log, refusals: &RefusalTable, refusal: Refusal, times: u64) {
+    let cause = refusal.run.clone().map_or(EventCause::Agent, EventCause::Run);
+    let event = about_refusal(&refusal).caused_by(cause).value("times", times);
+    log_refusal(log, &refusal, event);
+    refusals.record_times(refusal, times);
+}
+
 /// Logs and records a refusal that has occurred this number of times.
 fn leave_trace(
     log: &Log,

@@ -1,14 +1,14 @@
 //! Tests how tunnels begin, replace each other and end, and how a worker handles changes of paths
 //! and peers.
 
-use std::net::UdpSocket;
+use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
 use tacit::packet::{PacketEvent, PacketWorkerError, PeerAddress};
 use tacit_ipsec::esp::{DataLifetime, DataVolume, DropReason, Opened};
 use tacit_sys::datagram_batch::path_mtu;
 
-use super::peer::{Lab, PeerSas, WORKER, program, socket, udp};
+use super::peer::{Lab, PeerSas, WORKER, drops, program, socket, udp};
 use super::{in_namespace, ip};
 
 const QUESTION: (&str, &str) = ("10.1.0.1:4000", "10.2.0.1:53");
@@ -38,6 +38,37 @@ fn the_first_packet_waits_for_the_tunnel_that_it_demands() {
     lab.wait_for_drops(DropReason::NoSa, 1);
     program.send_to(b"question", "10.2.0.1:54").unwrap();
     lab.wait_for_drops(DropReason::Flow, 1);
+}
+
+#[test]
+fn a_packet_that_no_tunnel_takes_is_refused_with_an_error_and_reported() {
+    if !in_namespace(
+        "lifecycle::a_packet_that_no_tunnel_takes_is_refused_with_an_error_and_reported",
+    ) {
+        return;
+    }
+    let lab = Lab::open();
+    let program = program();
+    // More packets have no room to wait for a tunnel.
+    for _ in 0..16 {
+        program.send_to(b"question", QUESTION.1).unwrap();
+    }
+    lab.wait("all packets", |statistics| statistics.held == 16);
+    let error = TcpStream::connect("10.2.0.1:80").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable, "{error}");
+    let refused = loop {
+        if let PacketEvent::Refused { packet, count, .. } = lab.next_event() {
+            break (packet.destination.to_string(), packet.ports.map(|(_, to)| to), count);
+        }
+    };
+    assert_eq!(refused, ("10.2.0.1".to_owned(), Some(80), 1));
+    lab.wait_for_drops(DropReason::NoSa, 1);
+    // A tunnel takes those that still wait.
+    let mut sas = lab.establish(lab.tunnel(1), 1);
+    for _ in 0..16 {
+        assert_eq!(&lab.receive(&mut sas)[28..], b"question");
+    }
+    assert_eq!(drops(&lab.worker.statistics(), DropReason::NoSa), 1);
 }
 
 #[test]
@@ -105,9 +136,18 @@ fn much_data_demands_new_keys_and_too_much_is_dropped() {
         lab.receive(&mut sas);
     }
     lab.wait_for_drops(DropReason::Expired, 2);
-    for _ in 0..2 {
-        assert_eq!(lab.next_event(), PacketEvent::RekeyDue(sas.near_spi));
+    let mut rekeys = 0;
+    let mut refused = 0;
+    while rekeys < 2 || refused < 2 {
+        match lab.next_event() {
+            PacketEvent::RekeyDue(spi) if spi == sas.near_spi => rekeys += 1,
+            PacketEvent::Refused { packet, count, .. } if packet.ports == Some((4000, 53)) => {
+                refused += count;
+            }
+            other => panic!("{other:?}"),
+        }
     }
+    assert_eq!(refused, 2);
 }
 
 #[test]

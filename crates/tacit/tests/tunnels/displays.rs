@@ -159,3 +159,37 @@ fn the_audit_log_has_failures_and_dropped_packets() {
     has(&["tunnel-packet-dropped", "10.2.0.1:80", "tcp"]);
     assert!(!text.contains("another key"), "{text}");
 }
+
+#[test]
+fn packets_that_no_tunnel_takes_are_refused_and_counted_by_tunnel() {
+    let text = scenario(
+        "echo 'another key' >private/psk
+        control reload >/dev/null || fail reload
+        enrolled bash -c 'curl -sS -m 30 http://10.2.0.1/ >scratch/said 2>&1; touch scratch/up
+            while [ ! -e scratch/end ]; do sleep 0.1; done' & program=$!
+        until_true [ -e scratch/up ]
+        grep -o 'connect to.*' scratch/said
+        counted() { control show ike --json | grep -q '\"refused\": *[1-9]'; }
+        until_true counted
+        control show ike --json | tr -d '\n'; echo
+        control show refused --json | tr -d '\n'; echo
+        control show metrics | grep 'tacit_refused_total.*no-tunnel'
+        grep 'denied.*no-tunnel' agent.log | head -n 1
+        ended; clear",
+    );
+    let lines: Vec<&str> = text.lines().collect();
+    let [error, ike, refused, metric, logged, wire] = lines[..] else { panic!("{text}") };
+    assert!(error.contains("10.2.0.1 port 80"), "{text}");
+    assert_fits("show-ike", ike);
+    assert_fits("show-refused", refused);
+    let [ike, refused]: [Value; 2] = [ike, refused].map(|line| serde_json::from_str(line).unwrap());
+    assert_eq!(ike["connections"][0]["state"], "failed", "{text}");
+    let one = &refused["refused"][0];
+    assert_eq!((&one["why"], &one["kind"]), (&"no-tunnel".into(), &"connection".into()));
+    assert_eq!((&one["destination"], &one["rule"]), (&"10.2.0.1:80".into(), &"web".into()));
+    let next = one["next"].as_str().unwrap();
+    assert!(next.contains("[ike.branch] failed") && next.contains("AUTHENTICATION_FAILED"));
+    assert!(!metric.ends_with(" 0"), "{text}");
+    assert!(logged.contains("destination=10.2.0.1:80") && logged.contains("rule=web"), "{text}");
+    assert_eq!(wire, "only UDP 4500");
+}

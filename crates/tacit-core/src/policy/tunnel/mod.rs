@@ -38,6 +38,7 @@ mod claims;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelRoutes {
     groups: Vec<TunnelGroup>,
+    rules: Vec<TunnelRule>,
     remotes: BTreeMap<String, Vec<(IpAddr, IpAddr)>>,
 }
 
@@ -57,6 +58,25 @@ pub struct TunnelGroup {
     pub remote_ports: Option<RangeInclusive<u16>>,
     /// The addresses behind the peer: disjoint, and in order of family and address.
     pub prefixes: Vec<TunnelPrefix>,
+}
+
+/// The packets that a rule with `ipsec` selects, also those for which an earlier rule decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelRule {
+    /// The name of the rule.
+    pub name: String,
+    /// The name of the peer: `[ike.NAME]`.
+    pub ike: String,
+    /// Who opens the flows.
+    pub direction: Direction,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The ports in the run; an empty list means all ports.
+    pub local_ports: Vec<RangeInclusive<u16>>,
+    /// The ports behind the peer; an empty list means all ports.
+    pub remote_ports: Vec<RangeInclusive<u16>>,
+    /// The first and the last address of each range behind the peer.
+    pub remotes: Vec<(IpAddr, IpAddr)>,
 }
 
 /// All addresses with a common prefix.
@@ -116,13 +136,31 @@ impl TunnelRoutes {
         if groups.iter().map(|group| group.prefixes.len()).sum::<usize>() > TUNNEL_PREFIXES_MAX {
             return Err(TunnelLimit::Prefixes);
         }
-        Ok(Self { groups, remotes: remotes(&rules, own)? })
+        let of_tunnels = rules.iter().filter_map(|rule| TunnelRule::of(rule, own)).collect();
+        Ok(Self { groups, rules: of_tunnels, remotes: remotes(&rules, own)? })
     }
 
     /// Returns the groups; at most [`TUNNEL_GROUPS_MAX`] of each IP version.
     #[must_use]
     pub fn groups(&self) -> &[TunnelGroup] {
         &self.groups
+    }
+
+    /// Returns the rules with `ipsec` in the order of the policy. For a packet of a group, the
+    /// first rule with the peer and the direction of the group decides.
+    #[must_use]
+    pub fn rules(&self) -> &[TunnelRule] {
+        &self.rules
+    }
+
+    /// Returns the name of the rule whose tunnel a packet takes.
+    #[must_use]
+    pub fn rule_of(&self, packet: &TunnelPacket) -> Option<&str> {
+        let group = self.groups.iter().find(|group| group.contains(packet))?;
+        let decides = |rule: &&TunnelRule| {
+            rule.ike == group.ike && rule.direction == group.direction && rule.selects(packet)
+        };
+        self.rules.iter().find(decides).map(|rule| rule.name.as_str())
     }
 
     /// Returns the names of the peers.
@@ -185,6 +223,34 @@ impl TunnelGroup {
     }
 }
 
+impl TunnelRule {
+    fn of(rule: &Rule, own: &[IpAddr]) -> Option<Self> {
+        let ipsec = rule.ipsec()?;
+        let selectors = &rule.selectors;
+        Some(Self {
+            name: rule.name.clone(),
+            ike: ipsec.ike.clone(),
+            direction: selectors.direction,
+            protocol: selectors.protocol,
+            local_ports: selectors.local_ports.clone(),
+            remote_ports: selectors.remote_ports.clone(),
+            remotes: capture::addresses(rule, own).into_iter().map(ends).collect(),
+        })
+    }
+
+    fn selects(&self, packet: &TunnelPacket) -> bool {
+        let has = |ranges: &[RangeInclusive<u16>], port: u16| {
+            ranges.is_empty() || ranges.iter().any(|range| range.contains(&port))
+        };
+        let TunnelPacket { protocol, local, remote } = packet;
+        let ip = remote.ip();
+        self.protocol == *protocol
+            && has(&self.local_ports, local.port())
+            && has(&self.remote_ports, remote.port())
+            && self.remotes.iter().any(|(first, last)| (*first..=*last).contains(&ip))
+    }
+}
+
 impl TunnelPrefix {
     /// Whether the prefix contains the address.
     #[must_use]
@@ -236,8 +302,8 @@ impl fmt::Display for TunnelLimit {
 
 impl std::error::Error for TunnelLimit {}
 
-/// The most groups of a run with one IP version. Each needs a routing rule of the kernel, which compares them one by
-/// one.
+/// The most groups of a run with one IP version. Each needs a routing rule of the kernel, which
+/// compares them one by one.
 pub const TUNNEL_GROUPS_MAX: usize = 64;
 /// The most prefixes of a run, in all groups together.
 pub const TUNNEL_PREFIXES_MAX: usize = 16_384;
@@ -316,6 +382,11 @@ fn groups_of(
 /// Port 0 is in no packet.
 const ALL_PORTS: (u16, u16) = (1, u16::MAX);
 
+/// The first and the last address of a range.
+fn ends(Span { family, first, last }: Span) -> (IpAddr, IpAddr) {
+    (capture::address(first, family), capture::address(last, family))
+}
+
 /// The addresses behind each peer.
 fn remotes(
     rules: &[&Rule],
@@ -331,10 +402,7 @@ fn remotes(
     }
     let mut remotes = BTreeMap::new();
     for (ike, claims) in claims {
-        let range = |Span { family, first, last }: Span| {
-            (capture::address(first, family), capture::address(last, family))
-        };
-        let ranges: Vec<_> = claims.spans().map(range).collect();
+        let ranges: Vec<_> = claims.spans().map(ends).collect();
         if ranges.len() > TUNNEL_RANGES_MAX {
             return Err(TunnelLimit::Ranges);
         }

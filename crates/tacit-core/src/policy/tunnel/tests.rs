@@ -228,7 +228,8 @@ proptest! {
         run in prop_oneof![Just("x"), Just("y"), Just("z")],
     ) {
         let own = IpAddr::from([10, 0, 0, own]);
-        let rules: Vec<Arc<Rule>> = rules.into_iter().map(Arc::new).collect();
+        let named = |(at, rule): (usize, Rule)| Arc::new(Rule { name: format!("r{at}"), ..rule });
+        let rules: Vec<Arc<Rule>> = rules.into_iter().enumerate().map(named).collect();
         let index = Index::new(&rules);
         let routes = TunnelRoutes::of_rules(&rules, run, &[own]);
         // Rules with so few ports never reach the limit of cells.
@@ -258,6 +259,7 @@ fn check(
 ) -> Result<(), TestCaseError> {
     let local = SocketAddr::new(Ipv4Addr::new(10, 1, 0, 1).into(), local);
     let packet = TunnelPacket { protocol, local, remote };
+    let mut deciding = Vec::new();
     for direction in [Direction::Outbound, Direction::Inbound] {
         let flow = Flow {
             direction,
@@ -280,12 +282,18 @@ fn check(
             continue;
         }
         let found = index.lookup(&flow).rule.map(|at| &rules[at]);
+        let of_tunnel = found.filter(|rule| rule.ipsec().is_some());
+        deciding.extend(of_tunnel.map(|rule| rule.name.as_str()));
         let wanted = found.and_then(|rule| Some(rule.ipsec()?.ike.as_str()));
         let of_direction = routes.groups().iter().filter(|group| group.direction == direction);
         let got: Vec<&str> =
             of_direction.filter(|one| one.contains(&packet)).map(|one| one.ike.as_str()).collect();
         prop_assert_eq!(got.first().copied(), wanted, "{:?} {:?}", packet, direction);
         prop_assert!(got.len() < 2, "{:?} is in two groups", packet);
+    }
+    if remote.ip() != own {
+        // The groups of outbound rules are first.
+        prop_assert_eq!(routes.rule_of(&packet), deciding.first().copied(), "{:?}", packet);
     }
     Ok(())
 }

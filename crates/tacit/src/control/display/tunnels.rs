@@ -79,6 +79,8 @@ pub struct IkeEntry {
     pub messages: Option<IkeMessagesDisplay>,
     /// The number of pairs of SAs.
     pub tunnels: usize,
+    /// Packets of the run that were refused because there was no tunnel.
+    pub refused: u64,
     /// Attempts that have failed since the connection was last established.
     pub failures: u32,
     /// Seconds until the next attempt may begin; `null` if an attempt may begin at once.
@@ -297,6 +299,7 @@ fn ike_entry(
         }),
         messages: summary.map(messages),
         tunnels: status.children.len(),
+        refused: status.refused,
         failures: status.failures,
         retry_in_s: status.retry_at.map(|at| seconds_until(at, now)).filter(|left| *left > 0),
         failure: status.failure.clone(),

@@ -126,6 +126,7 @@ fn ike_facts(one: &IkeEntry) -> String {
         ("requests repeated", optional(one.messages.map(|sent| sent.retransmitted))),
         ("fragments", optional(fragments)),
         ("tunnels", one.tunnels.to_string()),
+        ("packets refused", one.refused.to_string()),
         ("failed", optional(one.failure_side.as_ref().map(failed))),
         ("next attempt", optional(one.retry_in_s.map(|left| format!("in {}", duration(left))))),
         ("reason", optional(one.failure.as_ref())),

@@ -1,0 +1,88 @@
+//! Handles packets of programs for which there is no tunnel: begins a connection with the peer, and
+//! records the packets that were refused meanwhile.
+//!
+//! The packets are in `tacit show refused`, in `tacit show ike` by tunnel, and in the log. Packets
+//! that the kernel refuses by a route are in none of them, because they do not exist: the program
+//! gets the error when it opens the connection.
+
+use std::net::SocketAddr;
+
+use tacit_core::flow::Protocol;
+use tacit_core::policy::TunnelPacket;
+use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason, RunLabel};
+use tacit_ipsec::packet::IpPacket;
+
+use super::connection::{Pair, PeerConnection};
+use super::reports;
+use super::thread::{IkeThread, News};
+use crate::packet::TunId;
+
+impl IkeThread {
+    /// A program has sent a packet for which there is no tunnel.
+    pub(super) fn demand(&mut self, tun: TunId, packet: &IpPacket) {
+        let Some((id, run)) = self.runs.iter().find(|(_, run)| run.tun == tun) else { return };
+        let Some(packet) = tunnel_packet(packet) else { return };
+        let Some(ike) = run.routes.peer_of(&packet) else { return };
+        let pair = Pair { run: *id, ike: ike.to_owned() };
+        self.connect(&pair);
+        let failed = |one: &&PeerConnection| one.pair == pair && one.open.is_none();
+        if let Some(one) = self.connections.iter().find(failed) {
+            reports::dropped(&self.context.log, one, &packet);
+        }
+    }
+
+    /// Packets of a program were refused.
+    pub(super) fn note_refused(&mut self, tun: TunId, packet: &IpPacket, count: u64) {
+        let Some((id, run)) = self.runs.iter_mut().find(|(_, run)| run.tun == tun) else { return };
+        let Some(packet) = tunnel_packet(packet) else { return };
+        let Some(ike) = run.routes.peer_of(&packet) else { return };
+        let pair = Pair { run: *id, ike: ike.to_owned() };
+        let run_label = RunLabel { id: *id, name: run.name.clone() };
+        let total = run.refused.entry(pair.ike.clone()).or_default();
+        *total = total.saturating_add(count);
+        let rule = run.routes.rule_of(&packet).map(str::to_owned);
+        self.news = self.news.max(News::Soon);
+        let is_it = |one: &&PeerConnection| one.pair == pair && one.stranger.is_none();
+        let failure = self.connections.iter().find(is_it).and_then(PeerConnection::failure);
+        let refusal = Refusal {
+            kind: match packet.protocol {
+                Protocol::Tcp => RefusalKind::Connection,
+                Protocol::Udp | Protocol::Icmp => RefusalKind::Datagram,
+            },
+            run: Some(run_label),
+            destination: match packet.protocol {
+                Protocol::Tcp | Protocol::Udp => packet.remote.to_string(),
+                Protocol::Icmp => packet.remote.ip().to_string(),
+            },
+            program: None,
+            why: RefusalReason::NoTunnel,
+            rule,
+            next: next(&pair.ike, failure),
+        };
+        (self.context.refusals)(refusal, count);
+    }
+}
+
+/// What makes the tunnel possible.
+fn next(ike: &str, failure: Option<&str>) -> String {
+    match failure {
+        Some(failure) => format!("the tunnel to [ike.{ike}] failed: {failure}"),
+        None => format!("`tacit show ike` has the state of the tunnel to [ike.{ike}]"),
+    }
+}
+
+/// The ends of a packet that a program has sent.
+fn tunnel_packet(packet: &IpPacket) -> Option<TunnelPacket> {
+    let (protocol, has_ports) = match packet.protocol {
+        6 => (Protocol::Tcp, true),
+        17 => (Protocol::Udp, true),
+        1 | 58 => (Protocol::Icmp, false),
+        _ => return None,
+    };
+    let (local, remote) = packet.ports.filter(|_| has_ports).unwrap_or_default();
+    Some(TunnelPacket {
+        protocol,
+        local: SocketAddr::new(packet.source, local),
+        remote: SocketAddr::new(packet.destination, remote),
+    })
+}
