@@ -150,6 +150,36 @@ pub fn unescaped(group: &str) -> &str {
     group.strip_prefix('_').unwrap_or(group)
 }
 
+/// The name of the control group of the unit with this name: the reverse of [`unescaped`].
+pub(super) fn escaped(unit: &str) -> String {
+    let is_file = |controller: &&str| {
+        let rest = unit.strip_prefix(*controller);
+        rest.is_some_and(|rest| rest.starts_with('.'))
+    };
+    let is_unclear = unit.starts_with(['_', '.']) || KERNEL_PREFIXES.iter().any(is_file);
+    if is_unclear { format!("_{unit}") } else { unit.to_owned() }
+}
+
+/// What stands before the first dot in names of the kernel's files in control groups. These are the
+/// controllers that systemd knows; some of them are its own.
+const KERNEL_PREFIXES: [&str; 15] = [
+    "bpf-bind-network-interface",
+    "bpf-devices",
+    "bpf-firewall",
+    "bpf-foreign",
+    "bpf-restrict-network-interfaces",
+    "bpf-socket-bind",
+    "blkio",
+    "cgroup",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "io",
+    "memory",
+    "pids",
+];
+
 /// How the names of slices end.
 pub const SLICE: &str = ".slice";
 
@@ -471,6 +501,22 @@ pub(super) fn mask(ip: IpAddr, length: u8) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_control_group_of_a_unit_has_the_escape_of_systemd() {
+        for (unit, group) in [
+            ("system.slice", "system.slice"),
+            ("io.slice", "_io.slice"),
+            ("io-a.slice", "io-a.slice"),
+            ("cpuset.service", "_cpuset.service"),
+            ("cpus.service", "cpus.service"),
+            ("bpf-firewall.slice", "_bpf-firewall.slice"),
+            ("_a.service", "__a.service"),
+        ] {
+            assert_eq!(escaped(unit), group);
+            assert_eq!(unescaped(group), unit);
+        }
+    }
 
     #[test]
     fn a_control_group_belongs_to_its_first_part_that_is_no_slice_without_the_escape() {

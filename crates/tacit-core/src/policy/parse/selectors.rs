@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use super::value;
-use crate::policy::selector::AddressSelector;
+use crate::policy::selector::{AddressSelector, SLICE, escaped};
 use crate::policy::text::{TomlTable, TomlValue};
 
 pub(super) type ReadAddress = fn(&TomlValue<'_>) -> Option<AddressSelector>;
@@ -109,22 +109,69 @@ fn read_unit(value: &TomlValue<'_>) -> Option<String> {
 /// The longest name of a unit in systemd, with its ending.
 const UNIT_BYTES_MAX: usize = 255;
 
-/// A slice of systemd: `a-b.slice` is below `a.slice`.
+/// Reads a slice of systemd, and returns the path of its control group: `a-b.slice` is below
+/// `a.slice`.
 fn read_slice(value: &TomlValue<'_>) -> Option<String> {
     let text = value.string()?;
-    let name = text.strip_suffix(".slice").unwrap_or_default();
+    let name = text.strip_suffix(SLICE).unwrap_or_default();
     let is_part = |part: &str| !part.is_empty();
     let levels = name.split('-').count();
-    let is_plain = !name.contains('/') && !name.contains(char::is_control);
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || ":-_.\\".contains(letter);
+    let is_plain = name.chars().all(is_letter) && text.len() <= UNIT_BYTES_MAX;
     if !name.split('-').all(is_part) || levels > CGROUP_LEVELS_MAX || !is_plain {
         let message = format!("`slice` cannot be `{}`", text.escape_debug());
-        value.error(message, "write the name of a slice: \"system.slice\"");
+        let fix = match text {
+            "-.slice" => "remove `slice`: all programs are below the root slice",
+            _ => "write the name of a slice: \"system.slice\"",
+        };
+        value.error(message, fix);
         return None;
     }
     let ends = name.match_indices('-').map(|(at, _)| at).chain([name.len()]);
-    let path: Vec<_> = ends.map(|end| format!("{}.slice", &name[..end])).collect();
+    let path: Vec<_> = ends.map(|end| escaped(&format!("{}{SLICE}", &name[..end]))).collect();
     Some(path.join("/"))
 }
 
 /// The maximum level of a control group in the kernel's packet rules.
 const CGROUP_LEVELS_MAX: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::parse;
+
+    /// The control group that the kernel compares, or the fix for a slice that is rejected.
+    fn group(slice: &str) -> Result<String, String> {
+        let text = format!(
+            "version = 1\n[host]\nunmatched = \"permit\"\n[[rule]]\nname = \"r\"\n\
+             direction = \"outbound\"\nslice = '{slice}'\npermit = true\n"
+        );
+        let parsed = parse(&text);
+        match parsed.policy {
+            Some(policy) => Ok(policy.rules[0].selectors.cgroup.join(" ")),
+            None => Err(parsed.diagnostics[0].fix.clone().unwrap_or_default()),
+        }
+    }
+
+    #[test]
+    fn a_slice_is_the_control_group_that_systemd_makes_for_it() {
+        for (slice, wanted) in [
+            ("system.slice", "system.slice"),
+            ("a-b.slice", "a.slice/a-b.slice"),
+            ("a-b-c.slice", "a.slice/a-b.slice/a-b-c.slice"),
+            ("io.slice", "_io.slice"),
+            ("memory-large.slice", "_memory.slice/memory-large.slice"),
+            (r"system-getty\x2dx.slice", r"system.slice/system-getty\x2dx.slice"),
+        ] {
+            assert_eq!(group(slice).as_deref(), Ok(wanted));
+        }
+    }
+
+    #[test]
+    fn what_is_no_slice_is_rejected() {
+        let long = format!("{}.slice", "a".repeat(250));
+        for wrong in ["a", ".slice", "a-.slice", "-a.slice", "a--b.slice", "a/b.slice", &long] {
+            assert!(group(wrong).unwrap_err().contains("write the name of a slice"), "{wrong}");
+        }
+        assert!(group("-.slice").unwrap_err().contains("remove `slice`"));
+    }
+}
