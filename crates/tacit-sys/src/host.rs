@@ -12,6 +12,7 @@
 //! The process needs `CAP_NET_ADMIN` and `CAP_NET_RAW` in this namespace. If the kernel supports
 //! owners of nftables tables, no other process can change the packet rules until this process ends.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -167,6 +168,14 @@ impl HostCapture {
     /// The error of the kernel.
     pub fn forget_strays(&mut self, table: &HostTable<'_>) -> Result<(), Error> {
         host::forget_strays(&mut self.netlinks.netfilter, table)
+    }
+
+    /// How many connections and datagrams the installed table, which is this one, has counted.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn counts(&mut self, table: &HostTable<'_>) -> Result<BTreeMap<u32, u64>, Error> {
+        read_unbroken(|| host::counts(&mut self.netlinks.netfilter, table))
     }
 
     /// Installs the routing rules that another program has removed; returns whether there were any.

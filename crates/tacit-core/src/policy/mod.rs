@@ -35,12 +35,12 @@ pub mod when;
 
 pub use agent::{AgentSettings, Limits};
 pub use capture::{
-    CAPTURE_RANGES_MAX, CaptureRange, Extension, HANDABLE_RANGES_MAX, HOST_RANGES_MAX,
-    HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostName, HostPlan, HostRange, HostSection, HostUnits,
-    HostVerdict, JoinedRun, LearntName, NAMED_PORTS_MAX, NameRules, NamedAddress, NamedPorts,
-    PORT_PARTS_MAX, RuleSet, SENDER_CHECKS_MAX, Senders, can_match_address, can_match_name,
-    captured, denial_of_name, extend, handable, host_plan, is_disputed, joined_plan, may_ask,
-    unmatched_of_joined,
+    CAPTURE_RANGES_MAX, COUNTED_RANGES_MAX, CaptureRange, CountedRange, Extension,
+    HANDABLE_RANGES_MAX, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostName, HostPlan,
+    HostRange, HostSection, HostUnits, HostVerdict, JoinedRun, LearntName, NAMED_PORTS_MAX,
+    NameRules, NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet, SENDER_CHECKS_MAX, Senders,
+    can_match_address, can_match_name, captured, denial_of_name, extend, handable, host_plan,
+    is_decided_by_kernel, is_disputed, joined_plan, may_ask, unmatched_of_joined,
 };
 pub use clear_clients::{ClearClients, ClientProtocol};
 pub use client_cert::{

@@ -167,10 +167,16 @@ impl Agent {
         });
     }
 
+    /// Answers after the kernel of a captured host has reported which flows it has decided. Other
+    /// requests are answered meanwhile.
     fn show_rules(&self, back: oneshot::Sender<Reply>) {
         let table = Arc::clone(&self.shared.table);
         let live = self.shared.live.load_full();
-        show_aside(back, move || Reply::written(&rules(&table, &live)));
+        let counted = self.count_flows_of_host();
+        tokio::task::spawn_local(async move {
+            counted.await;
+            show_aside(back, move || Reply::written(&rules(&table, &live)));
+        });
     }
 
     fn show_policy(&self, back: oneshot::Sender<Reply>) {

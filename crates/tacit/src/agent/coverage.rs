@@ -87,6 +87,16 @@ impl Agent {
         });
     }
 
+    /// Adds the flows that the kernel of a captured host has decided to the counters of rules.
+    pub(super) fn count_flows_of_host(&self) -> impl Future<Output = ()> + use<> {
+        let capture = self.runs.registry.host().map(|host| Arc::clone(&host.capture));
+        async move {
+            let Some(capture) = capture else { return };
+            // Without a helper nothing is counted; other requests to it report that.
+            let _ = capture.count_flows().await;
+        }
+    }
+
     /// What was counted so far; `None`: the host is not captured.
     pub(super) fn covered(&self) -> Option<CoverageDisplay> {
         Some(self.look()?.display(Rfc3339(self.since)))

@@ -82,7 +82,9 @@ impl Agent {
         let coverage = self.covered();
         let ike = self.tunnels.show_ike(&self.credentials.loaded);
         let packets = self.tunnels.statistics();
+        let counted = self.count_flows_of_host();
         tokio::task::spawn_local(async move {
+            counted.await;
             publisher.publish().await;
             let failures = |account: &_| live.failures(account);
             // The CPU time of programs of runs is not read, because metrics do not contain it.

@@ -27,7 +27,7 @@ use tacit_sys::sandbox::{self, CapabilitySet};
 use tacit_sys::{IpVersion, transparent};
 
 use super::owners::Owners;
-use super::units::DropIns;
+use super::units::{self, FoundUnits};
 use super::watched::{Installed, Watched};
 use super::{learnt, marks_of, senders};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
@@ -186,8 +186,13 @@ impl HostHelperServer {
                 return Ok((HelperReply::Done, copies.collect::<io::Result<_>>()?));
             }
             HelperRequest::HostPlan { mark, plan, addresses, user } => {
+                let counts = !plan.counted_rules.is_empty();
                 self.install(mark, plan, &addresses, user)?;
-                HelperReply::Done
+                if counts { HelperReply::Counts(Vec::new()) } else { HelperReply::Done }
+            }
+            HelperRequest::Counts => {
+                let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+                HelperReply::Counts(self.watched.counts(capture)?)
             }
             HelperRequest::Learn { addresses, names } => {
                 let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
@@ -254,10 +259,11 @@ impl HostHelperServer {
         addresses: &[NamedAddress],
         user: Option<u32>,
     ) -> io::Result<()> {
+        units::refuse_aliases(&plan)?;
         let senders = senders::resolve(&plan)?;
-        let drop_ins = DropIns::of(&plan);
-        drop_ins.report();
-        let installed = Installed { marks: marks_of(mark)?, plan, senders, user, drop_ins };
+        let units = FoundUnits::of(&plan);
+        units.drop_ins.report();
+        let installed = Installed { marks: marks_of(mark)?, plan, senders, user, units };
         self.capture(mark)?;
         let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         self.watched.install(capture, installed, addresses, Instant::now())

@@ -10,6 +10,7 @@
 //!
 //! While no agent runs, the packet rules remain, and refuse the flows that they capture.
 
+mod counted;
 mod facts;
 mod helper;
 mod joined;
@@ -31,8 +32,8 @@ use tacit_core::policy::{
 use tacit_sys::netlink::IpProtocol;
 use tacit_sys::netlink::nft::Element;
 use tacit_sys::netlink::nft::host::{
-    self as table, HostElement, HostMarks, HostTable, Lifetime, NamedFlows, SenderCheck,
-    TableSection,
+    self as table, CountedElement, HostElement, HostMarks, HostTable, Lifetime, NamedFlows,
+    SenderCheck, TableSection,
 };
 
 use crate::run::kernel_terms::element;
@@ -135,6 +136,7 @@ impl NamedContents {
 struct SectionContents {
     senders: Vec<SenderCheck>,
     outbound: Vec<HostElement>,
+    counted: Vec<CountedElement>,
 }
 
 impl SectionContents {
@@ -148,7 +150,9 @@ impl SectionContents {
                 HostVerdict::Prohibit => table::PacketVerdict::Prohibit,
             },
         });
-        Self { senders, outbound: outbound.collect() }
+        let counted = section.counted.iter();
+        let counted = counted.map(|one| CountedElement { to: element(&one.to), number: one.rule });
+        Self { senders, outbound: outbound.collect(), counted: counted.collect() }
     }
 }
 
@@ -179,7 +183,11 @@ impl TableContents {
     fn sections(&self) -> Vec<TableSection<'_>> {
         let sections = self.sections.iter();
         sections
-            .map(|SectionContents { senders, outbound }| TableSection { senders, outbound })
+            .map(|SectionContents { senders, outbound, counted }| TableSection {
+                senders,
+                outbound,
+                counted,
+            })
             .collect()
     }
 

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use tacit_core::dns::{HostsEntry, KnownName};
 use tacit_core::policy::{
-    CaptureRange, HostMode, HostPlan, HostRange, HostSection, HostSettings, HostVerdict, NameRules,
-    NamedAddress, NamedPorts, Policy, Senders, Unmatched, host_plan,
+    CaptureRange, CountedRange, HostMode, HostPlan, HostRange, HostSection, HostSettings,
+    HostVerdict, NameRules, NamedAddress, NamedPorts, Policy, Senders, Unmatched, host_plan,
 };
 use tacit_sys::host::{self, HostCapture};
 use tacit_sys::netlink;
 use tacit_sys::sandbox::{self, CapabilitySet};
 
-use super::units::{self, DropIns};
+use super::units::{self, FoundUnits};
 use super::{HostError, TableContents, learnt, marks_of, senders};
 use crate::clock;
 use crate::run::capture::passing_user;
@@ -42,7 +42,7 @@ pub fn guard(policy: &Policy, hosts: &[HostsEntry]) -> Result<(), HostError> {
     let sections = contents.sections();
     let table = contents.table(&sections, capture.marks(), passing_user());
     if let Some(wanted) = &plan.units {
-        let installed = units::install(&mut capture, wanted, DropIns::of(&plan));
+        let installed = units::install(&mut capture, wanted, &FoundUnits::of(&plan));
         installed.map_err(HostError::Helper)?;
     }
     capture.install(&table).map_err(refused)
@@ -81,7 +81,11 @@ pub fn probe() -> io::Result<()> {
     let ports = [port(Ipv4Addr::LOCALHOST.into()), port(Ipv6Addr::LOCALHOST.into())];
     let named_port = |udp| NamedPorts { udp, first_port: 1, last_port: 1, part: 0 };
     let captured = ports.map(|to| HostRange { to, verdict: HostVerdict::Capture });
-    let section = HostSection { senders: Senders::default(), outbound: captured.to_vec() };
+    let section = HostSection {
+        senders: Senders::default(),
+        outbound: captured.to_vec(),
+        counted: ports.map(|to| CountedRange { to, rule: 0 }).to_vec(),
+    };
     let plan = HostPlan {
         sections: vec![section],
         unmatched: Unmatched::Deny,
@@ -90,6 +94,7 @@ pub fn probe() -> io::Result<()> {
         mode: HostMode::Enforce,
         forwarded: vec!["lo".to_owned()],
         units: None,
+        counted_rules: vec!["probe".to_owned()],
     };
     let marks = marks_of(HostSettings::MARK_DEFAULT)?;
     let mut capture = HostCapture::open(marks).map_err(io::Error::other)?;

@@ -80,7 +80,7 @@ mod tests {
             cgroup: words(cgroup),
             unit: Vec::new(),
         };
-        HostSection { senders, outbound: Vec::new() }
+        HostSection { senders, outbound: Vec::new(), counted: Vec::new() }
     }
 
     #[test]

@@ -32,17 +32,32 @@ pub(super) enum DropIns {
     Missing,
 }
 
-impl DropIns {
-    /// Looks for the drop-ins of a plan.
+/// What the host has of the units of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FoundUnits {
+    /// Whether systemd reports all of them.
+    pub(super) drop_ins: DropIns,
+    /// The control groups of those that run.
+    pub(super) groups: Vec<u64>,
+}
+
+impl FoundUnits {
+    /// Looks for the units of a plan and for their drop-ins.
     pub(super) fn of(plan: &HostPlan) -> Self {
-        let Some(units) = &plan.units else { return Self::Complete };
+        let Some(units) = &plan.units else {
+            return Self { drop_ins: DropIns::Complete, groups: Vec::new() };
+        };
         let has_drop_in = |unit: &String| drop_in_of(unit, Path::new("/")).is_some();
         let are_there = systemd::is_supported() && units.names.iter().all(has_drop_in);
+        let found = cgroups::units(&units.names);
         let is_found = |group: &CgroupId| group.level <= UNIT_LEVEL_MAX;
-        let is_complete = are_there && cgroups::units(&units.names).iter().all(is_found);
-        if is_complete { Self::Complete } else { Self::Missing }
+        let is_complete = are_there && found.iter().all(is_found);
+        let drop_ins = if is_complete { DropIns::Complete } else { DropIns::Missing };
+        Self { drop_ins, groups: found.iter().map(|group| group.id).collect() }
     }
+}
 
+impl DropIns {
     /// Reports what a missing one means.
     pub(super) fn report(self) {
         if self == Self::Missing {
@@ -63,9 +78,9 @@ impl DropIns {
 pub(super) fn install(
     capture: &mut HostCapture,
     units: &HostUnits,
-    drop_ins: DropIns,
+    found: &FoundUnits,
 ) -> io::Result<()> {
-    let all = match drop_ins {
+    let all = match found.drop_ins {
         DropIns::Complete => units.destinations.as_slice(),
         DropIns::Missing => &[],
     };
@@ -73,12 +88,15 @@ pub(super) fn install(
     let install = |capture: &mut HostCapture, destinations: &[_]| {
         capture.install_units(units.mark, destinations).map_err(io::Error::other)
     };
-    if capture.units().map_err(io::Error::other)?.is_none() {
+    if capture.units().map_err(io::Error::other)?.is_some() {
+        capture.add_units(&found.groups).map_err(io::Error::other)?;
+    } else {
         // A table with destinations and without the units that run would exempt these units from
-        // their rules. Without destinations nothing is exempt.
+        // their rules. Without destinations nothing is exempt. systemd adds what starts now.
         install(capture, &[])?;
+        let running: Vec<_> = cgroups::units(&units.names).iter().map(|group| group.id).collect();
+        capture.add_units(&running).map_err(io::Error::other)?;
     }
-    capture.add_units(&groups_of(units)).map_err(io::Error::other)?;
     install(capture, &destinations)
 }
 
@@ -90,24 +108,46 @@ pub(super) fn install(
 pub(super) fn follow(
     capture: &mut HostCapture,
     units: &HostUnits,
-    drop_ins: DropIns,
+    found: &FoundUnits,
 ) -> io::Result<bool> {
-    let Some(known) = capture.units().map_err(io::Error::other)? else {
-        install(capture, units, drop_ins)?;
+    let known = capture.units().map_err(io::Error::other)?;
+    let has_rules = capture.has_unit_rules().map_err(io::Error::other)?;
+    let Some(known) = known.filter(|_| has_rules) else {
+        install(capture, units, found)?;
         return Ok(true);
     };
-    if !capture.has_unit_rules().map_err(io::Error::other)? {
-        install(capture, units, drop_ins)?;
-        return Ok(true);
-    }
-    let mut found = groups_of(units);
-    found.retain(|group| !known.contains(group));
-    capture.add_units(&found).map_err(io::Error::other)?;
+    let unknown = found.groups.iter().copied().filter(|group| !known.contains(group));
+    capture.add_units(&unknown.collect::<Vec<_>>()).map_err(io::Error::other)?;
     Ok(false)
 }
 
-fn groups_of(units: &HostUnits) -> Vec<u64> {
-    cgroups::units(&units.names).iter().map(|group| group.id).collect()
+/// Rejects a plan that names a unit by an alias. The control group has another name, so no flow of
+/// the unit would match the rule.
+///
+/// # Errors
+/// The first alias. The text is for an operator.
+pub(super) fn refuse_aliases(plan: &HostPlan) -> io::Result<()> {
+    let names = plan.units.iter().flat_map(|units| &units.names);
+    let mut aliases = names.filter_map(|unit| alias_of(unit, Path::new("/")));
+    let Some(fault) = aliases.next() else { return Ok(()) };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{fault}\n    fix: {}", fault.fix())))
+}
+
+/// The fault of an alias: systemd reads its file through a symbolic link to a unit with another
+/// name.
+fn alias_of(unit: &str, root: &Path) -> Option<UnitFault> {
+    let files = DIRECTORIES.map(|path| root.join(path).join(unit));
+    let first = files.into_iter().find(|file| fs::symlink_metadata(file).is_ok())?;
+    let target = fs::canonicalize(first).ok()?;
+    let target = target.file_name()?.to_str()?;
+    // A link from an instance leads to the template: `a@1.service` to `a@.service`.
+    let instance = unit.split_once('@').map(|(_, instance)| instance);
+    let id = match (target.split_once("@."), instance) {
+        (Some((template, _)), Some(instance)) => format!("{template}@{instance}"),
+        _ => target.to_owned(),
+    };
+    let is_unit = id.ends_with(".service");
+    (is_unit && id != unit).then(|| UnitFault::Alias(unit.to_owned(), id))
 }
 
 /// Why drop-ins were not written.
@@ -256,7 +296,7 @@ fn drop_in() -> String {
 
 /// Where an operator has drop-ins.
 const DIRECTORY: &str = "/etc/systemd/system";
-/// Where systemd looks for drop-ins below the root, the first one first.
+/// Where systemd looks for units and drop-ins below the root, the first one first.
 const DIRECTORIES: [&str; 12] = [
     "etc/systemd/system.control",
     "run/systemd/system.control",
@@ -278,6 +318,39 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn a_link_to_a_unit_with_another_name_is_an_alias() {
+        let root = std::env::temp_dir().join(format!("tacit-aliases-{}", std::process::id()));
+        let [own, vendor] =
+            ["etc/systemd/system", "usr/lib/systemd/system"].map(|directory| root.join(directory));
+        fs::create_dir_all(&own).unwrap();
+        fs::create_dir_all(&vendor).unwrap();
+        for unit in ["mariadb.service", "web@.service", "local.conf"] {
+            fs::write(vendor.join(unit), "").unwrap();
+        }
+        for (link, target) in [
+            ("mysql.service", "../../../usr/lib/systemd/system/mariadb.service"),
+            ("mariadb.service", "../../../usr/lib/systemd/system/mariadb.service"),
+            ("web@1.service", "../../../usr/lib/systemd/system/web@.service"),
+            ("site@1.service", "../../../usr/lib/systemd/system/web@.service"),
+            ("masked.service", "/dev/null"),
+        ] {
+            symlink(target, own.join(link)).unwrap();
+        }
+        for (unit, id) in [
+            ("mysql.service", Some("mariadb.service")),
+            ("mariadb.service", None),
+            ("web@1.service", None),
+            ("site@1.service", Some("web@1.service")),
+            ("masked.service", None),
+            ("absent.service", None),
+        ] {
+            let fault = id.map(|id| UnitFault::Alias(unit.to_owned(), id.to_owned()));
+            assert_eq!(alias_of(unit, &root), fault, "{unit}");
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
 
     #[test]
     fn the_first_file_in_the_order_of_systemd_decides_about_a_drop_in() {

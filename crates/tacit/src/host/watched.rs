@@ -1,6 +1,7 @@
 //! Checks at intervals whether the packet rules and routing rules of `tacit agent --host` still
 //! exist. Installs missing rules again.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -8,11 +9,12 @@ use tacit_core::policy::{HostMode, HostName, HostPlan, NamedAddress};
 use tacit_sys::host::HostCapture;
 use tacit_sys::netlink::nft::host::{HostMarks, SenderCheck};
 
+use super::counted::Counted;
 use super::learnt::{self, Learnt};
-use super::units::{self, DropIns};
+use super::units::{self, DropIns, FoundUnits};
 use super::{TableContents, senders};
 use crate::exit::complain;
-use crate::run::protocol::NAMES_PER_REPLY_MAX;
+use crate::run::protocol::{CountedFlows, NAMES_PER_REPLY_MAX};
 
 /// The interval between two checks of the installed rules.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,8 +30,8 @@ pub(super) struct Installed {
     /// The senders of each section of the plan, as they were found.
     pub(super) senders: Vec<Vec<SenderCheck>>,
     pub(super) user: Option<u32>,
-    /// Whether systemd reports the units of the plan, as it was found.
-    pub(super) drop_ins: DropIns,
+    /// The units of the plan.
+    pub(super) units: FoundUnits,
 }
 
 /// The part of the kernel that has the rules.
@@ -47,6 +49,8 @@ pub(super) trait HostRules {
     /// Whether the packet rules must be installed again, because of NAT that another program has
     /// installed.
     fn is_outdated(&mut self) -> io::Result<bool>;
+    /// What the packet rules have counted, by the position of the rule in the plan.
+    fn counts(&mut self, installed: &Installed) -> io::Result<BTreeMap<u32, u64>>;
     /// Makes the packet rules cheaper if connections have ended that they no longer capture.
     fn forget_strays(&mut self, installed: &Installed) -> io::Result<()>;
     /// Adds units that the kernel does not know; returns whether another program had removed their
@@ -64,7 +68,7 @@ impl HostRules for HostCapture {
         let sections = contents.sections();
         let table = contents.table(&sections, installed.marks, installed.user);
         if let Some(wanted) = &installed.plan.units {
-            units::install(self, wanted, installed.drop_ins)?;
+            units::install(self, wanted, &installed.units)?;
         }
         Self::install(self, &table).map_err(io::Error::other)?;
         if installed.plan.units.is_none() {
@@ -93,6 +97,13 @@ impl HostRules for HostCapture {
         Self::is_outdated(self).map_err(io::Error::other)
     }
 
+    fn counts(&mut self, installed: &Installed) -> io::Result<BTreeMap<u32, u64>> {
+        let contents = TableContents::of(&installed.plan, &installed.senders, &[]);
+        let sections = contents.sections();
+        let table = contents.table(&sections, installed.marks, installed.user);
+        Self::counts(self, &table).map_err(io::Error::other)
+    }
+
     fn forget_strays(&mut self, installed: &Installed) -> io::Result<()> {
         let contents = TableContents::of(&installed.plan, &installed.senders, &[]);
         let sections = contents.sections();
@@ -102,12 +113,12 @@ impl HostRules for HostCapture {
 
     fn follow_units(&mut self, installed: &Installed) -> io::Result<bool> {
         let Some(wanted) = &installed.plan.units else { return Ok(false) };
-        units::follow(self, wanted, installed.drop_ins)
+        units::follow(self, wanted, &installed.units)
     }
 
     fn restore_units(&mut self, installed: &Installed) -> io::Result<()> {
         match &installed.plan.units {
-            Some(wanted) => units::install(self, wanted, installed.drop_ins),
+            Some(wanted) => units::install(self, wanted, &installed.units),
             None => self.remove_units().map_err(io::Error::other),
         }
     }
@@ -121,13 +132,31 @@ impl HostRules for HostCapture {
 #[derive(Default)]
 pub(super) struct Watched {
     installed: Option<(Installed, Instant)>,
-    learnt: Learnt,
+    kept: Kept,
     /// Whether there were packet rules before the first installation; `None`: there was none.
     had_table: Option<bool>,
     /// The last failure, which is reported once.
     failure: Option<String>,
     /// When connections that are captured no longer are looked for.
     next_strays: Option<Instant>,
+}
+
+/// What outlives the packet rules.
+#[derive(Default)]
+struct Kept {
+    learnt: Learnt,
+    counted: Counted,
+}
+
+impl Kept {
+    /// Adds what the packet rules have counted so far.
+    fn count(&mut self, kernel: &mut impl HostRules, installed: &Installed) -> io::Result<()> {
+        let rules = &installed.plan.counted_rules;
+        if !rules.is_empty() {
+            self.counted.add(rules, &kernel.counts(installed)?);
+        }
+        Ok(())
+    }
 }
 
 impl Watched {
@@ -146,6 +175,10 @@ impl Watched {
             Some(had_table) => had_table,
             None => kernel.has_table()?,
         };
+        if let Some((before, _)) = &self.installed {
+            // Flows that cannot be counted are no reason to keep these packet rules.
+            let _ = self.kept.count(kernel, before);
+        }
         if let Err(error) = kernel.install(&wanted, addresses) {
             if let Some((before, _)) = &self.installed {
                 kernel.restore_units(before)?;
@@ -153,9 +186,22 @@ impl Watched {
             return Err(error);
         }
         self.had_table = Some(had_table);
-        self.learnt.replace_addresses(addresses, now);
+        self.kept.counted.begin();
+        self.kept.learnt.replace_addresses(addresses, now);
         self.installed = Some((wanted, now + LOOK_INTERVAL));
         Ok(())
+    }
+
+    /// Returns the flows that the packet rules have counted since the last call, of at most
+    /// [`NAMES_PER_REPLY_MAX`] rules.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub(super) fn counts(&mut self, kernel: &mut impl HostRules) -> io::Result<Vec<CountedFlows>> {
+        if let Some((installed, _)) = &self.installed {
+            self.kept.count(kernel, installed)?;
+        }
+        Ok(self.kept.counted.take())
     }
 
     /// The interfaces whose flows are captured too.
@@ -177,17 +223,17 @@ impl Watched {
     ) -> io::Result<()> {
         if let Err(error) = kernel.learn(addresses, names) {
             let (installed, _) = self.installed.as_mut().ok_or(error)?;
-            let restored = restore(kernel, installed, &mut self.learnt, now);
+            let restored = restore(kernel, installed, &mut self.kept, now);
             self.report(restored);
             kernel.learn(addresses, names)?;
         }
-        self.learnt.add(addresses, names, now);
+        self.kept.learnt.add(addresses, names, now);
         Ok(())
     }
 
     /// Records names that the kernel stores.
     pub(super) fn note_kept(&mut self, names: &[HostName], now: Instant) {
-        self.learnt.add(&[], names, now);
+        self.kept.learnt.add(&[], names, now);
     }
 
     /// Removes what is installed, unless packet rules were there before the first installation,
@@ -229,7 +275,7 @@ impl Watched {
         }
         *next_look = now + LOOK_INTERVAL;
         let kernel = kernel?;
-        let mut restored = restore(kernel, installed, &mut self.learnt, now);
+        let mut restored = restore(kernel, installed, &mut self.kept, now);
         if self.next_strays.is_none_or(|next| now >= next) {
             self.next_strays = Some(now + STRAYS_INTERVAL);
             restored = restored.and_then(|what| kernel.forget_strays(installed).map(|()| what));
@@ -272,68 +318,70 @@ impl Watched {
 }
 
 /// Restores missing rules, and returns which were missing. Control groups that rules name may have
-/// been created or replaced since. They are looked up when the rest is there again, because a
-/// failure must not leave the host without packet rules.
+/// been created or replaced since. Those of senders are looked up when the rest is there again,
+/// because a failure must not leave the host without packet rules.
 fn restore(
     kernel: &mut impl HostRules,
     installed: &mut Installed,
-    learnt: &mut Learnt,
+    kept: &mut Kept,
     now: Instant,
 ) -> io::Result<Option<&'static str>> {
+    let FoundUnits { drop_ins, groups } = FoundUnits::of(&installed.plan);
+    installed.units.groups = groups;
     if !kernel.has_table()? {
-        kernel.install(installed, &learnt.addresses(now))?;
-        for names in learnt.names(now).chunks(NAMES_PER_REPLY_MAX) {
+        kernel.install(installed, &kept.learnt.addresses(now))?;
+        kept.counted.begin();
+        for names in kept.learnt.names(now).chunks(NAMES_PER_REPLY_MAX) {
             kernel.learn(&[], names)?;
         }
         return Ok(Some("the packet rules"));
     }
     if kernel.is_outdated()? {
-        install_again(kernel, installed, learnt, now)?;
+        install_again(kernel, installed, kept, now)?;
     }
     let routes_were_missing = kernel.restore_routes()?;
     let units_were_missing = kernel.follow_units(installed)?;
-    follow_senders(kernel, installed, learnt, now)?;
+    if let Some(other) = changed(installed, drop_ins)? {
+        let before = std::mem::replace(&mut installed.senders, other);
+        let drop_ins_before = std::mem::replace(&mut installed.units.drop_ins, drop_ins);
+        if drop_ins != drop_ins_before {
+            drop_ins.report();
+        }
+        install_again(kernel, installed, kept, now).inspect_err(|_| {
+            installed.senders = before;
+            installed.units.drop_ins = drop_ins_before;
+        })?;
+    }
     let missing = routes_were_missing.then_some("the routing rules");
     Ok(missing.or_else(|| units_were_missing.then_some("the packet rules for units")))
 }
 
-/// Installs the rules again if control groups have been created or replaced, or drop-ins of units.
-fn follow_senders(
-    kernel: &mut impl HostRules,
-    installed: &mut Installed,
-    learnt: &mut Learnt,
-    now: Instant,
-) -> io::Result<()> {
-    let drop_ins = DropIns::of(&installed.plan);
-    let are_drop_ins_same = drop_ins == installed.drop_ins;
+/// The senders of the sections, if control groups have been created or replaced, or drop-ins of
+/// units; `None`: the installed rules are right.
+fn changed(installed: &Installed, drop_ins: DropIns) -> io::Result<Option<Vec<Vec<SenderCheck>>>> {
+    let are_drop_ins_same = drop_ins == installed.units.drop_ins;
     if !senders::may_change(&installed.plan) && are_drop_ins_same {
-        return Ok(());
+        return Ok(None);
     }
     let found = senders::resolve(&installed.plan)?;
-    if found == installed.senders && are_drop_ins_same {
-        return Ok(());
-    }
-    let senders_before = std::mem::replace(&mut installed.senders, found);
-    let drop_ins_before = std::mem::replace(&mut installed.drop_ins, drop_ins);
-    if !are_drop_ins_same {
-        drop_ins.report();
-    }
-    install_again(kernel, installed, learnt, now).inspect_err(|_| {
-        installed.senders = senders_before;
-        installed.drop_ins = drop_ins_before;
-    })
+    let is_same = found == installed.senders && are_drop_ins_same;
+    Ok((!is_same).then_some(found))
 }
 
 /// Installs the rules in place of those that are there.
 fn install_again(
     kernel: &mut impl HostRules,
     installed: &Installed,
-    learnt: &mut Learnt,
+    kept: &mut Kept,
     now: Instant,
 ) -> io::Result<()> {
     // The kernel has given addresses in use more time.
-    learnt.add(&kernel.named_addresses()?, &[], now);
-    kernel.install(installed, &learnt.addresses(now))
+    kept.learnt.add(&kernel.named_addresses()?, &[], now);
+    // Flows that cannot be counted are no reason to keep these packet rules.
+    let _ = kept.count(kernel, installed);
+    kernel.install(installed, &kept.learnt.addresses(now))?;
+    kept.counted.begin();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -353,6 +401,8 @@ mod tests {
         refusals: u32,
         /// How often the table of units was restored.
         units_restored: u32,
+        /// What the packet rules have counted for the first rule.
+        counted: u64,
     }
 
     impl HostRules for Kernel {
@@ -375,6 +425,7 @@ mod tests {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             (self.has_table, self.has_routes) = (true, true);
+            self.counted = 0;
             self.addresses = addresses.to_vec();
             Ok(())
         }
@@ -391,6 +442,10 @@ mod tests {
 
         fn is_outdated(&mut self) -> io::Result<bool> {
             Ok(false)
+        }
+
+        fn counts(&mut self, _: &Installed) -> io::Result<BTreeMap<u32, u64>> {
+            Ok(BTreeMap::from([(0, self.counted)]))
         }
 
         fn forget_strays(&mut self, _: &Installed) -> io::Result<()> {
@@ -425,13 +480,14 @@ mod tests {
             mode,
             forwarded: Vec::new(),
             units: None,
+            counted_rules: vec!["permitted".to_owned()],
         };
         Installed {
             marks: HostMarks::new(3).unwrap(),
             plan,
             senders: Vec::new(),
             user: None,
-            drop_ins: DropIns::Complete,
+            units: FoundUnits { drop_ins: DropIns::Complete, groups: Vec::new() },
         }
     }
 
@@ -505,6 +561,24 @@ mod tests {
     }
 
     #[test]
+    fn what_the_packet_rules_have_counted_outlives_them() {
+        let (mut watched, mut kernel, now) = watched();
+        kernel.counted = 3;
+        watched.install(&mut kernel, installed(), &[], now).unwrap();
+        kernel.counted = 2;
+        let read = |watched: &mut Watched, kernel: &mut Kernel| {
+            let counts = watched.counts(kernel).unwrap();
+            counts.iter().map(|one| (one.rule.clone(), one.flows)).collect::<Vec<_>>()
+        };
+        assert_eq!(read(&mut watched, &mut kernel), [("permitted".to_owned(), 5)]);
+        kernel.refusals = 1;
+        kernel.counted = 4;
+        watched.install(&mut kernel, installed(), &[], now).unwrap_err();
+        assert_eq!(read(&mut watched, &mut kernel), [("permitted".to_owned(), 2)]);
+        assert_eq!(read(&mut watched, &mut kernel), []);
+    }
+
+    #[test]
     fn what_was_learned_is_restored_and_a_flush_delays_no_answer() {
         let (mut watched, mut kernel, now) = watched();
         let address = [10, 0, 0, 1].into();
@@ -528,7 +602,7 @@ mod tests {
             cgroup: vec!["no-such.slice".to_owned()],
             ..Senders::default()
         };
-        plan.sections.push(HostSection { senders, outbound: Vec::new() });
+        plan.sections.push(HostSection { senders, outbound: Vec::new(), counted: Vec::new() });
         let unknown = Installed { plan, senders: vec![Vec::new()], ..installed() };
         watched.install(&mut kernel, unknown, &[], now).unwrap();
         (kernel.has_table, kernel.has_routes) = (false, false);

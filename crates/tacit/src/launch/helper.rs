@@ -220,6 +220,7 @@ impl HelperServer {
             | HelperRequest::Learn { .. }
             | HelperRequest::Names { .. }
             | HelperRequest::Addresses { .. }
+            | HelperRequest::Counts
             | HelperRequest::HostEnd
             | HelperRequest::Sockets => {
                 Err("the helper of a run does not capture the host".to_owned())

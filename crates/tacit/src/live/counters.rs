@@ -25,6 +25,8 @@ pub struct RuleCounters {
     audited: Mutex<AuditedFlows>,
     hits: AtomicU64,
     last_hit_unix_ms: AtomicU64,
+    /// Connections and datagrams that the kernel has decided without the agent.
+    kernel_hits: AtomicU64,
 }
 
 impl RuleCounters {
@@ -39,6 +41,7 @@ impl RuleCounters {
             audited: Mutex::default(),
             hits: AtomicU64::new(0),
             last_hit_unix_ms: AtomicU64::new(0),
+            kernel_hits: AtomicU64::new(0),
         }
     }
 
@@ -48,6 +51,11 @@ impl RuleCounters {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         self.last_hit_unix_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Counts connections and datagrams that the kernel has decided without the agent.
+    pub fn count_kernel_hits(&self, more: u64) {
+        self.kernel_hits.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Counts a connection that failed before the first byte was relayed, with the kind in the log.
@@ -81,6 +89,12 @@ impl RuleCounters {
     #[must_use]
     pub fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
+    }
+
+    /// The number of connections and datagrams that the kernel has decided without the agent.
+    #[must_use]
+    pub fn kernel_hits(&self) -> u64 {
+        self.kernel_hits.load(Ordering::Relaxed)
     }
 
     /// The number of connections that failed before the first byte was relayed.

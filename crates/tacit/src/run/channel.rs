@@ -32,8 +32,8 @@ use crate::net::pool::SocketPool;
 
 use super::host::HostAddresses;
 use super::protocol::{
-    Frame, HelperReply, HelperRequest, HostSocket, REPLY_BYTES_MAX, SocketEnds, SocketOwner,
-    encode, frame_bytes,
+    CountedFlows, Frame, HelperReply, HelperRequest, HostSocket, NAMES_PER_REPLY_MAX,
+    REPLY_BYTES_MAX, SocketEnds, SocketOwner, encode, frame_bytes,
 };
 use super::tunnels::TunnelPlan;
 
@@ -159,7 +159,7 @@ impl HelperChannel {
         }
     }
 
-    /// Installs a plan for the host.
+    /// Installs a plan for the host. Returns whether the kernel counts flows for it.
     ///
     /// # Errors
     /// The helper's error, or there is no helper; the plan from before is then in force.
@@ -169,8 +169,28 @@ impl HelperChannel {
         plan: HostPlan,
         addresses: Vec<NamedAddress>,
         user: Option<u32>,
-    ) -> io::Result<()> {
-        self.ask(HelperRequest::HostPlan { mark, plan, addresses, user }).await.map(|_| ())
+    ) -> io::Result<bool> {
+        let request = HelperRequest::HostPlan { mark, plan, addresses, user };
+        // A helper that was started by an older agent does not count.
+        Ok(matches!(self.ask(request).await?.message, HelperReply::Counts(_)))
+    }
+
+    /// The flows that the kernel has counted since the last call, by rule.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn counts(&self) -> io::Result<Vec<CountedFlows>> {
+        let mut all = Vec::new();
+        loop {
+            let HelperReply::Counts(some) = self.ask(HelperRequest::Counts).await?.message else {
+                return Err(strange());
+            };
+            let is_last = some.len() < NAMES_PER_REPLY_MAX;
+            all.extend(some);
+            if is_last {
+                return Ok(all);
+            }
+        }
     }
 
     /// Captures addresses of the host's names, and keeps the names in the kernel.

@@ -47,7 +47,7 @@ pub const ASK_ABOUT_BYTES_MAX: usize = 64 * 1024;
 /// The longest reply of a helper: programs that listen on every port.
 pub const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Names or addresses in one reply: they fit into [`REPLY_BYTES_MAX`].
+/// Names, addresses or rules in one reply: they fit into [`REPLY_BYTES_MAX`].
 pub const NAMES_PER_REPLY_MAX: usize = 4096;
 
 /// A message of a launcher to an agent.
@@ -183,7 +183,8 @@ pub enum HelperRequest {
         /// The bits.
         mark: u32,
     },
-    /// Install this plan for the host, in place of an earlier one.
+    /// Install this plan for the host, in place of an earlier one. A helper that counts flows for
+    /// the plan answers with [`HelperReply::Counts`].
     HostPlan {
         /// The bits of marks.
         mark: u32,
@@ -213,6 +214,8 @@ pub enum HelperRequest {
         /// How many were reported before.
         from: usize,
     },
+    /// Which flows has the kernel counted since the last request? Only for helpers that count.
+    Counts,
     /// End the capture of the host: remove what is installed, unless packet rules were there
     /// before.
     HostEnd,
@@ -477,6 +480,16 @@ pub struct HostSocket {
     pub owner: SocketOwner,
 }
 
+/// Flows that the kernel has decided by a rule, without the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CountedFlows {
+    /// The name of the rule.
+    pub rule: String,
+    /// The number of connections and datagrams.
+    pub flows: u64,
+}
+
 /// The helper's reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -500,6 +513,8 @@ pub enum HelperReply {
     Names(Vec<HostName>),
     /// The same.
     Addresses(Vec<NamedAddress>),
+    /// By rule; fewer than [`NAMES_PER_REPLY_MAX`] if these are the last.
+    Counts(Vec<CountedFlows>),
     /// The helper refuses it, for this reason.
     Refused(String),
 }

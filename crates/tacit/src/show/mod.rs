@@ -48,7 +48,7 @@ Examples:
   tacit show ike
   tacit show sa --wide
   tacit show policy web
-  tacit show rules --json | jq '.rules[] | select(.hits == 0).name'
+  tacit show rules --json | jq '.rules[] | select(.hits + .\"kernel-hits\" == 0).name'
   tacit show costs --by component --interval 10s")]
 pub struct ShowArgs {
     /// What to show

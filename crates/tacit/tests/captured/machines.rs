@@ -141,6 +141,15 @@ def hits(*rules):
     shown = json.load(sys.stdin)
     print(*(rule["hits"] for name in rules for rule in shown["rules"] if rule["name"] == name))
 
+def counted(*rules):
+    shown = {rule["name"]: rule["kernel-hits"] for rule in json.load(sys.stdin)["rules"]}
+    print(*(shown[name] for name in rules))
+
+def send(host, port, count):
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for number in range(int(count)):
+        client.sendto(b"word", (host, int(port)))
+
 def flood(host, port, word):
     """Sends datagrams without end, whether they are refused or not."""
     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

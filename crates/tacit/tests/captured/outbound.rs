@@ -99,6 +99,72 @@ EACCES
 }
 
 #[test]
+fn what_the_kernel_decides_is_counted_by_rule_also_over_a_reload() {
+    let udp = "[[rule]]\nname = \"datagrams\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+               remote = \"192.0.2.2\"\nremote-ports = 9000\npermit = true\n";
+    let machines = Machines::new("unmatched = \"permit\"", &format!("{TLS}{RULES}{udp}"));
+    machines.expect(
+        r#"
+        for port in 8002 8004; do serve far $port; done
+        capture
+        counted() {
+            ./tacit show rules --json --control host.sock | python3 peer.py counted \
+                tls relayed denied permitted datagrams
+        }
+        for port in 8002 8004 8005; do ask 192.0.2.2 $port word; done >/dev/null
+        for word in $(seq 5); do ask 192.0.2.2 4433 marked; done >/dev/null
+        start python3 peer.py hold 192.0.2.2 8004 word go >held.out
+        until_true [ -e go.open ]
+        python3 peer.py send 192.0.2.2 9000 4
+        counted
+        touch go
+        until_true [ -s held.out ]
+        ask 192.0.2.2 8004 word >/dev/null
+        sed -i 's/remote-ports = 9000/remote-ports = [9000, 9001]/' host.toml
+        ./tacit reload --control host.sock | head -1
+        ask 192.0.2.2 8004 word >/dev/null
+        ask 192.0.2.2 8002 word >/dev/null
+        counted
+        ./tacit show rules --control host.sock | awk 'NR == 1 || $1 == "permitted" { print $8 }'
+        ./tacit show metrics --control host.sock | grep '^tacit_rule_kernel_hits_total.*denied'"#,
+        "
+None None 1 2 4
+policy generation 2; changed: datagrams
+None None 2 4 4
+KERNEL
+4
+tacit_rule_kernel_hits_total{rule=\"denied\"} 2
+",
+    );
+}
+
+#[test]
+fn flows_of_senders_are_counted_once_with_connection_tracking() {
+    let rules = "[[rule]]\nname = \"of-user\"\ndirection = \"outbound\"\nuser = [\"daemon\", \
+                 \"root\"]\nremote-ports = 8002\npermit = true\n[[rule]]\nname = \"rest\"\n\
+                 direction = \"outbound\"\nremote-ports = [8001, 8002]\ndeny = true\n[[rule]]\n\
+                 name = \"dns\"\ndirection = \"outbound\"\nprotocol = \"udp\"\npermit = true\n";
+    Machines::new("unmatched = \"deny\"", rules).expect(
+        r#"
+        serve far 8002
+        capture
+        ask 192.0.2.2 8002 word
+        ask 192.0.2.2 8002 word
+        ask 192.0.2.2 8001 word
+        ask 192.0.2.2 8005 word
+        python3 peer.py send 192.0.2.2 9000 4
+        ./tacit show rules --json --control host.sock | python3 peer.py counted of-user rest dns"#,
+        "
+answer to word from ::ffff:192.0.2.1
+answer to word from ::ffff:192.0.2.1
+ECONNREFUSED
+ECONNREFUSED
+2 1 4
+",
+    );
+}
+
+#[test]
 fn a_program_sees_whether_its_destination_is_there() {
     machines("unmatched = \"permit\"").expect(
         r#"

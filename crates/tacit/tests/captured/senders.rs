@@ -295,6 +295,32 @@ ECONNREFUSED
 }
 
 #[test]
+fn a_rule_with_the_alias_of_a_unit_is_refused_at_the_start_and_by_a_reload() {
+    let script = format!(
+        r#"{UNIT}
+        touch /run/systemd/system/true.service
+        ln -s true.service /run/systemd/system/other.service
+        make_unit
+        sed "s/$unit/other.service/" host.toml >alias.toml
+        ./tacit agent --host --policy alias.toml --control host.sock 2>&1 |
+            grep -o '`other.service` is an alias of `true.service`'
+        capture
+        cp host.toml good.toml; cp alias.toml host.toml
+        ./tacit reload --control host.sock 2>&1 |
+            grep -o '`other.service` is an alias of `true.service`'
+        in_unit ask 192.0.2.2 4433 marked
+        seen marked"#
+    );
+    let wanted = "
+`other.service` is an alias of `true.service`
+`other.service` is an alias of `true.service`
+answer to marked from ::ffff:127.0.0.1
+0
+";
+    expect(&unit_rules(), &script, wanted);
+}
+
+#[test]
 fn with_a_systemd_that_is_too_old_drop_ins_do_not_count() {
     let script = format!(
         r#"{UNIT}

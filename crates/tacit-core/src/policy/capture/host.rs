@@ -9,8 +9,11 @@
 //! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
 //! relayed or logged, or if the rule selects flows by program or systemd unit.
 //!
+//! The kernel counts the flows that it decides itself, by rule: connections when they begin, and
+//! datagrams.
+//!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
-//! combinations of senders in a section.
+//! combinations of senders in a section, [`COUNTED_RANGES_MAX`] ranges with counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,6 +31,10 @@ use crate::policy::selector::{Family, Selectors};
 
 /// The largest number of ranges of a host. The kernel accepts no more in one transaction.
 pub const HOST_RANGES_MAX: usize = 16_384;
+
+/// The maximum number of ranges of a host with counters. The rules of further ranges are not
+/// counted completely.
+pub const COUNTED_RANGES_MAX: usize = 8192;
 
 /// The maximum number of sections of a host. The kernel may have to check all of them for a packet.
 pub const HOST_SECTIONS_MAX: usize = 64;
@@ -62,6 +69,16 @@ pub struct HostRange {
     pub verdict: HostVerdict,
 }
 
+/// Destinations whose flows the kernel counts for a rule, because it decides about them itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CountedRange {
+    /// The destinations.
+    pub to: CaptureRange,
+    /// The position of the rule in [`HostPlan::counted_rules`].
+    pub rule: u32,
+}
+
 /// What the kernel does with the flows of a host, by destination and port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -83,6 +100,9 @@ pub struct HostPlan {
     /// What rules with units need; `None`: there are none.
     #[serde(default)]
     pub units: Option<HostUnits>,
+    /// The names of the rules whose flows the kernel counts.
+    #[serde(default)]
+    pub counted_rules: Vec<String>,
 }
 
 /// The units that rules name, and where the rules lead.
@@ -115,6 +135,9 @@ pub struct HostSection {
     pub senders: Senders,
     /// The verdicts on their flows, by destination; disjoint.
     pub outbound: Vec<HostRange>,
+    /// The destinations whose flows are counted; disjoint.
+    #[serde(default)]
+    pub counted: Vec<CountedRange>,
 }
 
 /// The conditions on a sender that the kernel checks, in the form that rules contain. All must
@@ -170,6 +193,10 @@ pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan
         names: NameRules::of(policy, unix_s).map(|rules| rules.ports().to_vec()),
         mode,
         forwarded: policy.host.as_ref().map(|host| host.forwarded.clone()).unwrap_or_default(),
+        counted_rules: open()
+            .filter(|rule| is_decided_by_kernel(rule))
+            .map(|rule| rule.name.clone())
+            .collect(),
     }
 }
 
@@ -220,9 +247,14 @@ pub(in crate::policy) fn sections<'r>(
 ) -> Vec<HostSection> {
     let rules: Vec<_> = rules.filter(|rule| is_of_host(rule)).collect();
     let alike = rules.chunk_by(|one, other| Senders::of(one) == Senders::of(other));
-    let sections = alike.map(|rules| HostSection {
-        senders: Senders::of(rules[0]),
-        outbound: outbound(rules, verdict),
+    let mut numbers = 0..;
+    let sections = alike.map(|rules| {
+        let areas = areas_of(rules);
+        HostSection {
+            senders: Senders::of(rules[0]),
+            counted: counted(rules, &areas, &mut numbers),
+            outbound: outbound(rules, areas, verdict),
+        }
     });
     limited(sections.collect(), unmatched)
 }
@@ -234,22 +266,68 @@ pub(super) fn limited(mut sections: Vec<HostSection>, unmatched: Unmatched) -> V
         Unmatched::Permit => HostVerdict::Pass,
         Unmatched::Deny => HostVerdict::Refuse,
     };
-    if let Some(last) = sections.last_mut() {
+    // A sender that passes several checks would be counted several times without a verdict.
+    if let Some(last) = sections.last_mut().filter(|last| last.senders.checks() == 1) {
         last.outbound.retain(|one| one.verdict != needless);
     }
     let mut left = HOST_RANGES_MAX + 1;
+    let mut counted_left = COUNTED_RANGES_MAX;
     for section in &mut sections {
         section.outbound.truncate(left);
         left -= section.outbound.len();
+        section.counted.truncate(counted_left);
+        counted_left -= section.counted.len();
     }
     sections
 }
 
+/// The destinations of a rule that no earlier rule of its section decides.
+type RuleAreas = BTreeMap<Plane, Vec<Area>>;
+
 /// The ranges of rules with the same senders.
-pub(super) fn outbound(rules: &[&Rule], verdict: impl Fn(&Rule) -> HostVerdict) -> Vec<HostRange> {
-    let mut decided: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
+pub(super) fn outbound(
+    rules: &[&Rule],
+    areas: Vec<RuleAreas>,
+    verdict: impl Fn(&Rule) -> HostVerdict,
+) -> Vec<HostRange> {
     let mut verdicts: BTreeMap<(Plane, HostVerdict), Vec<Area>> = BTreeMap::new();
-    for rule in rules.iter().filter(|rule| rule.selectors.protocol != Protocol::Icmp) {
+    for (rule, areas) in rules.iter().zip(areas) {
+        for (plane, left) in areas {
+            verdicts.entry((plane, verdict(rule))).or_default().extend(left);
+        }
+    }
+    let ranges = verdicts.into_iter().flat_map(|((plane, verdict), areas)| {
+        let ranges = sweep::cut(&areas).into_iter();
+        ranges.map(move |area| HostRange { to: range_of(plane, &area), verdict })
+    });
+    ranges.take(HOST_RANGES_MAX + 1).collect()
+}
+
+/// The ranges with counters of rules with the same senders. Each rule that the kernel decides has
+/// the next number.
+fn counted(
+    rules: &[&Rule],
+    areas: &[RuleAreas],
+    numbers: &mut impl Iterator<Item = u32>,
+) -> Vec<CountedRange> {
+    let decided = rules.iter().zip(areas).filter(|(rule, _)| is_decided_by_kernel(rule));
+    let ranges = decided.zip(numbers).flat_map(|((_, areas), rule)| {
+        areas.iter().flat_map(move |(plane, areas)| {
+            let ranges = sweep::cut(areas).into_iter();
+            ranges.map(move |area| CountedRange { to: range_of(*plane, &area), rule })
+        })
+    });
+    ranges.take(COUNTED_RANGES_MAX).collect()
+}
+
+/// The destinations of each rule that no earlier rule decides.
+pub(super) fn areas_of(rules: &[&Rule]) -> Vec<RuleAreas> {
+    let mut decided: BTreeMap<Plane, Vec<Area>> = BTreeMap::new();
+    let mut of_rule = |rule: &&Rule| {
+        let mut areas = RuleAreas::new();
+        if rule.selectors.protocol == Protocol::Icmp {
+            return areas;
+        }
         let udp = rule.selectors.protocol == Protocol::Udp;
         let ports = ports(rule);
         for span in spans(rule, &Learnt::default(), &[]) {
@@ -258,16 +336,13 @@ pub(super) fn outbound(rules: &[&Rule], verdict: impl Fn(&Rule) -> HostVerdict) 
             for ports in &ports {
                 let area = Area { first: span.first, last: span.last, ports: ports.clone() };
                 let left = left_of(area.clone(), decided);
-                verdicts.entry((plane, verdict(rule))).or_default().extend(left);
+                areas.entry(plane).or_default().extend(left);
                 decided.push(area);
             }
         }
-    }
-    let ranges = verdicts.into_iter().flat_map(|((plane, verdict), areas)| {
-        let ranges = sweep::cut(&areas).into_iter();
-        ranges.map(move |area| HostRange { to: range_of(plane, &area), verdict })
-    });
-    ranges.take(HOST_RANGES_MAX + 1).collect()
+        areas
+    };
+    rules.iter().map(&mut of_rule).collect()
 }
 
 fn range_of(Plane { udp, family }: Plane, Area { first, last, ports }: &Area) -> CaptureRange {
@@ -294,6 +369,13 @@ fn area_of(range: &CaptureRange) -> (Plane, Area) {
 /// Whether the kernel leaves the flows of a rule to the agent.
 pub(in crate::policy) fn is_captured(rule: &Rule) -> bool {
     verdict(rule) == HostVerdict::Capture
+}
+
+/// Returns whether the kernel of a captured host decides about the flows of a rule, so that the
+/// agent does not see them.
+#[must_use]
+pub fn is_decided_by_kernel(rule: &Rule) -> bool {
+    is_of_host(rule) && !is_captured(rule)
 }
 
 /// Returns the verdict of the kernel on flows of the rule's senders to its destinations.

@@ -6,7 +6,7 @@
 //! namespace may differ from those on the host. Rules for other runs or other users are omitted.
 
 use super::host::{
-    HostPlan, HostSection, HostVerdict, Senders, inbound, limited, outbound, verdict,
+    HostPlan, HostSection, HostVerdict, Senders, areas_of, inbound, limited, outbound, verdict,
 };
 use super::named::NameRules;
 use super::{JoinedRun, is_open};
@@ -28,22 +28,24 @@ pub fn joined_plan(policy: &Policy, joined: JoinedRun<'_>, unix_s: i64) -> HostP
     let open = || policy.rules.iter().filter(|rule| is_open(rule, unix_s)).map(|rule| &**rule);
     let unmatched = unmatched_of_joined(policy);
     let rules: Vec<_> = open().filter(|rule| joined.has(rule)).collect();
-    let outbound = outbound(&rules, |rule| {
+    let outbound = outbound(&rules, areas_of(&rules), |rule| {
         let Selectors { group, cgroup, .. } = &rule.selectors;
         if group.is_empty() && cgroup.is_empty() { verdict(rule) } else { HostVerdict::Capture }
     });
     let names = NameRules::of_joined(policy, joined, unix_s);
     let names = names.map(|rules| rules.ports().to_vec());
+    let section = HostSection { senders: Senders::default(), outbound, counted: Vec::new() };
     HostPlan {
         // Units are those of the host's systemd.
         units: None,
-        sections: limited(vec![HostSection { senders: Senders::default(), outbound }], unmatched),
+        sections: limited(vec![section], unmatched),
         unmatched,
         inbound: inbound(open()),
         // Where all else is refused, programs need the agent to resolve names.
         names: names.or_else(|| (unmatched == Unmatched::Deny).then(Vec::new)),
         mode: policy.host.as_ref().map(|host| host.mode).unwrap_or_default(),
         forwarded: Vec::new(),
+        counted_rules: Vec::new(),
     }
 }
 

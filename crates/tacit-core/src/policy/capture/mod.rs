@@ -35,8 +35,9 @@ mod sweep;
 pub use extend::{Extension, extend};
 pub use handable::{HANDABLE_RANGES_MAX, handable};
 pub use host::{
-    HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostPlan, HostRange, HostSection,
-    HostUnits, HostVerdict, SENDER_CHECKS_MAX, Senders, host_plan,
+    COUNTED_RANGES_MAX, CountedRange, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostPlan,
+    HostRange, HostSection, HostUnits, HostVerdict, SENDER_CHECKS_MAX, Senders, host_plan,
+    is_decided_by_kernel,
 };
 pub(super) use host::{is_captured, sections as host_sections};
 pub use joined::{joined_plan, unmatched_of_joined};

@@ -85,6 +85,9 @@ pub(super) enum HostExpression {
     /// The verdict that the map of this name has for the destination address and port. If the map
     /// has none, the next rule decides.
     Verdict(SectionMap, NftFamily),
+    /// Counts the packet for the element with its destination address and port. If there is none,
+    /// the next rule decides.
+    Counted(SectionMap, NftFamily),
     /// The destination address and the part of protocol and port are in the set of this name. The
     /// element then gets its whole time again.
     Named(&'static str, NftFamily),
@@ -114,6 +117,11 @@ pub(super) struct SectionMap {
 impl SectionMap {
     pub(super) fn name(self) -> String {
         format!("{}_{}", self.base, self.section)
+    }
+
+    /// The set with the counters of the section.
+    pub(super) fn counters(self) -> String {
+        format!("count_{}_{}", self.base, self.section)
     }
 }
 
@@ -221,6 +229,7 @@ impl HostExpression {
                 load_end(rule, PacketEnd::Destination, family);
                 look_up_verdict(rule, &map.name());
             }
+            Self::Counted(map, family) => count(rule, map, family),
             Self::Named(set, family) => look_up_name(rule, set, family),
             Self::SentFrom(set, family) => {
                 load_end(rule, PacketEnd::Source, family);
@@ -331,6 +340,15 @@ fn has_source_route(rule: &mut NetlinkRequest, route: SourceRoute) {
         data.be32(4, 1);
         data.be32(5, EXTHDR_PRESENT);
         data.be32(6, operation);
+    });
+}
+
+/// Continues if the set of counters has the destination, and counts the packet.
+fn count(rule: &mut NetlinkRequest, map: SectionMap, family: NftFamily) {
+    load_end(rule, PacketEnd::Destination, family);
+    expression(rule, "lookup", |data| {
+        data.text(1, &map.counters());
+        data.be32(2, REGISTER_1);
     });
 }
 

@@ -135,6 +135,8 @@ pub(super) enum SetValue {
     None,
     /// A verdict: the set is a map.
     Verdict,
+    /// A counter of the packets that were looked up (Linux 5.7).
+    Counter,
 }
 
 /// Declares a set whose keys are a range of addresses with a range of ports.
@@ -152,7 +154,7 @@ pub(super) fn declare_ranges(
     message.text(1, TABLE);
     message.text(2, name);
     let kind = match value {
-        SetValue::None => 0,
+        SetValue::None | SetValue::Counter => 0,
         SetValue::Verdict => SET_MAP,
     };
     message.be32(3, SET_INTERVAL | SET_CONCAT | kind);
@@ -163,6 +165,12 @@ pub(super) fn declare_ranges(
         message.be32(6, DATA_VERDICT);
     }
     message.be32(10, number);
+    if value == SetValue::Counter {
+        message.nest(SET_EXPRESSION, |counter| {
+            counter.text(1, "counter");
+            counter.nest(2, |_| {});
+        });
+    }
     message.nest(9, |description| {
         description.nest(2, |concatenation| {
             for field_bytes in [address_bytes, 2] {
@@ -230,3 +238,5 @@ const SET_MAP: u32 = 8;
 const DATA_VERDICT: u32 = 0xffff_ff00;
 const SET_INTERVAL: u32 = 4;
 const SET_CONCAT: u32 = 0x80;
+/// `NFTA_SET_EXPR`: each element of the set has an expression of its own like this one.
+const SET_EXPRESSION: u16 = 17;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Address;
+use tacit_core::policy::is_decided_by_kernel;
 
 use crate::clock::Rfc3339;
 use crate::live::{Live, LiveRule};
@@ -53,6 +54,9 @@ pub struct RuleDisplay {
     pub client_cert: Option<String>,
     /// Connections and flows that it decided since it was installed.
     pub hits: u64,
+    /// Connections and datagrams that the kernel of a captured host decided by it, without the
+    /// agent, since it was installed; `None`: the kernel decides about none.
+    pub kernel_hits: Option<u64>,
     /// Connections that failed before they relayed a byte.
     pub failures: u64,
     /// The failures by kind, as in the log; only kinds that have occurred.
@@ -103,9 +107,12 @@ pub fn rules(table: &ConnectionTable, live: &Live) -> RulesDisplay {
     for record in &records {
         *open.entry(record.rule.name()).or_default() += 1;
     }
+    let is_host = live.policy.host.is_some();
     let rules = live.rules.iter().enumerate().map(|(position, rule)| {
         let of_rule = open.get(rule.name()).copied().unwrap_or_default();
-        one_rule(rule, of_rule, live.line(position))
+        let is_decided_by_kernel = is_host && is_decided_by_kernel(&rule.rule);
+        let kernel_hits = is_decided_by_kernel.then(|| rule.counters.kernel_hits());
+        RuleDisplay { kernel_hits, ..one_rule(rule, of_rule, live.line(position)) }
     });
     RulesDisplay {
         version: VERSION,
@@ -135,6 +142,7 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> RuleDisplay {
         targets: targets(rule),
         client_cert: client_cert(rule),
         hits: rule.counters.hits(),
+        kernel_hits: None,
         failures: rule.counters.failures(),
         failures_by_kind: by_kind.map(|(kind, count)| (kind.to_owned(), count)).collect(),
         last_hit: rule.counters.last_hit().map(Rfc3339),

@@ -94,6 +94,17 @@ fn decided(page: &mut Page, display: &RulesDisplay) {
     for rule in rules {
         hits.sample(&[("rule", &rule.name)], rule.hits as f64);
     }
+    let mut by_kernel = page.family(
+        "tacit_rule_kernel_hits_total",
+        Kind::Counter,
+        "Connections and datagrams that the kernel of a captured host decided by the rule, without \
+         the agent.",
+    );
+    for rule in rules {
+        if let Some(hits) = rule.kernel_hits {
+            by_kernel.sample(&[("rule", &rule.name)], hits as f64);
+        }
+    }
     let mut failures = page.family(
         "tacit_connections_failed_total",
         Kind::Counter,

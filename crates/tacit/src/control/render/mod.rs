@@ -90,7 +90,9 @@ fn outside_addresses(run: &RunDisplay) -> String {
 
 impl Table for RulesDisplay {
     fn text(&self) -> String {
-        const COLUMNS: [Column<RuleDisplay>; 9] = [
+        /// Only the kernel of a captured host decides about flows.
+        const OF_HOST: &str = "KERNEL";
+        const COLUMNS: [Column<RuleDisplay>; 10] = [
             ("RULE", |rule| rule.name.clone()),
             ("ACTION", action),
             ("ROLE", |rule| optional(rule.role.as_ref())),
@@ -98,11 +100,15 @@ impl Table for RulesDisplay {
             ("CONNECT", targets),
             ("OPEN", |rule| rule.open.to_string()),
             ("HITS", |rule| rule.hits.to_string()),
+            (OF_HOST, |rule| optional(rule.kernel_hits)),
             ("FAILED", |rule| rule.failures.to_string()),
             ("LAST-HIT", |rule| optional(rule.last_hit)),
         ];
         let generation = self.generation;
-        let rules = table(&self.rules, &COLUMNS);
+        let is_host = self.unmatched.is_some();
+        let is_shown = |column: &Column<RuleDisplay>| column.0 != OF_HOST || is_host;
+        let columns: Vec<_> = COLUMNS.into_iter().filter(is_shown).collect();
+        let rules = table(&self.rules, &columns);
         let exception = match self.unmatched.as_deref() {
             Some("permit") => ", except those of the captured host, which pass unchanged",
             _ => "",

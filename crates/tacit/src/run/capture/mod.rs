@@ -3,10 +3,11 @@
 
 mod names;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -44,6 +45,8 @@ pub struct Capture {
     mirror: Mutex<Mirror>,
     /// The rules by name that the kernel's table of a host is for; `None`: there are none.
     name_rules: ArcSwapOption<NameRules>,
+    /// Whether the kernel counts flows that it decides itself.
+    counts: AtomicBool,
     /// The host's `/etc/hosts`.
     hosts: ArcSwap<Vec<HostsEntry>>,
     /// The packets that are led into tunnels and not captured.
@@ -89,6 +92,7 @@ impl Capture {
             live,
             mirror: Mutex::default(),
             name_rules: ArcSwapOption::empty(),
+            counts: AtomicBool::new(false),
             hosts: ArcSwap::default(),
             tunnels,
             log,
@@ -223,18 +227,42 @@ impl Capture {
         if mirror.plan.as_ref() == Some(&plan) && is_same {
             return Ok(());
         }
+        // Flows that cannot be counted are no reason to keep the rules.
+        let _ = self.count_flows().await;
         let before = mirror.plan.take();
         let addresses = named.as_ref().map(|named| named.addresses(now)).unwrap_or_default();
         let helper = &self.run.helper;
         let installed = helper.install_plan(mark, plan.clone(), addresses, passing_user).await;
-        if let Err(error) = installed {
-            // After another failure it is not known what is installed.
-            mirror.plan = before.filter(|_| is_refusal(&error));
-            return Err(error);
+        match installed {
+            Ok(counts) => self.counts.store(counts, Ordering::Relaxed),
+            Err(error) => {
+                // After another failure it is not known what is installed.
+                mirror.plan = before.filter(|_| is_refusal(&error));
+                return Err(error);
+            }
         }
         mirror.plan = Some(plan);
         mirror.named = named;
         self.name_rules.store(rules.map(Arc::new));
+        Ok(())
+    }
+
+    /// Adds the flows that the kernel has decided itself to the counters of their rules.
+    ///
+    /// # Errors
+    /// The kernel does not report them, or there is no helper.
+    pub async fn count_flows(&self) -> io::Result<()> {
+        if !self.counts.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let counts = self.run.helper.counts().await?;
+        let live = self.live.load();
+        let flows: HashMap<_, _> = counts.iter().map(|one| (&*one.rule, one.flows)).collect();
+        for rule in &live.rules {
+            if let Some(flows) = flows.get(rule.name()) {
+                rule.counters.count_kernel_hits(*flows);
+            }
+        }
         Ok(())
     }
 

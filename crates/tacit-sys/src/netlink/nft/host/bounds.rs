@@ -51,6 +51,19 @@ impl Bounds {
         of_map.into_iter().chain(named).chain(queries).reduce(Self::with)
     }
 
+    /// Those of all destinations of one of [`MAPS`] whose flows are counted, if some of them are
+    /// outside of these bounds; `None`: there are none.
+    pub(super) fn of_counted(
+        table: &HostTable<'_>,
+        map: &str,
+        known: Option<Self>,
+    ) -> Option<Self> {
+        let counted = table.sections.iter().flat_map(|section| section.counted_in(map));
+        let counted = Self::of(counted.map(|one| &one.to))?;
+        let is_known = known.is_some_and(|known| known.with(counted) == known);
+        (!is_known).then_some(counted)
+    }
+
     fn of_ports(family: NftFamily, first_port: u16, last_port: u16) -> Self {
         let (first, last): (IpAddr, IpAddr) = if family == NftFamily::V4 {
             (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::BROADCAST.into())

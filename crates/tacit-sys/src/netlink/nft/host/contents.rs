@@ -4,10 +4,10 @@
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, section_chain};
 use super::super::sets::{SetValue, declare_ranges};
-use super::elements::{inbound, outbound};
+use super::elements::{self, inbound, outbound};
 use super::names::{Chain, Hook, INBOUND, MAPS, Openers};
 use super::{HostTable, Layout, NEWCHAIN, Stage};
-use super::{flows, named, rules, untracked};
+use super::{counted, flows, named, rules, untracked};
 use crate::ip_version::{IpSupport, IpVersion};
 use crate::netlink::message::NetlinkRequest;
 
@@ -21,6 +21,9 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
         for base in MAPS {
             declare(&SectionMap { base, section }.name(), version(base), SetValue::Verdict);
         }
+    }
+    for map in counted::maps(table) {
+        declare(&map.counters(), version(map.base), SetValue::Counter);
     }
     for name in INBOUND {
         declare(name, version(name), SetValue::None);
@@ -44,12 +47,17 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
     for (number, section) in table.sections.iter().enumerate() {
         messages.extend(outbound(number, section.outbound));
     }
+    for map in counted::maps(table) {
+        let counted = table.sections.get(map.section).into_iter();
+        let elements: Vec<_> = counted.flat_map(|section| section.counted_in(map.base)).collect();
+        messages.extend(elements::counted(map, &elements));
+    }
     messages.extend(inbound(table.inbound));
     messages.extend(table.names.iter().flat_map(named::contents));
     messages
 }
 
-/// The last letter of a name.
+/// By the last letter of a name.
 fn version(name: &str) -> IpVersion {
     if name.ends_with('4') { IpVersion::V4 } else { IpVersion::V6 }
 }

@@ -5,7 +5,7 @@ use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, write_accept, write_goto};
 use super::super::sets::{ELEMENTS_PER_MESSAGE_MAX, Element, NEWSETELEM, write_range};
 use super::names::{Chain, INBOUND, MAPS};
-use super::{HostElement, PacketVerdict};
+use super::{CountedElement, HostElement, PacketVerdict};
 use crate::netlink::message::NetlinkRequest;
 use crate::netlink::protocol::IpProtocol;
 
@@ -26,6 +26,13 @@ pub(super) fn outbound(section: usize, elements: &[HostElement]) -> Vec<NetlinkR
         }
     }
     messages
+}
+
+/// The destinations of a section whose flows are counted.
+pub(super) fn counted(map: SectionMap, elements: &[&CountedElement]) -> Vec<NetlinkRequest> {
+    let set = map.counters();
+    let some = elements.chunks(ELEMENTS_PER_MESSAGE_MAX);
+    some.map(|some| list(&set, some, |one, element| write_range(one, &element.to))).collect()
 }
 
 /// The ports whose clients are captured.

@@ -4,6 +4,7 @@
 //! ```text
 //! table inet tacit                    flags owner, persist if the kernel supports them
 //!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
+//!   sets count_tcp4_N ...             address range . port range, with a counter (`counted.rs`)
 //!   chains section_N                  look up the destination in the maps N
 //!   sets in4 in6                      ports of programs, if a rule captures their clients
 //!   map nameports                     protocol . port range -> part (see `named.rs`)
@@ -27,13 +28,14 @@
 //! tacit-new`, checks all packets too. When the process that installed the table ends, the table
 //! remains, and refuses the flows that it captures.
 //!
-//! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_CHECKS_MAX`] checks of senders,
-//! [`NAMED_ADDRESSES_MAX`] addresses with names, [`FLOWS_MAX`] flows in each set. Needs Linux 5.9
-//! with conntrack, and 5.13 for control groups.
+//! Limits: [`HOST_RANGES_MAX`] ranges, as many with counters, [`HOST_CHECKS_MAX`] checks of
+//! senders, [`NAMED_ADDRESSES_MAX`] addresses with names, [`FLOWS_MAX`] flows in each set. Needs
+//! Linux 5.9 with conntrack, and 5.13 for control groups.
 
 mod bounds;
 mod changes;
 mod contents;
+mod counted;
 mod elements;
 mod flows;
 mod named;
@@ -58,6 +60,7 @@ use crate::netlink::socket::{Netlink, ReplyCount};
 
 pub use super::host_expression::USED_TIME;
 pub use changes::RuleChanges;
+pub use counted::counts;
 pub use flows::FLOWS_MAX;
 pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
 pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
@@ -134,6 +137,15 @@ pub struct HostElement {
     pub verdict: PacketVerdict,
 }
 
+/// Destinations whose flows are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedElement {
+    /// The addresses and ports.
+    pub to: Element,
+    /// The number under which the flows are counted; several elements may have the same.
+    pub number: u32,
+}
+
 /// What the kernel compares a sender with; all must hold. `None` is no condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderCheck {
@@ -155,6 +167,8 @@ pub struct TableSection<'a> {
     pub senders: &'a [SenderCheck],
     /// Disjoint ranges of destinations.
     pub outbound: &'a [HostElement],
+    /// Disjoint ranges of destinations whose flows are counted.
+    pub counted: &'a [CountedElement],
 }
 
 impl TableSection<'_> {
@@ -226,6 +240,9 @@ pub fn install(
     let outbound = table.sections.iter().map(|section| section.outbound.len()).sum::<usize>();
     if outbound + table.inbound.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid("the table has too many ranges of addresses and ports"));
+    }
+    if table.sections.iter().map(|section| section.counted.len()).sum::<usize>() > HOST_RANGES_MAX {
+        return Err(Error::Invalid("the table has too many ranges with counters"));
     }
     let checks = table.sections.iter().map(|section| section.senders.len()).sum::<usize>();
     if checks > HOST_CHECKS_MAX {

@@ -44,10 +44,10 @@ use Expression::{
     Transport,
 };
 use HostExpression::{
-    AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Flow, FromLo, Goto, HasMoreThanPlainV4,
-    IsForeign, IsLocal, IsOriginal, IsReply, IsRewritten, Jump, MarkIs, MarkIsNot, Named,
-    NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, ReceivedOn, SentFrom, SetConnectionMark,
-    SetMark, SourceRouted, ToInbound, ToLo, ToSection, Transparent, Verdict,
+    AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Counted, Flow, FromLo, Goto,
+    HasMoreThanPlainV4, IsForeign, IsLocal, IsOriginal, IsReply, IsRewritten, Jump, MarkIs,
+    MarkIsNot, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, ReceivedOn, SentFrom,
+    SetConnectionMark, SetMark, SourceRouted, ToInbound, ToLo, ToSection, Transparent, Verdict,
 };
 
 pub(super) const TCP: u8 = 6;
@@ -389,6 +389,10 @@ impl Rules {
     /// The destination decides. The kernel compares it with the whole of a map first: that takes a
     /// fraction of the time of a lookup.
     fn push_section(&mut self, chain: &str, section: usize, table: &HostTable<'_>) {
+        // NAT has changed the destination of a packet that was counted with the one before.
+        if chain != Chain::Rewritten.name() {
+            self.push_counters(chain, section, table);
+        }
         let elements = table.sections.get(section).map_or(&[][..], |section| section.outbound);
         for (base, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
             let of_map = elements.iter().map(|one| &one.to).filter(|to| map_of(to) == base);
@@ -402,6 +406,21 @@ impl Rules {
                 "adding the rule that looks up the destination",
                 &verdict,
             ));
+        }
+    }
+
+    /// Counts connections when they begin, and datagrams.
+    fn push_counters(&mut self, chain: &str, number: usize, table: &HostTable<'_>) {
+        let Some(section) = table.sections.get(number) else { return };
+        for (base, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
+            let counted = section.counted_in(base).map(|one| &one.to);
+            let Some(bounds) = Bounds::of(counted) else { continue };
+            let first =
+                if protocol == TCP { &[Transport(TCP), Syn][..] } else { &[Transport(UDP)] };
+            let map = SectionMap { base, section: number };
+            let counted =
+                [&[family_is], first, &bounds.to(), &[Host(Counted(map, family))]].concat();
+            self.list.push(rule_in(chain, "adding the rule that counts flows", &counted));
         }
     }
 

@@ -1,8 +1,8 @@
 use super::super::sets::Element;
 use super::names::Openers;
 use super::{
-    CgroupId, HostElement, HostMarks, HostTable, Layout, Lifetime, PacketVerdict, SenderCheck,
-    Stage, TableSection, contents, declare,
+    CgroupId, CountedElement, HostElement, HostMarks, HostTable, Layout, Lifetime, PacketVerdict,
+    SenderCheck, Stage, TableSection, contents, declare,
 };
 use crate::ip_version::IpSupport;
 use crate::netlink::IpProtocol;
@@ -11,6 +11,7 @@ use crate::netlink::testing::{bytes, sealed};
 const EVERYONE: &[TableSection<'static>] = &[TableSection {
     senders: &[SenderCheck { user: None, group: None, cgroup: None, without_mark: None }],
     outbound: &[],
+    counted: &[],
 }];
 
 const TRACKED: Layout = Layout { openers: Openers::Tracked, stage: Stage::First };
@@ -132,8 +133,8 @@ fn a_section_is_reached_only_by_its_senders() {
     let to = element(IpProtocol::Tcp, "10.9.8.7", 443);
     let outbound = &[HostElement { to, verdict: PacketVerdict::Capture }];
     let sections = [
-        TableSection { senders: &senders, outbound },
-        TableSection { senders: &[], outbound },
+        TableSection { senders: &senders, outbound, counted: &[] },
+        TableSection { senders: &[], outbound, counted: &[] },
         TableSection { outbound, ..EVERYONE[0] },
     ];
     let all = contents::all(
@@ -201,6 +202,28 @@ fn every_captured_packet_that_cannot_be_noted_is_refused() {
     assert!(syn(&all[first + 1], b"reject"), "the next rule refuses the SYN");
     let datagrams = all.iter().rposition(|(step, _)| step.contains("captures datagrams")).unwrap();
     assert!(holds(&all[datagrams + 1].1, b"reject"), "the next rule refuses the datagram");
+}
+
+/// How many rules find or count flows, of a table that captures one port and counts another.
+fn counting(protocol: IpProtocol, counted_port: u16) -> [usize; 2] {
+    let captured = element(protocol, "10.9.8.7", 443);
+    let outbound = [HostElement { to: captured, verdict: PacketVerdict::Capture }];
+    let counted =
+        [CountedElement { to: Element { first_port: counted_port, ..captured }, number: 0 }];
+    let sections = [TableSection { outbound: &outbound, counted: &counted, ..EVERYONE[0] }];
+    let table = HostTable { sections: &sections, ..table(&[]) };
+    let layout = Layout { openers: Openers::InSets, stage: Stage::First };
+    let all = contents::all(IpSupport::V4AndV6, &table, layout);
+    ["finds flows to count", "counts flows"]
+        .map(|step| all.iter().filter(|message| message.step.ends_with(step)).count())
+}
+
+#[test]
+fn only_flows_outside_the_range_of_the_rules_are_found_for_counting() {
+    for protocol in [IpProtocol::Tcp, IpProtocol::Udp] {
+        assert_eq!(counting(protocol, 443), [0, 1], "no further comparison of every packet");
+        assert_eq!(counting(protocol, 80), [2, 1]);
+    }
 }
 
 #[test]

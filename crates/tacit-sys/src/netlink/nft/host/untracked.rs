@@ -234,17 +234,19 @@ impl Rules {
         if table.lifetime == Lifetime::Unlimited {
             self.push_source_routes(Chain::Unusual);
         }
-        let candidates = Host(Goto(Chain::Candidates.name()));
         let step = "adding the rule that checks packets to the address range of the rules";
-        for (map, (protocol, family, family_is)) in MAPS.into_iter().zip(KEYS) {
-            let Some(bounds) = Bounds::of_map(table, map) else { continue };
-            if family == NftFamily::V4 {
-                let plain = [flow(IsPlainV4), flow(ProtocolV4(protocol))];
-                let near = [&plain[..], &bounds.near_v4(), &[candidates]].concat();
-                self.push(Chain::Output, step, &near);
+        for (map, key) in MAPS.into_iter().zip(KEYS) {
+            let bounds = Bounds::of_map(table, map);
+            if let Some(bounds) = bounds {
+                self.push_near_one(step, key, bounds, &[]);
             }
-            let near = [&[family_is, Transport(protocol)][..], &bounds.to(), &[candidates]];
-            self.push(Chain::Unusual, step, &near.concat());
+            // What the rules only count is looked up once for each connection.
+            if let Some(bounds) = Bounds::of_counted(table, map, bounds) {
+                let (protocol, ..) = key;
+                let first = if protocol == TCP { &[Syn][..] } else { &[] };
+                let step = "adding the rule that finds flows to count";
+                self.push_near_one(step, key, bounds, first);
+            }
         }
         let unusual = [Host(HasMoreThanPlainV4), Host(Goto(Chain::Unusual.name()))];
         self.push(
@@ -252,6 +254,25 @@ impl Rules {
             "adding the rule that checks packets with header options",
             &unusual,
         );
+    }
+
+    /// Packets of one protocol and IP version to these destinations are candidates, if they meet
+    /// these conditions.
+    fn push_near_one(
+        &mut self,
+        step: &'static str,
+        (protocol, family, family_is): (u8, NftFamily, Expression),
+        bounds: Bounds,
+        conditions: &[Expression],
+    ) {
+        let candidates = Host(Goto(Chain::Candidates.name()));
+        if family == NftFamily::V4 {
+            let plain = [flow(IsPlainV4), flow(ProtocolV4(protocol))];
+            let near = [&plain[..], &bounds.near_v4(), conditions, &[candidates]].concat();
+            self.push(Chain::Output, step, &near);
+        }
+        let near = [&[family_is, Transport(protocol)], &bounds.to()[..], conditions, &[candidates]];
+        self.push(Chain::Unusual, step, &near.concat());
     }
 
     /// What arrives on `lo`.
