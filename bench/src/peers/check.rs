@@ -111,8 +111,8 @@ pub(super) fn refuses_without_certificate(address: SocketAddr, dir: &Path) -> Re
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Err("the server-side proxy accepts a client without a certificate: the peer's configuration \
-         must require one"
+    Err("the server-side proxy accepts a client without a certificate: configure the peer to \
+         require a certificate"
         .to_owned())
 }
 

@@ -174,7 +174,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             ),
             Why::UnsupportedCriticalExtension => format!(
                 "{of}, or a CA above it, has a critical extension that tacit does not support: \
-                 reissue that certificate without the extension, or with the extension not critical"
+                 reissue that certificate without the extension, or mark the extension as \
+                 non-critical"
             ),
             Why::IssuerNotCrlSigner
             | Why::InvalidCrlSignatureForPublicKey

@@ -150,8 +150,8 @@ impl fmt::Display for ProxyError {
                  UTF-8",
             ),
             Self::MixedFamilies => f.write_str(
-                "cannot send a PROXY protocol header: one end is a UNIX socket, and the other is \
-                 not",
+                "cannot send a PROXY protocol header: one end is a UNIX socket, but the other end \
+                 is not",
             ),
             Self::NameTooLong { bytes } => write!(
                 f,

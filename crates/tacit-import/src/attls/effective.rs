@@ -292,7 +292,7 @@ pub(super) fn report_double_end(rule: &Object, side: &str, findings: &mut Findin
             && !fields.iter().all(same)
         {
             let message = format!(
-                "the rule has both `{}` and `{}`, and only one of the two is allowed",
+                "the rule has both `{}` and `{}`, but only one of the two is allowed",
                 first.attribute.word, last.attribute.word
             );
             findings.error(

@@ -29,7 +29,7 @@ impl Context<'_> {
             let fix = "export the certificate and the key to files, and name the files in a key \
                        ring of the map file";
             let message =
-                format!("`{name}` is a PKCS #11 token, and tacit reads keys from files only");
+                format!("`{name}` is a PKCS #11 token, but tacit reads keys from files only");
             self.findings.error(&ring.at, message, fix);
             return None;
         }

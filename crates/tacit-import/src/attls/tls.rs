@@ -348,7 +348,7 @@ impl Context<'_> {
                 set(keys, "rekey", Toml::Table(rekey));
             } else {
                 let message = "tacit does not replace session keys at an interval: only TLS 1.3 \
-                               can replace keys, and the rule also allows TLS 1.2";
+                               can replace keys, but the rule also allows TLS 1.2";
                 self.findings.changed(&minutes.at, message, "set TLSv1.2 Off and TLSv1.3 On");
             }
         }

@@ -56,7 +56,7 @@ impl Endpoint {
                 Ok(ip) => Some(vec![at(ip, *port)]),
                 Err(_) => {
                     let message = format!(
-                        "`accept = {}` has a host name, and tacit listens on addresses only",
+                        "`accept = {}` has a host name, but tacit listens on addresses only",
                         entry.value
                     );
                     let fix = format!("write the address; `getent hosts {host}` prints it");

@@ -259,7 +259,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "accept = mail.example:993",
             5,
-            "`accept = mail.example:993` has a host name, and tacit listens on addresses only",
+            "`accept = mail.example:993` has a host name, but tacit listens on addresses only",
         ),
         (
             "CApath = /none",

@@ -70,8 +70,8 @@ fn meaning(alert: Alert) -> Meaning {
         Alert::HandshakeFailure | Alert::InsufficientSecurity => Meaning {
             kind: "peer-sent-alert",
             party: Party::Peer,
-            reason: "the {peer} found no common cipher suite, group or signature scheme, or \
-                     requires a certificate",
+            reason: "the {peer} requires a certificate, or found no common cipher suite, group or \
+                     signature scheme",
             step: "enable AES-GCM or ChaCha20-Poly1305 with ECDHE on the {peer}, and read the \
                    {peer}'s log",
         },

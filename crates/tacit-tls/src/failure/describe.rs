@@ -242,7 +242,7 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
     };
     let message = format!(
         "the data of the {peer} is not a valid TLS handshake ({}): check that the {peer} uses TLS \
-         on this port, and which TLS library it uses",
+         on this port, and check its TLS library",
         printable(detail)
     );
     failure(kind, Party::Peer, message)

@@ -68,8 +68,8 @@ impl fmt::Display for CpusError {
             Self::Agent(error) => write!(f, "{error}"),
             Self::Kernel(error) => write!(
                 f,
-                "cannot read the state of the CPUs: {error}\n    \
-                 fix: run this where /proc and /sys are mounted"
+                "cannot read the state of the CPUs: {error}\n    fix: run this command where /proc \
+                 and /sys are mounted"
             ),
             Self::Speed(error) => write!(f, "{error}"),
         }

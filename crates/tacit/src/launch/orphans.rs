@@ -79,7 +79,7 @@ impl Running {
         warn(
             MessageId("orphans-left"),
             format_args!(
-                "tacit cannot kill {left} {what} of the program, and they continue to run"
+                "{left} {what} of the program continue to run, because tacit cannot kill them"
             ),
         );
         Ok(())

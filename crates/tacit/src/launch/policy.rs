@@ -19,7 +19,7 @@ const FILE: &str = "policy.toml";
 
 /// The message of `tacit run` without a policy.
 pub(super) const HOW_TO_START: &str = "\
-the command line does not say how to protect the program's connections
+the command line does not state how to protect the program's connections
     fix: use one of
       tacit run --tls --ca ca.pem -- CMD          use TLS for every TCP connection of CMD
       tacit run --policy FILE -- CMD              use the rules of a policy (or set TACIT_POLICY)

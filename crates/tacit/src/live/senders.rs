@@ -19,7 +19,7 @@ pub(super) fn check(policy: &Policy) -> Vec<Diagnostic> {
 fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
     let unknown = |key: &str, word: &str, file: &str| {
         let message = format!(
-            "rule `{}` has `{key}` = `{word}`, and {file} does not contain this name",
+            "rule `{}` has `{key}` = `{word}`, but {file} does not contain this name",
             rule.name
         );
         Diagnostic::error(MessageId("unknown-sender"), rule.position, message).with_fix(

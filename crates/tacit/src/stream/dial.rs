@@ -235,8 +235,7 @@ async fn dial_inside(
     let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
         return Err(Unreached::from(
-            "the client has no IP address, and only clients with an IP address can connect into a \
-             run",
+            "the client has no IP address, so it cannot connect into a run",
         ));
     };
     let route = find_route(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
@@ -263,8 +262,7 @@ async fn dial_on_host(
 ) -> Result<Upstream, Unreached> {
     let (Address::Inet(client), Address::Inet(program)) = (&record.remote, &record.local) else {
         return Err(Unreached::from(
-            "the client has no IP address, and only clients with an IP \
-                                    address can connect into a run",
+            "the client has no IP address, so it cannot connect into a run",
         ));
     };
     let program = canonical(*program);

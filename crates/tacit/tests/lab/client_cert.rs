@@ -293,7 +293,7 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     let table = agent.ok(&["show", "connections", "--wide"]);
     assert!(
         table.contains(
-            "no identity; the certificate matches an identity map entry that has `warn` (valid)"
+            "no identity; the certificate matches an entry with `warn` of an identity map (valid)"
         ),
         "{table}"
     );

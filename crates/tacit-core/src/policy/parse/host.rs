@@ -273,8 +273,8 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let report = |id, message: String, fix| first.value.report.error(id, &(0..0), message, fix);
     if sections.iter().map(|section| section.outbound.len()).sum::<usize>() > HOST_RANGES_MAX {
         let message = format!(
-            "the outbound rules need more than {HOST_RANGES_MAX} ranges of addresses and ports, \
-             which is the limit for a host"
+            "the outbound rules have too many ranges of addresses and ports: the limit for a host \
+             is {HOST_RANGES_MAX}"
         );
         report(MessageId("too-many-ranges"), message, "merge rules: use networks and port ranges");
     }

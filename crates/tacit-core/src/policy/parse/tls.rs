@@ -193,7 +193,7 @@ fn connect_after(
     let words = [("answered", ConnectAfter::Answered), ("verified", ConnectAfter::Verified)];
     let connect = value.choice(&words)?;
     if matches!(setting.role, RoleDefault::MustBeSaid) {
-        let message = "`connect` in `tls` applies to programs of runs, and this rule has `listen`";
+        let message = "`connect` in `tls` applies to programs of runs, but this rule has `listen`";
         value.error(message, "remove the key");
         return None;
     }
@@ -381,7 +381,7 @@ fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<
     }
     for suite in unused {
         let message = format!(
-            "`{}` is never used: this suite belongs to TLS 1.2, and the rule accepts only TLS 1.3",
+            "`{}` is never used: this suite belongs to TLS 1.2, but the rule accepts only TLS 1.3",
             suite.name()
         );
         let position = table.report.position(value.at.start);
@@ -402,7 +402,7 @@ fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>>
     if only_old && groups == [Group::X25519MLKEM768] {
         let fix = "add `x25519` to `groups`, or a suite of TLS 1.3 to `suites`";
         value.error(
-            "the group `X25519MLKEM768` needs TLS 1.3, and `suites` has only TLS 1.2 suites",
+            "the group `X25519MLKEM768` needs TLS 1.3, but `suites` has only TLS 1.2 suites",
             fix,
         );
         return None;

@@ -193,7 +193,7 @@ impl<'r> Reader<'r> {
         };
         let fields = ["IpGenericFilterAction", "IpGenericFilterActionRef"];
         if let [Some(block), Some(named)] = fields.map(|word| rule.field(word)) {
-            let message = "the filter rule has two actions, and only one is allowed";
+            let message = "the filter rule has two actions, but only one is allowed";
             let fix = format!("remove one of the two actions; the other action is at {}", block.at);
             self.findings.error(&named.at, message, fix);
             return None;
@@ -261,7 +261,7 @@ impl<'r> Reader<'r> {
             let is_udp = protocol == Protocol::Udp;
             let one_way = matches!(way, Way::Outbound | Way::Inbound);
             if one_way && permits && !is_udp {
-                let message = "this service covers one direction, and a TCP connection needs \
+                let message = "this service covers one direction, but a TCP connection needs \
                                packets in both directions";
                 let fix = "write Direction bidirectional OutboundConnect for connections that \
                            programs on this host open, or Direction bidirectional InboundConnect \

@@ -132,7 +132,7 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
         (None, Some(claim)) => format!("no identity; the certificate claims {claim:?} ({check})"),
         (None, None) if peer.warned.is_some() => {
             format!(
-                "no identity; the certificate matches an identity map entry that has `warn` \
+                "no identity; the certificate matches an entry with `warn` of an identity map \
                  ({check})"
             )
         }

@@ -260,7 +260,7 @@ fn what_our_rules_are_not_about_is_told() {
             "permit",
             "Protocol tcp\nDirection outbound",
             "error",
-            "this service covers one direction, and a TCP",
+            "this service covers one direction, but a TCP",
         ),
         ("permit", "Protocol tcp\nDirection up", "error", "`Direction` cannot be `up`"),
         ("permit", "Protocol tcp", "error", "the service has no `Direction`"),
