@@ -7,7 +7,7 @@
 //! the mode `rw` a reader-writer lock:
 //!
 //! ```text
-//!  call                      in the table                             global   rw
+//!  call                      access to the table of connections       global   rw
 //!  1 aor                     finds the connection                     lock     write
 //!  2 ioctl                   marks it open                            lock     write
 //!  3 getsockopt              reads its state and its rekeys           lock     read

@@ -5,7 +5,7 @@
 //!                   Forget {name}               ──>
 //!                   Confine {paths}             ──>   done, or an error
 //!                   Channel, with two pipes     ──>   starts a thread that answers requests
-//! channel   bytes   name, scheme, message       ──>   CPU time; 0, signature or 1, error
+//! channel   bytes   name, scheme, message       ──>   CPU time, then a signature or an error
 //! ```
 
 use std::path::PathBuf;

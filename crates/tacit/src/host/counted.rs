@@ -1,7 +1,7 @@
-//! Adds up what the packet rules of `tacit agent --host` count, by rule. The counters in the kernel
-//! begin at zero whenever the packet rules are installed again; the sums here do not.
+//! Adds up the counters of the packet rules of `tacit agent --host`, for each rule. The kernel's
+//! counters begin at zero when the packet rules are installed again, but these sums continue.
 //!
-//! Limit: as many rules as a plan has.
+//! Limit: the number of rules in the policy.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! Handles packets of programs for which there is no tunnel: begins a connection with the peer, and
-//! records the packets that were refused meanwhile.
+//! records the packets that are refused until the tunnel exists.
 //!
-//! The packets are in `tacit show refused`, in `tacit show ike` by tunnel, and in the log. Packets
-//! that the kernel refuses by a route are in none of them, because they do not exist: the program
-//! gets the error when it opens the connection.
+//! `tacit show refused`, `tacit show ike` and the log show these packets. If the kernel itself
+//! refuses a packet by a route, no display shows it: the program gets the error when it opens the
+//! connection.
 
 use std::net::SocketAddr;
 

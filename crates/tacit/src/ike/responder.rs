@@ -1,11 +1,11 @@
-//! Answers peers that open connections themselves.
+//! Answers peers that open IKE connections to this host.
 //!
-//! Several peers of the policy can have one address, such as a gateway with two tunnels. Which of
-//! them has opened a connection is known when it proves its identity. Until then the connection is
-//! that of a stranger, beside the connections of all these peers.
+//! Several peers of the policy may have the same address, for example a gateway with two tunnels. A
+//! connection from this address is assigned to one of these peers when the sender has proved its
+//! identity. Until then it counts as a connection of a *stranger*.
 //!
-//! Limits: [`STRANGERS_MAX`] connections of strangers at one address, and
-//! [`ACCEPTED_CONFIGS_MAX`] peers at it.
+//! Limits: [`STRANGERS_MAX`] connections of strangers, and [`ACCEPTED_CONFIGS_MAX`] peers, for each
+//! address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Looks up routes of this host.
+//! Looks up the address from which this host sends to another address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 

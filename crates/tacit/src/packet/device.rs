@@ -1,5 +1,5 @@
 //! Defines [`Device`]: a TUN device of a packet worker. Holds the first packets until there is a
-//! tunnel, and counts those that are refused.
+//! tunnel, and counts refused packets.
 //!
 //! IKE needs some milliseconds to negotiate a tunnel. If the first packet were dropped, TCP would
 //! repeat it only after a second.

@@ -8,8 +8,8 @@
 //! when the device has no further packet, so no packet waits for others.
 //!
 //! If a packet exceeds the MTU of the path, the sender gets an ICMP error with the MTU (RFC 1191,
-//! RFC 8201). But if the packet may be fragmented, the ESP packet is fragmented. The sender of a
-//! packet without a tunnel gets an ICMP error when the packet has waited too long.
+//! RFC 8201). But if the packet may be fragmented, the ESP packet is fragmented. If a packet has
+//! waited too long for a tunnel, the sender gets an ICMP error too.
 //!
 //! Limits: after [`PACKETS_PER_TURN`] packets of one device, other devices are next; the length and
 //! number of datagrams in a batch.

@@ -3,7 +3,6 @@
 //!
 //! ```text
 //!   idle ── a query ──> working ── the answer ──> sending ── it is sent ──> idle
-//!     └──── replaced           ────> closing <─── replaced           ┘
 //! ```
 //!
 //! The client that has been idle for the longest time is closed. If no client is idle, the client

@@ -4,13 +4,13 @@
 //! ```text
 //! agent                                                   signer
 //!   reload, start: Client::load ── control ─────────────> serve: reads files, keeps keys
-//!   data-0, data-1, engine-0 … ── a channel for each CPU ─> a thread for each: checks, signs
+//!   data-0, data-1, engine-0 … ── channels ─────────────> a thread for each: checks, signs
 //! ```
 //!
-//! The agent starts its signer when the first key is loaded. Each thread with a handshake writes a
-//! request to its own channel, a pair of pipes (`channel.rs`), and waits for the answer. When the
-//! signer ends, the agent starts another one, at most one in a second. Until then, handshakes that
-//! need a key fail.
+//! The agent starts its signer when the first key is loaded. A thread of the agent has one channel
+//! (a pair of pipes, `channel.rs`) for each CPU on which the thread runs. To sign a handshake, it
+//! writes a request to the channel and waits for the answer. When the signer ends, the agent starts
+//! another one, at most one in a second. Until then, handshakes that need a key fail.
 //!
 //! Limits: at most `CHANNELS_MAX` channels; a thread waits at most `ANSWER_WAIT_MAX` for an answer.
 

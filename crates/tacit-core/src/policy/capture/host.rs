@@ -9,8 +9,7 @@
 //! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
 //! relayed or logged, or if the rule selects flows by program or systemd unit.
 //!
-//! The kernel counts the flows that it decides itself, by rule: connections when they begin, and
-//! datagrams.
+//! For each rule, the kernel counts the connections and datagrams that it decides itself.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
 //! combinations of senders in a section, [`COUNTED_RANGES_MAX`] ranges with counters.

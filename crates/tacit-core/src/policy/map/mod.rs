@@ -9,12 +9,13 @@
 //!
 //! The most specific entry that matches decides; the order in the file does not matter. Two entries
 //! are compared by their conditions, in the order `uri`, `dns`, `email`, `ip`, `subject`, `issuer`,
-//! `address`. The first condition that differs decides:
+//! `address`. The first condition that differs decides. In this condition, an entry is more
+//! specific
 //!
-//! * An entry with the condition is more specific than an entry without it.
-//! * Otherwise the entry with more values is more specific,
-//! * then the entry with more values without `*`,
-//! * then the entry with more characters, or with more bits of a network.
+//! * if only this entry has the condition;
+//! * or else, if it has more values;
+//! * or else, if more of its values contain no `*`;
+//! * or else, if its values have more characters, or more bits of a network.
 //!
 //! If two equally specific entries match and have different outcomes, the client gets no name. The
 //! parser rejects such a conflict if it can detect it.

@@ -1,16 +1,18 @@
-//! Authenticates with several answers to the first request, as the initiator.
+//! Tries all answers to the first request of IKE, as the initiator, because an answer may be
+//! forged.
 //!
-//! Anyone who has seen the first request can forge an answer with a valid key exchange. Only AUTH
-//! shows which answer is that of the peer (RFC 7296 sections 2.4 and 2.21.1):
+//! Anyone who has seen the first request can forge an answer with a valid key exchange. Only the
+//! AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):
 //!
 //! ```text
 //!   answer ─> IKE SA ─> AUTH ─> verified ─────────────────> established; the others are dropped
 //!                          └──> refused, or no response ─> the others continue
 //! ```
 //!
-//! One attempt is the current one: its IKE SA is in `sas`. A message for another attempt makes that
-//! one the current one. If the last attempt is refused, this side waits [`OTHER_ANSWER_WAIT`] for
-//! another answer. As long as no attempt is answered, the first request is repeated with AUTH.
+//! The IKE SA of the *current* attempt is in `sas`. When a message for another attempt arrives,
+//! that attempt becomes the current one. If the last attempt is refused, tacit waits
+//! [`OTHER_ANSWER_WAIT`] for another answer. Until AUTH is answered, the first request is repeated
+//! too.
 //!
 //! Limit: [`ANSWERS_MAX`](super::init::ANSWERS_MAX) answers to a first request.
 

@@ -13,10 +13,10 @@
 //!               the kernel executes the call
 //! ```
 //!
-//! On a socket of the run's own network namespace, the kernel may execute calls, because packet
-//! rules capture the traffic. But a handed socket could reach any destination. So the kernel never
-//! executes `connect`, `listen`, `bind` or a send with `MSG_FASTOPEN` on a handed socket; the agent
-//! decides about each new connection.
+//! The kernel may execute all calls on sockets of the run's own network namespace, because packet
+//! rules capture their traffic. The kernel never executes `connect`, `listen`, `bind` or a send
+//! with `MSG_FASTOPEN` on a handed socket, because such a socket could reach any destination. The
+//! agent decides about each new connection.
 //!
 //! The helper connects a socket before the program gets it. The helper keeps no duplicate of the
 //! socket, because otherwise the program could not close its connection.

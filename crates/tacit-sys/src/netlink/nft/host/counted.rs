@@ -4,9 +4,8 @@
 //! sets count_tcp4_N ... count_udp6_N    address range . port range, each with a counter
 //! ```
 //!
-//! The packet rules look up the first packet of a connection, and each datagram. So a connection
-//! costs one more lookup, and its other packets cost nothing. A SYN that is sent again is counted
-//! again.
+//! The packet rules look up only the first packet of a connection and each datagram in these sets,
+//! so all other packets cost nothing. A repeated SYN is counted again.
 
 use std::collections::{BTreeMap, HashMap};
 

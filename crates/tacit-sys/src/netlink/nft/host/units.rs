@@ -5,8 +5,8 @@
 //! table inet tacit_units              without an owner
 //!   set units                         the control groups of units; systemd adds and removes them
 //!   sets tcp4 tcp6 udp4 udp6          destinations of rules with units
-//!   chains sent redirected            to one of the destinations: to `senders`
-//!   chain senders                     from a unit in the set: no mark; all else: marked
+//!   chains sent redirected            packets to one of the destinations go to `senders`
+//!   chain senders                     marks packets, except packets of the units
 //!   chain leaving                     removes the mark
 //! ```
 //!
