@@ -1,5 +1,5 @@
-//! Encrypts and authenticates bytes with the keys of a [`Cipher`], for one direction. Both ESP
-//! packets and IKE messages are encrypted here.
+//! Encrypts and authenticates bytes with the keys of a [`Cipher`], for one direction. ESP packets
+//! and IKE messages use this module.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Copies socket options that a program has set from one socket to another.
+//! Copies the options of a program's socket to another socket.
 //!
 //! An option is not copied if it has its default value, because defaults differ between network
 //! namespaces.

@@ -1,5 +1,5 @@
-//! Starts the thread that runs IKE, when the first run needs an IPsec tunnel. Passes it the TUN
-//! devices of programs under `tacit run`, and the installed policy.
+//! Starts the thread that runs IKE, when the first run needs an IPsec tunnel. Passes the installed
+//! policy, and the TUN devices of programs under `tacit run`, to this thread.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Relays answers to a program from other addresses than the destination of its UDP flow. For
+//! Relays UDP answers that come from another address or port than the program has sent to. For
 //! example, a TFTP server answers from another port.
 
 use std::io;

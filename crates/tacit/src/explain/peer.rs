@@ -1,4 +1,4 @@
-//! `tacit explain --peer`: checks a certificate as a rule or an identity map would.
+//! `tacit explain --peer`: checks a certificate in the same way as a rule or an identity map does.
 //!
 //! The checks and error messages are those of a handshake, but the peer does not prove that it has
 //! the private key.

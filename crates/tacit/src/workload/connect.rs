@@ -1,5 +1,5 @@
-//! Implements the `connect` workload: opens connections, exchanges one request on each, and closes
-//! them.
+//! Implements the `connect` workload: opens connections, sends one request on each connection, and
+//! closes the connections after the replies.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Determines the capabilities that an agent keeps. They depend on its policy.
+//! Determines from the policy which capabilities an agent keeps.
 
 use std::fs::File;
 use std::path::PathBuf;
