@@ -11,7 +11,7 @@ use super::nft::{self, Element};
 use super::protocol::IpProtocol;
 use super::route::{self, Families, SourceAddresses};
 use super::socket::Netlink;
-use super::{diag, interfaces, nflog, routing_rule};
+use super::{diag, interfaces, nflog, routing_rule, unix_diag};
 
 /// Parses `input` as an answer of the kernel. The first byte selects the request; the other bytes
 /// are the datagram that answers it. Requests are numbered from 1.
@@ -53,6 +53,14 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
         assert!(
             found.len() <= datagram.len() / NAMED_BYTES,
             "the result has more entries than the datagram can hold"
+        );
+        return Ok(());
+    }
+    if choice == u8::MAX - 2 {
+        let found = unix_diag::sockets(netlink, usize::MAX)?;
+        assert!(
+            found.len() <= datagram.len() / UNIX_DIAG_BYTES,
+            "the result has more UNIX sockets than the datagram can hold"
         );
         return Ok(());
     }
@@ -108,3 +116,5 @@ const NAMED_BYTES: usize = 16;
 const IFADDR_BYTES: usize = 16 + 8;
 /// The size of a header and of the shortest description of a socket.
 const DIAG_BYTES: usize = 16 + 72;
+/// The size of a header and of the shortest description of a UNIX socket.
+const UNIX_DIAG_BYTES: usize = 16 + 16;

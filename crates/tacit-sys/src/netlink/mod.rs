@@ -29,6 +29,7 @@ pub mod route;
 pub mod routing_rule;
 mod socket;
 pub mod tunnel;
+pub mod unix_diag;
 pub mod usage;
 
 pub use error::Error;

@@ -20,6 +20,7 @@ use crate::control::display::identities::identities;
 use crate::control::display::policy::policy;
 use crate::control::display::refused::refused;
 use crate::control::display::rules::rules;
+use crate::control::display::unix::unix;
 use crate::control::display::{VERSION, connections, costs};
 use crate::control::outcome::{Closed, Confirmed, Draining};
 use crate::control::running::RunningAgent;
@@ -28,6 +29,7 @@ use crate::control::{Display, PeerState, Request};
 use crate::ledger::on_own_thread;
 use crate::live::{ClearAccessState, Live};
 use crate::log::Event;
+use crate::run::Run;
 use crate::session::ConnectionRecord;
 use crate::session::trace::TraceEndReason;
 
@@ -82,6 +84,7 @@ impl Agent {
         let reply = match what {
             Display::Connections => return self.show_connections(back),
             Display::Costs => return self.show_costs(back),
+            Display::Unix => return self.show_unix(back),
             Display::Metrics => return self.show_metrics(back),
             Display::Rules => return self.show_rules(back),
             Display::Policy => return self.show_policy(back),
@@ -164,6 +167,19 @@ impl Agent {
             publisher.publish().await;
             let costs = costs(&table, &live, &runs, since).await;
             let _ = back.send(Reply::written(&costs));
+        });
+    }
+
+    /// Answers after the helpers of runs have listed their sockets. Other requests are answered
+    /// meanwhile.
+    fn show_unix(&self, back: oneshot::Sender<Reply>) {
+        let is_of_programs = |run: &Arc<Run>| !run.is_host() && !run.is_joined();
+        let all = self.runs.registry.all().map(|enrolled| Arc::clone(&enrolled.run));
+        let runs: Vec<_> = all.filter(is_of_programs).collect();
+        tokio::task::spawn_local(async move {
+            let shown = unix(&runs).await;
+            // The client may have closed its connection.
+            let _ = back.send(Reply::written(&shown));
         });
     }
 

@@ -90,6 +90,7 @@ impl Runs {
             since: SystemTime::now(),
             claimed: false,
             covers_files: false,
+            lists_unix_sockets: false,
         };
         let run = Run::new(identity, channel, None, self.host(), SocketSet::Host);
         let candidate = Candidate { run, sockets, launcher, before: None };

@@ -225,7 +225,8 @@ impl Runs {
             back.decide(Err(reason));
             return;
         }
-        let Enrolment { name, pid, sockets: socket_set, covers_files } = enrolment;
+        let Enrolment { name, pid, sockets: socket_set, covers_files, lists_unix_sockets } =
+            enrolment;
         let identity = RunIdentity {
             id: self.registry.next_id(),
             name,
@@ -234,6 +235,7 @@ impl Runs {
             since: SystemTime::now(),
             claimed: uid != process::effective_user(),
             covers_files,
+            lists_unix_sockets,
         };
         let context = self.context();
         let is_joined = socket_set == SocketSet::Joined;

@@ -114,6 +114,8 @@ pub enum Display {
     Policy,
     /// The programs under `tacit run`.
     Runs,
+    /// The UNIX sockets of programs under `tacit run`, with their peers and queues.
+    Unix,
     /// The CPU time that connections have used, by rule and component.
     Costs,
     /// The engines and data workers, with their CPUs and their load.

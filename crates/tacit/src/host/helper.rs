@@ -234,6 +234,7 @@ impl HostHelperServer {
             | HelperRequest::Replace(_)
             | HelperRequest::OpenTun
             | HelperRequest::Tunnels(_)
+            | HelperRequest::UnixSockets
             | HelperRequest::Channel
             | HelperRequest::Reports => {
                 return Err(io::Error::other(

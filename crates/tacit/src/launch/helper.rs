@@ -29,6 +29,7 @@ use tacit_sys::{IpVersion, cpu, owner, process, transparent};
 use super::connects::ConnectHandler;
 use super::covers::Covers;
 use super::notices::Notices;
+use super::unix_sockets;
 use crate::run::host::HostAddresses;
 use crate::run::kernel_terms::{element, ip_protocol, spoofed_source_sockets};
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest, SocketEnds, SocketOwner};
@@ -200,6 +201,10 @@ impl HelperServer {
                 Ok(HelperReply::Connecting(self.is_connecting(&ends)))
             }
             HelperRequest::Listening => self.listening().map(HelperReply::Listening),
+            HelperRequest::UnixSockets => {
+                let found = unix_sockets::find(&mut self.kernel.diagnosis, self.launcher);
+                found.map(HelperReply::UnixSockets).map_err(|error| error.to_string())
+            }
             HelperRequest::Cpu => Ok(HelperReply::Cpu(self.cpu_ns())),
             HelperRequest::Reset { inode } => {
                 ConnectHandler::reset(self.launcher, inode).map(|()| HelperReply::Done)

@@ -86,7 +86,13 @@ impl JoinedNetwork {
 
 fn enrolment(name: String) -> Enrolment {
     let pid = std::process::id();
-    Enrolment { name, pid, sockets: SocketSet::Joined, covers_files: false }
+    Enrolment {
+        name,
+        pid,
+        sockets: SocketSet::Joined,
+        covers_files: false,
+        lists_unix_sockets: false,
+    }
 }
 
 fn given(channel: OwnedFd) -> NamespaceForAgent {

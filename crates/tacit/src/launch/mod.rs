@@ -26,6 +26,7 @@ mod orphans;
 mod policy;
 mod running;
 mod stop;
+mod unix_sockets;
 pub mod user;
 mod wait;
 
@@ -106,6 +107,7 @@ fn run_own(args: &RunArgs, source: &PolicySource) -> Result<ExitCode, RunError> 
         pid: std::process::id(),
         sockets: SocketSet::Held,
         covers_files: true,
+        lists_unix_sockets: true,
     };
     let mut terms = agent.enrol(enrolment, sockets)?;
     // A process that stays after the run could continue to use such a socket.

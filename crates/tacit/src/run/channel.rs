@@ -36,6 +36,7 @@ use super::protocol::{
     REPLY_BYTES_MAX, SocketEnds, SocketOwner, encode, frame_bytes,
 };
 use super::tunnels::TunnelPlan;
+use super::unix_sockets::RunUnixSockets;
 
 /// The maximum number of requests that wait for the helper.
 const REQUESTS_MAX: usize = 1024;
@@ -332,6 +333,17 @@ impl HelperChannel {
     pub async fn listening(&self) -> io::Result<Vec<SocketAddr>> {
         match self.ask(HelperRequest::Listening).await?.message {
             HelperReply::Listening(addresses) => Ok(addresses),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Returns the UNIX sockets of the run's programs.
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn unix_sockets(&self) -> io::Result<RunUnixSockets> {
+        match self.ask(HelperRequest::UnixSockets).await?.message {
+            HelperReply::UnixSockets(found) => Ok(found),
             _ => Err(strange()),
         }
     }

@@ -36,6 +36,8 @@ pub struct RunState {
     claimed: bool,
     #[serde(default)]
     covers_files: bool,
+    #[serde(default)]
+    lists_unix_sockets: bool,
     /// The CPU that its programs share with a worker.
     #[serde(default)]
     pub cpu: Option<usize>,
@@ -144,6 +146,7 @@ impl Departing {
             since: run.since,
             claimed: run.claimed,
             covers_files: run.covers_files,
+            lists_unix_sockets: run.lists_unix_sockets,
             cpu: run.cpu(),
             names,
             aliases,
@@ -190,6 +193,7 @@ impl RunState {
             since: self.since,
             claimed: self.claimed,
             covers_files: self.covers_files,
+            lists_unix_sockets: self.lists_unix_sockets,
         };
         let run = Run::new(identity, helper, place, host, self.socket_set);
         for known in known(self.names, self.aliases, self.sharing) {

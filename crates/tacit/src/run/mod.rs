@@ -16,6 +16,7 @@ pub mod registry;
 mod relayed;
 mod scope;
 pub mod tunnels;
+pub mod unix_sockets;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -108,6 +109,8 @@ pub struct RunIdentity {
     pub claimed: bool,
     /// Whether its helper also hides files that are created later.
     pub covers_files: bool,
+    /// Whether its helper can list the UNIX sockets of its programs.
+    pub lists_unix_sockets: bool,
 }
 
 /// A program and its children under `tacit run`, in a network namespace of their own.
@@ -128,6 +131,8 @@ pub struct Run {
     pub claimed: bool,
     /// Whether its helper also hides files that are created later.
     pub covers_files: bool,
+    /// Whether its helper can list the UNIX sockets of its programs.
+    pub lists_unix_sockets: bool,
     /// The channel to its helper.
     pub helper: HelperChannel,
     /// The totals of its connections that have ended.
@@ -175,7 +180,8 @@ impl Run {
         host: Arc<HostNetwork>,
         sockets: SocketSet,
     ) -> Self {
-        let RunIdentity { id, name, pid, user, since, claimed, covers_files } = identity;
+        let RunIdentity { id, name, pid, user, since, claimed, covers_files, lists_unix_sockets } =
+            identity;
         Self {
             id,
             name,
@@ -184,6 +190,7 @@ impl Run {
             since,
             claimed,
             covers_files,
+            lists_unix_sockets,
             helper,
             totals: RunTotals::default(),
             place,

@@ -34,6 +34,7 @@ use tacit_sys::descriptor::{self, ReceivedDescriptors};
 
 use super::host::HostAddresses;
 use super::tunnels::TunnelPlan;
+use super::unix_sockets::RunUnixSockets;
 
 /// The longest frame: 65,536 captured ranges of IPv6 addresses fit.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -75,6 +76,9 @@ pub struct Enrolment {
     /// Whether its helper takes [`HelperRequest::Hide`].
     #[serde(default)]
     pub covers_files: bool,
+    /// Whether its helper takes [`HelperRequest::UnixSockets`].
+    #[serde(default)]
+    pub lists_unix_sockets: bool,
 }
 
 /// Which sockets of a run its launcher makes.
@@ -176,6 +180,8 @@ pub enum HelperRequest {
     Connecting(SocketEnds),
     /// On which addresses do programs listen for TCP?
     Listening,
+    /// Which UNIX sockets do programs have?
+    UnixSockets,
     /// How much CPU time have the programs used?
     Cpu,
     /// Make the sockets of a captured host, whose packets carry these two bits as marks.
@@ -507,6 +513,8 @@ pub enum HelperReply {
     Connecting(bool),
     /// The addresses, in no particular order.
     Listening(Vec<SocketAddr>),
+    /// The UNIX sockets.
+    UnixSockets(RunUnixSockets),
     /// The CPU time in nanoseconds.
     Cpu(u64),
     /// In no order; none after the last.

@@ -26,6 +26,7 @@ use crate::control::display::rules::RulesDisplay;
 use crate::control::display::runs::RunsDisplay;
 use crate::control::display::traces::TracesDisplay;
 use crate::control::display::tunnels::{IkeDisplay, SaDisplay};
+use crate::control::display::unix::UnixDisplay;
 use crate::control::render::costs::By;
 use crate::control::render::{self, Table, connections};
 use crate::control::{Display, Request, private_agents};
@@ -115,6 +116,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Traces, _) => args.show::<TracesDisplay>(),
         (Display::Ike, _) => args.show::<IkeDisplay>(),
         (Display::Sa, _) => args.show::<SaDisplay>(),
+        (Display::Unix, _) => args.show::<UnixDisplay>(),
     };
     match shown {
         Ok(shown) => print(shown, EXIT_OK),

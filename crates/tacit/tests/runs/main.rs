@@ -43,4 +43,5 @@ mod resolvers;
 mod schema;
 mod sockets;
 mod starttls;
+mod unix_sockets;
 mod workload;

@@ -17,6 +17,7 @@ pub mod rules;
 pub mod runs;
 pub mod traces;
 pub mod tunnels;
+pub mod unix;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

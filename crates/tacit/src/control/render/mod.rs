@@ -7,6 +7,7 @@ mod identities;
 pub mod policy;
 pub(crate) mod table;
 mod tunnels;
+mod unix;
 
 use serde::Serialize;
 use tacit_core::flow::Direction;

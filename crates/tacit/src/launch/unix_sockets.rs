@@ -1,0 +1,86 @@
+//! Finds the UNIX sockets that the programs of a run hold, for the helper.
+//!
+//! Limits: [`UNIX_SOCKETS_MAX`], [`PROCESSES_MAX`], and `SEARCH_TIME_MAX` for the search.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use tacit_sys::netlink::{Error, Netlink, unix_diag};
+use tacit_sys::owner;
+
+use crate::run::unix_sockets::{
+    HeldInode, HeldUnixSocket, PROCESSES_MAX, RunUnixSockets, SocketProcess, UNIX_SOCKETS_MAX,
+    UnixSocketFacts,
+};
+
+/// The maximum time for the search, because other requests wait meanwhile.
+const SEARCH_TIME_MAX: Duration = Duration::from_millis(200);
+
+/// Finds the UNIX sockets of the programs that the launcher has started.
+///
+/// # Errors
+/// The kernel cannot list UNIX sockets.
+pub(super) fn find(diag: &mut Netlink, launcher: u32) -> Result<RunUnixSockets, Error> {
+    let mut held = holders(launcher);
+    let listed = unix_diag::sockets(diag, UNIX_SOCKETS_MAX)?;
+    let is_full = listed.len() == UNIX_SOCKETS_MAX;
+    let mut inside = Vec::new();
+    let mut peers = Vec::new();
+    for socket in listed {
+        match held.by_inode.remove(&socket.inode) {
+            Some(pids) => inside.push(HeldUnixSocket { socket: socket.into(), pids }),
+            None => peers.push(UnixSocketFacts::from(socket)),
+        }
+    }
+    let connected: HashSet<_> = inside.iter().filter_map(|held| held.socket.peer).collect();
+    peers.retain(|socket| connected.contains(&socket.inode));
+    let others = held.by_inode.into_iter().map(|(inode, pids)| HeldInode { inode, pids });
+    Ok(RunUnixSockets {
+        inside,
+        peers,
+        others: others.collect(),
+        processes: held.processes,
+        is_truncated: held.is_truncated || is_full,
+    })
+}
+
+/// The sockets of the programs.
+#[derive(Default)]
+struct HeldSockets {
+    /// The processes that hold each socket.
+    by_inode: BTreeMap<u32, Vec<u32>>,
+    processes: Vec<SocketProcess>,
+    is_truncated: bool,
+}
+
+/// The sockets of all programs that the launcher has started, except the helper.
+fn holders(launcher: u32) -> HeldSockets {
+    let until = Instant::now() + SEARCH_TIME_MAX;
+    let mut held = HeldSockets::default();
+    for pid in owner::descendants(launcher) {
+        if pid == std::process::id() {
+            continue;
+        }
+        if Instant::now() >= until || held.processes.len() == PROCESSES_MAX {
+            held.is_truncated = true;
+            break;
+        }
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        held.processes.push(SocketProcess { pid, program });
+        let add = |inode| {
+            if held.by_inode.len() == UNIX_SOCKETS_MAX && !held.by_inode.contains_key(&inode) {
+                held.is_truncated = true;
+                return ControlFlow::Break(());
+            }
+            let pids = held.by_inode.entry(inode).or_default();
+            if pids.last() != Some(&pid) {
+                pids.push(pid);
+            }
+            ControlFlow::Continue(())
+        };
+        // A process that has ended meanwhile holds no sockets.
+        let _ = owner::each_socket(pid, add);
+    }
+    held
+}
