@@ -69,6 +69,18 @@ impl Syn {
         packet
     }
 
+    /// Announces that the program receives the largest segments that `lo` transports. Its SYN
+    /// announces those of the interface that leads to the destination, but the kernel sends the
+    /// packets of a captured connection over `lo`.
+    pub fn announce_segments_of_lo(&mut self) {
+        let largest = if self.key.destination.is_ipv4() { MSS_OF_LO_V4 } else { MSS_OF_LO_V6 };
+        let options = self.headers.get_mut(self.tcp_at + TCP_HEADER_BYTES..).unwrap_or_default();
+        if let Some(mss) = mss_of(options) {
+            let announced = u16::from_be_bytes(*mss).max(largest);
+            *mss = announced.to_be_bytes();
+        }
+    }
+
     /// Builds the packet that refuses the connection: an RST from the destination (RFC 9293,
     /// section 3.5.2).
     #[must_use]
@@ -148,12 +160,39 @@ impl Ip {
     }
 }
 
+/// The value of the option "maximum segment size" (RFC 9293, section 3.2).
+fn mss_of(mut options: &mut [u8]) -> Option<&mut [u8; 2]> {
+    loop {
+        let (kind, rest) = options.split_first_mut()?;
+        match *kind {
+            END_OF_OPTIONS => return None,
+            NO_OPERATION => options = rest,
+            kind => {
+                let (length, rest) = rest.split_first_mut()?;
+                let value_bytes = usize::from(*length).checked_sub(2)?;
+                let (value, next) = rest.split_at_mut_checked(value_bytes)?;
+                if kind == MSS {
+                    return value.try_into().ok();
+                }
+                options = next;
+            }
+        }
+    }
+}
+
 fn field16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 const TCP_HEADER_BYTES: usize = 20;
 const TCP_CHECKSUM_AT: usize = 16;
+/// The largest packet of `lo` has 65,536 bytes, and that of IPv4 one byte less.
+const MSS_OF_LO_V4: u16 = 65_495;
+const MSS_OF_LO_V6: u16 = 65_476;
+/// Kinds of TCP options.
+const END_OF_OPTIONS: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const MSS: u8 = 2;
 const LENGTH_V4_AT: usize = 2;
 const LENGTH_V6_AT: usize = 4;
 const CHECKSUM_V4_AT: usize = 10;
@@ -221,6 +260,30 @@ mod tests {
             assert_eq!(Syn::parse(&released).unwrap().key, syn.key);
             assert_eq!(released[..8], bare[..8], "the length is that of what is sent");
             has_right_checksum(&released, syn.tcp_at);
+        }
+    }
+
+    #[test]
+    fn a_syn_announces_the_segments_of_lo_in_place_of_smaller_ones() {
+        for [program, destination] in ENDS {
+            let largest = if program.starts_with('[') { MSS_OF_LO_V6 } else { MSS_OF_LO_V4 };
+            let [high, low] = largest.to_be_bytes();
+            for (options, wanted) in [
+                ([2, 4, 5, 0xb4, 1, 1, 4, 2], [2, 4, high, low, 1, 1, 4, 2]),
+                ([1, 1, 4, 2, 2, 4, 5, 0xb4], [1, 1, 4, 2, 2, 4, high, low]),
+                ([2, 4, 0xff, 0xff, 1, 1, 1, 0], [2, 4, 0xff, 0xff, 1, 1, 1, 0]),
+                // No such option, one behind the end, and one of a wrong length.
+                ([1, 1, 1, 1, 1, 1, 4, 2], [1, 1, 1, 1, 1, 1, 4, 2]),
+                ([1, 1, 1, 0, 2, 4, 5, 0xb4], [1, 1, 1, 0, 2, 4, 5, 0xb4]),
+                ([2, 3, 5, 1, 1, 1, 1, 1], [2, 3, 5, 1, 1, 1, 1, 1]),
+                ([1, 1, 1, 1, 1, 1, 1, 2], [1, 1, 1, 1, 1, 1, 1, 2]),
+            ] {
+                let mut syn = Syn::parse(&packet(program, destination, &options, b"")).unwrap();
+                syn.announce_segments_of_lo();
+                let released = syn.released();
+                assert_eq!(released[syn.tcp_at + TCP_HEADER_BYTES..], wanted);
+                has_right_checksum(&released, syn.tcp_at);
+            }
         }
     }
 
@@ -293,7 +356,8 @@ mod tests {
             let mut packet = vec![head];
             packet.extend_from_slice(&bytes);
             let _ = datagram_ends(&packet);
-            if let Some(syn) = Syn::parse(&packet) {
+            if let Some(mut syn) = Syn::parse(&packet) {
+                syn.announce_segments_of_lo();
                 let released = syn.released();
                 prop_assert_eq!(Syn::parse(&released).map(|again| again.key), Some(syn.key));
                 prop_assert!(syn.headers.len() <= HEADERS_BYTES_MAX);

@@ -156,7 +156,7 @@ pub(super) async fn enrol(candidate: Candidate, context: &RunContext) -> io::Res
     let hold = match sockets.syn_log {
         Some(log) => {
             let hold_sockets = hold_sockets(&listeners, sockets.hold, sockets.release, &raw);
-            let hold = Arc::new(Hold::new(log, hold_sockets, context.held_syns_max)?);
+            let hold = Arc::new(Hold::new(log, &run.host, hold_sockets, context.held_syns_max)?);
             // All listeners capture SYNs by the same source.
             let listener = listeners.drain(..).next().ok_or(io::ErrorKind::InvalidData)?;
             let listener = Arc::new(listener);

@@ -32,6 +32,7 @@ use tacit_sys::socket::{self, AcceptedSocket, SocketAddress};
 use tacit_sys::syn_log::SynLog;
 use tokio::sync::{Notify, oneshot};
 
+use super::host::HostNetwork;
 use crate::address;
 
 /// How long a released connection may take to arrive. If the program has given up, none arrives.
@@ -59,6 +60,7 @@ pub struct HoldSockets {
 #[derive(Debug)]
 pub struct Hold {
     log: SynLog,
+    host: Arc<HostNetwork>,
     v4: HoldSockets,
     v6: Option<HoldSockets>,
     flows: Mutex<HeldFlows<oneshot::Sender<OwnedFd>>>,
@@ -95,16 +97,23 @@ fn refused(packet: &[u8]) -> Option<HoldEvent> {
 }
 
 impl Hold {
-    /// The held SYNs of a run, at most `held_max`, with the source of copies.
+    /// The held SYNs of a run, at most `held_max`, with the source of copies and the addresses of
+    /// the host.
     ///
     /// # Errors
     /// There are no sockets for IPv4.
-    pub fn new(log: OwnedFd, sockets: Vec<HoldSockets>, held_max: usize) -> io::Result<Self> {
+    pub fn new(
+        log: OwnedFd,
+        host: &Arc<HostNetwork>,
+        sockets: Vec<HoldSockets>,
+        held_max: usize,
+    ) -> io::Result<Self> {
         let mut sockets = sockets.into_iter();
         let v4 = sockets.next().ok_or(io::ErrorKind::InvalidData)?;
         let v6 = sockets.next();
         Ok(Self {
             log: SynLog::adopt(log)?,
+            host: Arc::clone(host),
             v4,
             v6,
             flows: Mutex::new(HeldFlows::new(held_max)),
@@ -202,6 +211,11 @@ impl Hold {
     /// Releases a SYN, and passes accepted connections to their threads.
     fn release(&self, syn: &Syn) -> io::Result<()> {
         let Some(sockets) = self.sockets_of(syn.key) else { return Ok(()) };
+        let mut syn = syn.clone();
+        if self.host.has(syn.key.program.ip()) {
+            // A SYN of a container comes over another interface than `lo`.
+            syn.announce_segments_of_lo();
+        }
         send_packet(sockets.release.as_fd(), &syn.released(), syn.key.destination.ip())?;
         self.accept(sockets)
     }

@@ -91,6 +91,7 @@ fn flows_of_containers_are_captured_and_decided_as_those_of_programs() {
         start_box python3 peer.py hold 192.0.2.2 4433 marked go >held.out
         until_true [ -e go.open ]
         ./tacit show connections --json --control host.sock | grep -o '172.31.0.2' | head -1
+        ss -Htin "src 192.0.2.2:4433" | grep -o ' mss:[0-9]*'
         kill -9 $(pgrep -P $agent)
         refused() { [ "$(in_box_ask 192.0.2.2 4433 marked)" = ECONNREFUSED ]; }
         until_true refused
@@ -105,6 +106,7 @@ ECONNREFUSED
 answer to word from ::ffff:192.0.2.1
 ECONNREFUSED
 172.31.0.2
+ mss:1448
 ECONNRESET
 0
 ",

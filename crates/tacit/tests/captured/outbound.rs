@@ -99,6 +99,26 @@ EACCES
 }
 
 #[test]
+fn the_agent_sends_a_program_large_segments_as_over_loopback() {
+    machines("unmatched = \"permit\"").expect(
+        r#"
+        capture
+        for far in 192.0.2.2 2001:db8::2; do
+            start python3 peer.py hold $far 4433 marked $far >/dev/null
+            until_true [ -e $far.open ]
+            # At first half of the window of the program.
+            ss -Htin "src $far:4433" | grep -Ec ' mss:[3-6][0-9]{4}'
+        done
+        seen marked"#,
+        "
+1
+1
+0
+",
+    );
+}
+
+#[test]
 fn what_the_kernel_decides_is_counted_by_rule_also_over_a_reload() {
     let udp = "[[rule]]\nname = \"datagrams\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
                remote = \"192.0.2.2\"\nremote-ports = 9000\npermit = true\n";
