@@ -14,21 +14,25 @@
 )]
 #![allow(unreachable_pub, reason = "nobody but this binary sees it")]
 
+mod algorithms;
 mod certificates;
 mod displays;
 mod expiry;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/fits.rs"]
 mod fits;
+mod flood;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/harness.rs"]
 mod harness;
 mod keys;
+mod kills;
 mod programs;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/public.rs"]
 mod public;
 mod refusals;
+mod rekey;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -84,7 +88,8 @@ impl Scenario<'_> {
         };
         let owner = if is_root { ORDINARY } else { "" };
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", "150", "unshare"]);
+        let seconds = if std::env::var_os("IKE_FLOOD").is_some() { "900" } else { "150" };
+        command.args(["--kill-after=5", seconds, "unshare"]);
         command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
         command.args(["bash", "-c", &format!("{begin}\n{}", self.steps)]);
         command.current_dir(&public.directory).env("PEERS", PEERS);
