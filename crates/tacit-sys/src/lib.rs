@@ -9,6 +9,7 @@
 //! network in a helper process. [`spawn`] starts the program there. [`netlink`] installs the rules
 //! that capture the program's traffic. [`transparent`] opens the sockets that receive this traffic.
 
+pub mod clock;
 pub mod cpu;
 pub mod datagram;
 pub mod datagram_batch;

@@ -1,7 +1,8 @@
 //! Returns the current time and the time zone of the host, and formats times as RFC 3339.
 
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
 use rustls_pki_types::UnixTime;
@@ -19,6 +20,16 @@ pub fn now() -> UnixTime {
 pub fn now_unix_s() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// The current time of a clock that also runs while the machine sleeps. It is not to be compared
+/// with [`Instant::now`], which does not.
+#[must_use]
+pub fn boottime() -> Instant {
+    static START: OnceLock<(Instant, Duration)> = OnceLock::new();
+    let since_boot = tacit_sys::clock::since_boot();
+    let (start, at_start) = START.get_or_init(|| (Instant::now(), since_boot));
+    *start + since_boot.saturating_sub(*at_start)
 }
 
 /// The time zone of this host: `TZ`, otherwise /etc/localtime.

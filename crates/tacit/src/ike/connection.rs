@@ -260,7 +260,7 @@ impl PeerConnection {
         self.failure = None;
         self.failure_side = None;
         self.chain = self.settings.verifier.as_ref().and_then(|one| one.take_verified());
-        self.plan_trust_check(Instant::now());
+        self.plan_trust_check(clock::boottime());
     }
 
     /// A tunnel works: the next failure is a new one.

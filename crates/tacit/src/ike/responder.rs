@@ -9,7 +9,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tacit_core::policy::InnerAddressSource;
 use tacit_ipsec::ike::{
@@ -19,6 +18,7 @@ use tacit_ipsec::ike::{
 use super::connection::{Candidate, Pair, PeerConnection};
 use super::kernel::{KernelRandom, local};
 use super::thread::IkeThread;
+use crate::clock::boottime;
 
 /// The largest number of connections that strangers at one address have opened. It is higher than
 /// the number of first requests that are accepted without a cookie: those can have a forged
@@ -28,7 +28,7 @@ const STRANGERS_MAX: usize = 8;
 impl IkeThread {
     /// Handles the first message of a peer that opens a connection itself.
     pub(super) fn answer_first(&mut self, from: SocketAddr, message: &[u8]) {
-        let now = Instant::now();
+        let now = boottime();
         match self.limiter.check(now, from, message, &mut KernelRandom) {
             Ok(FirstRequestDecision::Accept) => {}
             Ok(FirstRequestDecision::Respond(response)) => return self.send(&response, from),
@@ -88,7 +88,7 @@ impl IkeThread {
         one.candidates.clear();
         let pair = one.pair.clone();
         self.limiter.note_closed(stranger);
-        let now = Instant::now();
+        let now = boottime();
         for other in 0..self.connections.len() {
             let one = &self.connections[other];
             if other != at && one.pair == pair && one.stranger.is_none() {

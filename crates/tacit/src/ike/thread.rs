@@ -27,12 +27,16 @@ use super::{
     CLOSE_WAIT_MAX, IkeNotice, IkePolicy, KeySink, KeyTraces, Order, RUNS_MAX, RefusalSink,
     TunnelRun, reports,
 };
+use crate::clock::boottime;
 use crate::ledger::{Account, ThreadKind, meter};
 use crate::log::{Event, Log};
 use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunId, TunLease};
 
 /// The longest wait for an input.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The longest wait while there are connections: waits do not count the time for which the machine
+/// sleeps, but keys expire then.
+const SLEEP_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a report waits if the queue of the agent is full.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
@@ -93,8 +97,7 @@ pub(super) struct DrivenRun {
 
 impl IkeThread {
     pub(super) fn new(policy: IkePolicy, context: Surroundings) -> io::Result<Self> {
-        let limiter =
-            IkeLimiter::new(&mut KernelRandom, Instant::now()).map_err(io::Error::other)?;
+        let limiter = IkeLimiter::new(&mut KernelRandom, boottime()).map_err(io::Error::other)?;
         Ok(Self {
             context,
             policy,
@@ -103,7 +106,7 @@ impl IkeThread {
             connections: Vec::new(),
             places: HashMap::new(),
             assigned: BTreeMap::new(),
-            published: Instant::now(),
+            published: boottime(),
             news: News::None,
         })
     }
@@ -113,11 +116,11 @@ impl IkeThread {
         let inputs = Arc::clone(&self.context.inputs);
         meter::start(ThreadKind::General);
         loop {
-            let wait = self.next_time().saturating_duration_since(Instant::now());
+            let wait = self.next_time().saturating_duration_since(boottime());
             // This thread may wait for long, and displays read only closed windows.
             meter::publish();
             meter::waits();
-            let taken = inputs.take(wait.min(WAIT_MAX));
+            let taken = inputs.take(wait.min(self.wait_max()));
             meter::wakes();
             // Engines do not serve IKE, as they could serve handshakes.
             let mut component = Component::Accept;
@@ -185,13 +188,13 @@ impl IkeThread {
 
     /// Ends all connections, and waits a limited time for the peers.
     fn close(mut self, inputs: &Inputs, confirm: SyncSender<()>) {
-        let now = Instant::now();
+        let now = boottime();
         for at in 0..self.connections.len() {
             self.close_one(at, now);
         }
         let until = now + CLOSE_WAIT_MAX;
         while self.connections.iter().any(|one| one.open.is_some()) {
-            let Some(wait) = until.checked_duration_since(Instant::now()) else { break };
+            let Some(wait) = until.checked_duration_since(boottime()) else { break };
             for input in inputs.take(wait.min(CLOSE_STEP)) {
                 if let Input::Packet(PacketEvent::Ike(datagram)) = input {
                     self.receive(&datagram);
@@ -231,7 +234,7 @@ impl IkeThread {
                 && one.candidates.iter().all(|other| is_same(&other.pair, &other.settings));
             one.is_closing |= !is_kept;
         }
-        let now = Instant::now();
+        let now = boottime();
         for at in 0..self.connections.len() {
             if self.connections[at].is_closing {
                 self.close_one(at, now);
@@ -255,7 +258,7 @@ impl IkeThread {
 
     fn remove_run(&mut self, id: u64) {
         let Some(run) = self.runs.remove(&id) else { return };
-        let now = Instant::now();
+        let now = boottime();
         for at in 0..self.connections.len() {
             if self.connections[at].may_be_of(id) {
                 self.close_one(at, now);
@@ -282,7 +285,7 @@ impl IkeThread {
     /// Begins a connection as the initiator, unless there is one or the last attempt was a moment
     /// ago.
     pub(super) fn connect(&mut self, pair: &Pair) {
-        let now = Instant::now();
+        let now = boottime();
         let Some(at) = self.prepare(pair) else { return };
         let one = &mut self.connections[at];
         if !one.may_begin(now) {
@@ -366,7 +369,7 @@ impl IkeThread {
     fn rekey_child(&mut self, spi: EspSpi) {
         let Some(at) = self.connections.iter().position(|one| one.has_child(spi)) else { return };
         if let Some(open) = &mut self.connections[at].open {
-            open.rekey_child(Instant::now(), spi);
+            open.rekey_child(boottime(), spi);
         }
         self.drain(at);
     }
@@ -403,7 +406,7 @@ impl IkeThread {
                 // messages.
                 let is_expected = one.is_established || one.remote.ip() == from.ip();
                 if is_expected && let Some(open) = &mut one.open {
-                    open.handle_datagram(Instant::now(), *from, message);
+                    open.handle_datagram(boottime(), *from, message);
                 }
                 self.drain(at);
             }
@@ -423,20 +426,25 @@ impl IkeThread {
         self.drain(at);
     }
 
+    fn wait_max(&self) -> Duration {
+        let has_open = self.connections.iter().any(|one| one.open.is_some());
+        if has_open { SLEEP_CHECK_INTERVAL } else { WAIT_MAX }
+    }
+
     /// When something has to be done next.
     fn next_time(&self) -> Instant {
         let times = self.connections.iter().flat_map(|one| {
             let timeout = one.open.as_ref().and_then(IkeConnection::poll_timeout);
             [timeout, one.begins_at(), one.trust_check_at()]
         });
-        let report = (!self.assigned.is_empty()).then(|| Instant::now() + REPORT_INTERVAL);
+        let report = (!self.assigned.is_empty()).then(|| boottime() + REPORT_INTERVAL);
         let publish = (self.news != News::None).then(|| self.published + PUBLISH_INTERVAL);
         let times = times.flatten().chain(report).chain(publish);
-        times.min().unwrap_or_else(|| Instant::now() + WAIT_MAX)
+        times.min().unwrap_or_else(|| boottime() + WAIT_MAX)
     }
 
     fn pass_time(&mut self) {
-        let now = Instant::now();
+        let now = boottime();
         for at in 0..self.connections.len() {
             let one = &mut self.connections[at];
             if one.open.as_ref().and_then(IkeConnection::poll_timeout).is_some_and(|due| due <= now)
@@ -501,7 +509,7 @@ impl IkeThread {
         let one = &mut self.connections[at];
         one.ending = Some(failure.clone());
         if let Some(open) = &mut one.open {
-            open.close(Instant::now());
+            open.close(boottime());
         }
         self.news = News::Now;
         self.note_unassigned(at, failure);
@@ -566,7 +574,7 @@ impl IkeThread {
     fn take_event(&mut self, at: usize, event: IkeEvent) {
         let one = &mut self.connections[at];
         one.follow_choice();
-        let now = Instant::now();
+        let now = boottime();
         if one.stranger.is_none() || matches!(event, IkeEvent::Established { .. }) {
             self.news = News::Now;
         }
@@ -628,7 +636,7 @@ impl IkeThread {
     fn fail(&mut self, at: usize, failure: IkeFailure) {
         let one = &mut self.connections[at];
         let is_reported = one.is_reported(&failure);
-        one.note_failed(&failure, Instant::now());
+        one.note_failed(&failure, boottime());
         if !is_reported {
             self.report_failure(at, &failure);
         }
@@ -663,13 +671,13 @@ impl IkeThread {
     fn publish(&mut self) {
         let is_due = match self.news {
             News::None => false,
-            News::Soon => self.published.elapsed() >= PUBLISH_INTERVAL,
+            News::Soon => boottime().duration_since(self.published) >= PUBLISH_INTERVAL,
             News::Now => true,
         };
         if !is_due {
             return;
         }
-        self.published = Instant::now();
+        self.published = boottime();
         self.news = News::None;
         let known = self.connections.iter().filter(|one| one.is_shown());
         let refused = |pair: &Pair| {

@@ -79,15 +79,20 @@ fn keys_that_are_older_than_their_lifetime_send_nothing() {
     assert_eq!(text, "\"tunnels\":[]\nonly UDP 4500\n");
 }
 
-/// A library that adds seconds to the wall clock of the programs that are started with it.
-const JUMP: &str = r#"
+/// A library that adds seconds to the clocks of the programs that are started with it.
+pub(crate) const JUMP: &str = r#"
 cc -shared -fPIC -O1 -o jump.so "$PEERS/jump.c" -ldl || fail cc
-head -c 8 /dev/zero >scratch/jump; chmod 666 scratch/jump
+head -c 16 /dev/zero >scratch/jump; chmod 666 scratch/jump
 export LD_PRELOAD=$PWD/jump.so JUMP=$PWD/scratch/jump
-# jump SECONDS: from now on.
-jump() {
+# jump SECONDS: the wall clock, from now on.
+jump() { add 0 $1; }
+# asleep SECONDS: so long the machine seems to have slept.
+asleep() { add 8 $1; }
+add() {
     python3 -c 'import struct, sys
-open("scratch/jump", "r+b").write(struct.pack("q", int(sys.argv[1])))' $1
+file = open("scratch/jump", "r+b")
+file.seek(int(sys.argv[1]))
+file.write(struct.pack("q", int(sys.argv[2])))' $1 $2
 }
 "#;
 
@@ -135,5 +140,28 @@ fn a_gateway_that_is_started_again_replaces_its_tunnel() {
             clear",
     }
     .output();
+    assert_eq!(text, "only UDP 4500\n");
+}
+
+#[test]
+fn after_a_sleep_of_hours_the_keys_have_expired_and_a_new_ike_sa_follows() {
+    let text = web(&format!(
+        "{JUMP}
+        agent
+        unset LD_PRELOAD
+        enrolled bash -c 'while [ ! -e scratch/end ]; do
+            curl -sS -m 5 http://10.2.0.1/ >>scratch/said 2>&1; sleep 0.1; done' & program=$!
+        said() {{ [ \"$(grep -c 'from behind' scratch/said 2>/dev/null)\" -ge \"$1\" ]; }}
+        opened() {{ [ \"$(grep -c ike-established agent.log)\" = $1 ]; }}
+        until_true said 1
+        opened 1 || fail 'several IKE SAs'
+        asleep 7200
+        until_true grep -q 'kind=keys-expired' agent.log
+        until_true opened 2
+        count=$(grep -c 'from behind' scratch/said); until_true said $((count + 5))
+        until_true installed 1
+        touch scratch/end; wait $program
+        clear"
+    ));
     assert_eq!(text, "only UDP 4500\n");
 }

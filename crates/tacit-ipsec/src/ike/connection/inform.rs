@@ -10,7 +10,7 @@ use super::tunnel::TunnelState;
 use super::{GONE, IkeConnection, IkeEvent};
 use crate::child::EspSpi;
 use crate::ike::codec::{DeletePayload, ExchangeType, IkePayload, notify};
-use crate::ike::failure::IkeFailure;
+use crate::ike::failure::{FailureSide, IkeFailure};
 
 impl IkeConnection {
     /// Handles a request of the peer. The response to an empty one shows that this side is alive.
@@ -175,15 +175,22 @@ impl IkeConnection {
         }
     }
 
-    /// Notes that the active child SA has no replacement at the end of its time.
+    /// Removes a child SA that has no replacement at the end of its time. A connection without
+    /// child SAs ends, so that another one can begin.
     pub(super) fn expire_tunnel(&mut self, inbound: u32) {
-        self.remove_tunnel(inbound);
-        self.want(Wanted::DeleteChild(inbound));
-        self.event(IkeEvent::ExchangeFailed(IkeFailure::new(
+        let failure = IkeFailure::new(
             "keys-expired",
-            crate::ike::failure::FailureSide::Both,
+            FailureSide::Both,
             "the keys of the tunnel have expired, and the peer has not agreed to new keys: compare \
              the lifetimes of both sides, and read the peer's log",
-        )));
+        );
+        self.remove_tunnel(inbound);
+        if self.tunnels.is_empty() {
+            self.want(Wanted::DeleteIke);
+            self.end(IkeEvent::Failed(failure));
+        } else {
+            self.want(Wanted::DeleteChild(inbound));
+            self.event(IkeEvent::ExchangeFailed(failure));
+        }
     }
 }

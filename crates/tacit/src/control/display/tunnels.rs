@@ -256,7 +256,7 @@ pub fn ike(
     statuses: &[IkeStatus],
     identities: &BTreeMap<String, Arc<LoadedIdentity>>,
 ) -> IkeDisplay {
-    let now = Instant::now();
+    let now = clock::boottime();
     let mut connections: Vec<IkeEntry> =
         statuses.iter().map(|status| ike_entry(status, identities, now)).collect();
     connections.sort_by(|a, b| (a.run, &a.ike).cmp(&(b.run, &b.ike)));
@@ -354,7 +354,7 @@ fn messages(summary: &IkeSummary) -> IkeMessagesDisplay {
 /// `tacit show sa`. SAs of connections that end meanwhile are left out.
 #[must_use]
 pub fn sa(statuses: &[IkeStatus], statistics: &PacketStatistics) -> SaDisplay {
-    let now = Instant::now();
+    let now = clock::boottime();
     let mut tunnels: Vec<SaEntry> = Vec::new();
     for status in statuses {
         for child in &status.children {

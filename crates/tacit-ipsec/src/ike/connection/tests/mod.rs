@@ -11,6 +11,7 @@ mod pair;
 mod refusals;
 mod schedules;
 mod signatures;
+mod sleep;
 mod values;
 
 pub(in crate::ike) use pair::config;

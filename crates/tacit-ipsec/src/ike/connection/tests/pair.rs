@@ -180,6 +180,16 @@ impl Pair {
         pair
     }
 
+    /// Both sides forget their connections, and the first opens another one.
+    pub(super) fn open_again(&mut self) {
+        let random = self.fork();
+        let config = self.sides[0].config.clone();
+        let connection = IkeConnection::initiate(config, path(0), random, self.now);
+        self.sides[0].connection = Some(connection);
+        self.sides[1].connection = None;
+        self.collect(0);
+    }
+
     fn fork(&mut self) -> Box<TestRandom> {
         let mut seed = [0; 8];
         self.random.fill(&mut seed).unwrap();
