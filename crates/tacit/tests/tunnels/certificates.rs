@@ -53,6 +53,24 @@ fn certificates_prove_both_sides_and_the_key_stays_in_the_signer() {
 }
 
 #[test]
+fn the_subjects_of_certificates_can_be_the_identities_of_both_sides() {
+    let text = scenario(&format!(
+        "{CERTIFICATES}\nuse_certificates ed25519
+        sed -i 's/id = gw.example/id = \"CN=gw\"/; s/id = branch.example/id = \"CN=branch\"/' \\
+            swanctl/swanctl.conf
+        swan --load-all >load 2>&1 || fail \"$(cat load)\"
+        sed -i 's/^local-id.*/local-id = \"CN=branch\"/; s/^remote-id.*/remote-id = \"CN=gw\"/' \\
+            private/run.toml
+        run curl -sS -m 20 http://10.2.0.1/
+        for name in gw branch; do
+            grep -q \"authentication of 'CN=$name' .*with\" charon.log || fail $name
+        done
+        clear"
+    ));
+    assert_eq!(text, "from behind\nonly UDP 4500\n");
+}
+
+#[test]
 fn a_peer_with_a_certificate_of_another_ca_gets_no_packet() {
     let text = scenario(&format!(
         "{CERTIFICATES}\nuse_certificates ed25519

@@ -27,6 +27,7 @@ mod flood;
 mod harness;
 mod keys;
 mod kills;
+mod paths;
 mod programs;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/public.rs"]

@@ -1,0 +1,135 @@
+//! Tests what happens between both ends of a tunnel: gateways that are silent for a time or have
+//! another address, and a NAT.
+
+use crate::expiry::JUMP;
+use crate::web;
+
+/// A program that asks the server again and again.
+const ASKS: &str = r#"
+enrolled bash -c 'while [ ! -e scratch/end ]; do
+    curl -sS -m 2 http://10.2.0.1/ >>scratch/said 2>&1; sleep 0.1; done' & program=$!
+answers() { grep -c "from behind" scratch/said 2>/dev/null; }
+said() { [ "$(answers)" -ge "$1" ]; }
+more() { count=$(answers); until_true said $((count + 5)); }
+ended() { touch scratch/end; wait $program; }
+until_true said 1
+"#;
+
+#[test]
+fn a_gateway_that_dies_silently_is_missed_and_its_tunnel_is_made_again_when_it_is_back() {
+    let text = web(&format!(
+        "{JUMP}
+        sed -i 's/^inner.*/&\\ndpd = \"5s\"/' private/run.toml
+        agent
+        unset LD_PRELOAD
+        {ASKS}
+        kill -9 $charon; wait $charon 2>/dev/null
+        missed() {{ grep -q 'kind=peer-does-not-answer' agent.log; }}
+        # The time of two minutes passes sooner.
+        for step in $(seq 60); do missed && break; asleep $((step * 16)); sleep 1; done
+        missed || fail 'the gateway is not missed'
+        [ $(grep -c ike-established agent.log) = 1 ] || fail 'established'
+        charon
+        until_true sh -c '[ $(grep -c ike-established agent.log) = 2 ]'
+        more
+        ended
+        clear"
+    ));
+    assert_eq!(text, "only UDP 4500\n");
+}
+
+/// A NAT in front of this host: `nat PORT` gives it this port, also for flows that there are.
+/// `keepalives` waits for one at the gateway.
+const NAT: &str = r#"
+ip address add 10.99.0.3/24 dev w0
+sed -i 's/remote_addrs.*/remote_addrs = %any/' swanctl/swanctl.conf
+swan --load-all >load 2>&1 || fail "$(cat load)"
+cat >forget.py <<'END'
+import socket, struct
+# IPCTNL_MSG_CT_DELETE of all connections that the kernel tracks.
+netfilter = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+netfilter.send(struct.pack("=IHHIIBBH", 20, 0x102, 5, 1, 0, socket.AF_INET, 0, 0))
+kind, error = struct.unpack("=4xH10xi", netfilter.recv(4096)[:20])
+assert (kind, error) == (2, 0), (kind, error)
+END
+nat() {
+    nft -f - <<END || fail nft
+table ip nat
+delete table ip nat
+table ip nat {
+    chain out {
+        type nat hook postrouting priority 100;
+        oifname w0 udp sport 4500 snat to 10.99.0.3:$1
+    }
+}
+END
+    python3 forget.py || fail forget
+}
+cat >keepalives.py <<'END'
+import socket
+capture = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+capture.bind(("w1", 0))
+capture.settimeout(60)
+while True:
+    frame = capture.recv(128)
+    # A datagram of one byte, 0xff, to port 4500.
+    if frame[23] == 17 and frame[36:40] + frame[42:43] == bytes.fromhex("11940009ff"):
+        break
+print("keepalive from", socket.inet_ntoa(frame[26:30]), int.from_bytes(frame[34:36], "big"))
+END
+"#;
+
+#[test]
+fn a_nat_is_found_kept_open_and_may_change_its_port() {
+    let text = web(&format!(
+        "{JUMP}
+        {NAT}
+        nat 5555
+        sed -i 's/^inner.*/&\\ndpd = \"5s\"/' private/run.toml
+        agent
+        unset LD_PRELOAD
+        {ASKS}
+        grep -q 'remote host is behind NAT' charon.log || fail 'charon sees no NAT'
+        control show ike --json | grep -o '\"behind-nat\": *true'
+        swan --list-sas | grep -o '10.99.0.3.5555.'
+        behind python3 keepalives.py & keepalives=$!
+        sleep 1; asleep 21
+        wait $keepalives
+        nat 5556
+        more
+        swan --list-sas | grep -o '10.99.0.3.5556.'
+        [ $(grep -c ike-established agent.log) = 1 ] || fail 'another IKE SA'
+        ended
+        clear"
+    ));
+    let wanted = "\"behind-nat\": true\n10.99.0.3[5555]\nkeepalive from 10.99.0.3 5555\n\
+                  10.99.0.3[5556]\nonly UDP 4500\n";
+    assert_eq!(text, wanted);
+}
+
+#[test]
+fn a_gateway_with_a_name_is_found_at_its_next_address() {
+    let text = web(&format!(
+        "cp /etc/hosts hosts; echo '10.99.0.2 gw.test' >>hosts
+        mount --bind hosts /etc/hosts || fail mount
+        behind ip address add 10.99.0.4/24 dev w1
+        sed -i 's/local_addrs.*/local_addrs = 10.99.0.2,10.99.0.4/' swanctl/swanctl.conf
+        swan --load-all >load 2>&1 || fail \"$(cat load)\"
+        sed -i 's/^peer.*/peer = \"gw.test\"/' private/run.toml
+        agent
+        {ASKS}
+        control show ike | grep -o '10.99.0.2:4500'
+        sed 's/10.99.0.2 gw/10.99.0.4 gw/' hosts >moved; cat moved >hosts
+        # The name is resolved again every 30 seconds.
+        moved() {{ control show ike | grep -q '10.99.0.4:4500 *established'; }}
+        for try in $(seq 20); do
+            moved && break
+            swan --terminate --ike tacit >terminate 2>&1; sleep 3
+        done
+        control show ike | grep -o '10.99.0.4:4500'
+        more
+        ended
+        clear"
+    ));
+    assert_eq!(text, "10.99.0.2:4500\n10.99.0.4:4500\nonly UDP 4500\n");
+}
