@@ -156,7 +156,7 @@ impl fmt::Display for ProxyError {
             Self::NameTooLong { bytes } => write!(
                 f,
                 "cannot send a PROXY protocol header: the name of a UNIX socket has {bytes} bytes, \
-                 and the limit is {UNIX_BYTES}"
+                 but the limit is {UNIX_BYTES}"
             ),
         }
     }

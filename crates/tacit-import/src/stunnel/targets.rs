@@ -113,7 +113,7 @@ impl Targets {
         let count = self.count();
         if count > TARGETS_MAX {
             let message = format!(
-                "service `{name}` connects to {count} addresses, and the limit is {TARGETS_MAX}"
+                "service `{name}` connects to {count} addresses, but the limit is {TARGETS_MAX}"
             );
             let fix = format!(
                 "keep {TARGETS_MAX} of the addresses, or give several addresses one host name"

@@ -172,7 +172,7 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
     let (policy, found) = imported(&format!("{SERVER}{many}"));
     assert_eq!(
         (policy, found[0].as_str()),
-        (None, "5: error: service `s` connects to 17 addresses, and the limit is 16")
+        (None, "5: error: service `s` connects to 17 addresses, but the limit is 16")
     );
 }
 

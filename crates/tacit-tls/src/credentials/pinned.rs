@@ -123,7 +123,7 @@ impl UnusablePins {
         let Self { trust, role, subject, fault } = self;
         let peer = role.peer();
         let why = match fault {
-            PinFault::Ca => "the certificate is a CA certificate, and tacit pins only leaf \
+            PinFault::Ca => "the certificate is a CA certificate, but tacit pins only leaf \
                              certificates"
                 .to_owned(),
             PinFault::MayNotSign => {

@@ -67,7 +67,7 @@ impl IkeThread {
 fn next(ike: &str, failure: Option<&str>) -> String {
     match failure {
         Some(failure) => format!("the tunnel to [ike.{ike}] failed: {failure}"),
-        None => format!("`tacit show ike` has the state of the tunnel to [ike.{ike}]"),
+        None => format!("`tacit show ike` shows the state of the tunnel to [ike.{ike}]"),
     }
 }
 

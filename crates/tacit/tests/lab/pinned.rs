@@ -197,7 +197,7 @@ fn check_and_explain_know_pins() {
         lab.write("pins.pem", corp.pem());
         let output = lab.run(TACIT, &["check", "p.toml"]);
         assert_eq!(output.status.success(), accepts, "{}", text_of(&output));
-        let words = "is a CA certificate, and tacit pins only leaf certificates";
+        let words = "is a CA certificate, but tacit pins only leaf certificates";
         assert_ne!(text_of(&output).contains(words), accepts, "{}", text_of(&output));
         // One that can be used is enough.
         lab.write("pins.pem", pem(&lab, "peer") + &authority);

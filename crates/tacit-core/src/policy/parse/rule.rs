@@ -358,7 +358,7 @@ fn check_protocol(table: &TomlTable<'_>, rule: &Rule) -> bool {
         table.report.error(
             MessageId("conflicting-keys"),
             &tls.name_at,
-            "`tls` needs TCP, and this rule is for UDP",
+            "`tls` needs TCP, but this rule is for UDP",
             fix,
         );
     }

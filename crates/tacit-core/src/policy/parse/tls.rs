@@ -339,7 +339,7 @@ fn common(table: &TomlTable<'_>, names: &Names<'_>) -> Option<TlsCommon> {
         None => Some(Rekey::default()),
     };
     if let (Some(TlsVersion::V1_2), Some(rekey)) = (min_version, table.value("rekey")) {
-        let message = "`rekey` needs TLS 1.3, and this rule also accepts TLS 1.2";
+        let message = "`rekey` needs TLS 1.3, but this rule also accepts TLS 1.2";
         let fix = "add min-version = \"1.3\" or remove `rekey`";
         table.report.error(MessageId("conflicting-keys"), &rekey.name_at, message, fix);
     }

@@ -143,7 +143,7 @@ fn meet_end(
 ) -> Result<Option<()>, String> {
     let own = item.texts(keys.addresses);
     let shared_addresses = space::addresses(&own, addresses)
-        .map_err(|name| format!("`{name}` is a host name, and filters match addresses only"))?;
+        .map_err(|name| format!("`{name}` is a host name, but filters match addresses only"))?;
     let Some(shared_addresses) = shared_addresses else { return Ok(None) };
     let Some(shared_ports) = space::ports(&port_ranges(item, keys.ports), ports) else {
         return Ok(None);

@@ -97,8 +97,8 @@ fn decided(page: &mut Page, display: &RulesDisplay) {
     let mut by_kernel = page.family(
         "tacit_rule_kernel_hits_total",
         Kind::Counter,
-        "Connections and datagrams that the kernel of a captured host decided by the rule, without \
-         the agent.",
+        "Connections and datagrams to which the kernel of a captured host applied the rule, \
+         without the agent.",
     );
     for rule in rules {
         if let Some(hits) = rule.kernel_hits {
