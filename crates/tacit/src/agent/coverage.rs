@@ -72,7 +72,9 @@ impl Agent {
     pub(super) fn show_coverage(&self, back: oneshot::Sender<Reply>) {
         let look = self.look();
         let since = Rfc3339(self.since);
+        let counted = self.count_flows_of_host();
         tokio::task::spawn_local(async move {
+            counted.await;
             let reply = match look {
                 None => Reply::written(&CoverageDisplay::not_captured(since)),
                 Some(look) => match look.run().await {
@@ -133,7 +135,8 @@ impl Look {
     }
 
     fn display(&self, since: Rfc3339) -> CoverageDisplay {
-        coverage(&self.table.lock().unwrap_or_else(PoisonError::into_inner), since)
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        coverage(&table, &self.live.rules, since)
     }
 
     /// The connections of the agent by the addresses of the program's socket.

@@ -1,6 +1,6 @@
 //! Tests what `tacit show coverage` reports about the flows of a captured host.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fits::assert_fits;
 use crate::machines::{Machines, TLS};
@@ -85,6 +85,8 @@ fn coverage_has_each_flow_with_its_program_and_what_protects_it() {
          ./tacit show coverage --json --control host.sock"
     ));
     assert_fits("show-coverage", &shown);
+    let by_kernel = &serde_json::from_str::<Value>(&shown).unwrap()["kernel"];
+    assert_eq!(*by_kernel, json!([{ "rule": "permitted", "action": "permit", "hits": 1 }]));
     assert_eq!(
         flows(&shown),
         [
@@ -106,7 +108,7 @@ fn coverage_has_totals_and_metrics_of_what_was_seen_since_the_start() {
             touch 8005
             gone() {{ ./tacit show coverage --control host.sock | grep -q "^unmatched *1 *2$"; }}
             until_true gone
-            ./tacit show coverage --control host.sock | sed -n 2,8p | tr -s ' '
+            ./tacit show coverage --control host.sock | sed -n '2,8p; 10,11p' | tr -s ' '
             ./tacit show metrics --control host.sock | grep -c '^tacit_host_flows'
             ./tacit show metrics --control host.sock |
                 grep '^tacit_host_flows_total.protection="unmatched"'"#
@@ -119,6 +121,8 @@ permitted 1 1
 unmatched 1 2
 not-captured 0 0
 pending 0 0
+RULE ACTION KERNEL
+permitted permit 1
 12
 tacit_host_flows_total{protection=\"unmatched\"} 2
 ",

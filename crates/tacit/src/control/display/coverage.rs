@@ -1,12 +1,15 @@
 //! Defines the content of `tacit show coverage`, for `tacit agent --host`: the protected flows and
 //! the clear flows of the host, with their programs.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use tacit_core::coverage::{
     COVERAGE_FLOWS_MAX, CoverageEntry, CoverageTable, CoveredFlow, Protection, SocketCounts,
 };
 
 use crate::clock::Rfc3339;
+use crate::live::LiveRule;
 
 use super::VERSION;
 
@@ -24,6 +27,20 @@ pub struct CoverageDisplay {
     pub totals: Vec<CoverageTotal>,
     /// The flows, those with most open sockets first; at most [`COVERAGE_FLOWS_MAX`].
     pub flows: Vec<CoverageFlows>,
+    /// What the kernel has decided without the agent, in the order of the rules.
+    pub kernel: Vec<KernelCoverage>,
+}
+
+/// What the kernel has decided by one rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct KernelCoverage {
+    /// The name of the rule.
+    pub rule: String,
+    /// `permit` or `deny`.
+    pub action: String,
+    /// Connections and datagrams since the agent started.
+    pub hits: u64,
 }
 
 /// The sum of a kind of protection.
@@ -55,13 +72,14 @@ impl CoverageDisplay {
     /// Returns the display of an agent that does not capture its host.
     #[must_use]
     pub fn not_captured(since: Rfc3339) -> Self {
-        Self { captured: false, ..coverage(&CoverageTable::default(), since) }
+        Self { captured: false, ..coverage(&CoverageTable::default(), &[], since) }
     }
 }
 
-/// Returns the flows of a table that counts since a time.
+/// Returns the flows of a table that counts since a time, and what the kernel has decided by these
+/// rules.
 #[must_use]
-pub fn coverage(table: &CoverageTable, since: Rfc3339) -> CoverageDisplay {
+pub fn coverage(table: &CoverageTable, rules: &[Arc<LiveRule>], since: Rfc3339) -> CoverageDisplay {
     let totals = table.totals().into_iter();
     let totals = totals.map(|(protection, counts)| CoverageTotal { protection, counts });
     let flows = table.entries().into_iter().take(COVERAGE_FLOWS_MAX);
@@ -76,5 +94,12 @@ pub fn coverage(table: &CoverageTable, since: Rfc3339) -> CoverageDisplay {
         since,
         totals: totals.collect(),
         flows: flows.collect(),
+        kernel: rules.iter().filter_map(|rule| by_kernel(rule)).collect(),
     }
+}
+
+fn by_kernel(rule: &LiveRule) -> Option<KernelCoverage> {
+    let hits = rule.counters.kernel_hits();
+    let action = rule.rule.action.word().to_owned();
+    (hits > 0).then(|| KernelCoverage { rule: rule.name().to_owned(), action, hits })
 }

@@ -15,7 +15,7 @@ use tacit_core::flow::Direction;
 use self::table::{Column, list, optional, table};
 use super::display::audit::{AuditDisplay, AuditedRule, RepeatedFlow};
 use super::display::connections::ConnectionsDisplay;
-use super::display::coverage::{CoverageDisplay, CoverageFlows, CoverageTotal};
+use super::display::coverage::{CoverageDisplay, CoverageFlows, CoverageTotal, KernelCoverage};
 use super::display::engines::EnginesDisplay;
 use super::display::limits::{LimitDisplay, LimitValue, LimitsDisplay};
 use super::display::metrics::MetricsDisplay;
@@ -235,13 +235,20 @@ impl Table for CoverageDisplay {
                 (version, _) => optional(version.as_ref()),
             }),
         ];
+        const BY_KERNEL: [Column<KernelCoverage>; 3] = [
+            ("RULE", |rule| rule.rule.clone()),
+            ("ACTION", |rule| rule.action.clone()),
+            ("KERNEL", |rule| rule.hits.to_string()),
+        ];
         if !self.captured {
             return "this agent does not capture the host; the agent that captures the host has the \
                     socket /run/tacit-host/agent.sock"
                 .to_owned();
         }
+        let totals = table(&self.totals, &TOTALS);
         let flows = table(&self.flows, &COLUMNS);
-        format!("since {}\n{}\n{flows}", self.since, table(&self.totals, &TOTALS))
+        let by_kernel = table(&self.kernel, &BY_KERNEL);
+        format!("since {}\n{totals}\n{by_kernel}\n{flows}", self.since)
     }
 }
 
