@@ -28,8 +28,8 @@ use crate::live::check_file;
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
 use crate::{
-    ca, check, completions, doctor, explain, import, launch, policy_test, project, show, signer,
-    top, trace, workload,
+    ca, check, completions, doctor, explain, import, launch, link, policy_test, project, show,
+    signer, top, trace, workload,
 };
 
 /// The output of `--version`; `-V` prints the first line.
@@ -69,6 +69,8 @@ enum Verb {
     Agent(AgentArgs),
     /// Run a program, and protect its connections as a policy says
     Run(launch::RunArgs),
+    /// Let runs without a network use the sockets of this side
+    Link(link::command::LinkArgs),
     /// Check a policy file and all files that it names; print errors as file:line:column
     Check(check::CheckArgs),
     /// Print which rule decides about a connection, and why earlier rules do not match
@@ -163,6 +165,9 @@ struct AgentArgs {
     /// Serve one run, and exit when it ends
     #[arg(long, hide = true)]
     private: bool,
+    /// The socket of the link that the run uses
+    #[arg(long, hide = true, value_name = "PATH")]
+    link: Option<PathBuf>,
     /// The launcher of this run, as `NAME[PID]`
     #[arg(long, hide = true, value_name = "LAUNCHER")]
     launcher: Option<String>,
@@ -319,6 +324,7 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Agent(args) if args.supervised => agent(args, Parent::Supervisor),
         Verb::Agent(args) => start_agent(args, arguments.get(1..).unwrap_or_default()),
         Verb::Run(args) => launch::run(&args),
+        Verb::Link(args) => link::command::run(args),
         Verb::OciHook(args) => launch::oci::hook(&args),
         Verb::Signer => signer::run(),
         Verb::Check(args) => check::run(&args),
@@ -458,6 +464,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         level: if args.quiet { args.log_level.max(LogLevel::Warn) } else { args.log_level },
         enrol: args.enrol.map(|path| agent::EnrolmentSocket { path, unix }),
         private: args.private,
+        link: args.link,
         host: args.host,
         confirm: args.confirm,
         resolvers: args.resolvers,

@@ -23,6 +23,7 @@ use crate::control::metrics::server::is_answered;
 use crate::control::{Answer, Request, server};
 use crate::explain::parse_flow;
 use crate::launch::oci::{self, HookTask};
+use crate::run::Outside;
 use crate::run::channel::{adopt, read_frame};
 use crate::run::protocol::{self, FromLauncher, LAUNCHER_BYTES_MAX, REPLY_BYTES_MAX, ToLauncher};
 
@@ -108,7 +109,7 @@ pub fn handover(input: &[u8]) {
         with_runtime(|runtime| {
             // Dropped with the tasks of the run.
             LocalSet::new().block_on(runtime, async {
-                if let Ok(resumed) = state.resume(sockets, None, Arc::default()) {
+                if let Ok(resumed) = state.resume(sockets, None, Arc::default(), Outside::Host) {
                     let _ = resumed.run.learnt();
                 }
             });

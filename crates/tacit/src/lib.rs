@@ -48,6 +48,7 @@ pub mod host;
 pub mod host_file;
 pub mod import;
 pub mod launch;
+pub mod link;
 pub mod policy_file;
 pub mod policy_test;
 pub mod project;

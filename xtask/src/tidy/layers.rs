@@ -76,6 +76,7 @@ const LAYERS: [Layers; 3] = [
             "worker",
             "control",
             "agent",
+            "link",
             "launch",
             "cpus",
             "doctor",

@@ -11,10 +11,11 @@ use super::diagnostic::SourcePosition;
 use super::engine::EngineSettings;
 use super::host::HostSettings;
 use super::ike::IkePeer;
+use super::link::{Link, LinkRule};
 use super::map::IdentityMap;
 use super::rule::{PathChoice, Rule};
-use super::selector::Selectors;
-use crate::flow::Direction;
+use super::selector::{Selectors, UnknownOwner};
+use crate::flow::{Direction, Flow};
 
 /// A complete policy that can be installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,10 @@ pub struct Policy {
     /// `[[rule]]`, in order. Each rule is stored once and shared with the [`Index`](super::Index)
     /// and the agent.
     pub rules: Vec<Arc<Rule>>,
+    /// `[link.NAME]`: links whose other side may use sockets of this host.
+    pub links: BTreeMap<String, Link>,
+    /// `[[rule]]` with `link`, in order.
+    pub link_rules: Vec<LinkRule>,
     /// `[agent]`.
     pub agent: AgentSettings,
     /// `[engine]`; `None`: no CPU is reserved for engines.
@@ -86,6 +91,17 @@ impl Policy {
         position.file.checked_sub(1).and_then(|place| self.included.get(place))
     }
 
+    /// The first rule with `link` that matches a request of this link; without one, the request is
+    /// refused.
+    #[must_use]
+    pub fn link_rule(&self, link: &str, flow: &Flow) -> Option<&LinkRule> {
+        let applies = |rule: &&LinkRule| rule.links.iter().any(|name| name == link);
+        self.link_rules
+            .iter()
+            .filter(applies)
+            .find(|rule| rule.selectors.matches(flow, UnknownOwner::Differs).is_ok())
+    }
+
     /// Sets the time zone that `local` means.
     pub fn set_local_zone(&mut self, local: &TimeZone) {
         for rule in self.rules.iter_mut().filter(|rule| rule.selectors.when.is_some()) {
@@ -93,6 +109,8 @@ impl Policy {
                 when.zone.set_local(local);
             }
         }
+        let link_whens = self.link_rules.iter_mut().filter_map(|rule| rule.selectors.when.as_mut());
+        link_whens.for_each(|when| when.zone.set_local(local));
     }
 
     /// For each rule with time windows, returns whether a window is open at a time (in seconds

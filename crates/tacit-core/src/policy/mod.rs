@@ -19,6 +19,7 @@ mod explain;
 mod host;
 mod host_warnings;
 mod ike;
+mod link;
 mod lookup;
 pub mod map;
 mod parse;
@@ -59,6 +60,7 @@ pub use ike::{
     EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeGroup, IkeHost, IkeName, IkePeer, IkeSuite,
     InnerAddressSource, KeyLifetime, Sha2, TunnelCipher,
 };
+pub use link::{Link, LinkNames, LinkRule, LinkVerdict};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use parse::{

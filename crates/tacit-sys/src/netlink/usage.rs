@@ -49,13 +49,7 @@ pub enum Destroyed {
 /// # Errors
 /// The error of `socket` or `bind`.
 pub fn watch_destroyed() -> io::Result<OwnedFd> {
-    let family = AddressFamily::NETLINK;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let protocol = Some(families::SOCK_DIAG);
-    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
-    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
-    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, DESTROY_GROUPS))?;
-    Ok(socket)
+    watch_groups(DESTROY_GROUPS)
 }
 
 /// Reads the next message about a destroyed socket; `None` if none waits.
@@ -63,20 +57,68 @@ pub fn watch_destroyed() -> io::Result<OwnedFd> {
 /// # Errors
 /// The error of `recv`.
 pub fn next_destroyed(watched: BorrowedFd<'_>) -> io::Result<Option<Destroyed>> {
+    next(watched, Destroyed::Lost, |payload| usage_of(payload).map(Destroyed::Socket))
+}
+
+fn watch_groups(groups: u32) -> io::Result<OwnedFd> {
+    let family = AddressFamily::NETLINK;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let protocol = Some(families::SOCK_DIAG);
+    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
+    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
+}
+
+fn next<T>(
+    watched: BorrowedFd<'_>,
+    lost: T,
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> io::Result<Option<T>> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     loop {
         let count = match rustix::net::recv(watched, &mut bytes[..], RecvFlags::empty()) {
             Ok((_, count)) => count.min(bytes.len()),
             Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::NOBUFS) => return Ok(Some(Destroyed::Lost)),
+            Err(Errno::NOBUFS) => return Ok(Some(lost)),
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno.into()),
         };
         let first = answers(&bytes[..count]).find_map(Result::ok);
-        if let Some(usage) = first.and_then(|message| usage_of(message.payload)) {
-            return Ok(Some(Destroyed::Socket(usage)));
+        if let Some(found) = first.and_then(|message| parse(message.payload)) {
+            return Ok(Some(found));
         }
     }
+}
+
+/// A message about sockets that were closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The socket with this number was closed by all processes.
+    Socket(u64),
+    /// The kernel has dropped messages.
+    Lost,
+}
+
+/// Opens a socket on which the kernel reports each TCP and UDP socket of the network namespace that
+/// is destroyed.
+///
+/// # Errors
+/// The error of `socket` or `bind`.
+pub fn watch_ended() -> io::Result<OwnedFd> {
+    watch_groups(DESTROY_GROUPS | DATAGRAM_DESTROY_GROUPS)
+}
+
+/// Reads the next message about a socket that was destroyed; `None` if none waits.
+///
+/// # Errors
+/// The error of `recv`.
+pub fn next_ended(watched: BorrowedFd<'_>) -> io::Result<Option<Ended>> {
+    let cookie = |payload: &[u8]| {
+        let cookie = payload.get(COOKIE_AT..)?.first_chunk()?;
+        Some(Ended::Socket(u64::from_ne_bytes(*cookie)))
+    };
+    next(watched, Ended::Lost, cookie)
 }
 
 /// Reads the usage of an open socket; `None` if there is none with these addresses.
@@ -125,6 +167,8 @@ fn usage_of(message: &[u8]) -> Option<TcpUsage> {
 
 /// `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY` as bits.
 const DESTROY_GROUPS: u32 = 1 << 0 | 1 << 2;
+/// The same for UDP.
+const DATAGRAM_DESTROY_GROUPS: u32 = 1 << 1 | 1 << 3;
 /// Has room for some thousand sockets; the system may limit this size.
 const BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// The kernel sends less than 600 bytes for each socket.
@@ -172,6 +216,25 @@ mod tests {
             drop(client);
             assert_eq!(find(&watched, cookie), wanted);
             assert_eq!(of_socket(&mut diag, local, peer).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn sockets_of_all_kinds_are_reported_when_they_are_closed() {
+        let watched = watch_ended().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let datagrams = std::net::UdpSocket::bind("[::1]:0").unwrap();
+        let cookie = |socket: &dyn AsFd| rustix::net::sockopt::socket_cookie(socket.as_fd());
+        let wanted = [cookie(&listener).unwrap(), cookie(&datagrams).unwrap()];
+        drop((listener, datagrams));
+        let mut found = Vec::new();
+        while !wanted.iter().all(|one| found.contains(one)) {
+            let mut polled = [PollFd::new(&watched, PollFlags::IN)];
+            let wait = Timespec { tv_sec: 10, tv_nsec: 0 };
+            assert_eq!(poll(&mut polled, Some(&wait)).unwrap(), 1, "no message");
+            if let Some(Ended::Socket(cookie)) = next_ended(watched.as_fd()).unwrap() {
+                found.push(cookie);
+            }
         }
     }
 

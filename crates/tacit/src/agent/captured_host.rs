@@ -16,6 +16,7 @@ use super::runs::Runs;
 use super::services::{self, Candidate, Enrolled};
 use crate::address;
 use crate::host::{HostError, HostHelper};
+use crate::run::Outside;
 use crate::run::channel::{HelperChannel, adopt};
 use crate::run::launchers::{self, Followed, Launcher};
 use crate::run::protocol::SocketSet;
@@ -92,7 +93,7 @@ impl Runs {
             covers_files: false,
             lists_unix_sockets: false,
         };
-        let run = Run::new(identity, channel, None, self.host(), SocketSet::Host);
+        let run = Run::new(identity, channel, None, self.host(), SocketSet::Host, Outside::Host);
         let candidate = Candidate { run, sockets, launcher, before: None };
         let enrolled = services::enrol(candidate, &self.context()).await?;
         let id = self.take(enrolled, clients, workers).await;

@@ -50,7 +50,7 @@ impl Runs {
         let HandedRun { state, sockets } = handed;
         let place = workers.place_run_on(state.cpu).await;
         let Resumed { run, launcher, followed, sockets, inbound, before } =
-            state.resume(sockets, place, self.host())?;
+            state.resume(sockets, place, self.host(), self.outside())?;
         let candidate = Candidate { run, sockets, launcher, before };
         let enrolled = services::enrol(candidate, &self.context()).await?;
         // The policy of this agent may name other files than that of its predecessor.

@@ -9,6 +9,7 @@ use tacit_core::policy::Diagnostic;
 
 use crate::control::client::ClientError;
 use crate::live::RuleRefused;
+use crate::run::link::client::LinkError;
 
 use super::opened::ListenError;
 use crate::host::HostError;
@@ -30,6 +31,8 @@ pub enum AgentError {
     Control(PathBuf, io::Error),
     /// The host cannot be captured.
     Host(HostError),
+    /// The link cannot be used.
+    Link(LinkError),
     /// The predecessor does not hand its sockets over.
     TakeOver(ClientError),
 }
@@ -54,6 +57,7 @@ impl AgentError {
             Self::Listen(_) => MessageId("cannot-listen"),
             Self::Control(..) => MessageId("control-unusable"),
             Self::Host(error) => error.id(),
+            Self::Link(_) => MessageId("link-unusable"),
             Self::TakeOver(_) => MessageId("no-take-over"),
         }
     }
@@ -82,6 +86,7 @@ impl fmt::Display for AgentError {
                 path.display()
             ),
             Self::Host(error) => write!(f, "{error}"),
+            Self::Link(error) => write!(f, "{error}"),
             Self::TakeOver(error) => {
                 write!(f, "cannot take over the sockets of the running agent: {error}")
             }

@@ -19,6 +19,7 @@ use super::lanes::Workers;
 use super::opened::ListenError;
 use crate::address;
 use crate::net::Security;
+use crate::run::Outside;
 use crate::run::handover::HeldAddress;
 use crate::run::{Run, Scope};
 use crate::stream::intercept::{ConnectionSource, Listener};
@@ -44,10 +45,11 @@ fn inbound_rules(policy: &Policy) -> impl Iterator<Item = &Rule> {
 ///
 /// # Errors
 /// An address cannot be bound. All that were bound by this call are released then.
-pub(super) fn reserve_missing<'a>(
+pub(super) async fn reserve_missing<'a>(
     policy: &Policy,
     runs: impl IntoIterator<Item = &'a Inbound>,
     congestion_control: Option<&str>,
+    outside: &Outside,
 ) -> Result<Vec<HeldAddress>, ListenError> {
     let held: HashSet<_> = runs.into_iter().flat_map(|inbound| inbound.held.keys()).collect();
     let mut wanted: BTreeMap<_, _> = inbound_rules(policy)
@@ -56,17 +58,20 @@ pub(super) fn reserve_missing<'a>(
         .collect();
     wanted.retain(|key, _| !held.contains(key));
     let clear = clear_addresses(policy);
-    let reserve = |address: &Address| {
+    let mut reserved = Vec::new();
+    for address in wanted.into_values() {
         let options = StreamOptions {
             congestion_control: congestion_control.map(str::to_owned),
             reset_on_exit: clear.contains(address),
         };
-        let socket = address::to_socket(address)
-            .and_then(|address| socket::reserve(&address, &options.for_address(&address)))
-            .map_err(|error| ListenError::refused(address, &error))?;
-        Ok(HeldAddress { address: address.clone(), socket })
-    };
-    wanted.into_values().map(reserve).collect()
+        let socket = match address::to_socket(address) {
+            Ok(at) => outside.reserve(&at, &options).await,
+            Err(error) => Err(error),
+        };
+        let socket = socket.map_err(|error| ListenError::refused(address, &error))?;
+        reserved.push(HeldAddress { address: address.clone(), socket });
+    }
+    Ok(reserved)
 }
 
 /// The addresses of rules that accept connections in clear.

@@ -117,6 +117,8 @@ pub struct AgentOptions {
     pub enrol: Option<EnrolmentSocket>,
     /// Whether this agent serves one run only, and ends with it.
     pub private: bool,
+    /// The socket of the link that its run uses.
+    pub link: Option<PathBuf>,
     /// DNS resolvers for runs; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
     /// Whether it captures this host.

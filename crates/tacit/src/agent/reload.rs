@@ -313,7 +313,7 @@ impl Agent {
         }
         let NewPolicy { live, credentials, changes, listeners, warnings, needs_restart } = new;
         let refused = |error: ListenError| format!("the policy was not installed: {error}");
-        let reserved = self.runs.reserve(&live.policy).map_err(refused)?;
+        let reserved = self.runs.reserve(&live.policy).await.map_err(refused)?;
         let new_listeners = self.listeners.prepare(&listeners).map_err(refused)?;
         // The kernel is changed first: flows that the policy adds are refused until it is
         // installed.

@@ -2,6 +2,7 @@
 //! under `tacit run`. `departures.rs` hands runs over to another agent.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::ike::IkeNotice;
 use crate::log::{Event, Log};
+use crate::run::Outside;
 use crate::run::channel::{HelperChannel, adopt};
 use crate::run::handover::HeldAddress;
 use crate::run::host::{HostNetwork, InterfaceChanges};
@@ -65,6 +67,8 @@ pub(super) struct Runs {
     /// The addresses of the host.
     host: Arc<HostNetwork>,
     host_changes: InterfaceChanges,
+    /// Where the sockets of runs to the outside are opened.
+    outside: Outside,
     resolvers: Arc<Resolvers>,
     pub(super) events: mpsc::Sender<RunEvent>,
     /// Where TUN devices of runs go.
@@ -96,6 +100,12 @@ fn handed(log: &Log) -> Result<Rc<HandedConnections>, RelayReason> {
             Err(RelayReason::Kernel)
         }
     }
+}
+
+/// The resolvers for runs: those that the operator has given, or those of the outside.
+fn resolvers(given: &[SocketAddr], outside: &Outside) -> Resolvers {
+    let offered = outside.resolvers().filter(|_| given.is_empty());
+    Resolvers::new(offered.unwrap_or(given))
 }
 
 /// What has ended with a run.
@@ -144,6 +154,7 @@ impl Runs {
         shared: Shared,
         events: mpsc::Sender<RunEvent>,
         tuns: mpsc::Sender<OpenedTun>,
+        outside: Outside,
     ) -> Result<Self, AgentError> {
         let mut enrol = None;
         if let Some(enrolment) = &options.enrol {
@@ -158,15 +169,17 @@ impl Runs {
             hosts: Hosts::default(),
             host: Arc::default(),
             host_changes: InterfaceChanges::watch(),
-            resolvers: Arc::new(Resolvers::new(&options.resolvers)),
+            resolvers: Arc::new(resolvers(&options.resolvers, &outside)),
             events,
             tuns,
             assigned: Vec::new(),
             held_syns_max: held_syns_max(shared.places.available_permits()),
-            handed: match options.private {
-                true => handed(&shared.log),
-                false => Err(RelayReason::Agent),
+            handed: match (options.private, &outside) {
+                (true, Outside::Host) => handed(&shared.log),
+                (true, Outside::Link(_)) => Err(RelayReason::Link),
+                (false, _) => Err(RelayReason::Agent),
             },
+            outside,
             shared,
             policy_file: options.policy.clone(),
             secrets: RefCell::default(),
@@ -242,6 +255,7 @@ impl Runs {
         // Programs of a joined namespace run already.
         let place = if is_joined { None } else { workers.place_run().await };
         let host = self.host();
+        let outside = self.outside();
         let congestion_control = self.shared.congestion_control.clone();
         tokio::task::spawn_local(async move {
             let begun = async {
@@ -251,7 +265,7 @@ impl Runs {
                 } else {
                     (sockets, Vec::new())
                 };
-                let run = Run::new(identity, helper, place, host, socket_set);
+                let run = Run::new(identity, helper, place, host, socket_set, outside);
                 let candidate = Candidate { run, sockets, launcher, before: None };
                 let mut enrolled = services::enrol(candidate, &context).await?;
                 let run = Arc::clone(&enrolled.run);
@@ -270,6 +284,11 @@ impl Runs {
                 }
             }
         });
+    }
+
+    /// Where the sockets of runs to the outside are opened.
+    pub(super) fn outside(&self) -> Outside {
+        self.outside.clone()
     }
 
     /// The addresses of the host.
@@ -322,8 +341,10 @@ impl Runs {
         let id = self.take(enrolled, reserved, workers).await;
         let cpus = workers.cpus_of_runs();
         let policy = &self.shared.live.load().policy;
+        let mut hide = secrets::paths(policy, &self.policy_file);
+        hide.extend(self.outside.link_path());
         let terms = RunTerms {
-            hide: secrets::paths(policy, &self.policy_file),
+            hide,
             keep_off: cpus.engines.to_vec(),
             cpu: run_cpu.or(cpus.only),
             hands_sockets: self.handed.is_ok() && policy.hands_sockets(),
@@ -356,20 +377,21 @@ impl Runs {
             // A reload that happened during the set-up has not updated this run.
             drop(self.start_capturing([enrolled]));
         }
-        self.reserve_for_runs(&live.policy).map_err(|error| error.to_string())
+        self.reserve_for_runs(&live.policy).await.map_err(|error| error.to_string())
     }
 
     /// If there are runs, binds the inbound addresses of a policy that are not bound yet.
     ///
     /// # Errors
     /// An address cannot be bound.
-    pub(super) fn reserve(&self, policy: &Policy) -> Result<Vec<HeldAddress>, ListenError> {
-        if self.registry.is_empty() { Ok(Vec::new()) } else { self.reserve_for_runs(policy) }
+    pub(super) async fn reserve(&self, policy: &Policy) -> Result<Vec<HeldAddress>, ListenError> {
+        if self.registry.is_empty() { Ok(Vec::new()) } else { self.reserve_for_runs(policy).await }
     }
 
-    fn reserve_for_runs(&self, policy: &Policy) -> Result<Vec<HeldAddress>, ListenError> {
+    async fn reserve_for_runs(&self, policy: &Policy) -> Result<Vec<HeldAddress>, ListenError> {
         let held = self.registry.all().map(|run| &run.services.inbound);
-        reserve_missing(policy, held, self.shared.congestion_control.as_deref())
+        let congestion_control = self.shared.congestion_control.as_deref();
+        reserve_missing(policy, held, congestion_control, &self.outside).await
     }
 
     /// Makes the workers accept the connections of a run and receive its datagrams.
@@ -557,7 +579,9 @@ impl Runs {
         if let Some((_, files)) = known {
             return Arc::clone(files);
         }
-        let files = Arc::new(secrets::files(&live.policy, &self.policy_file));
+        let mut files = secrets::files(&live.policy, &self.policy_file);
+        files.extend(self.outside.link_path());
+        let files = Arc::new(files);
         *found = Some((Arc::downgrade(&live.policy), Arc::clone(&files)));
         files
     }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
-use tacit_core::policy::{Diagnostic, Limits, Policy, UnixSocket};
+use tacit_core::policy::{Action, Diagnostic, Limits, Policy, UnixSocket};
 use tacit_sys::socket;
 use tacit_tls::signer::KeyProvider;
 use tokio::sync::{Semaphore, mpsc};
@@ -40,7 +40,9 @@ use crate::host::HostHelper;
 use crate::ledger::meter;
 use crate::live::{BuildContext, Checked, Live, build, check_file};
 use crate::log::{Event, Log, LogLevel};
+use crate::run::Outside;
 use crate::run::launchers;
+use crate::run::link::client::{LinkClient, LinkError};
 use crate::session::{ConnectionTable, Quotas, RefusalTable};
 use crate::signer;
 use crate::stream::lane::Shared;
@@ -103,7 +105,8 @@ impl Agent {
             supervisor.as_ref(),
         )?;
         let (opened, tuns) = mpsc::channel(launchers::EVENTS_MAX);
-        let runs = Runs::open(&options, &mut handover, shared.clone(), events, opened)?;
+        let outside = outside(&installed.policy, &options, &shared.log).await?;
+        let runs = Runs::open(&options, &mut handover, shared.clone(), events, opened, outside)?;
         let (notices, ike_notices) = mpsc::channel(launchers::EVENTS_MAX);
         let policy = &installed.policy;
         let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
@@ -254,6 +257,21 @@ fn read_policy(
         log.warn(Event::new("host-not-requested").field("next", next));
     }
     Ok(checked)
+}
+
+/// Where the sockets of runs to the outside are opened.
+async fn outside(
+    policy: &Policy,
+    options: &AgentOptions,
+    log: &Log,
+) -> Result<Outside, AgentError> {
+    let Some(path) = &options.link else { return Ok(Outside::Host) };
+    if policy.rules.iter().any(|rule| matches!(rule.action, Action::Ipsec(_))) {
+        return Err(AgentError::Link(LinkError::tunnels(path)));
+    }
+    let run = options.launcher.as_deref().unwrap_or("run");
+    let client = LinkClient::open(path, run, log.clone()).await.map_err(AgentError::Link)?;
+    Ok(Outside::Link(client))
 }
 
 fn log_warnings(warnings: &[Diagnostic], options: &AgentOptions, log: &Log) {

@@ -72,6 +72,8 @@ pub struct Private {
     pub control: PathBuf,
     /// DNS resolvers; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
+    /// The socket of the link that the run uses; `None`: it uses the network of this side.
+    pub link: Option<PathBuf>,
     /// Where its log goes.
     pub log: LogDestination,
     /// The launcher, as the log shows it: `NAME[PID]`.
@@ -86,6 +88,9 @@ impl Private {
         all.extend([self.policy.clone().into(), "--control".into(), self.control.clone().into()]);
         all.extend(["--log".into(), self.log.to_string().into()]);
         all.extend(["--launcher".into(), self.launcher.clone().into()]);
+        if let Some(link) = &self.link {
+            all.extend(["--link".into(), link.clone().into()]);
+        }
         for resolver in &self.resolvers {
             all.extend(["--resolver".into(), resolver.to_string().into()]);
         }
@@ -103,6 +108,7 @@ impl Private {
             level: LogLevel::Warn,
             enrol: None,
             private: true,
+            link: self.link,
             resolvers: self.resolvers,
             host: false,
             confirm: None,

@@ -82,6 +82,22 @@ pub(super) struct FlowRelay {
     over: Notify,
 }
 
+/// The destination's address outside.
+pub(super) fn target_of(key: &DatagramKey, flow: &Flow) -> SocketAddr {
+    match flow.remote {
+        Address::Inet(remote) => remote,
+        _ => key.destination,
+    }
+}
+
+/// From where the rule of a flow accepts answers.
+pub(super) fn answer_sources(connection: &Connection) -> AnswerSources {
+    match connection.record().rule.rule.answers {
+        Answers::Destination => AnswerSources::Destination,
+        Answers::Any => AnswerSources::Any,
+    }
+}
+
 /// Why a flow ended.
 #[derive(Debug)]
 pub(super) enum FlowEnd {
@@ -146,26 +162,19 @@ pub(super) struct NotDialled {
 }
 
 impl FlowRelay {
-    /// Dials the destination.
+    /// Relays between the program and a socket outside that was opened for the flow.
     ///
     /// # Errors
-    /// An error of the kernel.
+    /// The socket could not be opened, or cannot be watched.
     pub(super) fn new(
         key: DatagramKey,
         flow: Flow,
         connection: Connection,
         generation: u64,
+        socket: io::Result<OwnedFd>,
     ) -> Result<Self, NotDialled> {
-        let target = match flow.remote {
-            Address::Inet(remote) => remote,
-            _ => key.destination,
-        };
-        let sources = match connection.record().rule.rule.answers {
-            Answers::Destination => AnswerSources::Destination,
-            Answers::Any => AnswerSources::Any,
-        };
-        let dialled = datagram::dial_unconnected(target, sources);
-        let dialled = dialled.and_then(|socket| watch(Arc::new(socket), INCOMING));
+        let target = target_of(&key, &flow);
+        let dialled = socket.and_then(|socket| watch(Arc::new(socket), INCOMING));
         match dialled {
             Ok(dialled) => Ok(Self {
                 key,

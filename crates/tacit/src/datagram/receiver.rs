@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -17,13 +17,13 @@ use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::Deny;
-use tacit_sys::datagram::PAYLOAD_BYTES_MAX;
+use tacit_sys::datagram::{self, PAYLOAD_BYTES_MAX};
 use tacit_sys::transparent;
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::flow::{self, FlowHost, FlowRelay, NotDialled};
+use super::flow::{self, FlowHost, FlowRelay, NotDialled, answer_sources, target_of};
 use super::icmp_errors::{cause_of, send_icmp_error};
 use super::socket::{DatagramShared, Receiver};
 use super::{BATCH_MAX, EARLY_BYTES_MAX, FLOWS_MAX};
@@ -33,6 +33,7 @@ use crate::ledger::metered;
 use crate::live::{Live, LiveAction};
 use crate::log::Event;
 use crate::net::Security;
+use crate::run::Outside;
 use crate::run::{Run, Scope};
 use crate::session::{
     Connection, ConnectionPath, Failure, Opening, RefusedFlow, ScopeFacts, Unreached, account,
@@ -62,10 +63,21 @@ pub struct Lane {
     is_closed: Cell<bool>,
 }
 
+/// A flow that a rule permits, and that has no socket outside yet.
+#[derive(Debug)]
+struct AdmittedFlow {
+    key: DatagramKey,
+    flow: Flow,
+    connection: Connection,
+    /// The generation of the policy that permits it.
+    generation: u64,
+}
+
 /// The state of a flow.
 #[derive(Debug)]
 pub(super) enum State {
-    /// The owner of the flow is being looked up, and its datagrams wait.
+    /// The owner of the flow is being looked up, or its socket is being opened on the other side of
+    /// a link. Its datagrams wait.
     Deciding(VecDeque<Vec<u8>>),
     /// The flow is relayed.
     Open(Rc<FlowRelay>),
@@ -79,7 +91,7 @@ impl Lane {
     /// # Errors
     /// The socket cannot be watched.
     pub fn new(shared: DatagramShared, receiver: Arc<Receiver>) -> io::Result<Rc<Self>> {
-        tacit_sys::datagram::enlarge_buffers(receiver.socket.as_fd())?;
+        datagram::enlarge_buffers(receiver.socket.as_fd())?;
         let watched = watch(Arc::clone(&receiver.socket), Interest::READABLE)?;
         let raw = Some(Arc::clone(&receiver.raw));
         let resolver = ResolverClient::new(Arc::clone(&receiver.names), raw);
@@ -256,7 +268,7 @@ impl Lane {
         };
         let early = VecDeque::from([payload.to_vec()]);
         if !self.shared.live.load().needs_owner(&flow) {
-            return self.decide(key, flow, &early, place);
+            return self.decide(key, flow, early, place);
         }
         self.put(key, State::Deciding(early));
         let lane = Rc::clone(self);
@@ -267,7 +279,7 @@ impl Lane {
                 Err(error) => lane.log_failure(Event::new("owner-unknown"), &error),
             }
             if let Some(early) = lane.take_early(&key) {
-                lane.decide(key, flow, &early, place);
+                lane.decide(key, flow, early, place);
             }
         }));
     }
@@ -287,30 +299,17 @@ impl Lane {
         self: &Rc<Self>,
         key: DatagramKey,
         mut flow: Flow,
-        early: &VecDeque<Vec<u8>>,
+        early: VecDeque<Vec<u8>>,
         place: OwnedSemaphorePermit,
     ) {
         let live = self.shared.live.load_full();
         let run = &self.receiver.run;
-        let target = flow.remote.clone();
         let opened = self.admit(&live, &mut flow, run, place);
-        let cause = match opened {
-            Ok(connection) => match FlowRelay::new(key, flow, connection, live.generation) {
-                Ok(relay) => {
-                    let relay = Rc::new(relay);
-                    self.put(key, State::Open(Rc::clone(&relay)));
-                    for payload in early {
-                        relay.send_early(&**self, payload);
-                    }
-                    tokio::task::spawn_local(flow::relay(Rc::clone(self), relay));
-                    return;
-                }
-                Err(NotDialled { connection, error }) => {
-                    let failure = Failure::Dial(Unreached::new(&target, &error));
-                    account::failed(&self.shared.log, &connection, &failure);
-                    cause_of(&error, None)
-                }
-            },
+        match opened {
+            Ok(connection) => {
+                let flow = AdmittedFlow { key, flow, connection, generation: live.generation };
+                self.open(flow, early);
+            }
             Err(refused) => {
                 account::refused(&self.shared.log, &self.shared.refusals, &refused);
                 let cause = match refused.deny() {
@@ -318,11 +317,69 @@ impl Lane {
                     Deny::Prohibited => IcmpError::Prohibited,
                 };
                 self.put(key, State::Refused { generation: live.generation, cause });
-                cause
+                self.reject(&key, cause, early);
             }
-        };
+        }
+    }
+
+    /// Opens the socket outside of a flow. On the other side of a link this takes a round trip, in
+    /// which datagrams of the flow wait.
+    fn open(self: &Rc<Self>, flow: AdmittedFlow, early: VecDeque<Vec<u8>>) {
+        let target = target_of(&flow.key, &flow.flow);
+        let sources = answer_sources(&flow.connection);
+        match &self.receiver.run.outside {
+            Outside::Host => {
+                let socket = datagram::dial_unconnected(target, sources);
+                self.begin_relay(flow, socket, &early);
+            }
+            Outside::Link(_) => {
+                let key = flow.key;
+                self.put(key, State::Deciding(early));
+                let lane = Rc::clone(self);
+                tokio::task::spawn_local(metered(Component::Policy, async move {
+                    let socket = lane.receiver.run.outside.datagrams(target, sources).await;
+                    if let Some(early) = lane.take_early(&key) {
+                        lane.begin_relay(flow, socket, &early);
+                    }
+                }));
+            }
+        }
+    }
+
+    fn begin_relay(
+        self: &Rc<Self>,
+        flow: AdmittedFlow,
+        socket: io::Result<OwnedFd>,
+        early: &VecDeque<Vec<u8>>,
+    ) {
+        let AdmittedFlow { key, flow, connection, generation } = flow;
+        let target = flow.remote.clone();
+        match FlowRelay::new(key, flow, connection, generation, socket) {
+            Ok(relay) => {
+                let relay = Rc::new(relay);
+                self.put(key, State::Open(Rc::clone(&relay)));
+                for payload in early {
+                    relay.send_early(&**self, payload);
+                }
+                tokio::task::spawn_local(flow::relay(Rc::clone(self), relay));
+            }
+            Err(NotDialled { connection, error }) => {
+                let failure = Failure::Dial(Unreached::new(&target, &error));
+                account::failed(&self.shared.log, &connection, &failure);
+                self.reject(&key, cause_of(&error, None), early);
+            }
+        }
+    }
+
+    /// Sends the program an error about each datagram.
+    fn reject(
+        &self,
+        key: &DatagramKey,
+        cause: IcmpError,
+        early: impl IntoIterator<Item = impl AsRef<[u8]>>,
+    ) {
         for payload in early {
-            send_icmp_error(&self.receiver, &key, cause, payload, None);
+            send_icmp_error(&self.receiver, key, cause, payload.as_ref(), None);
         }
     }
 

@@ -25,7 +25,7 @@ use tacit_core::dns::{
 use tacit_core::dns::{asked_address, name_answer};
 use tacit_core::meter::Component;
 use tacit_core::packet;
-use tacit_sys::datagram::send_packet;
+use tacit_sys::datagram::{self, send_packet};
 use tacit_sys::watch::Watched;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
@@ -34,6 +34,8 @@ use super::Forwarder;
 use super::upstream::{DATAGRAM_BYTES_MAX, Entropy, STREAMS_MAX, Upstream, ask_by_stream, receive};
 use crate::ledger::metered;
 use crate::log::Event;
+use crate::run::Outside;
+use crate::run::link::protocol::OpenKind;
 
 /// The number of answers that are read from one socket before other tasks run.
 const BATCH_MAX: usize = 64;
@@ -255,7 +257,9 @@ impl ResolverClient {
                 Some(ClientAction::Stream { number, server, message, time }) => {
                     let resolver = Rc::clone(self);
                     let asked = async move {
-                        let answer = ask_by_stream(&resolver.streams, server, &message, time).await;
+                        let outside = &resolver.forwarder.run().outside;
+                        let answer =
+                            ask_by_stream(outside, &resolver.streams, server, &message, time).await;
                         resolver.with_client(|client, cx| client.streamed(number, answer, cx));
                     };
                     tokio::task::spawn_local(metered(Component::Control, asked));
@@ -266,24 +270,51 @@ impl ResolverClient {
     }
 
     fn open(self: &Rc<Self>, number: u64, server: SocketAddr) {
-        let opened = Upstream::open(server).and_then(|mut upstream| {
-            let read = Rc::clone(self).read(number, upstream.watched()?);
-            let task = tokio::task::spawn_local(metered(Component::Control, read));
-            upstream.set_reader(task.abort_handle());
-            Ok(upstream)
-        });
-        match opened {
-            Ok(upstream) => {
+        let mut upstream = Upstream::default();
+        match &self.forwarder.run().outside {
+            Outside::Host => {
+                self.sockets.borrow_mut().insert(number, upstream);
+                self.connected(number, datagram::dial(server));
+            }
+            Outside::Link(link) => {
+                // Messages wait until the other side has opened the socket.
+                let resolver = Rc::clone(self);
+                let link = Arc::clone(link);
+                let work = async move {
+                    let socket = link.socket(OpenKind::Datagrams, server).await;
+                    resolver.connected(number, socket);
+                    resolver.act();
+                    resolver.set_timer();
+                };
+                let task = tokio::task::spawn_local(metered(Component::Control, work));
+                upstream.set_task(task.abort_handle());
                 self.sockets.borrow_mut().insert(number, upstream);
             }
+        }
+    }
+
+    /// Reads a socket from now on, and sends the messages that wait for it.
+    fn connected(self: &Rc<Self>, number: u64, socket: io::Result<OwnedFd>) {
+        let begun = socket.and_then(|socket| {
+            let mut sockets = self.sockets.borrow_mut();
+            // The client may have closed the socket meanwhile.
+            let Some(upstream) = sockets.get_mut(&number) else { return Ok(Vec::new()) };
+            let waiting = upstream.connect(socket);
+            let read = Rc::clone(self).read(number, upstream.watched()?);
+            let task = tokio::task::spawn_local(metered(Component::Control, read));
+            upstream.set_task(task.abort_handle());
+            Ok(waiting)
+        });
+        match begun {
+            Ok(waiting) => waiting.iter().for_each(|message| self.send(number, message)),
             Err(error) => self.fail(number, &error),
         }
     }
 
     fn send(&self, number: u64, message: &[u8]) {
-        let sockets = self.sockets.borrow();
+        let mut sockets = self.sockets.borrow_mut();
         // A socket that could not be opened was reported as failed.
-        let Some(upstream) = sockets.get(&number) else { return };
+        let Some(upstream) = sockets.get_mut(&number) else { return };
         if let Err(error) = upstream.send(message) {
             drop(sockets);
             self.fail(number, &error);

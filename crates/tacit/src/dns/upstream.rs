@@ -12,11 +12,13 @@ use tacit_core::dns::framed;
 use tacit_sys::watch::{Watched, watch};
 use tacit_sys::{datagram, mark};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::random;
+use crate::run::Outside;
+use crate::run::link::protocol::OpenKind;
 
 /// The maximum size of an answer in one datagram.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 8192;
@@ -27,20 +29,25 @@ const RANDOM_NUMBERS: usize = 64;
 /// The maximum number of open TCP connections to resolvers; further queries over TCP wait.
 pub(super) const STREAMS_MAX: usize = 64;
 
-/// A socket that is connected to a resolver.
-#[derive(Debug)]
+/// The maximum number of messages that wait for a socket. Further messages are lost, as on any
+/// network.
+const WAITING_MAX: usize = 16;
+
+/// A socket that is connected to a resolver, or is being opened.
+#[derive(Debug, Default)]
 pub(super) struct Upstream {
-    socket: Arc<OwnedFd>,
-    reader: Option<AbortHandle>,
+    socket: Option<Arc<OwnedFd>>,
+    /// Messages for a socket that is being opened.
+    waiting: Vec<Vec<u8>>,
+    /// The task that reads the socket or opens it.
+    task: Option<AbortHandle>,
 }
 
 impl Upstream {
-    /// Opens a socket with a port that the kernel chooses at random.
-    ///
-    /// # Errors
-    /// An error of the kernel, such as a missing route.
-    pub(super) fn open(server: SocketAddr) -> io::Result<Self> {
-        Ok(Self { socket: Arc::new(datagram::dial(server)?), reader: None })
+    /// Uses a socket that was opened; returns the messages that wait for it.
+    pub(super) fn connect(&mut self, socket: OwnedFd) -> Vec<Vec<u8>> {
+        self.socket = Some(Arc::new(socket));
+        std::mem::take(&mut self.waiting)
     }
 
     /// The socket for the task that reads it.
@@ -48,22 +55,29 @@ impl Upstream {
     /// # Errors
     /// The kernel cannot watch the socket.
     pub(super) fn watched(&self) -> io::Result<Watched> {
-        watch(Arc::clone(&self.socket), Interest::READABLE)
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        watch(Arc::clone(socket), Interest::READABLE)
     }
 
-    /// Sets the reading task, which is aborted when the socket is dropped.
-    pub(super) fn set_reader(&mut self, reader: AbortHandle) {
-        self.reader = Some(reader);
+    /// Sets the task of the socket, which is aborted when the socket is dropped.
+    pub(super) fn set_task(&mut self, task: AbortHandle) {
+        self.task = Some(task);
     }
 
     /// Sends one message. If the socket has no room, the message is lost, as on any network.
     ///
     /// # Errors
     /// An error of the network, perhaps about an earlier message.
-    pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
-        match datagram::send(self.socket.as_fd(), message) {
+    pub(super) fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        let Some(socket) = &self.socket else {
+            if self.waiting.len() < WAITING_MAX {
+                self.waiting.push(message.to_vec());
+            }
+            return Ok(());
+        };
+        match datagram::send(socket.as_fd(), message) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                drain_notices(&self.socket);
+                drain_notices(socket);
                 Err(error)
             }
             _ => Ok(()),
@@ -73,8 +87,8 @@ impl Upstream {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        if let Some(reader) = &self.reader {
-            reader.abort();
+        if let Some(task) = &self.task {
+            task.abort();
         }
     }
 }
@@ -102,6 +116,7 @@ fn drain_notices(socket: &Arc<OwnedFd>) {
 
 /// Sends a query to one resolver over TCP; `None` if it does not answer in time.
 pub(super) async fn ask_by_stream(
+    outside: &Outside,
     limit: &Semaphore,
     server: SocketAddr,
     message: &[u8],
@@ -109,10 +124,7 @@ pub(super) async fn ask_by_stream(
 ) -> Option<Vec<u8>> {
     let asked = async {
         let _permit = limit.acquire().await.ok()?;
-        let socket = if server.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-        let socket = socket.ok()?;
-        mark::apply(socket.as_fd()).ok()?;
-        let mut stream = socket.connect(server).await.ok()?;
+        let mut stream = connect(outside, server).await.ok()?;
         stream.write_all(&framed(message)?).await.ok()?;
         let length = stream.read_u16().await.ok()?;
         let mut response = vec![0; usize::from(length)];
@@ -120,6 +132,21 @@ pub(super) async fn ask_by_stream(
         Some(response)
     };
     tokio::time::timeout(time, asked).await.ok().flatten()
+}
+
+async fn connect(outside: &Outside, server: SocketAddr) -> io::Result<TcpStream> {
+    match outside {
+        Outside::Host => {
+            let socket = if server.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            mark::apply(socket.as_fd())?;
+            socket.connect(server).await
+        }
+        Outside::Link(link) => {
+            let socket = link.socket(OpenKind::Connected, server).await?;
+            rustix::io::ioctl_fionbio(&socket, true)?;
+            TcpStream::from_std(socket.into())
+        }
+    }
 }
 
 /// A buffer of random numbers from the kernel.

@@ -9,7 +9,7 @@ use tacit_sys::{namespace, process, sandbox, schedule, spawn};
 use super::finding::{Finding, Presence};
 use crate::dns::Resolvers;
 use crate::placement;
-use crate::run::capture::is_routable;
+use crate::run::outside::is_routable;
 
 /// The oldest kernel that supports the packet rules of runs.
 const KERNEL_MIN: KernelVersion = KernelVersion { major: 5, minor: 9 };

@@ -81,6 +81,7 @@ impl Agent {
             policy,
             control: made.directory.join(SOCKET_NAME),
             resolvers: args.resolvers.clone(),
+            link: args.link_path(),
             log: args.log.clone(),
             launcher: format!("{}[{}]", args.run_name(), std::process::id()),
         };

@@ -9,6 +9,7 @@ use tacit_sys::namespace::ExistingNetwork;
 
 use super::error::RunError;
 use super::policy::{PolicySource, TlsArgs};
+use crate::link::{LINK_VARIABLE, path_of};
 use crate::log::LogDestination;
 use crate::policy_file;
 
@@ -43,6 +44,10 @@ pub struct RunArgs {
     /// Use the running agent that serves this enrolment socket, and its policy
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
+    /// Use the sockets of another side through this link, which `tacit link serve` serves there:
+    /// its name, or the path of its socket [default: $TACIT_LINK]
+    #[arg(long, value_name = "LINK", conflicts_with_all = ["agent", "netns", "pid"])]
+    pub(super) link: Option<PathBuf>,
     /// Protect the programs of this network namespace, which exists, instead of making one; without
     /// CMD, until the file is gone
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
@@ -100,6 +105,18 @@ impl RunArgs {
             (None, None) => return Ok(None),
         };
         opened.map(Some).map_err(RunError::Network)
+    }
+
+    /// The socket of the link of the command line, otherwise that of the environment; `None` if the
+    /// run uses the network of this side, a running agent, or a namespace that exists.
+    pub(super) fn link_path(&self) -> Option<PathBuf> {
+        let from_environment = || {
+            let is_free = self.agent.is_none() && self.netns.is_none() && self.pid.is_none();
+            let value =
+                std::env::var_os(LINK_VARIABLE).filter(|value| is_free && !value.is_empty());
+            value.map(PathBuf::from)
+        };
+        self.link.clone().or_else(from_environment).map(|link| path_of(&link))
     }
 
     /// The name of the run in displays.

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, PolicyText, Rule, parse_files};
+use tacit_core::policy::{
+    Diagnostic, DiagnosticSeverity, LinkRule, Policy, PolicyText, Rule, parse_files,
+};
 use tacit_tls::signer::KeyProvider;
 
 use crate::address;
@@ -88,6 +90,22 @@ pub fn check_parsed(
     Ok(Checked { policy, credentials, warnings: findings })
 }
 
+/// Reads and checks a policy file for its links. The files of identities and trusts are not read.
+///
+/// # Errors
+/// All diagnostics, at least one of which is an error.
+pub fn check_links(path: &Path) -> Result<Policy, Vec<Diagnostic>> {
+    let text = read_policy(path, |_, _| Ok(()))?;
+    let parsed = parse_files(&text);
+    let mut findings = parsed.diagnostics;
+    let Some(mut policy) = parsed.policy else {
+        text.quote(&mut findings);
+        return Err(findings);
+    };
+    localize(&mut policy);
+    Ok(policy)
+}
+
 fn check_whole(
     text: &PolicyText,
     base: &Path,
@@ -132,7 +150,11 @@ pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
         }
     }
     let is_local = |rule: &Rule| rule.selectors.when.as_ref().is_some_and(|w| w.zone.is_local());
-    let position = policy.rules.iter().find(|rule| is_local(rule))?.position;
+    let is_local_of_link =
+        |rule: &&LinkRule| rule.selectors.when.as_ref().is_some_and(|when| when.zone.is_local());
+    let of_flows = policy.rules.iter().find(|rule| is_local(rule)).map(|rule| rule.position);
+    let of_links = || policy.link_rules.iter().find(is_local_of_link).map(|rule| rule.position);
+    let position = of_flows.or_else(of_links)?;
     match clock::local_zone() {
         Ok(zone) => {
             policy.set_local_zone(&zone);

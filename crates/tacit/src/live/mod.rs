@@ -40,7 +40,9 @@ mod tls_sources;
 
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
-pub use check::{Checked, check_file, check_parsed, check_standard_input, check_text, localize};
+pub use check::{
+    Checked, check_file, check_links, check_parsed, check_standard_input, check_text, localize,
+};
 pub use clear_access::{ClearAccess, ClearAccessState};
 pub use counters::RuleCounters;
 pub use credentials::{CredentialNames, Credentials, Refreshed};

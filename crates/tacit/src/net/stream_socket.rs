@@ -74,6 +74,18 @@ impl StreamSocket {
         DetachedSocket { socket: self.watched.into_inner(), security: self.security }
     }
 
+    /// Waits until the socket is connected. On loopback it is connected within `connect`.
+    ///
+    /// # Errors
+    /// The error of the connection.
+    pub async fn wait_connected(&self) -> io::Result<()> {
+        if !socket::is_connected(self.fd())? {
+            self.writable().await?;
+            socket::take_error(self.fd())?;
+        }
+        Ok(())
+    }
+
     /// Sets how the bytes of the socket are protected from now on. The listener does not determine
     /// this: it may serve rules of both kinds, or may have been opened for another policy.
     pub fn set_security(&mut self, security: Security) {

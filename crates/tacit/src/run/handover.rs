@@ -22,6 +22,7 @@ use super::launchers::{Followed, Launcher, RunSockets};
 use super::protocol::SocketSet;
 use super::{Run, RunIdentity};
 use crate::placement::RunCpu;
+use crate::run::Outside;
 
 /// The state of a run for the successor. Its sockets are sent after it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -171,6 +172,7 @@ impl RunState {
         mut sockets: Vec<OwnedFd>,
         place: Option<RunCpu>,
         host: Arc<HostNetwork>,
+        outside: Outside,
     ) -> io::Result<Resumed> {
         let before = if self.asks_before { sockets.pop() } else { None };
         if sockets.len() <= self.inbound.len() {
@@ -195,7 +197,7 @@ impl RunState {
             covers_files: self.covers_files,
             lists_unix_sockets: self.lists_unix_sockets,
         };
-        let run = Run::new(identity, helper, place, host, self.socket_set);
+        let run = Run::new(identity, helper, place, host, self.socket_set, outside);
         for known in known(self.names, self.aliases, self.sharing) {
             run.restore(known);
         }

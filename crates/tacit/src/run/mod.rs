@@ -9,8 +9,10 @@ pub mod hold;
 pub mod host;
 pub mod kernel_terms;
 pub mod launchers;
+pub mod link;
 pub mod listening;
 pub mod named;
+pub mod outside;
 pub mod protocol;
 pub mod registry;
 mod relayed;
@@ -38,6 +40,7 @@ use host::HostNetwork;
 use protocol::{ConnectsInForce, RelayReason, SocketSet};
 
 pub use expected::{EXPECTED_MAX, Expected};
+pub use outside::Outside;
 pub use relayed::KnownReason;
 pub use scope::Scope;
 
@@ -143,6 +146,8 @@ pub struct Run {
     pub host: Arc<HostNetwork>,
     /// The set of sockets that its launcher created.
     pub sockets: SocketSet,
+    /// Where its sockets to the outside are opened.
+    pub outside: Outside,
     names: Mutex<NameTable>,
     /// The looked-up names, if its flows are captured by the packet rules of a host.
     host_names: Option<Mutex<HostNames>>,
@@ -179,6 +184,7 @@ impl Run {
         place: Option<RunCpu>,
         host: Arc<HostNetwork>,
         sockets: SocketSet,
+        outside: Outside,
     ) -> Self {
         let RunIdentity { id, name, pid, user, since, claimed, covers_files, lists_unix_sockets } =
             identity;
@@ -196,6 +202,7 @@ impl Run {
             place,
             host,
             sockets,
+            outside,
             names: Mutex::default(),
             host_names: has_plan(sockets).then(Mutex::default),
             listening: ArcSwap::default(),

@@ -353,6 +353,8 @@ pub enum RelayReason {
     Nested,
     /// The agent does not belong to the run alone.
     Agent,
+    /// The run uses a link.
+    Link,
     /// The run was started without sockets of the agent.
     Start,
     /// The destination is this host itself.
@@ -385,6 +387,7 @@ impl RelayReason {
             Self::Kernel => "kernel",
             Self::Nested => "nested",
             Self::Agent => "agent",
+            Self::Link => "link",
             Self::Start => "start",
             Self::Local => "local",
             Self::Path => "path",

@@ -26,6 +26,7 @@ use crate::log::{Event, EventCause, Log};
 use crate::net::Security;
 use crate::net::stream_socket::StreamSocket;
 use crate::net::target::{LiveTarget, LiveTargets, SeveralTargets};
+use crate::run::Outside;
 use crate::run::{Run, Scope};
 use crate::session::{ConnectionRecord, Unreached};
 
@@ -92,8 +93,10 @@ async fn dial_within(
                 Err(Unreached::timed_out(reason.to_owned()))
             })
         }
-        (Some(_), _) => {
-            dial_addresses(vec![record.remote.clone()], options, timeout, security).await
+        (Some(facts), _) => {
+            let outside = &facts.scope.run().outside;
+            let addresses = vec![record.remote.clone()];
+            dial_addresses(outside, addresses, options, timeout, security).await
         }
         (None, Some(LiveTargets::Only(target))) => {
             dial_target(target, options, timeout, security).await
@@ -105,6 +108,7 @@ async fn dial_within(
 }
 
 async fn dial_addresses(
+    outside: &Outside,
     addresses: Vec<Address>,
     options: &StreamOptions,
     timeout: Duration,
@@ -115,7 +119,7 @@ async fn dial_addresses(
     // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     for address in addresses {
-        match tokio::time::timeout(share, dial_one(&address, options, security)).await {
+        match tokio::time::timeout(share, dial_one(outside, &address, options, security)).await {
             Ok(Ok(socket)) => return Ok(Upstream { socket, target: address }),
             Ok(Err(error)) => last = Unreached::new(&address, &error),
             Err(_) => last = unanswered(&address),
@@ -187,7 +191,7 @@ async fn dial_target(
         return Err(Unreached::timed_out(reason));
     };
     let left = timeout.saturating_sub(begun.elapsed());
-    dial_addresses(addresses, options, left, security).await.map_err(|unreached| {
+    dial_addresses(&Outside::Host, addresses, options, left, security).await.map_err(|unreached| {
         // The address alone does not show which name it belongs to.
         let reason = match target {
             LiveTarget::Address(_) => unreached.reason,
@@ -203,26 +207,12 @@ pub(super) fn unanswered(address: &impl Display) -> Unreached {
 }
 
 async fn dial_one(
+    outside: &Outside,
     address: &Address,
     options: &StreamOptions,
     security: Security,
 ) -> io::Result<StreamSocket> {
-    let to = address::to_socket(address)?;
-    let dialled = socket::dial(&to, &options.for_address(&to))?;
-    let socket = StreamSocket::new(dialled.socket, security)?;
-    if !dialled.is_connected {
-        wait_connected(&socket).await?;
-    }
-    Ok(socket)
-}
-
-/// Waits until the socket is connected. On loopback it is connected within `connect`.
-async fn wait_connected(socket: &StreamSocket) -> io::Result<()> {
-    if !socket::is_connected(socket.fd())? {
-        socket.writable().await?;
-        socket::take_error(socket.fd())?;
-    }
-    Ok(())
+    outside.dial(&address::to_socket(address)?, options, security).await
 }
 
 /// Connects to a server program in a run, from the address of the client.
@@ -288,7 +278,10 @@ pub(super) async fn dial_data(
             let run = facts.scope.run();
             dial_program(run, record, request.dial, options, security).await
         }
-        _ => dial_one(&request.dial.into(), options, security).await,
+        scope => {
+            let outside = scope.as_ref().map_or(&Outside::Host, |facts| &facts.scope.run().outside);
+            dial_one(outside, &request.dial.into(), options, security).await
+        }
     }
 }
 
@@ -340,7 +333,7 @@ async fn connect_inside_as(
     let connected = transparent::bind_spoofed_source(socket.as_fd(), source, program)?;
     let socket = StreamSocket::new(socket, security)?;
     if !connected {
-        wait_connected(&socket).await?;
+        socket.wait_connected().await?;
     }
     Ok(socket)
 }

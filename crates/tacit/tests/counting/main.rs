@@ -82,6 +82,7 @@ impl Counted {
             level: tacit::log::LogLevel::Warn,
             enrol: None,
             private: false,
+            link: None,
             resolvers: Vec::new(),
             host: false,
             confirm: None,

@@ -26,6 +26,7 @@ fn schema_of<'s>(schema: &'s Value, title: &str) -> &'s Value {
         "[identity.NAME]" => named("identity"),
         "[trust.NAME]" => named("trust"),
         "[ike.NAME]" => named("ike"),
+        "[link.NAME]" => named("link"),
         "`ipsec`" => &rule["ipsec"],
         "[[map.NAME]]" => &named("map")["items"],
         "[agent]" | "[engine]" | "[host]" | "[limits]" => {

@@ -59,7 +59,7 @@ fn every_display_conforms_to_its_schema() {
 }
 
 /// The commands whose JSON the tests compare with a schema.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 16] = [
     "ca show",
     "check",
     "close",
@@ -69,6 +69,8 @@ const COMMANDS: [&str; 14] = [
     "explain",
     "import attls",
     "import stunnel",
+    "link info",
+    "link list",
     "project",
     "reload",
     "restart",
@@ -76,7 +78,7 @@ const COMMANDS: [&str; 14] = [
     "test",
 ];
 
-/// The commands with `--json`, apart from those of `workload`.
+/// The commands with `--json`, apart from those of `workload`. The tests of links check theirs.
 fn commands_with_json(lab: &Lab) -> Vec<String> {
     let verbs = |words: &[&str]| -> Vec<String> {
         let help = lab.tacit(&[words, &["--help"]].concat());

@@ -32,6 +32,7 @@ mod host;
 mod import;
 mod inbound;
 mod languages;
+mod links;
 mod names;
 mod own_tls;
 mod placement;

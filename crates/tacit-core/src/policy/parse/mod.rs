@@ -18,6 +18,7 @@ use super::content::Policy;
 use super::diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
 use super::engine::EngineSettings;
 use super::host::HostSettings;
+use super::link::LinkRule;
 use super::rule::Rule;
 use super::source::{POLICY_BYTES_MAX, PolicyText, is_pattern, without_byte_order_mark};
 use super::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
@@ -36,6 +37,7 @@ mod forward;
 mod host;
 mod ike;
 mod ipsec;
+mod link;
 mod map;
 mod metrics;
 mod names;
@@ -113,12 +115,15 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let limits = limits(top);
     let host = host::read(top);
     let path = rule::path(top);
-    let rules = rules(top, &names, agent.as_ref(), host.as_ref().and_then(Option::as_ref));
-    if rules.is_some() {
+    let links = link::read_all(top);
+    let tables = (&names, &links);
+    let rules = rules(top, tables, agent.as_ref(), host.as_ref().and_then(Option::as_ref));
+    if let Some(rules) = &rules {
         // A rule with an error may use a table that now seems unused.
         names.warn_of_unused();
+        link::warn_of_unused(top, &links, &rules.of_links);
     }
-    if rules.as_ref().is_some_and(|rules| capture::takes_too_many(rules)) {
+    if rules.as_ref().is_some_and(|rules| capture::takes_too_many(&rules.of_flows)) {
         let message = format!(
             "the outbound rules need {CAPTURE_RANGES_MAX} or more ranges of addresses and ports, \
              too many for the kernel"
@@ -140,12 +145,16 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
         return None;
     }
     let Tables { identities, trusts, maps, ikes } = tables?;
+    let links = link::finish(&links)?;
+    let Rules { of_flows: rules, of_links: link_rules } = rules?;
     Some(Policy {
         identities,
         trusts,
         maps,
         ikes,
-        rules: rules?,
+        links,
+        link_rules,
+        rules,
         agent,
         engine,
         host: host?,
@@ -280,12 +289,20 @@ fn part(table: &TomlTable<'_>, key: &'static str, all: usize) -> Option<Option<u
     Some(part)
 }
 
+/// The rules of a policy.
+struct Rules {
+    /// Rules for flows of this host and its runs.
+    of_flows: Vec<Arc<Rule>>,
+    /// Rules for requests of links.
+    of_links: Vec<LinkRule>,
+}
+
 fn rules(
     top: &TomlTable<'_>,
-    names: &Names<'_>,
+    (names, links): (&Names<'_>, &link::Links<'_>),
     agent: Option<&AgentSettings>,
     host: Option<&HostSettings>,
-) -> Option<Vec<Arc<Rule>>> {
+) -> Option<Rules> {
     let value = top.value("rule");
     if let Some(value) = value.as_ref().filter(|value| !value.value.is_array()) {
         value.error("`rule` is not a list of rules", "begin each rule with [[rule]]");
@@ -306,8 +323,10 @@ fn rules(
         let rule = rule::read(item, names)?;
         Some(Arc::new(host::with_settings(host, item, rule)))
     };
-    let rules: Vec<Option<Arc<Rule>>> = items.iter().map(read).collect();
     review::names(&items);
+    let (of_links, items): (Vec<_>, Vec<_>) = items.into_iter().partition(link::is_for_links);
+    let of_links: Vec<_> = of_links.iter().map(|item| link::rule(item, links)).collect();
+    let rules: Vec<Option<Arc<Rule>>> = items.iter().map(read).collect();
     let both = items.iter().zip(&rules);
     let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
     let sound: Vec<_> = sound.collect();
@@ -320,5 +339,6 @@ fn rules(
         Some(host) => host::check_rules(host, &sound),
         None => host::refuse_rules(&sound),
     }
-    rules.into_iter().collect()
+    let of_flows = rules.into_iter().collect::<Option<_>>()?;
+    Some(Rules { of_flows, of_links: of_links.into_iter().collect::<Option<_>>()? })
 }

@@ -24,13 +24,8 @@ const IDLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// Reads one rule; `None` after an error was reported.
 pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
-    let shown = value.value.get("name").and_then(|name| name.get_ref().as_str());
-    let title = shown
-        .map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.escape_debug()));
-    let table = value.table(Scope::Rule, title)?;
-    let name = table
-        .required("name", "set a name: name = \"front\"")
-        .and_then(|value| value::name(&value));
+    let table = value.table(Scope::Rule, title(value))?;
+    let name = name(&table);
     let word = action_word(&table);
     let Body { selectors, form, setting } = match word {
         Some(Word::Ipsec) => tunnel_body(&table),
@@ -84,6 +79,18 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
     warn_of_names(&table, &rule);
     warn_of_all_names(&table, &rule);
     sound.then_some(rule)
+}
+
+/// The name of a rule in messages.
+pub(super) fn title(value: &TomlValue<'_>) -> String {
+    let shown = value.value.get("name").and_then(|name| name.get_ref().as_str());
+    shown.map_or_else(|| "this rule".to_owned(), |name| format!("rule `{}`", name.escape_debug()))
+}
+
+/// Reads the name of a rule.
+pub(super) fn name<'a>(table: &TomlTable<'a>) -> Option<&'a str> {
+    let name = table.required("name", "set a name: name = \"front\"");
+    name.and_then(|value| value::name(&value))
 }
 
 /// Whether a rule is enforced.
@@ -157,16 +164,17 @@ fn body_of(rule: Option<run::RunRule>) -> Body {
     }
 }
 
-/// Parses the action of a rule.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+pub(super) enum Word {
     Permit,
     Deny,
     Tls,
     Ipsec,
 }
 
-fn action_word(table: &TomlTable<'_>) -> Option<Word> {
+/// Parses which action a rule has.
+pub(super) fn action_word(table: &TomlTable<'_>) -> Option<Word> {
     let actions = [
         ("permit", Word::Permit),
         ("deny", Word::Deny),

@@ -15,6 +15,8 @@ pub(super) enum Scope {
     MapEntry,
     Ikes,
     Ike,
+    Links,
+    Link,
     Agent,
     Engine,
     Host,
@@ -35,11 +37,12 @@ pub(super) enum Scope {
 
 impl Scope {
     /// The scopes with keys, outer tables first.
-    pub(super) const TABLES: [Self; 16] = [
+    pub(super) const TABLES: [Self; 17] = [
         Self::ClientCertTable,
         Self::Policy,
         Self::MapEntry,
         Self::Ike,
+        Self::Link,
         Self::Identity,
         Self::Trust,
         Self::Agent,
@@ -58,7 +61,8 @@ impl Scope {
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Policy => POLICY,
-            Self::Identities | Self::Trusts | Self::Maps | Self::Ikes => &[],
+            Self::Identities | Self::Trusts | Self::Maps | Self::Ikes | Self::Links => &[],
+            Self::Link => &["listen", "sockets", "names"],
             Self::Ike => IKE,
             Self::Ipsec => &["ike"],
             Self::Identity => &["cert", "key"],
@@ -104,6 +108,7 @@ impl Scope {
             Self::Trusts | Self::Trust => "[trust.NAME]",
             Self::Maps | Self::MapEntry => "[[map.NAME]]",
             Self::Ikes | Self::Ike => "[ike.NAME]",
+            Self::Links | Self::Link => "[link.NAME]",
             Self::Ipsec => "`ipsec`",
             Self::Agent => "[agent]",
             Self::Engine => "[engine]",
@@ -127,7 +132,9 @@ pub fn language() -> impl Iterator<Item = (&'static str, &'static [&'static str]
 impl From<Scope> for TableSchema {
     fn from(scope: Scope) -> Self {
         let keys = match scope {
-            Scope::Identities | Scope::Trusts | Scope::Maps | Scope::Ikes => TableKeys::Names,
+            Scope::Identities | Scope::Trusts | Scope::Maps | Scope::Ikes | Scope::Links => {
+                TableKeys::Names
+            }
             _ => TableKeys::Fixed(scope.words()),
         };
         let planned = match scope {
@@ -139,8 +146,8 @@ impl From<Scope> for TableSchema {
 }
 
 const POLICY: &[&str] = &[
-    "version", "include", "identity", "trust", "map", "ike", "agent", "engine", "host", "limits",
-    "path", "rule",
+    "version", "include", "identity", "trust", "map", "ike", "link", "agent", "engine", "host",
+    "limits", "path", "rule",
 ];
 
 const IKE: &[&str] = &[
@@ -187,6 +194,7 @@ const AGENT: &[&str] = &[
 
 const RULE: &[&str] = &[
     "name",
+    "link",
     "direction",
     "protocol",
     "local",

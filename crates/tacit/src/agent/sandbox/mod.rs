@@ -98,7 +98,12 @@ impl Sandbox {
         {
             warn_of("system-calls", error, log);
         }
-        Self { files, has_filters: filtered.is_ok(), kept, sockets: rights::sockets(policy) }
+        Self {
+            files,
+            has_filters: filtered.is_ok(),
+            kept,
+            sockets: rights::sockets(policy, options),
+        }
     }
 
     /// Drops all capabilities of the calling thread that the policy does not need. Threads that it

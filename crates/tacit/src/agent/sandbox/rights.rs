@@ -140,11 +140,12 @@ fn rule_to(policy: &Policy, is_it: impl Fn(&Address) -> bool) -> Option<&Rule> {
     policy.rules.iter().find(connects).map(|rule| &**rule)
 }
 
-/// The kinds of sockets that workers create for a policy.
-pub(super) fn sockets(policy: &Policy) -> WorkerSockets {
-    match rule_to_unix(policy) {
-        Some(_) => WorkerSockets::InternetAndUnix,
-        None => WorkerSockets::Internet,
+/// The kinds of sockets that workers create for a policy and these options.
+pub(super) fn sockets(policy: &Policy, options: &AgentOptions) -> WorkerSockets {
+    if rule_to_unix(policy).is_some() || options.link.is_some() {
+        WorkerSockets::InternetAndUnix
+    } else {
+        WorkerSockets::Internet
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::sync::Mutex;
 use crate::clock;
 use crate::live::Live;
 use crate::log::{Event, Log};
-use crate::net::route::source_towards;
+use crate::run::Outside;
 use crate::run::Run;
 use crate::run::channel::is_refusal;
 use crate::run::host::HostAddresses;
@@ -292,7 +292,7 @@ impl Capture {
         let families = mirror.families;
         let brings_family = |address: IpAddr| {
             let is_given = if address.is_ipv4() { families.v4 } else { families.v6 };
-            !is_given && is_routable(address)
+            !is_given && self.run.outside.has_route(address)
         };
         if fresh.iter().any(|known| brings_family(known.address)) {
             return false;
@@ -390,7 +390,7 @@ impl Capture {
             let is_captured = |one: &CaptureRange| {
                 one.first.is_ipv4() == alias.is_ipv4() && (one.first..=one.last).contains(&alias)
             };
-            *one = *one || (wanted.iter().any(is_captured) && is_routable(address));
+            *one = *one || (wanted.iter().any(is_captured) && self.run.outside.has_route(address));
         }
         found
     }
@@ -405,7 +405,7 @@ impl Capture {
         of_tunnels: Families,
         mirror: &mut Mirror,
     ) -> io::Result<()> {
-        let found = families(&self.live.load().policy, wanted, mirror.families);
+        let found = families(&self.live.load().policy, wanted, mirror.families, &self.run.outside);
         let mut found = self.families_of_aliases(wanted, found);
         found.v4 |= of_tunnels.v4;
         found.v6 |= of_tunnels.v6;
@@ -447,28 +447,28 @@ fn covers(outer: &CaptureRange, inner: &CaptureRange) -> bool {
 }
 
 /// The IP versions to enable: those that are enabled already, and those found now.
-fn families(policy: &Policy, wanted: &BTreeSet<CaptureRange>, given: Families) -> Families {
+fn families(
+    policy: &Policy,
+    wanted: &BTreeSet<CaptureRange>,
+    given: Families,
+    outside: &Outside,
+) -> Families {
     let mut found = given;
     let public: [IpAddr; 2] =
         [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     let ranges = wanted.iter().map(|one| one.first);
-    let mut note = |address: IpAddr, is_there: fn(IpAddr) -> bool| {
+    let mut note = |address: IpAddr, is_there: &dyn Fn(IpAddr) -> bool| {
         let one = if address.is_ipv4() { &mut found.v4 } else { &mut found.v6 };
         *one = *one || is_there(address);
     };
     for address in public.into_iter().chain(ranges) {
-        note(address, is_routable);
+        note(address, &|address| outside.has_route(address));
     }
     // Replies to inbound clients must be possible.
     let inbound = policy.rules.iter().filter(|rule| rule.inbound().is_some());
     let listens = inbound.flat_map(|rule| rule.listens());
     for address in listens.filter_map(|address| address.ip()) {
-        note(address, |address| !address.is_loopback());
+        note(address, &|address| !address.is_loopback());
     }
     found
-}
-
-/// Whether the host has a route.
-pub(crate) fn is_routable(address: IpAddr) -> bool {
-    source_towards(address).is_some()
 }

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
+mod links;
 mod starttls;
 mod targets;
 mod tunnels;

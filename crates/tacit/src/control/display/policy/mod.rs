@@ -28,6 +28,7 @@ use crate::live::Live;
 use super::VERSION;
 
 mod ike;
+mod link;
 
 /// The installed policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,7 +47,7 @@ pub struct PolicyDisplay {
     pub installed: Rfc3339,
     /// All tables except the rules, in the order of the manual.
     pub tables: Vec<PolicyTable>,
-    /// The rules in their order.
+    /// The rules in their order; those for links last.
     pub rules: Vec<PolicyTable>,
 }
 
@@ -100,6 +101,7 @@ pub enum SettingValue {
 pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay {
     let policy = &live.policy;
     let rules = policy.rules.iter().enumerate();
+    let rules = rules.map(|(place, one)| rule(policy, one, live.position(place)));
     PolicyDisplay {
         version: VERSION,
         file: file.to_owned(),
@@ -107,7 +109,7 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
         generation: live.generation,
         installed: Rfc3339(installed),
         tables: tables(policy),
-        rules: rules.map(|(place, one)| rule(policy, one, live.position(place))).collect(),
+        rules: rules.chain(link::rules(policy)).collect(),
     }
 }
 
@@ -121,6 +123,7 @@ fn tables(policy: &Policy) -> Vec<PolicyTable> {
     tables.extend(trusts.iter().map(|(name, one)| trust(policy, name, one)));
     tables.extend(maps.iter().flat_map(|(name, one)| map(policy, name, one)));
     tables.extend(ikes.iter().map(|(name, one)| ike::table(policy, name, one)));
+    tables.extend(link::tables(policy));
     tables
 }
 
@@ -687,8 +690,7 @@ fn texts<T: ToString>(items: &[T]) -> Vec<String> {
 
 fn ports(ranges: &[RangeInclusive<u16>]) -> Vec<String> {
     let text = |range: &RangeInclusive<u16>| {
-        let first = range.start();
-        let last = range.end();
+        let (first, last) = range.clone().into_inner();
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
     ranges.iter().map(text).collect()

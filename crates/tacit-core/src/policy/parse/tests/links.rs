@@ -1,0 +1,109 @@
+//! Tests `[link.NAME]` and the rules with `link`.
+
+use std::net::SocketAddr;
+
+use super::{errors, sound};
+use crate::flow::{Direction, Flow, Protocol};
+use crate::policy::lookup::Index;
+use crate::policy::{LinkNames, LinkVerdict, Lookup, Policy, parse};
+
+const LINKS: &str = "version = 1\n[link.guest]\n[link.other]\nsockets = 7\nnames = false\nlisten = \
+                     \"/run/o.sock\"\n";
+
+fn rule(name: &str, more: &str) -> String {
+    format!("[[rule]]\nname = \"{name}\"\n{more}\n")
+}
+
+fn flow(direction: Direction, protocol: Protocol, local: &str, remote: &str) -> Flow {
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap().into();
+    Flow {
+        direction,
+        protocol,
+        listen: None,
+        local: address(local),
+        remote: address(remote),
+        remote_names: Vec::new(),
+        alias: None,
+        is_shared: false,
+        program: None,
+        user: None,
+        group: None,
+        cgroup: None,
+        run: None,
+        to_own_host: false,
+        at_unix_s: 0,
+    }
+}
+
+fn verdict(policy: &Policy, link: &str, flow: &Flow) -> Option<(String, LinkVerdict)> {
+    policy.link_rule(link, flow).map(|rule| (rule.name.clone(), rule.verdict))
+}
+
+#[test]
+fn requests_are_decided_by_rules_with_link_only() {
+    let text = LINKS.to_owned()
+        + &rule("all", "direction = \"outbound\"\npermit = true")
+        + &rule(
+            "no",
+            "link = \"guest\"\ndirection = \"outbound\"\nremote = \"10.0.0.9\"\ndeny = true",
+        )
+        + &rule(
+            "out",
+            "link = [\"guest\", \"other\"]\ndirection = \"outbound\"\nremote = \"10.0.0.0/24\"\n\
+             remote-ports = 80\npermit = true",
+        )
+        + &rule(
+            "in",
+            "link = \"guest\"\ndirection = \"inbound\"\nlocal = \"10.1.1.1\"\nlocal-ports = \
+             \"8000-8010\"\npermit = true",
+        );
+    let policy = sound(&text);
+    let out = |to: &str| flow(Direction::Outbound, Protocol::Tcp, "0.0.0.0:0", to);
+    let found = |link: &str, flow: &Flow| verdict(&policy, link, flow);
+    let named = |name: &str, verdict| Some((name.to_owned(), verdict));
+    assert_eq!(found("guest", &out("10.0.0.1:80")), named("out", LinkVerdict::Permit));
+    assert_eq!(found("other", &out("10.0.0.9:80")), named("out", LinkVerdict::Permit));
+    assert_eq!(found("guest", &out("10.0.0.9:80")), named("no", LinkVerdict::Deny));
+    assert_eq!(found("guest", &out("10.0.0.1:81")), None);
+    assert_eq!(found("nobody", &out("10.0.0.1:80")), None);
+    let own = Flow { to_own_host: true, ..out("10.0.0.1:80") };
+    assert_eq!(found("guest", &own), None, "a network must not lead to an address of this host");
+    let udp = Flow { protocol: Protocol::Udp, ..out("10.0.0.1:80") };
+    assert_eq!(found("guest", &udp), None);
+    let listen = |at: &str| flow(Direction::Inbound, Protocol::Tcp, at, "0.0.0.0:0");
+    assert_eq!(found("guest", &listen("10.1.1.1:8003")), named("in", LinkVerdict::Permit));
+    for at in ["10.1.1.1:0", "0.0.0.0:8003", "10.1.1.1:8011"] {
+        assert_eq!(found("guest", &listen(at)), None, "{at}");
+    }
+    // Flows of runs see none of these rules.
+    let Lookup { rule, .. } = Index::new(&policy.rules).lookup(&out("10.0.0.9:80"));
+    assert_eq!((policy.rules.len(), rule), (1, Some(0)));
+    let other = &policy.links["other"];
+    assert_eq!((other.sockets_max, other.names), (7, LinkNames::Refused));
+    assert_eq!(policy.links["guest"].names, LinkNames::Resolved);
+}
+
+#[test]
+fn keys_that_the_other_side_could_claim_are_errors() {
+    for key in ["program = \"/bin/x\"", "user = \"x\"", "run = \"x\"", "cgroup = \"x\""] {
+        let text = LINKS.to_owned()
+            + &rule(
+                "r",
+                &format!("link = \"guest\"\ndirection = \"outbound\"\npermit = true\n{key}"),
+            );
+        let found = errors(&text);
+        assert!(found.len() == 1 && found[0].contains("never match"), "{key}: {found:?}");
+    }
+}
+
+#[test]
+fn a_link_without_rules_is_a_warning() {
+    let text =
+        LINKS.to_owned() + &rule("r", "link = \"guest\"\ndirection = \"outbound\"\npermit = true");
+    let warnings: Vec<_> = parse(&text).diagnostics.iter().map(|one| one.message.clone()).collect();
+    assert!(
+        warnings.iter().any(|one| one.contains("no rule has link = \"other\"")),
+        "{warnings:?}"
+    );
+    assert!(!warnings.iter().any(|one| one.contains("guest")), "{warnings:?}");
+}

@@ -1,0 +1,74 @@
+//! Lets a run on a side without a network use the sockets of another side: `tacit link serve` on
+//! the side that has the network, `tacit run --link` on the other one.
+//!
+//! ```text
+//!   no network                                       network
+//!   CMD ── captured ──> agent of the run ── UNIX ──> tacit link serve ── socket ──> kernel
+//!                             ^                           │
+//!                             └──── the socket itself ────┘
+//! ```
+//!
+//! Both sides run on one kernel, so the server passes the socket itself (SCM_RIGHTS) and moves no
+//! bytes. `[link.NAME]` and the rules with `link` in the server's policy decide which sockets the
+//! other side gets. The rules of the run decide first, and apply TLS.
+//!
+//! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client belong
+//! to the same user, or the one of them to root. Whatever the other side reports about itself is
+//! for displays only.
+//!
+//! Not supported: streams between kernels (vsock, TCP).
+
+pub mod command;
+pub mod server;
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use tacit_sys::process;
+
+use crate::control;
+
+/// The environment variable with the link of `tacit run`.
+pub const LINK_VARIABLE: &str = "TACIT_LINK";
+/// The end of the name of a link's socket.
+const SOCKET_SUFFIX: &str = ".sock";
+/// Permission bits of the group and of all other users.
+const OTHERS: u32 = 0o077;
+
+/// The directory with the sockets of this user's links: beside the default control socket.
+#[must_use]
+pub fn directory() -> PathBuf {
+    control::default_path().with_file_name("links")
+}
+
+/// The socket of a link: a path if the word contains `/`, otherwise the link with this name.
+#[must_use]
+pub fn path_of(word: &Path) -> PathBuf {
+    if word.as_os_str().as_encoded_bytes().contains(&b'/') {
+        return word.to_owned();
+    }
+    let mut name = word.as_os_str().to_owned();
+    name.push(SOCKET_SUFFIX);
+    directory().join(name)
+}
+
+/// Creates the directory of links, if it does not exist.
+///
+/// # Errors
+/// The directory cannot be created, or another user owns it or may enter it.
+pub(crate) fn make_directory() -> io::Result<()> {
+    let directory = directory();
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    let found = std::fs::symlink_metadata(&directory)?;
+    let is_private =
+        found.is_dir() && found.uid() == process::effective_user() && found.mode() & OTHERS == 0;
+    if is_private {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "{} is not a directory of mode 0700 that this user owns: remove it, or set `listen` in \
+         [link.NAME]",
+        directory.display()
+    )))
+}

@@ -1,0 +1,331 @@
+//! `tacit link serve`: opens sockets for runs on sides without a network.
+//!
+//! ```text
+//!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
+//!                                       ├─ Open ───> judge ──> socket, connect ──> pass it on
+//!                                       └─ Status
+//! ```
+//!
+//! One thread serves all links. A request waits for its socket without a limit of time, as
+//! `connect` does; if the other side closes the stream, the request and its socket end.
+//!
+//! The kernel reports when a socket that was passed on is closed; so the server counts the open
+//! sockets of each run, and keeps no copy of them.
+//!
+//! Limits of each link: [`RUNS_MAX`] runs, [`STREAMS_MAX`] requests at the same time, and `sockets`
+//! of `[link.NAME]` sockets. [`REQUEST_WAIT_MAX`] for a request to arrive.
+
+mod open;
+mod state;
+mod stream;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::FileType;
+use tacit_core::message_id::MessageId;
+use tacit_core::policy::{Diagnostic, Policy};
+use tacit_sys::netlink::usage::{self, Ended};
+use tacit_sys::watch::watch;
+use tacit_sys::{process, socket};
+use tokio::io::Interest;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+
+use super::path_of;
+use crate::clock::Rfc3339;
+use crate::dns::Resolvers;
+use crate::live::check_links;
+use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
+use crate::run::host::{HostNetwork, InterfaceChanges};
+use state::LinkState;
+
+/// The maximum number of runs that use a link at the same time.
+pub const RUNS_MAX: usize = 1024;
+/// The maximum number of streams of a link that wait for an answer. Further streams wait in the
+/// queue of the listening socket.
+pub const STREAMS_MAX: usize = 1024;
+/// How long the other side may take to send its request.
+pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How many ended sockets are read without a pause.
+const READ_AT_ONCE_MAX: usize = 256;
+
+/// Why the links cannot be served.
+#[derive(Debug)]
+pub enum ServeError {
+    /// The policy has errors.
+    Policy(PathBuf, Vec<Diagnostic>),
+    /// The policy has no link, or not that one.
+    NoLink(String),
+    /// A socket cannot be opened.
+    Listen(PathBuf, io::Error),
+    /// Another operation failed.
+    Process(io::Error),
+}
+
+impl ServeError {
+    /// The identifier of the message.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::Policy(..) => MessageId("policy-refused"),
+            Self::NoLink(_) => MessageId("no-link"),
+            Self::Listen(..) => MessageId("cannot-listen"),
+            Self::Process(_) => MessageId("kernel-refused"),
+        }
+    }
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(file, findings) => {
+                let file = file.display().to_string();
+                let texts: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
+                f.write_str(&texts.join("\n"))
+            }
+            Self::NoLink(reason) => f.write_str(reason),
+            Self::Listen(path, error) => {
+                write!(f, "cannot listen at {}: {error}", path.display())
+            }
+            Self::Process(error) => write!(f, "cannot serve links: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+/// The options of `tacit link serve`.
+#[derive(Debug)]
+pub struct ServeOptions {
+    /// The policy file.
+    pub policy: PathBuf,
+    /// The links to serve; if empty, all links of the policy.
+    pub links: Vec<String>,
+    /// Where the log goes.
+    pub log: LogDestination,
+    /// The format of log lines.
+    pub log_format: Format,
+}
+
+/// What all links of a server share.
+#[derive(Debug)]
+struct Server {
+    file: PathBuf,
+    policy: RefCell<Arc<Policy>>,
+    since: Rfc3339,
+    /// The addresses of this host.
+    host: HostNetwork,
+    resolvers: Resolvers,
+    links: HashMap<String, Rc<ServedLink>>,
+    log: Log,
+}
+
+/// A link with its socket.
+#[derive(Debug)]
+struct ServedLink {
+    name: String,
+    path: PathBuf,
+    state: RefCell<LinkState>,
+}
+
+/// Serves links until a signal ends the process.
+///
+/// # Errors
+/// The policy, a socket or the log cannot be used. Nothing was changed then.
+pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
+    process::raise_descriptor_limit().map_err(ServeError::Process)?;
+    let policy = read(&options.policy)?;
+    let names = wanted(&policy, &options.links)?;
+    let log = Log::start(Settings {
+        format: options.log_format,
+        level: LogLevel::Info,
+        destination: options.log,
+        launcher: None,
+        audit: None,
+    })
+    .map_err(ServeError::Process)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(tokio::runtime::LocalOptions::default())
+        .map_err(ServeError::Process)?;
+    let served = runtime.block_on(serve_links(options.policy, policy, names, log.clone()));
+    log.flush();
+    served
+}
+
+fn read(file: &Path) -> Result<Policy, ServeError> {
+    check_links(file).map_err(|findings| ServeError::Policy(file.to_owned(), findings))
+}
+
+/// The names of the links to serve.
+fn wanted(policy: &Policy, names: &[String]) -> Result<Vec<String>, ServeError> {
+    let all: Vec<_> = policy.links.keys().cloned().collect();
+    if all.is_empty() {
+        let reason = "the policy has no link\n    fix: add a table [link.NAME], and rules with \
+                      link = \"NAME\"";
+        return Err(ServeError::NoLink(reason.to_owned()));
+    }
+    if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
+        let reason =
+            format!("there is no [link.{unknown}]\n    fix: the policy has {}", all.join(", "));
+        return Err(ServeError::NoLink(reason));
+    }
+    Ok(if names.is_empty() { all } else { names.to_vec() })
+}
+
+async fn serve_links(
+    file: PathBuf,
+    policy: Policy,
+    names: Vec<String>,
+    log: Log,
+) -> Result<(), ServeError> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(ServeError::Process)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Process)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Process)?;
+    let destroyed =
+        usage::watch_ended().and_then(|socket| watch(Arc::new(socket), Interest::READABLE));
+    let destroyed = destroyed.map_err(ServeError::Process)?;
+    let mut links = HashMap::new();
+    let mut listeners = Vec::new();
+    for name in names {
+        let path = policy.links[&name].listen.clone().unwrap_or_else(|| path_of(Path::new(&name)));
+        let listener = listen(&path).map_err(|error| ServeError::Listen(path.clone(), error))?;
+        let link = Rc::new(ServedLink { name: name.clone(), path, state: RefCell::default() });
+        listeners.push((Rc::clone(&link), listener));
+        links.insert(name, link);
+    }
+    let server = Rc::new(Server {
+        file,
+        policy: RefCell::new(Arc::new(policy)),
+        since: Rfc3339(SystemTime::now()),
+        host: HostNetwork::new(),
+        resolvers: Resolvers::new(&[]),
+        links,
+        log,
+    });
+    let mut files = Vec::new();
+    for (link, listener) in listeners {
+        files.push(RemovedFile(link.path.clone()));
+        let event = Event::new("link-serving").field("link", &link.name);
+        server.log.info(event.field("path", &link.path.display()));
+        tokio::task::spawn_local(accept(Rc::clone(&server), link, listener));
+    }
+    let changes = InterfaceChanges::watch();
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => server.reload(),
+            () = changes.next() => drop(server.host.look()),
+            () = server.resolvers.host_file_changed() => server.resolvers.read_again(),
+            ready = destroyed.readable() => {
+                let Ok(mut ready) = ready else { continue };
+                if server.forget_ended(destroyed.get_ref().as_fd()) {
+                    ready.clear_ready();
+                }
+            }
+        }
+    }
+}
+
+/// Removes the file of a socket when the server ends.
+struct RemovedFile(PathBuf);
+
+impl Drop for RemovedFile {
+    fn drop(&mut self) {
+        // Another process may have removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Opens the socket of a link. A file at its path is replaced only if it is a socket on which no
+/// process listens.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    if path.parent() == Some(&super::directory()) {
+        super::make_directory()?;
+    }
+    if let Ok(found) = rustix::fs::lstat(path) {
+        if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is not a socket"));
+        }
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
+        }
+        std::fs::remove_file(path)?;
+    }
+    let address = socket::SocketAddress::from(socket::UnixAddress::new(path)?);
+    let socket = socket::listen_unix(&address, SOCKET_MODE, || Ok(()))?;
+    UnixListener::from_std(socket.into())
+}
+
+/// Only the owner and root can connect.
+const SOCKET_MODE: u32 = 0o600;
+
+/// Accepts the streams of a link until the server ends.
+async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: UnixListener) {
+    let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+    while let Ok(place) = Arc::clone(&streams).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let work = stream::serve(Rc::clone(&server), Rc::clone(&link), stream, place);
+                tokio::task::spawn_local(work);
+            }
+            Err(error) => {
+                let event = Event::new("link-accept-failed").field("link", &link.name);
+                let event = event.field("error", &error);
+                server.log.warn(event.limited(format!("link-accept-failed {}", link.name)));
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The pause after an error of `accept`.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Server {
+    /// Reads the policy again. After an error, and for links that it no longer has, the installed
+    /// policy stays in force.
+    fn reload(&self) {
+        let reason = match read(&self.file) {
+            Ok(policy) => match self.links.keys().find(|name| !policy.links.contains_key(*name)) {
+                None => {
+                    *self.policy.borrow_mut() = Arc::new(policy);
+                    self.log
+                        .info(Event::new("link-reloaded").field("policy", &self.file.display()));
+                    return;
+                }
+                Some(name) => format!("there is no [link.{name}], which is being served"),
+            },
+            Err(error) => error.to_string(),
+        };
+        let event = Event::new("link-reload-failed").field("policy", &self.file.display());
+        self.log.error(event.field("error", &reason));
+    }
+
+    /// Forgets sockets that were closed; returns whether all messages of the kernel were read.
+    fn forget_ended(&self, destroyed: std::os::fd::BorrowedFd<'_>) -> bool {
+        for _ in 0..READ_AT_ONCE_MAX {
+            match usage::next_ended(destroyed) {
+                Ok(Some(Ended::Socket(cookie))) => {
+                    self.links.values().for_each(|link| link.state.borrow_mut().end(cookie));
+                }
+                Ok(Some(Ended::Lost)) => {
+                    self.links.values().for_each(|link| link.state.borrow_mut().forget_all());
+                    self.log.warn(Event::new("link-count-lost"));
+                }
+                Ok(None) | Err(_) => return true,
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,175 @@
+//! Decides whether the other side of a link gets a socket, and opens it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use tacit_core::datagram::is_for_one;
+use tacit_core::flow::{Direction, Flow, Protocol};
+use tacit_core::policy::selector::AddressSelector;
+use tacit_core::policy::{LinkNames, LinkVerdict};
+use tacit_sys::datagram::{self, AnswerSources};
+use tacit_sys::socket::{self, SocketAddress, StreamOptions};
+use tacit_sys::watch::watch;
+use tokio::io::Interest;
+
+use super::Server;
+use crate::clock;
+use crate::run::link::protocol::{OpenKind, OpenRequest};
+use crate::run::outside::is_routable;
+
+/// The port of DNS.
+const DNS_PORT: u16 = crate::dns::PORT;
+
+/// The IP versions that a server reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reached {
+    pub(super) ipv4: bool,
+    pub(super) ipv6: bool,
+}
+
+impl Server {
+    /// Whether the policy lets a link have this socket; otherwise the reason.
+    pub(super) fn judge(&self, link: &str, request: &OpenRequest) -> Result<(), String> {
+        let OpenRequest { kind, address, .. } = *request;
+        let address = canonical(address);
+        let none = SocketAddr::new(unspecified(address), 0);
+        let (direction, protocol) = match kind {
+            OpenKind::Connected => (Direction::Outbound, Protocol::Tcp),
+            OpenKind::Bound => (Direction::Inbound, Protocol::Tcp),
+            OpenKind::Datagrams | OpenKind::DatagramsOfHost | OpenKind::DatagramsOfAll => {
+                (Direction::Outbound, Protocol::Udp)
+            }
+        };
+        let is_query = matches!(kind, OpenKind::Connected | OpenKind::Datagrams);
+        if is_query && self.offered_resolvers(link).contains(&address) {
+            return Ok(());
+        }
+        if direction == Direction::Outbound && !is_for_one(address.ip()) {
+            return Err(format!("{} is not the address of one host", address.ip()));
+        }
+        let (local, remote) = match direction {
+            Direction::Outbound => (none, address),
+            Direction::Inbound => (address, none),
+        };
+        let flow = Flow {
+            direction,
+            protocol,
+            listen: None,
+            local: local.into(),
+            remote: remote.into(),
+            remote_names: Vec::new(),
+            alias: None,
+            is_shared: false,
+            program: None,
+            user: None,
+            group: None,
+            cgroup: None,
+            run: None,
+            to_own_host: direction == Direction::Outbound && self.host.has(address.ip()),
+            at_unix_s: clock::now_unix_s(),
+        };
+        let policy = Arc::clone(&self.policy.borrow());
+        let word = protocol.word();
+        let what = match direction {
+            Direction::Outbound => format!("{word} to {address}"),
+            Direction::Inbound => format!("listening at {address}"),
+        };
+        match policy.link_rule(link, &flow) {
+            Some(rule) if rule.verdict == LinkVerdict::Permit => Ok(()),
+            Some(rule) => Err(format!("rule `{}` of the link {link} denies {what}", rule.name)),
+            None => Err(format!("no rule of the link {link} matches {what}")),
+        }
+    }
+
+    /// The resolvers that a link may use.
+    pub(super) fn offered_resolvers(&self, link: &str) -> Vec<SocketAddr> {
+        let policy = self.policy.borrow();
+        match policy.links.get(link).map(|link| link.names) {
+            Some(LinkNames::Resolved) => {
+                let mut all = self.resolvers.addresses();
+                all.retain(|server| server.port() == DNS_PORT);
+                all
+            }
+            Some(LinkNames::Refused) | None => Vec::new(),
+        }
+    }
+
+    /// The IP versions of which this host has a route to a public address, or to an address that a
+    /// rule of the link contains.
+    pub(super) fn reached(&self, link: &str) -> Reached {
+        let policy = self.policy.borrow();
+        let rules =
+            policy.link_rules.iter().filter(|rule| rule.links.iter().any(|one| one == link));
+        let named = rules.flat_map(|rule| &rule.selectors.remote).filter_map(first_address);
+        let public: [IpAddr; 2] = [
+            Ipv4Addr::new(192, 0, 2, 1).into(),
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        ];
+        let mut reached = Reached { ipv4: false, ipv6: false };
+        for address in public.into_iter().chain(named) {
+            let one = if address.is_ipv4() { &mut reached.ipv4 } else { &mut reached.ipv6 };
+            *one = *one || is_routable(address);
+        }
+        reached
+    }
+}
+
+fn first_address(selector: &AddressSelector) -> Option<IpAddr> {
+    match selector {
+        AddressSelector::Prefix { network, .. } => Some(*network),
+        AddressSelector::Range { first, .. } => Some(*first),
+        AddressSelector::Near(_) | AddressSelector::Name { .. } => None,
+    }
+}
+
+/// Opens a socket. Does not wait longer than the kernel.
+///
+/// # Errors
+/// The error of the kernel.
+pub(super) async fn open(request: &OpenRequest) -> io::Result<Arc<OwnedFd>> {
+    let address = canonical(request.address);
+    let socket = match request.kind {
+        OpenKind::Connected => return connect(address).await,
+        OpenKind::Bound => {
+            let at = SocketAddress::from(address);
+            socket::reserve(&at, &StreamOptions::default().for_address(&at))
+        }
+        OpenKind::Datagrams => datagram::dial(address),
+        OpenKind::DatagramsOfHost => {
+            datagram::dial_unconnected(address, AnswerSources::Destination)
+        }
+        OpenKind::DatagramsOfAll => datagram::dial_unconnected(address, AnswerSources::Any),
+    };
+    Ok(Arc::new(socket?))
+}
+
+async fn connect(address: SocketAddr) -> io::Result<Arc<OwnedFd>> {
+    let to = SocketAddress::from(address);
+    let dialled = socket::dial(&to, &StreamOptions::default().for_address(&to))?;
+    let socket = Arc::new(dialled.socket);
+    if !dialled.is_connected && !socket::is_connected(socket.as_fd())? {
+        let watched = watch(Arc::clone(&socket), Interest::WRITABLE)?;
+        drop(watched.writable().await?);
+        socket::take_error(socket.as_fd())?;
+    }
+    Ok(socket)
+}
+
+/// IPv4 addresses inside IPv6 are connected as IPv4, and compared with rules as such.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
+            SocketAddr::new(address.ip().to_canonical(), address.port())
+        }
+        _ => address,
+    }
+}
+
+fn unspecified(like: SocketAddr) -> IpAddr {
+    match like {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

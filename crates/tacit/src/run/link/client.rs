@@ -1,0 +1,195 @@
+//! Opens sockets of another side for the agent of a run: the client of a link.
+//!
+//! One stream, on which the client said hello, stays open as long as the run. If it ends, the
+//! server has ended. Then the client refuses every socket, and tries to say hello again each
+//! [`RETRY_INTERVAL`]. Sockets that the run has already continue: they belong to the run.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tacit_sys::{process, socket};
+use tokio::net::UnixStream;
+
+use super::protocol::{
+    ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, OpenKind, OpenRequest,
+    VERSION,
+};
+use crate::log::{Event, Log};
+use crate::run::channel::{read_frame, write_frame};
+use crate::run::protocol::Frame;
+
+/// How long the server may take for its answer to a hello.
+const HELLO_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The time between two attempts to reach a server that has ended.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The client of a link, for one run.
+#[derive(Debug)]
+pub struct LinkClient {
+    path: PathBuf,
+    run: String,
+    /// What the server offers; `None` after it has ended.
+    session: ArcSwapOption<LinkWelcome>,
+    /// What it offered at the start of the run.
+    first: LinkWelcome,
+}
+
+/// Why a link cannot be used.
+#[derive(Debug)]
+pub struct LinkError {
+    path: PathBuf,
+    reason: String,
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot use the link at {}: {}", self.path.display(), self.reason)
+    }
+}
+
+impl std::error::Error for LinkError {}
+
+impl LinkError {
+    /// The policy of the run has rules with `ipsec`.
+    #[must_use]
+    pub fn tunnels(path: &Path) -> Self {
+        let reason = "the policy has rules with `ipsec`, and tacit makes no tunnels through a \
+                      link\n    fix: remove the rules, or start the run without --link";
+        Self { path: path.to_owned(), reason: reason.to_owned() }
+    }
+}
+
+impl LinkClient {
+    /// Says hello for a run, and then watches the server in a task of the calling thread.
+    ///
+    /// # Errors
+    /// There is no server, it belongs to another user, or it refuses the run.
+    pub async fn open(path: &Path, run: &str, log: Log) -> Result<Arc<Self>, LinkError> {
+        let (stream, welcome) = hello(path, run).await?;
+        let session = ArcSwapOption::from_pointee(welcome.clone());
+        let client = Self { path: path.to_owned(), run: run.to_owned(), session, first: welcome };
+        let client = Arc::new(client);
+        tokio::task::spawn_local(Arc::clone(&client).watch(stream, log));
+        Ok(client)
+    }
+
+    /// The path of the socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the server offered at the start of the run.
+    #[must_use]
+    pub fn offer(&self) -> &LinkWelcome {
+        &self.first
+    }
+
+    /// Opens a socket on the other side.
+    ///
+    /// # Errors
+    /// The error of the other side's kernel; `ConnectionRefused` if its policy or a limit does not
+    /// allow the socket, or if there is no server.
+    pub async fn socket(&self, kind: OpenKind, address: SocketAddr) -> io::Result<OwnedFd> {
+        let session = self.session.load().as_ref().map(|welcome| welcome.session);
+        let session = session.ok_or_else(|| refused("the server of the link has ended"))?;
+        let request = LinkRequest::Open(OpenRequest { session, kind, address });
+        let Frame { message, mut descriptors } = match ask(&self.path, &request).await {
+            Ok((_, frame)) => frame,
+            Err(error) => return Err(refused(&format!("the link does not answer: {error}"))),
+        };
+        match message {
+            LinkAnswer::Socket => {
+                descriptors.pop().ok_or_else(|| refused("the server of the link sent no socket"))
+            }
+            LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+            LinkAnswer::Refused(reason) => Err(refused(&reason)),
+            LinkAnswer::Welcome(_) | LinkAnswer::Status(_) => {
+                Err(refused("the server of the link sent an answer that does not fit the request"))
+            }
+        }
+    }
+
+    /// Waits until the server ends, and looks for its successor.
+    async fn watch(self: Arc<Self>, mut stream: UnixStream, log: Log) {
+        loop {
+            // The server sends nothing more on this stream.
+            let _ = read_frame::<LinkAnswer>(&mut stream, ANSWER_BYTES_MAX).await;
+            self.session.store(None);
+            let event = Event::new("link-lost").field("path", &self.path.display());
+            let next = "connections through the link are refused until `tacit link serve` runs \
+                        again";
+            log.error(event.field("run", &self.run).field("next", next));
+            stream = loop {
+                tokio::time::sleep(RETRY_INTERVAL).await;
+                if let Ok((stream, welcome)) = hello(&self.path, &self.run).await {
+                    self.session.store(Some(Arc::new(welcome)));
+                    break stream;
+                }
+            };
+            let event = Event::new("link-restored").field("path", &self.path.display());
+            log.info(event.field("run", &self.run));
+        }
+    }
+}
+
+async fn hello(path: &Path, run: &str) -> Result<(UnixStream, LinkWelcome), LinkError> {
+    let failed = |reason: String| LinkError { path: path.to_owned(), reason };
+    let hello = LinkRequest::Hello(LinkHello { version: VERSION, run: run.to_owned() });
+    let asked = tokio::time::timeout(HELLO_WAIT_MAX, ask(path, &hello)).await;
+    let asked = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let (stream, Frame { message, .. }) = asked.map_err(|error| {
+        failed(format!(
+            "{error}\n    fix: start a server on the side that has the network, with `tacit link \
+             serve`; `tacit link list` shows the links of this user"
+        ))
+    })?;
+    match message {
+        LinkAnswer::Welcome(welcome) if welcome.version == VERSION => Ok((stream, welcome)),
+        LinkAnswer::Welcome(welcome) => Err(failed(format!(
+            "the server uses version {} of the protocol, and the run version {VERSION}\n    \
+             fix: use the same version of tacit on both sides",
+            welcome.version
+        ))),
+        LinkAnswer::Refused(reason) => Err(failed(reason)),
+        LinkAnswer::Socket | LinkAnswer::Failed(_) | LinkAnswer::Status(_) => {
+            Err(failed("the server sent an answer that does not fit the request".to_owned()))
+        }
+    }
+}
+
+/// Sends one request on a new stream, and reads the answer.
+///
+/// # Errors
+/// There is no server, it belongs to another user, or it closes without an answer.
+pub async fn ask(
+    path: &Path,
+    request: &LinkRequest,
+) -> io::Result<(UnixStream, Frame<LinkAnswer>)> {
+    let mut stream = UnixStream::connect(path).await?;
+    check_server(&stream)?;
+    write_frame(&mut stream, request).await?;
+    let answer = read_frame(&mut stream, ANSWER_BYTES_MAX).await?;
+    Ok((stream, answer.ok_or(io::ErrorKind::UnexpectedEof)?))
+}
+
+/// A server of another user could read what a program sends in clear.
+fn check_server(stream: &UnixStream) -> io::Result<()> {
+    let server = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
+    if server == 0 || server == process::effective_user() {
+        return Ok(());
+    }
+    let reason =
+        format!("the server belongs to user {server}, and must belong to this user or root");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+}
+
+fn refused(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionRefused, reason)
+}

@@ -1,0 +1,309 @@
+//! Defines the messages of a link between the side without a network and the side that has one, and
+//! encodes them for UNIX sockets.
+//!
+//! ```text
+//!   agent of a run ── Hello ──────────────> server      the stream stays open as long as the run
+//!                  <────────── Welcome ──
+//!                  ── Open ───────────────> server      a stream of its own for each socket
+//!                  <──── Socket + socket ──             or Failed, Refused; then the stream ends
+//! ```
+//!
+//! The side without a network opens every stream. Messages are frames as between launcher and agent
+//! ([`crate::run::protocol`]).
+//!
+//! Limits: [`REQUEST_BYTES_MAX`] and [`ANSWER_BYTES_MAX`] for a frame, and [`RUN_BYTES_MAX`] for
+//! the name of a run.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Rfc3339;
+
+/// The version of this protocol.
+pub const VERSION: u32 = 1;
+/// The longest request.
+pub const REQUEST_BYTES_MAX: usize = 4096;
+/// The longest answer: the status of a link with all its runs.
+pub const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// The longest name of a run.
+pub const RUN_BYTES_MAX: usize = 64;
+
+/// The first message on a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkRequest {
+    /// A run begins to use the link, until the stream ends.
+    Hello(LinkHello),
+    /// Open a socket.
+    Open(OpenRequest),
+    /// Report the state of the link.
+    Status,
+}
+
+/// The description of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LinkHello {
+    /// The version of the protocol that the agent of the run uses.
+    pub version: u32,
+    /// The name of the run, for displays only.
+    pub run: String,
+}
+
+/// A request for a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct OpenRequest {
+    /// The number of the session.
+    pub session: u64,
+    /// The kind of the socket.
+    pub kind: OpenKind,
+    /// The address to which it is connected or bound.
+    pub address: SocketAddr,
+}
+
+/// The kind of a requested socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OpenKind {
+    /// A TCP socket that is connected.
+    Connected,
+    /// A TCP socket that is bound, for connections from outside.
+    Bound,
+    /// A UDP socket that is connected.
+    Datagrams,
+    /// A UDP socket that is not connected, and receives from the address only.
+    DatagramsOfHost,
+    /// A UDP socket that is not connected, and receives from any address.
+    DatagramsOfAll,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkAnswer {
+    /// The run may use the link.
+    Welcome(LinkWelcome),
+    /// The socket comes with this.
+    Socket,
+    /// The kernel reports this error number.
+    Failed(i32),
+    /// The policy or a limit does not allow it, for this reason.
+    Refused(String),
+    /// The state of the link.
+    Status(LinkStatus),
+}
+
+/// What the server offers to a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LinkWelcome {
+    /// The version of the protocol that the server uses.
+    pub version: u32,
+    /// The name of the link.
+    pub link: String,
+    /// The number of the session, which requests for sockets contain.
+    pub session: u64,
+    /// Whether the server reaches IPv4 addresses.
+    pub ipv4: bool,
+    /// Whether the server reaches IPv6 addresses.
+    pub ipv6: bool,
+    /// The maximum number of sockets.
+    pub sockets_max: usize,
+    /// The resolvers to which the run may send DNS queries.
+    pub resolvers: Vec<SocketAddr>,
+}
+
+impl LinkWelcome {
+    /// Whether the server reaches addresses of this family.
+    #[must_use]
+    pub fn reaches(&self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.ipv4 } else { self.ipv6 }
+    }
+}
+
+/// The state of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LinkStatus {
+    /// The name of the link.
+    pub name: String,
+    /// The path of its socket.
+    pub path: PathBuf,
+    /// The process of the server.
+    pub pid: u32,
+    /// The policy file.
+    pub policy: PathBuf,
+    /// When the server started.
+    pub since: Rfc3339,
+    /// The maximum number of sockets.
+    pub sockets_max: usize,
+    /// The resolvers that runs may use.
+    pub resolvers: Vec<SocketAddr>,
+    /// Whether the server reaches IPv4 addresses.
+    pub ipv4: bool,
+    /// Whether the server reaches IPv6 addresses.
+    pub ipv6: bool,
+    /// The open sockets.
+    pub sockets: usize,
+    /// The runs that use the link, the oldest first.
+    pub runs: Vec<LinkedRun>,
+}
+
+/// A run that uses a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LinkedRun {
+    /// The number of its session.
+    pub session: u64,
+    /// Its name, as its agent reports it.
+    pub run: String,
+    /// The process of its agent; 0 if the server cannot see that process.
+    pub pid: u32,
+    /// The user of its agent.
+    pub user: String,
+    /// When it began to use the link.
+    pub since: Rfc3339,
+    /// Its open sockets.
+    pub sockets: usize,
+    /// The sockets that it has received.
+    pub opened: u64,
+    /// The requests that the kernel or a peer refused.
+    pub failed: u64,
+    /// The requests that the policy or a limit refused.
+    pub refused: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
+    use serde::Serialize;
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+    use crate::run::channel::{adopt, read_frame};
+    use crate::run::protocol::encode;
+
+    /// The messages that a reader with this limit gets from these bytes, and the error that ends
+    /// them.
+    fn read_all<T: DeserializeOwned>(bytes: &[u8]) -> (Vec<T>, Option<std::io::ErrorKind>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut near, far) = UnixStream::pair().unwrap();
+            near.write_all(bytes).unwrap();
+            drop(near);
+            let mut far = adopt(far).unwrap();
+            let mut all = Vec::new();
+            loop {
+                match read_frame::<T>(&mut far, REQUEST_BYTES_MAX).await {
+                    Ok(Some(frame)) => all.push(frame.message),
+                    Ok(None) => return (all, None),
+                    Err(error) => return (all, Some(error.kind())),
+                }
+            }
+        })
+    }
+
+    fn requests() -> impl Strategy<Value = LinkRequest> {
+        let kinds = [
+            OpenKind::Connected,
+            OpenKind::Bound,
+            OpenKind::Datagrams,
+            OpenKind::DatagramsOfHost,
+            OpenKind::DatagramsOfAll,
+        ];
+        let open = (any::<u64>(), prop::sample::select(kinds.to_vec()), any::<SocketAddr>())
+            .prop_map(|(session, kind, address)| {
+                LinkRequest::Open(OpenRequest { session, kind, address })
+            });
+        let hello = (any::<u32>(), ".{0,64}")
+            .prop_map(|(version, run)| LinkRequest::Hello(LinkHello { version, run }));
+        prop_oneof![open, hello, Just(LinkRequest::Status)]
+    }
+
+    proptest! {
+        #[test]
+        fn requests_survive_a_round_trip(sent in prop::collection::vec(requests(), 0..4)) {
+            let bytes: Vec<u8> = sent.iter().flat_map(|one| encode(one).unwrap()).collect();
+            let (read, error) = read_all::<LinkRequest>(&bytes);
+            prop_assert_eq!((read, error), (without_scopes(&sent), None));
+        }
+
+        #[test]
+        fn any_bytes_end_with_an_error_or_the_end(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let (_, error) = read_all::<LinkRequest>(&bytes);
+            prop_assert_eq!(error.is_none(), bytes.is_empty());
+        }
+
+        #[test]
+        fn a_request_that_is_cut_is_not_a_request(
+            sent in requests(),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let bytes = encode(&sent).unwrap();
+            let cut = cut.index(bytes.len());
+            let (read, error) = read_all::<LinkRequest>(&bytes[..cut]);
+            prop_assert!(read.is_empty());
+            prop_assert_eq!(error.is_none(), cut == 0);
+        }
+    }
+
+    /// The text of an IPv6 address has no flow information.
+    fn without_scopes(sent: &[LinkRequest]) -> Vec<LinkRequest> {
+        let text = |one: &LinkRequest| serde_json::to_string(one).unwrap();
+        sent.iter().map(|one| serde_json::from_str(&text(one)).unwrap()).collect()
+    }
+
+    #[test]
+    fn wrong_frames_are_rejected_with_the_name_of_the_error() {
+        use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+        let framed = |text: &str| {
+            let mut bytes = u32::try_from(text.len()).unwrap().to_be_bytes().to_vec();
+            bytes.extend(text.as_bytes());
+            bytes
+        };
+        let long = encode(&Long(REQUEST_BYTES_MAX)).unwrap();
+        for (name, bytes, wanted) in [
+            ("a length beyond the limit", vec![0xff; 8], InvalidData),
+            ("a frame beyond the limit", long, InvalidData),
+            ("less than a length", vec![0, 0], UnexpectedEof),
+            ("less than the length says", vec![0, 0, 0, 9, b'"'], UnexpectedEof),
+            ("an unknown request", framed("\"close\""), InvalidData),
+            (
+                "an unknown kind",
+                framed(r#"{"open":{"session":1,"kind":"raw","address":"1.2.3.4:5"}}"#),
+                InvalidData,
+            ),
+            (
+                "a name as address",
+                framed(r#"{"open":{"session":1,"kind":"bound","address":"a:5"}}"#),
+                InvalidData,
+            ),
+            (
+                "a negative session",
+                framed(r#"{"open":{"session":-1,"kind":"bound","address":"1.2.3.4:5"}}"#),
+                InvalidData,
+            ),
+            ("a hello without a name", framed(r#"{"hello":{"version":1}}"#), InvalidData),
+            ("text after the message", framed("\"status\" 1"), InvalidData),
+        ] {
+            assert_eq!(read_all::<LinkRequest>(&bytes), (vec![], Some(wanted)), "{name}");
+        }
+    }
+
+    /// A text with this many bytes.
+    struct Long(usize);
+
+    impl Serialize for Long {
+        fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_str(&"x".repeat(self.0))
+        }
+    }
+}

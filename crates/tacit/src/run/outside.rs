@@ -1,0 +1,142 @@
+//! Opens the sockets of a run to the outside: in the network of the agent, or through a link in the
+//! network of another side.
+//!
+//! ```text
+//!   Outside::Host ── socket, connect ─────────> kernel of the agent
+//!   Outside::Link ── request ──> tacit link serve ── socket, connect ──> kernel of the other side
+//!                 <── the socket itself, or the error of `connect`
+//! ```
+//!
+//! A socket of a link is an ordinary socket, so all code that has it works as on the host.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tacit_sys::datagram::{self, AnswerSources};
+use tacit_sys::socket::{self, SocketAddress, StreamOptions};
+
+use super::link::client::LinkClient;
+use super::link::protocol::OpenKind;
+use crate::net::Security;
+use crate::net::route::source_towards;
+use crate::net::stream_socket::StreamSocket;
+
+/// How long the other side of a link may take to bind an address: nothing is sent for that.
+const BIND_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// Where the sockets of a run are opened.
+#[derive(Clone, Debug)]
+pub enum Outside {
+    /// In the network of the agent.
+    Host,
+    /// On the other side of a link.
+    Link(Arc<LinkClient>),
+}
+
+impl Outside {
+    /// Connects a TCP socket.
+    ///
+    /// # Errors
+    /// The error of `connect`, of either kernel; `ConnectionRefused` if the other side of the link
+    /// refuses the socket.
+    pub async fn dial(
+        &self,
+        to: &SocketAddress,
+        options: &StreamOptions,
+        security: Security,
+    ) -> io::Result<StreamSocket> {
+        let options = options.for_address(to);
+        match self {
+            Self::Host => {
+                let dialled = socket::dial(to, &options)?;
+                let socket = StreamSocket::new(dialled.socket, security)?;
+                if !dialled.is_connected {
+                    socket.wait_connected().await?;
+                }
+                Ok(socket)
+            }
+            Self::Link(link) => {
+                let to = SocketAddr::try_from(to.clone())?;
+                let socket = link.socket(OpenKind::Connected, to).await?;
+                socket::adopt(socket.as_fd(), &options)?;
+                StreamSocket::new(socket, security)
+            }
+        }
+    }
+
+    /// Binds a TCP socket, on which clients can connect as soon as it listens.
+    ///
+    /// # Errors
+    /// The error of `bind`, of either kernel; `ConnectionRefused` if the other side of the link
+    /// refuses the socket.
+    pub async fn reserve(
+        &self,
+        at: &SocketAddress,
+        options: &StreamOptions,
+    ) -> io::Result<OwnedFd> {
+        let options = options.for_address(at);
+        match self {
+            Self::Host => socket::reserve(at, &options),
+            Self::Link(link) => {
+                let at = SocketAddr::try_from(at.clone())?;
+                let bound = tokio::time::timeout(BIND_WAIT_MAX, link.socket(OpenKind::Bound, at));
+                let socket = bound.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+                socket::adopt(socket.as_fd(), &options)?;
+                Ok(socket)
+            }
+        }
+    }
+
+    /// Opens a UDP socket that is not connected, for one destination.
+    ///
+    /// # Errors
+    /// See [`Self::dial`].
+    pub async fn datagrams(&self, to: SocketAddr, sources: AnswerSources) -> io::Result<OwnedFd> {
+        match self {
+            Self::Host => datagram::dial_unconnected(to, sources),
+            Self::Link(link) => {
+                let kind = match sources {
+                    AnswerSources::Destination => OpenKind::DatagramsOfHost,
+                    AnswerSources::Any => OpenKind::DatagramsOfAll,
+                };
+                link.socket(kind, to).await
+            }
+        }
+    }
+
+    /// The socket of the link, at which a program could evade the policy of its run.
+    #[must_use]
+    pub fn link_path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Host => None,
+            Self::Link(link) => Some(link.path().to_owned()),
+        }
+    }
+
+    /// Whether packets to the address have a route. Of a link only the address family is known.
+    #[must_use]
+    pub fn has_route(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Host => is_routable(address),
+            Self::Link(link) => link.offer().reaches(address),
+        }
+    }
+
+    /// The resolvers of the other side; `None`: those of this host.
+    #[must_use]
+    pub fn resolvers(&self) -> Option<&[SocketAddr]> {
+        match self {
+            Self::Host => None,
+            Self::Link(link) => Some(&link.offer().resolvers),
+        }
+    }
+}
+
+/// Whether the host has a route.
+pub(crate) fn is_routable(address: IpAddr) -> bool {
+    source_towards(address).is_some()
+}

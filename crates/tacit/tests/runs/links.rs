@@ -1,0 +1,279 @@
+//! Tests `tacit run --link` in a network namespace that has no network, against `tacit link serve`
+//! outside of it: programs connect, resolve names and listen as if they had the network of the
+//! server, within the server's policy.
+
+use crate::fits::assert_fits;
+use crate::network::Network;
+
+/// A server of links, and `linked CMD`: a run in a namespace without a network that uses it.
+const LINK: &str = r#"
+ip route add unreachable 10.9.9.0/24
+cat >link.toml <<END
+version = 1
+[link.guest]
+listen = "$TMPDIR/guest.sock"
+sockets = 16
+[link.named]
+[[rule]]
+name = "never"
+link = "guest"
+direction = "outbound"
+remote = "10.9.8.7"
+remote-ports = 8083
+deny = true
+[[rule]]
+name = "out"
+link = ["guest", "named"]
+direction = "outbound"
+remote = ["10.9.8.7", "10.9.8.8", "10.9.9.9", "2001:db8::7"]
+remote-ports = "8080-8090"
+permit = true
+[[rule]]
+name = "datagrams"
+link = "guest"
+direction = "outbound"
+protocol = "udp"
+remote = "10.9.8.7"
+permit = true
+[[rule]]
+name = "in"
+link = "guest"
+direction = "inbound"
+local = "10.9.8.7"
+local-ports = 8099
+permit = true
+END
+AT=$TMPDIR/guest.sock OPTION_LINK="--link $TMPDIR/guest.sock"
+serve() {
+    start_ordinary ./tacit link serve --policy link.toml 2>>link.log; LINK=$!
+    until_true info
+}
+info() { ordinary ./tacit link info $AT --json >info.json 2>/dev/null; }
+state() { info; python3 -c "import json; link = json.load(open('info.json')); print($1)"; }
+descriptors() { ls /proc/$LINK/fd | wc -l; }
+serve
+start unshare -n sleep 100; NEAR=$!
+until_true grep -q sleep /proc/$NEAR/comm
+linked() {
+    nsenter --net --target $NEAR $USER_OF_RUNS timeout 60 \
+        ./tacit run $OPTION_LINK --policy run.toml --log stderr $RUN_OPTIONS -- "$@"
+}
+start python3 -m http.server --bind 10.9.8.7 8080 >/dev/null 2>&1
+await 8080
+"#;
+
+/// Prints the error of `connect`, for each address and port.
+const CONNECT: &str = r#"
+import errno, socket, sys
+for at in sys.argv[1:]:
+    host, port = at.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), 5)
+        print(at, "connected")
+    except OSError as error:
+        print(at, errno.errorcode.get(error.errno, error))
+"#;
+
+fn network() -> Network {
+    let rules = "[[rule]]\nname = \"numbers\"\ndirection = \"outbound\"\n\
+         remote = [\"10.9.8.7\", \"10.9.9.9\", \"2001:db8::7\"]\nremote-ports = \"8080-8095\"\n\
+         permit = true\n[[rule]]\nname = \"udp\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+         remote = \"10.9.8.7\"\npermit = true\n";
+    Network::new(&[8080], LINK).with_rules(rules)
+}
+
+#[test]
+fn a_program_without_a_network_uses_the_sockets_of_a_link() {
+    for network in network().for_each_user() {
+        let said = network.ok(r#"
+            nsenter --net --target $NEAR ip -o link | wc -l
+            nsenter --net --target $NEAR curl -s -m 5 http://10.9.8.7:8080/; echo "direct $?"
+            linked curl -sS -o /dev/null -w '%{http_code} %{scheme}\n' http://10.9.8.7:8080/
+            linked curl -sS -o /dev/null -w '%{http_code} %{scheme}\n' http://clear.example:8080/
+            linked curl -sS -o /dev/null -w '%{http_code} %{scheme}\n' http://tls.example:8080/
+            state 'link["runs"], link["resolvers"]'"#);
+        assert_eq!(
+            said, "1\ndirect 7\n200 HTTP\n200 HTTP\n200 HTTP\n[] ['127.0.0.1:53']\n",
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn connect_fails_through_a_link_with_the_error_of_the_other_side() {
+    let said = network().ok(&format!(
+        "cat >connect.py <<'END'\n{CONNECT}\nEND\n\
+         linked python3 connect.py 10.9.8.7:8080 10.9.8.7:8081 10.9.9.9:8080 2>/dev/null"
+    ));
+    assert_eq!(
+        said,
+        "10.9.8.7:8080 connected\n10.9.8.7:8081 ECONNREFUSED\n10.9.9.9:8080 EHOSTUNREACH\n"
+    );
+}
+
+#[test]
+fn the_policy_of_the_other_side_decides_which_sockets_a_link_opens() {
+    let said = network().ok(&format!(
+        "for port in 8083 8095; do start python3 -m http.server --bind 10.9.8.7 $port >at.$port \
+         2>&1; await $port; done\n\
+         cat >connect.py <<'END'\n{CONNECT}\nEND\n\
+         linked python3 connect.py 10.9.8.7:8083 2>/dev/null; sleep 1.1\n\
+         linked python3 connect.py 10.9.8.7:8095 2>/dev/null\n\
+         grep -o 'reason=.*' link.log; grep -c GET at.8083 at.8095\n\
+         sed -i 's/deny = true/permit = true/' link.toml; kill -HUP $LINK\n\
+         until_true grep -q link-reloaded link.log\n\
+         linked curl -sS -o /dev/null -w '%{{http_code}}\\n' http://10.9.8.7:8083/"
+    ));
+    assert_eq!(
+        said,
+        "10.9.8.7:8083 ECONNREFUSED\n10.9.8.7:8095 ECONNREFUSED\n\
+         reason=\"rule `never` of the link guest denies tcp to 10.9.8.7:8083\"\n\
+         reason=\"no rule of the link guest matches tcp to 10.9.8.7:8095\"\n\
+         at.8083:0\nat.8095:0\n200\n"
+    );
+}
+
+#[test]
+fn datagrams_pass_through_a_link_with_their_errors() {
+    let said = network().ok(r#"
+        cat >udp.py <<'END'
+import socket
+for port in (7777, 7778):
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.settimeout(5)
+    sender.connect(("10.9.8.7", port))
+    sender.send(b"sent")
+    try:
+        print(sender.recv(100))
+    except OSError as error:
+        print(type(error).__name__)
+END
+        cat >echo.py <<'END'
+import socket
+echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+echo.bind(("10.9.8.7", 7777))
+open("echo.ready", "w").close()
+while True:
+    payload, peer = echo.recvfrom(100)
+    echo.sendto(payload + b" back", peer)
+END
+        start python3 echo.py; until_true [ -e echo.ready ]
+        linked python3 udp.py 2>/dev/null
+        until_true [ "$(state 'link["sockets"]')" = 0 ]"#);
+    assert_eq!(said, "b'sent back'\nConnectionRefusedError\n");
+}
+
+#[test]
+fn clients_outside_reach_a_server_behind_a_link_and_it_sees_their_addresses() {
+    let rules = |listen: &str| {
+        format!(
+            "[[rule]]\nname = \"in\"\ndirection = \"inbound\"\nlisten = \"{listen}\"\n\
+             local-ports = 80\npermit = true\n"
+        )
+    };
+    let network = |listen: &str| Network::new(&[], LINK).with_rules(&rules(listen));
+    let said = network("10.9.8.7:8099").ok(r#"
+        ip addr add 10.9.8.99/32 dev lo
+        linked python3 -m http.server --bind 0.0.0.0 80 >/dev/null 2>served & background+=($!)
+        until_true curl -s -o /dev/null --interface 10.9.8.99 http://10.9.8.7:8099/
+        grep -o '^10.9.8.99' served | head -1"#);
+    assert_eq!(said, "10.9.8.99\n");
+    let said = network("10.9.8.7:8098")
+        .ok("linked true 2>told; echo $?; grep -c 'no rule of the link' told");
+    assert!(said.starts_with("125\n"), "{said}");
+}
+
+#[test]
+fn a_link_that_ends_refuses_and_a_new_server_continues() {
+    let said = network().ok(r#"
+        cat >loop.sh <<'END'
+code() { curl -s -o /dev/null -w '%{http_code}' http://10.9.8.7:8080/; }
+[ $(code) = 200 ] && echo served >>seen
+until [ -e killed ]; do sleep 0.05; done
+until [ $(code) = 000 ]; do sleep 0.05; done; echo refused >>seen
+touch refused
+until [ $(code) = 200 ]; do sleep 0.05; done; echo served >>seen
+END
+        touch seen; chmod 666 seen; chmod 777 .
+        linked bash loop.sh 2>run.log & run=$!
+        until_true grep -q served seen
+        kill -9 $LINK; touch killed
+        until_true [ -e refused ]
+        serve; wait $run; cat seen
+        grep -o 'link-lost\|link-restored' run.log"#);
+    assert_eq!(said, "served\nrefused\nserved\nlink-lost\n");
+}
+
+#[test]
+fn nothing_of_a_killed_run_is_left_in_the_server_of_its_link() {
+    let said = network().ok(r#"
+        before=$(descriptors)
+        linked python3 -c '
+import os, socket, time
+held = [socket.create_connection(("10.9.8.7", 8080)) for one in range(5)]
+open("held", "w").close()
+while not os.path.exists("done"):
+    time.sleep(0.05)' 2>/dev/null & run=$!
+        chmod 777 .; until_true [ -e held ]
+        state 'link["sockets"], len(link["runs"])'
+        kill -9 $(state 'link["runs"][0]["pid"]')
+        until_true [ "$(state 'link["sockets"], len(link["runs"])')" = "0 0" ]
+        [ $(descriptors) = $before ] && echo same
+        touch done; wait $run"#);
+    assert_eq!(said, "5 1\nsame\n");
+}
+
+#[test]
+fn a_hostile_other_side_of_a_link_disturbs_nobody() {
+    let said = network().ok(r#"
+        before=$(descriptors)
+        ordinary python3 "$PEERS/link_peer.py" $AT
+        until_true [ "$(state 'link["sockets"], len(link["runs"])')" = "0 0" ]
+        [ $(descriptors) = $before ] && echo same
+        linked curl -sS -o /dev/null -w '%{http_code}\n' http://10.9.8.7:8080/"#);
+    assert_eq!(said, "held 16 limited 24\nsame\n200\n");
+}
+
+#[test]
+fn another_user_gets_no_socket_of_a_link() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let said = network().ok(r#"
+        as() { setpriv --reuid=$1 --regid=$1 --clear-groups ./tacit link info $AT 2>&1; }
+        as 54322 | grep -o 'Permission denied'
+        chmod 666 $AT
+        as 54322 | grep -o 'must belong to this user or root'
+        python3 - $AT <<'END'
+import os, socket, sys
+os.setuid(54322)
+stream = socket.socket(socket.AF_UNIX)
+stream.connect(sys.argv[1])
+print(b"belongs to another user" in stream.recv(4096))
+END
+    "#);
+    assert_eq!(said, "Permission denied\nmust belong to this user or root\nTrue\n");
+}
+
+#[test]
+fn the_name_of_a_link_finds_it_and_displays_fit_their_schemas() {
+    let said = network().ok(r#"
+        chmod 777 .
+        export TACIT_LINK=named OPTION_LINK=
+        linked bash -c '
+            curl -sS -o /dev/null http://10.9.8.7:8080/; touch opened
+            until [ -e shown ]; do sleep 0.05; done' 2>/dev/null & run=$!
+        until_true [ -e opened ]
+        ordinary ./tacit link list --json | tr -d '\n'; echo
+        ordinary ./tacit link info named --json | tr -d '\n'; echo
+        ordinary ./tacit link list | tail -1 | cut -c-5
+        ordinary ./tacit link info nobody; echo $?
+        touch shown; wait $run"#);
+    let lines: Vec<_> = said.lines().collect();
+    assert_fits("link-list", lines[0]);
+    assert_fits("link-info", lines[1]);
+    let info: serde_json::Value = serde_json::from_str(lines[1]).unwrap();
+    assert_eq!((&info["name"], &info["runs"][0]["opened"]), (&"named".into(), &1.into()), "{said}");
+    assert_eq!(lines[2..], ["named", "1"], "{said}");
+}
