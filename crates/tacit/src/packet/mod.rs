@@ -14,6 +14,10 @@
 //! [`Tunnel`] contains the flows that it permits. Packets without a tunnel are dropped, and never
 //! leave in clear.
 //!
+//! One thread serves both directions. With a thread for each direction, a stream on two idle CPUs
+//! is 13 % faster and costs 9 % less CPU time. But if other programs use the CPUs too, a request
+//! takes 1.6 ms instead of 65 us.
+//!
 //! The address of a peer can change only if its tunnel has [`PeerAddress::Roaming`]. The new
 //! address is taken from a packet that passes the integrity check and has the highest sequence
 //! number so far.
