@@ -1,7 +1,7 @@
 //! Defines which CPUs are reserved for engines (threads for handshakes). All other threads of the
 //! agent and the programs under `tacit run` use other CPUs.
 //!
-//! The parser does not know which CPUs exist; the agent checks that.
+//! The parser does not know which CPUs exist. The agent checks later whether each CPU exists.
 
 use super::diagnostic::SourcePosition;
 use serde::Serialize;

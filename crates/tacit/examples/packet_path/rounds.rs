@@ -1,8 +1,8 @@
 //! Takes samples of all candidates in rounds, and prints medians.
 //!
-//! Each round measures all candidates with all loads, and begins with another candidate than the
-//! last round. The CPU time is the sum of the client, the server, and all processes that process
-//! packets.
+//! Each round measures all candidates with all loads, and begins with a different candidate than
+//! the last round. The CPU time is the sum of the client, the server, and all processes that
+//! process packets.
 
 use std::net::IpAddr;
 use std::time::Duration;

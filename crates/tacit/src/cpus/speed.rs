@@ -1,7 +1,7 @@
 //! Measures how fast one CPU of this machine encrypts and decrypts records with each cipher suite.
 //!
-//! The measurement runs on a thread of low priority, so that it does not delay other threads. It
-//! counts only the CPU time of this thread.
+//! The measurement runs on a thread of low priority, so that it does not delay other threads. Only
+//! the CPU time of this thread is counted.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Finds the UNIX sockets that the programs of a run hold, for the helper.
+//! Finds the open UNIX sockets of the programs of a run. The helper process calls this module.
 //!
 //! Limits: [`UNIX_SOCKETS_MAX`], [`PROCESSES_MAX`], and `SEARCH_TIME_MAX` for the search.
 

@@ -1,5 +1,5 @@
-//! Opens the files that `tacit trace` writes. They contain decrypted bytes or keys, so only their
-//! owner may read them.
+//! Opens the files that `tacit trace` writes. The files contain decrypted bytes or keys, so only
+//! the owner of the files may read them.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

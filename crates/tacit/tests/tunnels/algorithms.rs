@@ -1,4 +1,4 @@
-//! Tests runs with the algorithms of gateways that have no others than the older ones.
+//! Tests runs with gateways that support only old algorithms.
 
 use crate::{Scenario, WEB};
 

@@ -1,4 +1,5 @@
-//! Tests that a flood of first requests of IKE uses limited memory, and keeps no gateway out.
+//! Tests that a flood of IKE_SA_INIT requests uses limited memory, and that real gateways still
+//! connect.
 
 use std::env;
 

@@ -1,4 +1,4 @@
-//! Tests that no packet is sent in clear after a process of tacit is killed, whichever it is.
+//! Kills each process of tacit in turn, and tests that no packet is sent in clear afterwards.
 
 use crate::{ASKS, web};
 

@@ -1,5 +1,5 @@
-//! Tests what happens between both ends of a tunnel: gateways that are silent for a time or have
-//! another address, and a NAT.
+//! Tests tunnels whose gateway is silent for a time or gets another address. Also tests runs behind
+//! a NAT.
 
 use crate::expiry::JUMP;
 use crate::web;

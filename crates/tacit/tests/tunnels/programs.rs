@@ -1,5 +1,5 @@
-//! Tests unmodified programs through tunnels, and beside them: psql, ssh, UDP, ping, servers in a
-//! run, and rules with `tls` and `permit` for the same address.
+//! Tests that unmodified programs work through tunnels: psql, ssh, UDP, ping and servers. Also
+//! tests rules with `tls` and `permit` for the same address.
 
 use crate::Scenario;
 

@@ -1,5 +1,5 @@
-//! Tests what ends a tunnel or keeps it from being made: assigned addresses that a run must not
-//! have, certificates that expire, and datagrams of strangers.
+//! Tests that tacit ends or rejects a tunnel if a run must not have its address, or if a
+//! certificate expires. Also tests that datagrams of other hosts disturb no tunnel.
 
 use crate::certificates::CERTIFICATES;
 use crate::{Scenario, WEB};

@@ -1,4 +1,4 @@
-//! Tests that both sides replace the keys of a run's tunnel under a stream, at any time.
+//! Tests that both sides can replace the keys of a tunnel while a program transfers data.
 
 use crate::Scenario;
 

@@ -1,4 +1,5 @@
-//! Tests machines that sleep: their clock jumps by hours, and nothing was handled meanwhile.
+//! Tests tunnels after the machine slept: the clock jumps by hours, and no event was handled
+//! meanwhile.
 
 use std::time::Duration;
 
