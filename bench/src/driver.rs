@@ -1,5 +1,5 @@
-//! Runs the main benchmark. It builds the programs, starts the *peers* (tacit, the other proxies,
-//! and programs with a TLS library), and takes samples.
+//! Runs the main benchmark. The driver builds the programs, starts the *peers* (tacit, the other
+//! proxies, and programs with a TLS library), and takes samples.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

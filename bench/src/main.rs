@@ -15,8 +15,8 @@
 //! programs under `tacit run`. All processes run during the whole benchmark, but only one peer at a
 //! time has load. `docs/benchmarks.md` explains the measured values.
 //!
-//! The benchmark fails if a peer loses bytes. It reports and omits peers that cannot be started. It
-//! does not measure traffic between hosts.
+//! The benchmark fails if a peer loses bytes. Peers that cannot be started are reported and
+//! omitted. Traffic between hosts is not measured.
 
 mod certs;
 mod compare;

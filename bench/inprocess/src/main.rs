@@ -7,8 +7,8 @@
 //! inprocess version LIBRARY
 //! ```
 //! The load client and the load server use the protocol of `tacit workload`
-//! (`tacit_core::workload`). They have blocking sockets and the default settings of the TLS
-//! library, like an ordinary program.
+//! (`tacit_core::workload`). Client and server have blocking sockets and the default settings of
+//! the TLS library, like an ordinary program.
 
 mod by_openssl;
 mod by_rustls;

@@ -1,5 +1,5 @@
-//! Implements the load server. It answers the same requests as `tacit workload server`, but calls a
-//! TLS library itself. It runs until another process kills it.
+//! Implements the load server. The server answers the same requests as `tacit workload server`, but
+//! calls a TLS library itself. The server runs until another process kills it.
 //!
 //! A fixed number of threads wait in `accept`. Each thread serves one connection at a time. The
 //! server cannot send streams.

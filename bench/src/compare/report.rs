@@ -1,5 +1,5 @@
-//! Writes the report of `bench compare`. It contains the medians of both versions of tacit, the
-//! ratios of these medians, and whether the new version costs too much.
+//! Writes the report of `bench compare`. The report contains the medians of both versions of tacit,
+//! the ratios of these medians, and whether the new version costs too much.
 
 use std::path::Path;
 use std::time::Duration;

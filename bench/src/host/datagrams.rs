@@ -1,5 +1,5 @@
-//! Implements the UDP client and the UDP server of `bench host`. They exchange one datagram at a
-//! time.
+//! Implements the UDP client and the UDP server of `bench host`. Client and server exchange one
+//! datagram at a time.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

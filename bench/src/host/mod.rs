@@ -25,7 +25,8 @@
 //! report.rs     medians and ratios
 //! ```
 //!
-//! The benchmark needs root. It creates its own namespaces, and changes nothing on the real host.
+//! The benchmark needs root. The benchmark creates its own namespaces, and changes nothing on the
+//! real host.
 
 mod addresses;
 mod datagrams;

@@ -1,9 +1,9 @@
 //! Checks a pair of proxies before the benchmark measures it, so that the comparison is fair.
 //!
 //! The check rejects a pair that sends clear text, accepts clients without a certificate, or
-//! resumes sessions. It puts a relay between the two proxies, makes two connections, and parses the
-//! first TLS messages of the server. It also connects to the server's proxy with `openssl
-//! s_client`.
+//! resumes sessions. The check puts a relay between the two proxies, makes two connections, and
+//! parses the first TLS messages of the server. The check also connects to the server's proxy with
+//! `openssl s_client`.
 //!
 //! The check does not test whether the client's proxy verifies the server.
 

@@ -1,5 +1,5 @@
-//! Configures Envoy with one worker. Its TLS library, BoringSSL, does not let the user choose the
-//! TLS 1.3 cipher suite.
+//! Configures Envoy with one worker. Envoy's TLS library, BoringSSL, does not let the user choose
+//! the TLS 1.3 cipher suite.
 
 use serde_json::{Value, json};
 

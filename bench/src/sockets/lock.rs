@@ -1,5 +1,6 @@
-//! Implements the spin lock that `bench sockets` puts around the table of connections. Its variants
-//! are: one lock for all calls, one lock for calls that write, a reader-writer lock, and no lock.
+//! Implements the spin lock that `bench sockets` puts around the table of connections. The variants
+//! of the lock are: one lock for all calls, one lock for calls that write, a reader-writer lock,
+//! and no lock.
 
 use std::hint::spin_loop;
 use std::sync::{

@@ -1,5 +1,5 @@
-//! Escapes untrusted text for terminals and log lines. It escapes characters that end a line, move
-//! the cursor, change colours or reverse the reading direction.
+//! Escapes untrusted text for terminals and log lines. The escaped characters include those that
+//! end a line, move the cursor, change colours or reverse the reading direction.
 
 use std::borrow::Cow;
 

@@ -24,9 +24,9 @@
 //! assert!(findings.finish().iter().all(|found| found.severity != Severity::Error));
 //! ```
 //!
-//! An import either succeeds completely or returns no policy. It reports each setting that it
-//! changes ([`Severity::Changed`]), and never guesses. The parser of tacit checks the policy before
-//! it is returned.
+//! An import either succeeds completely or returns no policy. An import reports each setting that
+//! it changes ([`Severity::Changed`]), and never guesses. The parser of tacit checks the policy
+//! before it is returned.
 //!
 //! * [`attls`]: policies of AT-TLS, the TLS of z/OS, with IP filter rules;
 //! * [`stunnel`]: configurations of stunnel.

@@ -1,5 +1,5 @@
-//! Provides an entry point for fuzzing the code that processes IPsec packets. It decrypts ESP
-//! packets, and joins and divides the packets inside.
+//! Provides an entry point for fuzzing the code that processes IPsec packets. The entry point
+//! decrypts ESP packets, and joins and divides the packets inside.
 
 use crate::child::{ChildSa, EspSpi, SaKeys};
 use crate::cipher::{Cipher, IntegrityHash};

@@ -25,8 +25,8 @@
 //! * [`esp`]: encrypts and decrypts the packets of a tunnel;
 //! * [`offload`]: divides and joins large TCP packets.
 //!
-//! This crate does not know the policy. Its caller converts rules to configurations, and failures
-//! to log lines.
+//! This crate does not know the policy. The caller of this crate converts rules to configurations,
+//! and failures to log lines.
 #![forbid(unsafe_code)]
 
 mod child;

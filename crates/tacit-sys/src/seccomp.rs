@@ -1,7 +1,7 @@
 //! Defines the instructions of system call filters (seccomp), and installs the filters.
 //!
-//! A filter sees the number of a call, its ABI and its six arguments. It cannot read the memory to
-//! which arguments point.
+//! A filter sees the number of a call, its ABI and its six arguments. A filter cannot read the
+//! memory to which arguments point.
 
 use std::io;
 

@@ -1,9 +1,9 @@
 //! Reads the content of a certificate (names, dates, key) for displays (`tacit show`) and error
 //! messages.
 //!
-//! [`CertificateFacts`] parses untrusted DER and never panics. It truncates texts and escapes
-//! control characters. Limits: [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`] names for a
-//! certificate.
+//! [`CertificateFacts`] parses untrusted DER and never panics. [`CertificateFacts`] truncates texts
+//! and escapes control characters. Limits: [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`]
+//! names for a certificate.
 //!
 //! Do not use this module for decisions, because it does not verify signatures, validity or trust.
 

@@ -1,8 +1,8 @@
-//! Measures the CPU time of TLS on this machine, in memory and without a network. It measures a
-//! server's handshake, and the records of each cipher suite and message length.
+//! Measures the CPU time of TLS on this machine, in memory and without a network. Two kinds of work
+//! are measured: a server's handshake, and the records of each cipher suite and message length.
 //!
-//! It runs the same code as the agent, and reads the CPU clock of the calling thread. The real
-//! costs of a busy agent differ, because its CPU caches have other contents.
+//! The measurement runs the same code as the agent, and reads the CPU clock of the calling thread.
+//! The real costs of a busy agent differ, because its CPU caches have other contents.
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Provides entry points for fuzzing the parsers of messages from operators, monitoring systems,
 //! launchers, helpers and other agents.
 //!
-//! Each function accepts any bytes and must not panic. It parses a message, serialises it, parses
-//! the result, and compares the two messages.
+//! Each function accepts any bytes and must not panic. Each function parses a message, serialises
+//! the message, parses the result, and compares the two messages.
 
 use std::fmt::Debug;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! Defines the fuzz targets: one function for each parser of untrusted bytes.
 //!
-//! A target accepts any bytes and must not panic. It asserts what must be true for any input.
+//! A target accepts any bytes and must not panic. A target asserts what must be true for any input.
 
 mod canary;
 mod import;

@@ -1,5 +1,5 @@
-//! Checks that the fuzzer works. It must find the known fault of a special target, and reduce the
-//! input that triggers the fault.
+//! Checks that the fuzzer works. The fuzzer must find the known fault of a special target, and
+//! reduce the input that triggers the fault.
 
 use std::fs;
 use std::path::Path;

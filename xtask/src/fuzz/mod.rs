@@ -6,7 +6,7 @@
 //!                                                                    write it to target/fuzz/NAME/
 //! ```
 //!
-//! CI does not search for new inputs. It runs `replay`, which executes the committed inputs, and
+//! CI does not search for new inputs. CI runs `replay`, which executes the committed inputs, and
 //! fails if they reach less code than `fuzz/coverage.toml` states. `cover --update` writes the
 //! committed inputs and `fuzz/coverage.toml`. `canary` checks that the fuzzer finds a known fault.
 

@@ -1,6 +1,6 @@
 //! Tracks UDP flows in a table of limited size.
 //!
-//! A flow is the exchange of datagrams between one socket of a program and one destination. It
+//! A flow is the exchange of datagrams between one socket of a program and one destination. A flow
 //! begins with its first datagram and ends after an idle time:
 //!
 //! ```text

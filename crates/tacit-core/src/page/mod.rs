@@ -7,7 +7,7 @@
 //! html.rs    one page that loads no other files
 //! ```
 //!
-//! `tacit workload` and the benchmarks use this module. It returns text and writes no file.
+//! `tacit workload` and the benchmarks use this module. The module returns text and writes no file.
 
 mod chart;
 mod html;

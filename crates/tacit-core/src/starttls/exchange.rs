@@ -1,5 +1,5 @@
-//! Runs the STARTTLS exchange of one connection: the messages in clear before TLS begins. It
-//! selects the state machine of the protocol, such as SMTP, and does no I/O.
+//! Runs the STARTTLS exchange of one connection: the messages in clear before TLS begins. This
+//! module selects the state machine of the protocol, such as SMTP, and does no I/O.
 
 use std::net::SocketAddr;
 

@@ -6,7 +6,7 @@
 //!              handle_input, take_output         handle_input, take_output
 //! ```
 //!
-//! The caller, called the driver, does the I/O. It passes received bytes to
+//! The caller, called the driver, does the I/O. The driver passes received bytes to
 //! [`StarttlsExchange::handle_input`], sends [`StarttlsExchange::take_output`], and calls
 //! [`StarttlsExchange::next_step`], which returns one of these:
 //!

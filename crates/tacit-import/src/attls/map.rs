@@ -1,5 +1,5 @@
-//! Reads the map file of an import. It maps job names, user IDs and key rings of z/OS to programs,
-//! users and files on Linux.
+//! Reads the map file of an import. The file maps job names, user IDs and key rings of z/OS to
+//! programs, users and files on Linux.
 //!
 //! ```toml
 //! [job]

@@ -2,7 +2,7 @@
 //!
 //! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
 //! them, and `+word` moves them to the end. [`run`] executes it on the TLS 1.2 suites that tacit
-//! supports. It also returns the names of suites that tacit does not support.
+//! supports. [`run`] also returns the names of suites that tacit does not support.
 
 use tacit_core::policy::{Group, Suite};
 

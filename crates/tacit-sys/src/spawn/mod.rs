@@ -8,10 +8,10 @@
 //! arguments before the fork. The child reports a failed step through a pipe, and sends a
 //! descriptor of its mount namespace.
 //!
-//! The program is a direct child of `tacit run`, with ordinary exit status and job control. It
-//! keeps its user, directory, environment and standard streams. A program of an ordinary user has
-//! no capabilities. A program of root loses capabilities that act outside of the namespace. Set-uid
-//! programs work if the user namespace maps their user.
+//! The program is a direct child of `tacit run`, with ordinary exit status and job control. The
+//! program keeps its user, directory, environment and standard streams. A program of an ordinary
+//! user has no capabilities. A program of root loses capabilities that act outside of the
+//! namespace. Set-uid programs work if the user namespace maps their user.
 //!
 //! Limits: at most [`HIDDEN_MAX`] files are hidden at the start; the helper hides new files later
 //! ([`cover`]).

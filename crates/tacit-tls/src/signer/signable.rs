@@ -1,5 +1,5 @@
-//! Recognises the messages that the signer may sign. They prove possession of a private key in a
-//! TLS or IKE handshake.
+//! Recognises the messages that the signer may sign. These messages prove possession of a private
+//! key in a TLS or IKE handshake.
 //!
 //! ```text
 //! TLS 1.3  CertificateVerify   64 spaces, a context string, 0, the hash of the transcript

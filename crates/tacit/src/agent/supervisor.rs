@@ -2,7 +2,7 @@
 //!
 //! An agent in its sandbox cannot start programs. When it requests a restart, the supervisor starts
 //! a successor from the current program file. The supervisor holds no keys, reads no policy and
-//! opens no port. It forwards signals to the newest agent.
+//! opens no port. The supervisor forwards signals to the newest agent.
 //!
 //! ```text
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor
@@ -12,7 +12,8 @@
 //! This supervisor ignores signals, and ends after its agents, which end with the run.
 //!
 //! If an agent crashes, the supervisor starts another one after a second. After `CRASHES_MAX`
-//! crashes in a minute, the supervisor ends. It also ends if another process kills the agent.
+//! crashes in a minute, the supervisor ends. The supervisor also ends if another process kills the
+//! agent.
 //!
 //! `tacit agent --no-supervisor` runs without a supervisor; such an agent cannot be restarted.
 

@@ -8,8 +8,8 @@
 //!      └──────────────────────────────────────────────────────┘ accepts, does the handshake
 //! ```
 //!
-//! An engine runs the same code as a data worker. It hands over each connection once, with open
-//! sockets, so no data is lost. If the rule has `relay = "engine"`, the engine also relays.
+//! An engine runs the same code as a data worker. An engine hands over each connection once, with
+//! open sockets, so no data is lost. If the rule has `relay = "engine"`, the engine also relays.
 //!
 //! Limits: an engine sets up at most `queue` (of the policy) connections at a time, and then stops
 //! accepting. If all engines are at this limit and the policy has `spill`, data workers set up

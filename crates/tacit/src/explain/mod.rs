@@ -1,7 +1,7 @@
-//! `tacit explain`: prints which rule matches a flow, and why earlier rules do not match. It uses a
-//! policy file, or the policy of a running agent.
+//! `tacit explain`: prints which rule matches a flow, and why earlier rules do not match. The
+//! command uses a policy file, or the policy of a running agent.
 //!
-//! With `--peer`, it prints how a rule treats a certificate.
+//! With `--peer`, the command prints how a rule treats a certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Stores the names and captured addresses that the helper of `tacit agent --host` has written to
-//! the kernel, so that the helper can write them again if another program removes them.
+//! the kernel. If another program removes the addresses, the helper writes them again.
 //!
 //! Limits: [`NAMED_ADDRESSES_MAX`] addresses, [`NAMES_MAX`] names.
 

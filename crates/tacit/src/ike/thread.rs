@@ -1,5 +1,5 @@
-//! Runs the IKE thread. It moves messages and events between IKE connections, the packet worker and
-//! the agent, and handles timers.
+//! Runs the IKE thread. The thread moves messages and events between IKE connections, the packet
+//! worker and the agent, and handles timers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;

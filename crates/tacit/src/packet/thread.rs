@@ -1,4 +1,5 @@
-//! Runs the thread of a packet worker. It waits for packets, and for commands from other threads.
+//! Runs the thread of a packet worker. The thread waits for packets, and for commands from other
+//! threads.
 //!
 //! Limit: at most [`COMMANDS_MAX`] commands wait.
 

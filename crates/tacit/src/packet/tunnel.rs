@@ -1,5 +1,5 @@
-//! Defines [`Tunnel`]: the keys for one TUN device and one peer (a pair of SAs). It also lists the
-//! flows that the policy permits in the tunnel.
+//! Defines [`Tunnel`]: the keys for one TUN device and one peer (a pair of SAs). [`Tunnel`] also
+//! lists the flows that the policy permits in the tunnel.
 //!
 //! The peers may have negotiated the keys for more packets than the policy permits, for example for
 //! all ports of a network. So each packet, in both directions, must also belong to a

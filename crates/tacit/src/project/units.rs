@@ -1,5 +1,5 @@
-//! Measures the CPU time of TLS on this machine, for `tacit project`. It measures handshakes, and
-//! the records of each cipher suite with the message lengths of the rules.
+//! Measures the CPU time of TLS on this machine, for `tacit project`. This module measures
+//! handshakes, and the records of each cipher suite with the message lengths of the rules.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

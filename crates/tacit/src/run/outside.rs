@@ -1,5 +1,5 @@
-//! Opens the sockets of a run to the outside: in the network of the agent, or through a link in the
-//! network of another side.
+//! Opens the sockets of a run for traffic to other hosts. The sockets belong to the network of the
+//! agent, or to the network of the other side of a link.
 //!
 //! ```text
 //!   Outside::Host ── socket, connect ─────────> kernel of the agent

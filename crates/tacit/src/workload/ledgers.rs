@@ -1,8 +1,8 @@
 //! Reads the ledgers of agents: their own records of CPU time by component, and their counters.
 //!
-//! The ledger comes from the agent's control socket, as in `tacit show costs`. It is read before
-//! the clocks of an interval start and after they stop, so that the queries do not add to the
-//! measured CPU time.
+//! The ledger comes from the agent's control socket, as in `tacit show costs`. The ledger is read
+//! before the clocks of an interval start and after they stop, so that the queries do not add to
+//! the measured CPU time.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,5 @@
-//! Tests that captured traffic of a host always goes to the agent. Neither a new policy nor another
-//! host on the network nor a program can change that.
+//! Tests that captured traffic of a host always goes to the agent. This remains true after a new
+//! policy, and against attempts by other hosts and by programs.
 
 use crate::machines::{Machines, TLS};
 

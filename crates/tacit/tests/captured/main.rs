@@ -1,7 +1,7 @@
 //! Tests a captured host: one policy applies to all of its programs, even to those that started
 //! long before tacit.
 //!
-//! This is a test binary of its own, because each test has network namespaces of its own.
+//! This is a separate test binary, because each test has network namespaces of its own.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! Tests FTP programs without TLS under `tacit run`. Their data connections need no rule of their
-//! own.
+//! Tests FTP programs without TLS under `tacit run`. The data connections of these programs need no
+//! separate rule.
 
 use crate::network::Network;
 

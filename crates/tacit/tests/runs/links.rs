@@ -1,6 +1,6 @@
-//! Tests `tacit run --link` in a network namespace that has no network, against `tacit link serve`
-//! outside of it: programs connect, resolve names and listen as if they had the network of the
-//! server, within the server's policy.
+//! Tests `tacit run --link` in an empty network namespace, with `tacit link serve` outside of this
+//! namespace. Programs connect, resolve names and listen through the network of the server, if the
+//! server's policy permits.
 
 use crate::fits::assert_fits;
 use crate::network::Network;

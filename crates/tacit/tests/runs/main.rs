@@ -1,7 +1,7 @@
 //! Tests real programs with and without `tacit run`: they behave the same, except for the
 //! differences in the manual.
 //!
-//! This is a test binary of its own, because each test has a network namespace.
+//! This is a separate test binary, because each test has a network namespace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

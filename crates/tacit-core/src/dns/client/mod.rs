@@ -1,5 +1,5 @@
-//! Implements a DNS client as a state machine without I/O. It decides when to send a query, to
-//! which server and on which socket.
+//! Implements a DNS client as a state machine without I/O. The client decides when to send a query,
+//! to which server and on which socket.
 //!
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets

@@ -1,5 +1,5 @@
-//! Builds the messages for DNS servers. They contain the name, the type and three flags of the
-//! program's message, and nothing else of it.
+//! Builds the messages for DNS servers. These messages contain only the name, the type and three
+//! flags of the program's message.
 //!
 //! The message ID, the source port and the case of the letters are random. To forge an answer, an
 //! attacker must guess all three.

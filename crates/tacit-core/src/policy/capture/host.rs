@@ -6,8 +6,8 @@
 //! then the destination. If a section does not decide about a flow, the kernel checks the next
 //! section.
 //!
-//! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
-//! relayed or logged, or if the rule selects flows by program or systemd unit.
+//! The kernel applies `permit` and `deny` itself. The kernel sends a flow to the agent if the flow
+//! must be relayed or logged, or if the rule selects flows by program or systemd unit.
 //!
 //! For each rule, the kernel counts the connections and datagrams that it decides itself.
 //!

@@ -1,5 +1,5 @@
 //! Runs the exchange `IKE_AUTH`, in which both peers authenticate each other (RFC 7296 sections 1.2
-//! and 2.15). They also create the first child SA, the keys of the tunnel.
+//! and 2.15). In this exchange, the peers also create the first child SA (the keys of the tunnel).
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! Encodes the conditions and actions of packet rules for the kernel.
 //!
-//! An [`Expression`] is one condition or action, such as "the port is 53". It is encoded as one to
-//! three nftables expressions, which load a value into register 1 and compare it. All numbers
-//! except packet marks are in network order.
+//! An [`Expression`] is one condition or action, such as "the port is 53". An [`Expression`] is
+//! encoded as one to three nftables expressions, which load a value into register 1 and compare it.
+//! All numbers except packet marks are in network order.
 
 use std::net::IpAddr;
 

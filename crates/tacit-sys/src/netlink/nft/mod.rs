@@ -1,5 +1,5 @@
-//! Installs the packet rules for a program under `tacit run`. They send captured traffic to the
-//! agent and reject all other traffic.
+//! Installs the packet rules for a program under `tacit run`. These packet rules send captured
+//! traffic to the agent and reject all other traffic.
 //!
 //! ```text
 //! table inet tacit

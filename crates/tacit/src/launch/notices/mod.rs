@@ -7,9 +7,9 @@
 //!          <── Listener::answer ──┘
 //! ```
 //!
-//! The helper process answers each notification, even if no agent receives the report. It sends the
-//! report later if there is no agent. A program that repeats a refused call delays only itself,
-//! because it waits for each answer.
+//! The helper process answers each notification, even if no agent receives the report. If there is
+//! no agent, the helper sends the report later. A program that repeats a refused call delays only
+//! itself, because it waits for each answer.
 //!
 //! Limits: one report for each kind of socket in each [`REPORT_INTERVAL`].
 

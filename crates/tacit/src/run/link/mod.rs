@@ -1,5 +1,5 @@
-//! The side of a link that has no network: requests sockets from `tacit link serve` on the side
-//! that has one. [`protocol`] has the messages, which both sides use.
+//! Requests sockets from `tacit link serve`, for the side of a link that has no network. The module
+//! [`protocol`] defines the messages of both sides.
 
 pub mod client;
 pub mod protocol;

@@ -1,5 +1,5 @@
-//! Runs the thread of a trace. It converts the bytes that workers have copied to packets, and
-//! writes the packets to the capture file.
+//! Runs the thread of a trace. The thread converts the bytes that workers have copied to packets,
+//! and writes the packets to the capture file.
 //!
 //! If the file accepts no bytes (for example a pipe without a reader), the thread waits, at most
 //! until [`LAST_BYTES_WAIT_MAX`] after the end of the trace. When the queue is full, workers drop

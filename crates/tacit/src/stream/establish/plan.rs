@@ -1,6 +1,6 @@
-//! Decides in which order a connection is established: which socket gets TLS, what is exchanged
-//! before TLS, and when the server is dialled. *Downstream* is the accepted socket, *upstream* the
-//! socket to the server.
+//! Decides which socket of a connection gets TLS, what is exchanged before TLS, and when the agent
+//! connects to the server. *Downstream* is the accepted socket, *upstream* the socket to the
+//! server.
 //!
 //! | connection | before TLS | socket with TLS | dial |
 //! |---|---|---|---|

@@ -1,5 +1,5 @@
-//! Implements the `ramp` workload. It measures whether a new connection needs more CPU time when
-//! many connections are open.
+//! Implements the `ramp` workload. The workload measures whether a new connection needs more CPU
+//! time when many connections are open.
 //!
 //! A ramp opens connections in steps and keeps them open. Each step gives one point: its CPU time,
 //! divided by its number of new connections. The report shows a straight line through these points,

@@ -1,4 +1,5 @@
-//! Parses the algorithms of IKE and ESP (proposals). They have the same names as in strongSwan.
+//! Parses the algorithms of IKE and ESP (proposals). The algorithms have the same names as in
+//! strongSwan.
 
 use crate::message_id::MessageId;
 use crate::policy::ike::{EspSuite, IkeGroup, IkeSuite, Sha2, TunnelCipher};

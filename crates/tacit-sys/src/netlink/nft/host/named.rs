@@ -1,5 +1,5 @@
-//! Builds the nftables sets for rules that select destinations by name. They contain the addresses
-//! whose names match a rule.
+//! Builds the nftables sets for rules that select destinations by name. These sets contain the
+//! addresses whose names match a rule.
 //!
 //! ```text
 //! map  nameports         protocol . port range -> part      ports with the same rules by name

@@ -1,5 +1,5 @@
-//! Installs an nftables table for rules that select programs by systemd unit. It marks the packets
-//! of all other programs.
+//! Installs an nftables table for rules that select programs by systemd unit. The table marks the
+//! packets of all other programs.
 //!
 //! ```text
 //! table inet tacit_units              without an owner

@@ -1,7 +1,7 @@
 //! Defines the content of `tacit show policy`: every key of the installed policy with its value,
 //! including defaults.
 //!
-//! It contains the paths of private key files, but not their content.
+//! The display contains the paths of private key files, but not the keys.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
