@@ -68,11 +68,15 @@ impl fmt::Display for ClientError {
                 path.display()
             ),
             Self::OnlyPrivate(path, private) => {
+                let (runs, agents) = match private.len() {
+                    1 => ("only a run has", "this agent"),
+                    _ => ("more than one run has", "one of these agents"),
+                };
                 let private = private.iter().map(|path| path.display().to_string());
                 write!(
                     f,
-                    "no agent answers at {}, and more than one run has an agent of its own\n    \
-                     fix: name the control socket of one of these agents with --control: {}",
+                    "no agent answers at {}, and {runs} an agent of its own\n    \
+                     fix: name the control socket of {agents} with --control: {}",
                     path.display(),
                     private.collect::<Vec<_>>().join(" ")
                 )

@@ -40,8 +40,9 @@ pub fn answering() -> Vec<PathBuf> {
     sockets
 }
 
-/// Returns the control socket for a display: the given one, or the default one. If no agent answers
-/// at the default one and exactly one private agent exists, returns the socket of that agent.
+/// Returns the control socket for a display or a trace: the given one, or the default one. If no
+/// agent answers at the default one and exactly one private agent exists, returns the socket of
+/// that agent.
 #[must_use]
 pub fn for_display(given: Option<&Path>) -> PathBuf {
     let default = || super::default_path();

@@ -19,7 +19,7 @@ use tacit_core::policy::{
 
 use crate::clock;
 use crate::control::client::{self, ClientError};
-use crate::control::{self, Request};
+use crate::control::{Request, private_agents};
 use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, fail_policy, print, versioned,
 };
@@ -163,7 +163,8 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
 
 /// Lets an agent evaluate its installed policy.
 fn ask(args: &ExplainArgs, flow: Flow) -> Result<Explanation, ClientError> {
-    let control = args.control.clone().flatten().unwrap_or_else(control::default_path);
+    let control =
+        private_agents::for_display(args.control.iter().flatten().next().map(AsRef::as_ref));
     let request = Request::Explain { flow: Box::new(flow) };
     client::ask_typed(&control, &request)
 }

@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::control::client::{self, ClientError};
 use crate::control::trace::TraceRequest;
-use crate::control::{self, Request};
+use crate::control::{Request, private_agents};
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain, fail, print};
 use crate::session::trace::{
     TRACE_BYTES_MAX, TRACE_DURATION_MAX, TraceReport, TraceSelection, TraceStarted,
@@ -187,7 +187,7 @@ impl TraceArgs {
 
 /// Requests the trace, and waits until it has ended.
 fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
-    let path = args.control.clone().unwrap_or_else(control::default_path);
+    let path = private_agents::for_display(args.control.as_deref());
     let stream = client::connect(&path)?;
     client::ask_on(&stream, &Request::Trace(args.request()))?;
     // The agent permits the trace. Only now are the files created.

@@ -193,3 +193,17 @@ fn packets_that_no_tunnel_takes_are_refused_and_counted_by_tunnel() {
     assert!(logged.contains("destination=10.2.0.1:80") && logged.contains("rule=web"), "{text}");
     assert_eq!(wire, "only UDP 4500");
 }
+
+#[test]
+fn explain_and_trace_find_the_agent_of_the_only_run() {
+    let steps = "started bash -c 'curl -sS -m 20 http://10.2.0.1/ >/dev/null; touch scratch/up
+            while [ ! -e scratch/end ]; do sleep 0.1; done'
+        until_true [ -e scratch/up ]
+        ordinary ./tacit explain --control --direction outbound --remote 10.2.0.1:80 |
+            grep -o 'through a tunnel to .ike.branch.' | head -n 1
+        ordinary ./tacit trace --ike branch --keylog scratch/keys --for 1s >/dev/null 2>traced
+        [ -s scratch/keys ] && echo keys || cat traced
+        touch scratch/end";
+    let text = Scenario { rules: WEB, inner: "\"10.1.0.1\"", steps }.output();
+    assert_eq!(text, "through a tunnel to [ike.branch]\nkeys\n");
+}
