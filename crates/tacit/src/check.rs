@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, DiagnosticSeverity, Policy, host_warnings};
+use tacit_core::policy::{Diagnostic, DiagnosticSeverity, FindingsShown, Policy, host_warnings};
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent;
@@ -86,7 +86,7 @@ impl CheckReport {
         let keys = KeyProvider::local();
         let checked = match path.as_os_str() == "-" {
             true => check_standard_input(&keys),
-            false => check_file(path, &keys),
+            false => check_file(path, &keys, FindingsShown::All),
         };
         match checked {
             Ok(checked) => {

@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Policy, UnixSocket, parse_duration};
+use tacit_core::policy::{FindingsShown, Policy, UnixSocket, parse_duration};
 use tacit_sys::{descriptor, process};
 use tacit_tls::signer::KeyProvider;
 
@@ -386,7 +386,7 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     let Some(policy) = policy_file::named(args.policy.as_deref()) else {
         return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
     };
-    let checked = match check_file(&policy, &KeyProvider::local()) {
+    let checked = match check_file(&policy, &KeyProvider::local(), FindingsShown::All) {
         Ok(checked) => checked,
         Err(findings) => return fail_policy(AgentError::Policy(policy, findings)),
     };

@@ -64,7 +64,8 @@ pub use link::{Link, LinkNames, LinkRule, LinkVerdict};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use parse::{
-    ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files, parse_size,
+    FindingsShown, ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files,
+    parse_size,
 };
 pub use rule::{
     Action, Answers, Deny, ForwardRule, InboundRule, Ipsec, PathChoice, Rule, RuleForm, SendProxy,

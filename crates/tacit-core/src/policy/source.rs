@@ -63,6 +63,11 @@ impl PolicyText {
         if text.len() > POLICY_BYTES_MAX {
             return Vec::new();
         }
+        // Most policies include nothing, and a policy may have many tables.
+        let before_tables = TomlDocument::parse(before_tables(text));
+        if before_tables.errors().is_empty() && !before_tables.top().contains_key("include") {
+            return Vec::new();
+        }
         let document = TomlDocument::parse(text);
         if !document.errors().is_empty() {
             return Vec::new();
@@ -166,6 +171,19 @@ pub(super) fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
+/// The part of a text before the first line that looks like the header of a table. If this part is
+/// TOML, the line is a header, and no key after it belongs to the top of the file.
+fn before_tables(text: &str) -> &str {
+    let mut end = 0;
+    for line in text.split_inclusive('\n') {
+        if line.trim_start().starts_with('[') {
+            return &text[..end];
+        }
+        end += line.len();
+    }
+    text
+}
+
 /// Whether a path has no wildcards, or wildcards only in its last component.
 pub(super) fn is_pattern(text: &str) -> bool {
     let (directories, file) = text.rsplit_once('/').unwrap_or(("", text));
@@ -205,7 +223,7 @@ fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{parse, parse_files};
+    use crate::policy::{FindingsShown, parse, parse_files};
 
     const MAIN: &str = "version = 1\ninclude = \"conf.d/*.toml\"\n[trust.ca]\nca = \"ca.pem\"";
 
@@ -229,7 +247,7 @@ mod tests {
         assert_eq!(text.includes()[0].position.to_string(), "2:11");
         text.include("a", &rule("first")).unwrap();
         text.include("b", &format!("\u{feff}\n{}", rule("second"))).unwrap();
-        let policy = parse_files(&text).policy.unwrap();
+        let policy = parse_files(&text, FindingsShown::All).policy.unwrap();
         let positions: Vec<_> =
             policy.rules.iter().map(|rule| (rule.position.file, rule.position.line)).collect();
         assert_eq!(positions, [(1, 1), (2, 2)]);
@@ -241,7 +259,7 @@ mod tests {
         let mut text = PolicyText::new(format!("\u{feff}{MAIN}"));
         text.include("a", &rule("same")).unwrap();
         text.include("b", &format!("# é\n{}colour = 1\n", rule("same"))).unwrap();
-        let mut found = parse_files(&text).diagnostics;
+        let mut found = parse_files(&text, FindingsShown::All).diagnostics;
         text.quote(&mut found);
         let found = rendered(&found);
         let expected = [
@@ -271,6 +289,23 @@ mod tests {
         assert_eq!(text, PolicyText::new(MAIN));
         let large = "#".repeat(POLICY_BYTES_MAX);
         assert!(text.include("x", &large).is_err());
+    }
+
+    #[test]
+    fn what_looks_like_a_header_does_not_hide_an_include() {
+        let list = "note = [\n[1],\n]\n";
+        let texts = [
+            "include = \"a\"\n[[rule]]\n".to_owned(),
+            format!("{list}include = \"a\""),
+            "note = \"\"\"\n[rule]\n\"\"\"\n\"\\u0069nclude\" = \"a\"\n[[rule]]".to_owned(),
+            "include = [\n  \"a\",\n]\n  [limits]\n".to_owned(),
+        ];
+        for text in texts {
+            assert_eq!(PolicyText::new(&*text).includes().len(), 1, "{text}");
+        }
+        for text in ["version = 1\n[rule]\ninclude = \"a\"", "[[rule]]\ninclude = \"a\"", "# [a]"] {
+            assert!(PolicyText::new(text).includes().is_empty(), "{text}");
+        }
     }
 
     #[test]

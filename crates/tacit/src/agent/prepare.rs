@@ -7,7 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tacit_core::policy::{AgentSettings, Diagnostic, HostSettings, IncludePattern, Limits, Policy};
+use tacit_core::policy::{
+    AgentSettings, Diagnostic, FindingsShown, HostSettings, IncludePattern, Limits, Policy,
+};
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::verify::ChainCache;
 
@@ -112,7 +114,8 @@ impl Inputs {
                 let in_reach =
                     |pattern: &IncludePattern, path: &Path| self.check_include(pattern, path);
                 let text = read_policy(&file, in_reach)?;
-                check_text(&text, &base, &self.keys, |policy| self.check_sandbox(policy))
+                let admit = |policy: &Policy| self.check_sandbox(policy);
+                check_text(&text, &base, &self.keys, FindingsShown::All, admit)
             }
             PolicySource::Parsed(policy) => check_parsed((*policy).clone(), &base, &self.keys),
         }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use tacit_core::flow::Address;
-use tacit_core::policy::{Action, Diagnostic, Limits, Policy, UnixSocket};
+use tacit_core::policy::{Action, Diagnostic, FindingsShown, Limits, Policy, UnixSocket};
 use tacit_sys::socket;
 use tacit_tls::signer::KeyProvider;
 use tokio::sync::{Semaphore, mpsc};
@@ -246,7 +246,11 @@ fn read_policy(
     keys: &KeyProvider,
     log: &Log,
 ) -> Result<Checked, AgentError> {
-    let checked = check_file(&options.policy, keys)
+    let shown = match options.level > LogLevel::Info {
+        true => FindingsShown::Errors,
+        false => FindingsShown::All,
+    };
+    let checked = check_file(&options.policy, keys, shown)
         .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
     log_warnings(&checked.warnings, options, log);
     if options.host {

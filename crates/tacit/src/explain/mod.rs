@@ -14,7 +14,7 @@ use rustls_pki_types::UnixTime;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{
-    Diagnostic, DiagnosticSeverity, Explanation, Policy, explain, parse_files,
+    Diagnostic, DiagnosticSeverity, Explanation, FindingsShown, Policy, explain, parse_files,
 };
 
 use crate::clock;
@@ -181,7 +181,7 @@ pub(crate) fn read(path: &Path) -> Result<Policy, String> {
         lines.join("\n")
     };
     let text = read_policy(path, |_, _| Ok(())).map_err(render)?;
-    let mut parsed = parse_files(&text);
+    let mut parsed = parse_files(&text, FindingsShown::All);
     text.quote(&mut parsed.diagnostics);
     let Some(mut policy) = parsed.policy else {
         parsed.diagnostics.retain(|one| one.severity == DiagnosticSeverity::Error);

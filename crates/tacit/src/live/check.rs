@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{
-    Diagnostic, DiagnosticSeverity, LinkRule, Policy, PolicyText, Rule, parse_files,
+    Diagnostic, DiagnosticSeverity, FindingsShown, LinkRule, Policy, PolicyText, Rule, parse_files,
 };
 use tacit_tls::signer::KeyProvider;
 
@@ -34,9 +34,13 @@ pub struct Checked {
 ///
 /// # Errors
 /// All diagnostics, at least one of which is an error.
-pub fn check_file(path: &Path, keys: &KeyProvider) -> Result<Checked, Vec<Diagnostic>> {
+pub fn check_file(
+    path: &Path,
+    keys: &KeyProvider,
+    shown: FindingsShown,
+) -> Result<Checked, Vec<Diagnostic>> {
     let text = read_policy(path, |_, _| Ok(()))?;
-    check_text(&text, &directory_of(path), keys, |_| Ok(()))
+    check_text(&text, &directory_of(path), keys, shown, |_| Ok(()))
 }
 
 /// Checks a policy from standard input like [`check_file`]. Paths in it are relative to the current
@@ -46,7 +50,8 @@ pub fn check_file(path: &Path, keys: &KeyProvider) -> Result<Checked, Vec<Diagno
 /// As [`check_file`].
 pub fn check_standard_input(keys: &KeyProvider) -> Result<Checked, Vec<Diagnostic>> {
     let text = read_standard_input()?;
-    check_text(&text, &directory_of(Path::new(STANDARD_INPUT)), keys, |_| Ok(()))
+    let base = directory_of(Path::new(STANDARD_INPUT));
+    check_text(&text, &base, keys, FindingsShown::All, |_| Ok(()))
 }
 
 /// Checks the text of a policy like [`check_file`]. Paths in it are relative to `base`. `admit` can
@@ -58,9 +63,10 @@ pub fn check_text(
     text: &PolicyText,
     base: &Path,
     keys: &KeyProvider,
+    shown: FindingsShown,
     admit: impl FnOnce(&Policy) -> Result<(), Diagnostic>,
 ) -> Result<Checked, Vec<Diagnostic>> {
-    let checked = check_whole(text, base, keys, admit);
+    let checked = check_whole(text, base, keys, shown, admit);
     let quote = |mut findings: Vec<Diagnostic>| {
         text.quote(&mut findings);
         findings
@@ -110,9 +116,10 @@ fn check_whole(
     text: &PolicyText,
     base: &Path,
     keys: &KeyProvider,
+    shown: FindingsShown,
     admit: impl FnOnce(&Policy) -> Result<(), Diagnostic>,
 ) -> Result<Checked, Vec<Diagnostic>> {
-    let parsed = parse_files(text);
+    let parsed = parse_files(text, shown);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else { return Err(findings) };
     admit(&policy).map_err(|finding| vec![finding])?;

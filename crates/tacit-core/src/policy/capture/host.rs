@@ -212,7 +212,7 @@ impl HostUnits {
             areas.entry(plane).or_default().push(area);
         }
         let destinations = areas.into_iter().flat_map(|(plane, areas)| {
-            sweep::cut(&areas).into_iter().map(move |area| range_of(plane, &area))
+            sweep::cut(areas).into_iter().map(move |area| range_of(plane, &area))
         });
         Some(Self {
             mark,
@@ -228,7 +228,7 @@ pub(super) fn inbound<'r>(rules: impl Iterator<Item = &'r Rule>) -> Vec<CaptureR
     let mut concerned = of_clients.filter(|rule| verdict(rule) != HostVerdict::Pass);
     let ports = concerned.by_ref().flat_map(|rule| rule.selectors.local_ports.clone());
     let areas: Vec<_> = ports.map(|ports| Area { first: 0, last: 0, ports }).collect();
-    let ranges = sweep::cut(&areas).into_iter().flat_map(|Area { ports, .. }| {
+    let ranges = sweep::cut(areas).into_iter().flat_map(|Area { ports, .. }| {
         [Family::V4, Family::V6].map(|family| CaptureRange {
             udp: false,
             first: address(0, family),
@@ -296,7 +296,7 @@ pub(super) fn outbound(
         }
     }
     let ranges = verdicts.into_iter().flat_map(|((plane, verdict), areas)| {
-        let ranges = sweep::cut(&areas).into_iter();
+        let ranges = sweep::cut(areas).into_iter();
         ranges.map(move |area| HostRange { to: range_of(plane, &area), verdict })
     });
     ranges.take(HOST_RANGES_MAX + 1).collect()
@@ -312,7 +312,7 @@ fn counted(
     let decided = rules.iter().zip(areas).filter(|(rule, _)| is_decided_by_kernel(rule));
     let ranges = decided.zip(numbers).flat_map(|((_, areas), rule)| {
         areas.iter().flat_map(move |(plane, areas)| {
-            let ranges = sweep::cut(areas).into_iter();
+            let ranges = sweep::cut(areas.clone()).into_iter();
             ranges.map(move |area| CountedRange { to: range_of(*plane, &area), rule })
         })
     });

@@ -302,7 +302,7 @@ fn ranges<'r>(
         }
     }
     let disjoint = planes.into_iter().flat_map(|(Plane { udp, family }, areas)| {
-        sweep::cut(&areas).into_iter().map(move |Area { first, last, ports }| CaptureRange {
+        sweep::cut(areas).into_iter().map(move |Area { first, last, ports }| CaptureRange {
             udp,
             first: address(first, family),
             last: address(last, family),
@@ -338,8 +338,14 @@ fn spans(rule: &Rule, learnt: &Learnt<'_>, own: &[Span]) -> Vec<Span> {
             AddressSelector::Name { host, wildcard: false } => all.extend(learnt.exact(host)),
             _ if selector.names_nearby() => all.extend(selector.spans()),
             _ => {
-                all.extend(selector.spans().flat_map(without_near).flat_map(beside_own));
-                all.extend(selector.spans().flat_map(|span| learnt.aliases_within(span)));
+                for span in selector.spans() {
+                    if is_far(span) && !own.iter().any(|one| meet(span, *one)) {
+                        all.push(span);
+                    } else {
+                        all.extend(without_near(span).into_iter().flat_map(beside_own));
+                    }
+                    all.extend(learnt.aliases_within(span));
+                }
             }
         }
     }
@@ -418,6 +424,16 @@ fn public() -> Vec<Span> {
     ]
 }
 
+/// Whether a span has no addresses that a rule must name explicitly.
+fn is_far(span: Span) -> bool {
+    !Near::ALL.into_iter().flat_map(Near::spans).any(|near| meet(span, near))
+}
+
+/// Whether two spans have an address in common.
+fn meet(a: Span, b: Span) -> bool {
+    a.family == b.family && a.first <= b.last && b.first <= a.last
+}
+
 /// Removes addresses that a rule must name explicitly.
 fn without_near(span: Span) -> Vec<Span> {
     without_all(span, Near::ALL.into_iter().flat_map(Near::spans))
@@ -438,7 +454,7 @@ fn single(ip: IpAddr) -> Span {
 
 /// The parts of the span before and after the hole.
 fn without(span: Span, hole: Span) -> [Option<Span>; 2] {
-    if span.family != hole.family || hole.last < span.first || span.last < hole.first {
+    if !meet(span, hole) {
         return [Some(span), None];
     }
     let before = (span.first < hole.first).then(|| Span { last: hole.first - 1, ..span });

@@ -65,7 +65,63 @@ impl Area {
 /// Returns the same addresses and ports as disjoint ranges in order, at most
 /// [`CAPTURE_RANGES_MAX`]. Neighbouring addresses with the same ports are one range, and so are
 /// neighbouring ports.
-pub(super) fn cut(areas: &[Area]) -> Vec<Area> {
+pub(super) fn cut(mut areas: Vec<Area>) -> Vec<Area> {
+    areas.sort_unstable_by_key(|area| (area.first, area.last));
+    let mut ranges = Vec::new();
+    let mut rest = areas.as_slice();
+    while let Some((group, others)) = first_group(rest) {
+        // Most areas have no address in common with another one.
+        match group {
+            [alone] => append(&mut ranges, std::slice::from_ref(alone)),
+            _ => append(&mut ranges, &cut_group(group)),
+        }
+        if ranges.len() >= CAPTURE_RANGES_MAX {
+            ranges.truncate(CAPTURE_RANGES_MAX);
+            break;
+        }
+        rest = others;
+    }
+    ranges
+}
+
+/// Splits sorted areas: the first ones, which no later one has an address in common with, and the
+/// others; `None`: there are no areas.
+fn first_group(areas: &[Area]) -> Option<(&[Area], &[Area])> {
+    let mut last = areas.first()?.last;
+    let mut length = 1;
+    for area in &areas[1..] {
+        if last < area.first {
+            break;
+        }
+        last = last.max(area.last);
+        length += 1;
+    }
+    areas.split_at_checked(length)
+}
+
+/// Appends the ranges of a group. If its lowest addresses follow the addresses before, with the
+/// same ports, both are one strip.
+fn append(ranges: &mut Vec<Area>, group: &[Area]) {
+    let strip_of = |first: u128| move |range: &&Area| range.first == first;
+    let (Some(before), Some(next)) = (ranges.last(), group.first()) else {
+        return ranges.extend_from_slice(group);
+    };
+    let begin = before.first;
+    let last = next.last;
+    let is_next = before.last.checked_add(1) == Some(next.first);
+    let count = group.iter().take_while(strip_of(next.first)).count();
+    let strip_before = ranges.len() - ranges.iter().rev().take_while(strip_of(begin)).count();
+    let ports_before = ranges[strip_before..].iter().map(|range| &range.ports);
+    if is_next && ports_before.eq(group[..count].iter().map(|range| &range.ports)) {
+        ranges[strip_before..].iter_mut().for_each(|range| range.last = last);
+        ranges.extend_from_slice(&group[count..]);
+    } else {
+        ranges.extend_from_slice(group);
+    }
+}
+
+/// The same as [`cut`] for areas that have addresses in common.
+fn cut_group(areas: &[Area]) -> Vec<Area> {
     let mut edges: Vec<Edge> = areas.iter().flat_map(Edge::of).collect();
     // Ports are added before other ports are removed. So ports that continue in another area do not
     // change in between.

@@ -18,6 +18,7 @@
 //! differ only in `program` or `user`.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -112,8 +113,8 @@ impl Index {
     }
 
     /// Verifies the rules that are earlier than the best one so far, until one matches completely.
-    fn verify(&self, rules: &[usize], flow: &Flow, found: &mut Found) {
-        for rule in rules.iter().copied() {
+    fn verify(&self, rules: &RulesOfKey, flow: &Flow, found: &mut Found) {
+        for rule in rules.all() {
             if found.best.is_some_and(|best| best <= rule) {
                 return;
             }
@@ -187,7 +188,20 @@ struct Table {
     shape: Shape,
     first_rule: usize,
     /// The positions of rules, in order.
-    rules: HashMap<Key, Vec<usize>>,
+    rules: HashMap<Key, RulesOfKey, BuildHasherDefault<KeyHasher>>,
+}
+
+/// The rules with one key, in order. Most keys have one rule.
+#[derive(Clone, Debug)]
+struct RulesOfKey {
+    first: usize,
+    later: Vec<usize>,
+}
+
+impl RulesOfKey {
+    fn all(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.first).chain(self.later.iter().copied())
+    }
 }
 
 /// Which values a rule compares, and how many bits of each; `None` for a port: it is not compared.
@@ -241,11 +255,16 @@ impl AddressKey {
     }
 }
 
-fn port_bits(length: Option<u32>, port: Option<u16>) -> Option<u128> {
+fn port_bits(length: Option<u32>, port: Option<u16>) -> Option<u16> {
     match length {
         None => Some(0),
-        Some(length) => Some(high_bits(u128::from(port?), length, PORT_WIDTH)),
+        Some(length) => Some(narrow(high_bits(u128::from(port?), length, PORT_WIDTH))),
     }
+}
+
+/// Converts the bits of a port, of which there are 16.
+fn narrow(bits: u128) -> u16 {
+    u16::try_from(bits).unwrap_or(u16::MAX)
 }
 
 /// Keeps the first `length` of `width` bits, and clears the others.
@@ -263,9 +282,53 @@ struct Key {
     protocol: Protocol,
     listen: u32,
     local: u128,
-    local_port: u128,
+    local_port: u16,
     remote: u128,
-    remote_port: u128,
+    remote_port: u16,
+}
+
+/// Hashes keys with one multiplication for each number. A table contains only keys of the policy,
+/// so flows cannot make it slow by collisions.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeyHasher(u64);
+
+/// An odd number with bits in all places, as in the hash function of rustc.
+const HASH_FACTOR: u64 = 0xf135_7aea_2e62_a9c5;
+
+impl Hasher for KeyHasher {
+    fn write_u64(&mut self, number: u64) {
+        self.0 = self.0.wrapping_add(number).wrapping_mul(HASH_FACTOR);
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        let [low, high] = [number & u128::from(u64::MAX), number >> 64];
+        for half in [low, high] {
+            self.write_u64(u64::try_from(half).unwrap_or(0));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(number.into());
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.write_u64(number.cast_unsigned() as u64);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        // The highest bits are the best, and the tables use the lowest.
+        self.0.rotate_left(26)
+    }
 }
 
 #[derive(Default)]
@@ -318,19 +381,20 @@ impl Builder {
             protocol: rule.selectors.protocol,
             listen,
             local: local.bits,
-            local_port: local_port.bits,
+            local_port: narrow(local_port.bits),
             remote: remote.bits,
-            remote_port: remote_port.bits,
+            remote_port: narrow(remote_port.bits),
         };
         let table = self.tables.entry(shape).or_insert_with(|| Table {
             shape,
             first_rule: index,
-            rules: HashMap::new(),
+            rules: HashMap::default(),
         });
-        let rules = table.rules.entry(key).or_default();
+        let entry = table.rules.entry(key);
+        let rules = entry.or_insert_with(|| RulesOfKey { first: index, later: Vec::new() });
         // Overlapping ranges of one rule lead to the same entry.
-        if rules.last() != Some(&index) {
-            rules.push(index);
+        if rules.all().last() != Some(index) {
+            rules.later.push(index);
         }
     }
 

@@ -71,15 +71,25 @@ pub struct ParsedPolicy {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+/// Which findings about a policy the caller shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FindingsShown {
+    /// Errors and warnings.
+    All,
+    /// Only errors. Warnings for which each rule is compared with others are omitted, because the
+    /// comparison takes a fifth of the time.
+    Errors,
+}
+
 /// Parses a policy without the files that it includes. Does not panic on any text.
 #[must_use]
 pub fn parse(text: &str) -> ParsedPolicy {
-    parse_files(&PolicyText::new(text))
+    parse_files(&PolicyText::new(text), FindingsShown::All)
 }
 
 /// Parses a policy with the files that it includes. Does not panic on any text.
 #[must_use]
-pub fn parse_files(files: &PolicyText) -> ParsedPolicy {
+pub fn parse_files(files: &PolicyText, shown: FindingsShown) -> ParsedPolicy {
     let text = without_byte_order_mark(files.text());
     if text.len() > POLICY_BYTES_MAX {
         let message =
@@ -91,7 +101,7 @@ pub fn parse_files(files: &PolicyText) -> ParsedPolicy {
     let document = TomlDocument::parse(text);
     let report = Diagnostics::of_files(&document, files.later_files());
     let top = TomlTable::top(&report, &document, Scope::Policy, "the top of the file");
-    let policy = policy(&top)
+    let policy = policy(&top, shown)
         .map(|policy| Policy { included: files.included().cloned().collect(), ..policy });
     let diagnostics = report.finish();
     let sound = diagnostics.iter().all(|finding| finding.severity == DiagnosticSeverity::Warning);
@@ -104,7 +114,7 @@ pub fn parse_files(files: &PolicyText) -> ParsedPolicy {
 
 const START: SourcePosition = SourcePosition { file: 0, line: 1, column: 1 };
 
-fn policy(top: &TomlTable<'_>) -> Option<Policy> {
+fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
     let version = version(top);
     let include = include(top);
     let names = Names::read(top);
@@ -117,7 +127,8 @@ fn policy(top: &TomlTable<'_>) -> Option<Policy> {
     let path = rule::path(top);
     let links = link::read_all(top);
     let tables = (&names, &links);
-    let rules = rules(top, tables, agent.as_ref(), host.as_ref().and_then(Option::as_ref));
+    let settings = (agent.as_ref(), host.as_ref().and_then(Option::as_ref));
+    let rules = rules(top, tables, settings, shown);
     if let Some(rules) = &rules {
         // A rule with an error may use a table that now seems unused.
         names.warn_of_unused();
@@ -300,8 +311,8 @@ struct Rules {
 fn rules(
     top: &TomlTable<'_>,
     (names, links): (&Names<'_>, &link::Links<'_>),
-    agent: Option<&AgentSettings>,
-    host: Option<&HostSettings>,
+    (agent, host): (Option<&AgentSettings>, Option<&HostSettings>),
+    shown: FindingsShown,
 ) -> Option<Rules> {
     let value = top.value("rule");
     if let Some(value) = value.as_ref().filter(|value| !value.value.is_array()) {
@@ -330,7 +341,7 @@ fn rules(
     let both = items.iter().zip(&rules);
     let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
     let sound: Vec<_> = sound.collect();
-    review::rules(top.report, &sound);
+    review::rules(top.report, &sound, shown);
     tunnels::check(top.report, &sound);
     if let Some(agent) = agent {
         aliases::check_rules(agent.aliases, &sound);

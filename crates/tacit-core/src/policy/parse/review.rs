@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::flow::{Address, Direction, Flow};
 use crate::message_id::MessageId;
 use crate::policy::lookup::Index;
+use crate::policy::parse::FindingsShown;
 use crate::policy::rule::{Action, ForwardRule, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, Near, is_within};
@@ -42,10 +43,12 @@ pub(super) struct Read<'r, 'a> {
 }
 
 /// Reports rules that conflict, and warns about rules without effect.
-pub(super) fn rules(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
+pub(super) fn rules(report: &Diagnostics<'_>, rules: &[Read<'_, '_>], shown: FindingsShown) {
     shared_listens(rules);
-    unreachable(report, rules);
-    weaker_before_tls(report, rules);
+    if shown == FindingsShown::All {
+        unreachable(report, rules);
+        weaker_before_tls(report, rules);
+    }
 }
 
 /// The largest number of pairs of rules that are compared for [`weaker_before_tls`].

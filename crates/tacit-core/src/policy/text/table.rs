@@ -28,7 +28,17 @@ pub struct TomlTable<'a> {
     pub title: String,
     schema: TableSchema,
     entries: &'a DeTable<'a>,
+    /// The [`mark_of`] of each key of the text.
+    marks: u64,
     unknown: Unknown<'a>,
+}
+
+/// Returns one of 64 bits for a key. Most keys that a table may have are missing, and are known to
+/// be missing by this bit.
+fn mark_of(key: &str) -> u64 {
+    let ends = [key.bytes().next(), key.bytes().next_back()].map(|end| end.unwrap_or(0).into());
+    let [first, last]: [usize; 2] = ends;
+    1 << ((key.len() * 7 + first * 3 + last) % 64)
 }
 
 /// The keys of a table that were reported as unknown.
@@ -68,7 +78,9 @@ impl<'a> TomlTable<'a> {
     ) -> Self {
         let title = title.into();
         let schema = schema.into();
-        let mut table = Self { report, at, title, schema, entries, unknown: Unknown::default() };
+        let marks = entries.keys().fold(0, |marks, key| marks | mark_of(key.get_ref()));
+        let unknown = Unknown::default();
+        let mut table = Self { report, at, title, schema, entries, marks, unknown };
         for (key, value) in entries {
             table.check_key(key.get_ref(), &key.span(), &value.span());
         }
@@ -77,7 +89,7 @@ impl<'a> TomlTable<'a> {
 
     /// Returns the spelling of a known key in this table, if it is given.
     fn written<'k>(&'k self, key: &'k str) -> Option<&'k str> {
-        if self.entries.contains_key(key) {
+        if self.marks & mark_of(key) != 0 && self.entries.contains_key(key) {
             return Some(key);
         }
         let misspelled = self.unknown.misspelled.iter().find(|misspelled| misspelled.known == key);

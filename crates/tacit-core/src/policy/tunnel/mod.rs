@@ -119,6 +119,9 @@ impl TunnelRoutes {
             runs.is_empty() || runs.iter().any(|name| name == run)
         };
         let rules: Vec<&Rule> = rules.iter().map(Arc::as_ref).filter(applies).collect();
+        if rules.iter().all(|rule| rule.ipsec().is_none()) {
+            return Ok(Self { groups: Vec::new(), rules: Vec::new(), remotes: BTreeMap::new() });
+        }
         let mut groups = Vec::new();
         for direction in [Direction::Outbound, Direction::Inbound] {
             for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Icmp] {
