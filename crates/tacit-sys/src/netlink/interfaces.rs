@@ -214,16 +214,26 @@ fn veth(name: &str, peer: &str) -> NetlinkRequest {
     let mut message = NetlinkRequest::new("creating a pair of interfaces", RTM_NEWLINK, CREATE);
     message = message.fixed(&[0; IFINFO_BYTES]);
     message.text(IFLA_IFNAME, name);
+    one_queue(&mut message);
     message.nest(IFLA_LINKINFO, |info| {
         info.text(IFLA_INFO_KIND, "veth");
         info.nest(IFLA_INFO_DATA, |data| {
             data.nest(VETH_INFO_PEER, |end| {
                 end.bytes.extend_from_slice(&[0; IFINFO_BYTES]);
                 end.text(IFLA_IFNAME, peer);
+                one_queue(end);
             });
         });
     });
     message
+}
+
+/// Gives an interface one queue in each direction. Without this, the kernel makes one for each CPU
+/// and then waits twice until no CPU uses the others.
+fn one_queue(message: &mut NetlinkRequest) {
+    for direction in [IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES] {
+        message.attribute(direction, &1_u32.to_ne_bytes());
+    }
 }
 
 /// The interface gets no link-local IPv6 address, because this address would bring a route that is
@@ -399,6 +409,8 @@ const IFF_UP: u32 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_AF_SPEC: u16 = 26;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;

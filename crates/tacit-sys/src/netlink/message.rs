@@ -103,6 +103,12 @@ impl NetlinkRequest {
         read_u16(&self.bytes, 6).unwrap_or(0) & NLM_F_ACK != 0
     }
 
+    /// Requests no acknowledgement. The kernel reports a refusal nevertheless.
+    pub(super) fn want_no_answer(&mut self) {
+        let flags = read_u16(&self.bytes, 6).unwrap_or(0) & !NLM_F_ACK;
+        self.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+    }
+
     pub(super) fn verdict(&self, answer: &NetlinkReply<'_>) -> Result<(), Error> {
         let number =
             read_u32(answer.payload, 0).ok_or(Error::Malformed("the error number is missing"))?;

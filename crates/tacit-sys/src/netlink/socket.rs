@@ -117,9 +117,13 @@ impl Netlink {
         Self { socket, sequence: 0, batch_bytes_max: BATCH_BYTES_MAX }
     }
 
-    /// Sends the messages with one call, and waits for the answer to each message that requests
-    /// one. Returns the first refusal as the error.
-    pub(super) fn run(&mut self, messages: Vec<NetlinkRequest>) -> Result<(), Error> {
+    /// Sends the messages with one call, and waits until the kernel has handled them. Returns the
+    /// first refusal as the error.
+    pub(super) fn run(&mut self, mut messages: Vec<NetlinkRequest>) -> Result<(), Error> {
+        // The kernel handles the messages in order, and reports every refusal. So the
+        // acknowledgement of the last message suffices.
+        let last = messages.iter().rposition(NetlinkRequest::wants_answer).unwrap_or(0);
+        messages.iter_mut().take(last).for_each(NetlinkRequest::want_no_answer);
         let sent = self.send(messages)?;
         let mut waiting = sent.iter().filter(|message| message.wants_answer()).count();
         let mut refusal = None;

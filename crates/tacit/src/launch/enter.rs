@@ -178,7 +178,15 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        self.end();
+        let Some(pid) = self.pid().filter(|_| self.kind == HelperKind::OfRun) else {
+            // The packet rules of an existing namespace must be gone when this process ends.
+            return self.end();
+        };
+        // The kernel lets the process wait that closes the last descriptor of these. The helper has
+        // one of each, and no process waits for the end of the helper.
+        self.hidden = Hidden::default();
+        self.changes = Err(io::ErrorKind::NotConnected.into());
+        let _ = process::signal(pid, process::Signal::KILL);
     }
 }
 

@@ -10,8 +10,9 @@
 //!
 //! Limits: `CHANNELS_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -85,7 +86,8 @@ pub(super) fn run(launcher: &UnixStream, parent: u32, covers: Covers) -> io::Res
     // The helper uses the descriptor numbers of programs. With a lower limit, some connections are
     // relayed.
     let _ = process::raise_descriptor_limit();
-    HelperServer { launcher: parent, kernel, covers }.serve(channel, notices)
+    let own = Some(BTreeSet::new());
+    HelperServer { launcher: parent, kernel, covers, own }.serve(channel, notices)
 }
 
 /// Serves the namespaces that an earlier helper made. That helper has died.
@@ -101,7 +103,7 @@ pub(super) fn run_again(
     let JoinedNamespaces { network, user } = namespaces;
     let kernel = namespace::join(parent, network, user).map_err(io::Error::other)?;
     // The filter's listener was lost with the earlier helper: the kernel refuses without a report.
-    HelperServer { launcher: parent, kernel, covers }.serve(channel, Notices::default())
+    HelperServer { launcher: parent, kernel, covers, own: None }.serve(channel, Notices::default())
 }
 
 /// The state of the helper: its rights over the namespace, and the program's processes.
@@ -110,6 +112,8 @@ struct HelperServer {
     launcher: u32,
     kernel: Netlinks,
     covers: Covers,
+    /// The addresses of the host in the kernel's sets; `None` if they are not known.
+    own: Option<BTreeSet<IpAddr>>,
 }
 
 type Answer = (HelperReply, Vec<OwnedFd>);
@@ -242,7 +246,16 @@ impl HelperServer {
     fn network(&mut self, families: Families, host: &HostAddresses) -> Result<(), netlink::Error> {
         let Netlinks { route, netfilter, .. } = &mut self.kernel;
         let wanted = host.interfaces();
-        nft::set_own(netfilter, &host.all().collect::<Vec<_>>())?;
+        let own: BTreeSet<IpAddr> = host.all().collect();
+        match self.own.take() {
+            Some(before) => {
+                let gone: Vec<_> = before.difference(&own).copied().collect();
+                let new: Vec<_> = own.difference(&before).copied().collect();
+                nft::change_own(netfilter, &gone, &new)?;
+            }
+            None => nft::set_own(netfilter, &own.iter().copied().collect::<Vec<_>>())?,
+        }
+        self.own = Some(own);
         interfaces::give(route, &wanted)?;
         route::allow(route, families, host.sources())?;
         interfaces::take_others(route, &wanted)

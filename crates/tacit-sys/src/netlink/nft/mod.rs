@@ -37,6 +37,6 @@ pub use agent::{
     SocketMarks,
 };
 pub use install::install;
-pub use own::set_own;
+pub use own::{change_own, set_own};
 pub(super) use primitive::COPIED_BYTES_MAX;
 pub use sets::{ELEMENTS_PER_BATCH_MAX, Element, change, replace_all};

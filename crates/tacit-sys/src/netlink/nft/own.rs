@@ -24,6 +24,22 @@ pub fn set_own(netfilter: &mut Netlink, addresses: &[IpAddr]) -> Result<(), Erro
     commit(netfilter, messages)
 }
 
+/// Changes the namespace's own addresses as one transaction. Those that every run has stay. The
+/// kernel frees removed addresses some time later, and lets the process wait for that that closes a
+/// netlink socket meanwhile; so only what has changed should be removed.
+///
+/// # Errors
+/// The error of the kernel (`ENOENT`: an address of `remove` is not there); then nothing has
+/// changed.
+pub fn change_own(netfilter: &mut Netlink, remove: &[IpAddr], add: &[IpAddr]) -> Result<(), Error> {
+    let others = |some: &[IpAddr]| -> Vec<IpAddr> {
+        some.iter().copied().filter(|one| !ALWAYS.contains(one)).collect()
+    };
+    let mut messages = lists(REMOVING, &others(remove));
+    messages.extend(lists(ADDING, &others(add)));
+    if messages.is_empty() { Ok(()) } else { commit(netfilter, messages) }
+}
+
 /// Declares both sets, with the addresses that every run has.
 pub(super) fn declarations() -> Vec<NetlinkRequest> {
     let mut messages = vec![declaration(OWN4, 7, 4, 5), declaration(OWN6, 8, 16, 6)];
@@ -51,17 +67,28 @@ fn emptying(name: &'static str) -> NetlinkRequest {
 }
 
 fn elements(addresses: &[IpAddr]) -> Vec<NetlinkRequest> {
-    let always: [IpAddr; 3] = [OWN_V4.into(), OWN_V6.into(), OWN_UNIQUE_LOCAL.into()];
-    let all = always.iter().chain(addresses).copied();
-    let (v4, v6): (Vec<_>, Vec<_>) = all.partition(IpAddr::is_ipv4);
-    let lists = |name, addresses: &[IpAddr]| -> Vec<NetlinkRequest> {
-        addresses.chunks(ELEMENTS_MAX).map(|some| list(name, some)).collect()
-    };
-    [lists(OWN4, &v4), lists(OWN6, &v6)].concat()
+    lists(ADDING, &[&ALWAYS, addresses].concat())
 }
 
-fn list(name: &'static str, addresses: &[IpAddr]) -> NetlinkRequest {
-    let mut message = message("adding own addresses", NEWSETELEM, CREATE);
+/// A change of elements: the name of the step, the message type and its flags.
+type OwnChange = (&'static str, u16, u16);
+const ADDING: OwnChange = ("adding own addresses", NEWSETELEM, CREATE);
+const REMOVING: OwnChange = ("removing own addresses", DELSETELEM, NLM_F_ACK);
+
+fn lists(change: OwnChange, addresses: &[IpAddr]) -> Vec<NetlinkRequest> {
+    let (v4, v6): (Vec<_>, Vec<_>) = addresses.iter().partition(|one| one.is_ipv4());
+    let of_set = |name, addresses: &[IpAddr]| -> Vec<NetlinkRequest> {
+        addresses.chunks(ELEMENTS_MAX).map(|some| list(change, name, some)).collect()
+    };
+    [of_set(OWN4, &v4), of_set(OWN6, &v6)].concat()
+}
+
+fn list(
+    (step, kind, flags): OwnChange,
+    name: &'static str,
+    addresses: &[IpAddr],
+) -> NetlinkRequest {
+    let mut message = message(step, kind, flags);
     message.text(1, TABLE);
     message.text(2, name);
     message.nest(3, |list| {
@@ -76,6 +103,8 @@ fn list(name: &'static str, addresses: &[IpAddr]) -> NetlinkRequest {
     message
 }
 
+/// The addresses that every run has.
+const ALWAYS: [IpAddr; 3] = [IpAddr::V4(OWN_V4), IpAddr::V6(OWN_V6), IpAddr::V6(OWN_UNIQUE_LOCAL)];
 /// The largest number of addresses in one message: the length of their list has 16 bits.
 const ELEMENTS_MAX: usize = 1000;
 const NEWSET: u16 = 9;
