@@ -11,7 +11,7 @@ use super::nft::{self, Element};
 use super::protocol::IpProtocol;
 use super::route::{self, Families, SourceAddresses};
 use super::socket::Netlink;
-use super::{diag, interfaces, nflog, routing_rule, unix_diag};
+use super::{destinations, diag, interfaces, nflog, routing_rule, unix_diag};
 
 /// Parses `input` as an answer of the kernel. The first byte selects the request; the other bytes
 /// are the datagram that answers it. Requests are numbered from 1.
@@ -91,6 +91,7 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
         }
         _ => {
             let _ = routing_rule::mark_rule(datagram);
+            let _ = destinations::described(datagram, v4.ip());
             let carried = route::large_segments(datagram);
             assert!(!datagram.is_empty() || carried == route::LargeSegments::default());
             Ok(())

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The modules are [`route`] (addresses and routes), [`tunnel`] (routes into IPsec tunnels),
-//! [`nft`] (packet rules), [`nflog`] (copies of packets), [`diag`] (owners of sockets) and
-//! [`usage`] (bytes of sockets).
+//! [`destinations`] (which routes there are), [`nft`] (packet rules), [`nflog`] (copies of
+//! packets), [`diag`] (owners of sockets) and [`usage`] (bytes of sockets).
 //!
 //! An error contains the step that failed. If the kernel reports the rejected attribute, such as
 //! the `socket` expression of a packet rule, the error contains it too.
@@ -16,6 +16,7 @@
 //!
 //! Limits: [`BATCH_BYTES_MAX`] for one send, [`REPLY_WAIT`] for an answer.
 
+pub mod destinations;
 pub mod diag;
 mod error;
 #[cfg(feature = "fuzz")]

@@ -102,7 +102,7 @@ pub fn check_parsed(
 /// All diagnostics, at least one of which is an error.
 pub fn check_links(path: &Path) -> Result<Policy, Vec<Diagnostic>> {
     let text = read_policy(path, |_, _| Ok(()))?;
-    let parsed = parse_files(&text);
+    let parsed = parse_files(&text, FindingsShown::Errors);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else {
         text.quote(&mut findings);

@@ -43,6 +43,7 @@ mod refused_sockets;
 mod resolvers;
 mod schema;
 mod sockets;
+mod start;
 mod starttls;
 mod unix_sockets;
 mod workload;

@@ -1,11 +1,12 @@
 //! Maintains the addresses that the kernel redirects to the agent, for one run (a program under
 //! `tacit run`). The addresses change with the policy, and when a program looks up a name.
 
+mod families;
 mod names;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,13 +25,13 @@ use tokio::sync::Mutex;
 use crate::clock;
 use crate::live::Live;
 use crate::log::{Event, Log};
-use crate::run::Outside;
 use crate::run::Run;
 use crate::run::channel::is_refusal;
 use crate::run::host::HostAddresses;
 use crate::run::named::NamedCapture;
 use crate::run::protocol::SocketSet;
 use crate::run::tunnels::{RunTunnels, WantedTunnels};
+use families::families;
 
 /// How long new names are only added to the ranges. After that time, the ranges are computed from
 /// all rules and names again, which removes the addresses of expired names.
@@ -444,31 +445,4 @@ fn covers(outer: &CaptureRange, inner: &CaptureRange) -> bool {
         && inner.last <= outer.last
         && outer.first_port <= inner.first_port
         && inner.last_port <= outer.last_port
-}
-
-/// The IP versions to enable: those that are enabled already, and those found now.
-fn families(
-    policy: &Policy,
-    wanted: &BTreeSet<CaptureRange>,
-    given: Families,
-    outside: &Outside,
-) -> Families {
-    let mut found = given;
-    let public: [IpAddr; 2] =
-        [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    let ranges = wanted.iter().map(|one| one.first);
-    let mut note = |address: IpAddr, is_there: &dyn Fn(IpAddr) -> bool| {
-        let one = if address.is_ipv4() { &mut found.v4 } else { &mut found.v6 };
-        *one = *one || is_there(address);
-    };
-    for address in public.into_iter().chain(ranges) {
-        note(address, &|address| outside.has_route(address));
-    }
-    // Replies to inbound clients must be possible.
-    let inbound = policy.rules.iter().filter(|rule| rule.inbound().is_some());
-    let listens = inbound.flat_map(|rule| rule.listens());
-    for address in listens.filter_map(|address| address.ip()) {
-        note(address, &|address| !address.is_loopback());
-    }
-    found
 }

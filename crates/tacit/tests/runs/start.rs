@@ -1,0 +1,35 @@
+//! Counts the system calls with which programs start under `tacit run`.
+
+use crate::network::Network;
+
+/// The largest number of system calls of all processes of a run of `true`, with its start and end.
+/// There are about 1,600; a call for each rule would be 10,000 more.
+const CALLS_MAX: u64 = 2500;
+
+/// A policy with this many rules for IPv6, which the network has no route for.
+const MANY_RULES: &str = r#"
+python3 -c '
+print("version = 1")
+for n in range(10000):
+    print(f"""[[rule]]
+name = "rule-{n}"
+direction = "outbound"
+remote = "fd00:{n // 250:x}:{n % 250:x}::/64"
+remote-ports = {1000 + n}
+permit = true""")' >many.toml
+chmod a+r many.toml
+"#;
+
+#[test]
+fn a_start_with_10_000_rules_takes_few_system_calls() {
+    let network = Network::new(&[], MANY_RULES).with_root();
+    let said = network.ok("strace -V >/dev/null 2>&1 || { echo skipped; exit; }
+         strace -f -c -o calls ./tacit run --policy many.toml true
+         awk '$NF == \"total\" { print $4 }' calls");
+    if said == "skipped\n" {
+        println!("skipped: there is no strace");
+        return;
+    }
+    let calls: u64 = said.trim().parse().unwrap();
+    assert!((100..CALLS_MAX).contains(&calls), "{calls}");
+}
