@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::{Errno, FdFlags};
@@ -22,6 +23,9 @@ const KCMP_EPOLL_TFD: libc::c_int = 7;
 
 /// The largest number of registrations of one descriptor number in one epoll instance.
 const REGISTRATIONS_MAX: u32 = 4;
+
+/// The links of the directory of threads of a process that has one.
+const LINKS_OF_ONE_THREAD: u64 = 3;
 
 /// A thread that waits in a system call.
 #[derive(Debug)]
@@ -267,6 +271,20 @@ impl Caller {
         Ok(if is_closed { FdFlags::CLOEXEC } else { FdFlags::empty() })
     }
 
+    /// Whether the process of the thread certainly has no other thread. Then its descriptors do not
+    /// change while the thread waits, unless it shares them with another process.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        // The directory of threads has two links, and one for each thread.
+        let links = |process: &str| {
+            rustix::fs::stat(format!("/proc/{process}/task")).map_or(0, |task| task.st_nlink)
+        };
+        static IS_COUNTED: OnceLock<bool> = OnceLock::new();
+        let is_counted = || links("self") >= LINKS_OF_ONE_THREAD;
+        *IS_COUNTED.get_or_init(is_counted)
+            && links(&self.thread.to_string()) == LINKS_OF_ONE_THREAD
+    }
+
     /// Whether a signal waits that the thread neither blocks nor ignores.
     ///
     /// # Errors
@@ -338,6 +356,19 @@ mod tests {
         assert_eq!(caller.read_memory(address, &mut here).unwrap(), 7);
         assert_eq!(here, there);
         assert!(caller.read_memory(8, &mut here).is_err());
+    }
+
+    #[test]
+    fn a_process_with_one_thread_is_recognised() {
+        let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
+        assert!(Caller::open(child.id()).unwrap().is_alone());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || wait.recv());
+        assert!(!this_thread().is_alone());
+        drop(end);
+        assert!(other.join().unwrap().is_err());
     }
 
     #[test]

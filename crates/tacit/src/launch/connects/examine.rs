@@ -41,6 +41,9 @@ pub(super) enum Examined {
 pub(super) struct Findings {
     pub(super) options: SocketOptions,
     pub(super) descriptor_flags: FdFlags,
+    /// Whether the descriptors of the program may change before its socket is replaced, or an epoll
+    /// instance has the socket.
+    pub(super) needs_search: bool,
 }
 
 impl ConnectHandler {
@@ -122,12 +125,15 @@ impl Templates {
         if fresh.is_some_and(|fresh| !options.can_transfer(fresh)) {
             return Err(RelayReason::Option);
         }
-        if let Some(reason) = doubt_about(&caller.references(file, own.number)) {
+        let found = caller.references(file, own.number);
+        if let Some(reason) = doubt_about(&found) {
             return Err(reason);
         }
+        let registrations = found.ok().flatten().and_then(|found| found.registrations);
+        let needs_search = !registrations.is_some_and(|all| all.is_empty()) || !caller.is_alone();
         let descriptor_flags = caller.descriptor_flags(own.number);
         let descriptor_flags = descriptor_flags.map_err(|_| RelayReason::Kernel)?;
-        Ok(Findings { options, descriptor_flags })
+        Ok(Findings { options, descriptor_flags, needs_search })
     }
 
     /// The options of a fresh socket; `None` if no socket of the agent is known.

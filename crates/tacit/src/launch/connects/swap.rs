@@ -115,6 +115,9 @@ impl ConnectHandler {
             }
             reason
         };
+        if !findings.needs_search {
+            return Ok(Placed { state, has_registrations: false });
+        }
         // Only now: another thread may have duplicated or registered the old socket until it was
         // replaced.
         let found = caller.references(own.file.as_fd(), own.number);
