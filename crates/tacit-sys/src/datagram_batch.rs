@@ -5,8 +5,8 @@
 //! BatchSocket::receive:  the same, if the kernel has joined them; otherwise one datagram
 //! ```
 //!
-//! All datagrams of a batch have the same length; only the last may be shorter. If the kernel does
-//! not support batches, each call sends one datagram.
+//! All datagrams of a batch have the same length, but the last datagram may be shorter. If the
+//! kernel does not support batches, each call sends one datagram.
 //!
 //! Datagrams are fragmented only if the caller allows it. Otherwise [`BatchSocket::send`] reports
 //! datagrams that exceed the MTU of the path.

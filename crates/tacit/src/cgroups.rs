@@ -1,5 +1,5 @@
 //! Converts numbers of control groups (version 2) to paths, and back. The kernel compares the
-//! numbers; the rules of a policy contain the paths.
+//! numbers, but the rules of a policy contain the paths.
 //!
 //! The kernel does not reuse a number, so cached entries stay correct. All searches are limited,
 //! because a program could create many groups to make searches slow. Groups near the root are read

@@ -1,7 +1,7 @@
 //! Records which names programs have resolved to each address, for `tacit agent --host`. A flow to
 //! an address matches rules that contain one of the names of this address.
 //!
-//! Names that match no rule are not recorded. An entry is removed a day after its answer has
+//! Only names that match a rule are recorded. An entry is removed a day after its answer has
 //! expired, when no DNS cache of the host contains the answer any more.
 //!
 //! Limits: [`NAMES_MAX`] pairs of name and address, [`NAME_BYTES_MAX`] for a name.

@@ -11,9 +11,8 @@
 //! | PTR of another address | from the resolver, if some rule can match the address |
 //! | zone transfers, classes other than IN | refused |
 //!
-//! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may also
-//! resolve names that no rule allows ([`open_verdict`]), because the policy may permit connections
-//! without a rule.
+//! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may
+//! resolve every name ([`open_verdict`]), because the policy may permit connections without a rule.
 //!
 //! tacit learns names only from answers to A and AAAA queries. tacit does not trust PTR answers,
 //! because the owner of an address can choose any name.

@@ -14,7 +14,7 @@
 //! and all times are reduced by the same factor. If they show less time, the difference is the cost
 //! of waiting, and is charged to [`Component::Receive`].
 //!
-//! This module reads no clock and starts no thread; the caller passes the times.
+//! This module does not read clocks: the caller passes the times.
 
 /// A kind of work that uses CPU time.
 #[derive(

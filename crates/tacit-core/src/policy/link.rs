@@ -1,9 +1,9 @@
 //! Defines links: which sockets of this host programs of another side may use. The other side has
 //! no network of its own, and its agent requests each socket over a UNIX socket of this host.
 //!
-//! Rules with `link` decide about these requests, and about nothing else: they are not in
-//! [`Policy::rules`](super::Policy::rules). So no flow of a run or of this host can match them, and
-//! no other rule can match a request of a link. Requests that match no rule are refused.
+//! Rules with `link` decide only about these requests, so [`Policy::rules`](super::Policy::rules)
+//! does not contain these rules. So flows of a run or of this host cannot match rules with `link`.
+//! Other rules cannot match requests of a link. Requests that match no rule are refused.
 
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 //! [`parse`] turns text into a valid [`Policy`]. [`parse`] does no I/O: the agent checks, for
 //! example, whether files exist and keys match their certificates.
 //!
-//! Rules are ordered; the first that matches decides. A flow that matches no rule is denied.
+//! Rules are ordered, and the first matching rule decides. A flow that matches no rule is denied.
 //! [`Rule::matches`] defines a match, [`Index`] finds the rule fast, and [`explain`] explains the
 //! choice.
 

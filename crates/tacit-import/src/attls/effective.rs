@@ -1,5 +1,5 @@
 //! Computes the effective attributes of an AT-TLS rule. A rule has up to three actions that set
-//! attributes; attributes that no action sets have defaults.
+//! attributes. All other attributes have their default values.
 //!
 //! ```text
 //!   connection action ─> environment action ─> group action ─> default

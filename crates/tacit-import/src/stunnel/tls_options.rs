@@ -1,7 +1,7 @@
 //! Converts the values of stunnel's option `options`, which are switches of OpenSSL.
 //!
-//! A value that forbids a TLS version changes the versions of the rule. All other values have no
-//! effect, because tacit has no such settings.
+//! A value that forbids a TLS version changes the versions of the rule. All other values are
+//! ignored, because tacit has no such settings.
 
 use super::lines::Entry;
 use crate::finding::Findings;

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The driver is a second process of this test program: it moves datagrams between a socket on port
-//! 4500 and a connection, prints events, and reads commands. Without strongSwan the tests fail; the
-//! script `scripts/install-deps.sh` installs it.
+//! 4500 and a connection, prints events, and reads commands. The tests need strongSwan, which the
+//! script `scripts/install-deps.sh` installs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -19,8 +19,8 @@
 //! ABI.
 //!
 //! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So
-//! 32-bit programs that create sockets by `socketcall` get an error; 32-bit programs that use the
-//! newer calls work. If the listener decides about `connect`, the kernel also notifies it about
+//! 32-bit programs that create sockets by `socketcall` get an error, but 32-bit programs that use
+//! the newer calls work. If the listener decides about `connect`, the kernel also notifies it about
 //! each `socketcall` that connects, listens, binds or sends.
 
 use libc::sock_filter;

@@ -1,5 +1,5 @@
-//! Loads the identities and trusts that a policy names. An identity is a certificate with its key;
-//! a trust has CA certificates and revocation lists (CRLs).
+//! Loads the identities and trusts that a policy names. An identity is a certificate with its key.
+//! A trust contains CA certificates and revocation lists (CRLs).
 //!
 //! ```text
 //!   cert.pem, key.pem -> load_identity -> LoadedIdentity   the certificate of tacit

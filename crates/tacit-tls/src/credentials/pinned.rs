@@ -8,9 +8,8 @@
 //!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
 //! ```
 //!
-//! All bytes of the two certificates must be equal. Another certificate with the same name or key
-//! is not accepted, and a certificate that was issued by a pinned CA certificate is not accepted
-//! either.
+//! All bytes of the two certificates must be equal. tacit rejects another certificate with the same
+//! name or key, and also a certificate that a pinned CA certificate has signed.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Determines the identity of a client, from its certificate and the identity map of the rule.
 //!
 //! The client proves in the handshake that it holds the key, so its identity is determined after
-//! the handshake. A certificate that is not trusted gives no identity.
+//! the handshake. Only a trusted certificate gives an identity.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A pair of interfaces connects two network namespaces. All candidates run during the whole
-//! measurement, but only one at a time has load. tacit gets its keys from this program; the other
-//! candidates negotiate keys. A candidate that is not installed is skipped. The example does not
-//! need root.
+//! measurement, but only one at a time has load. tacit gets its keys from this program, but the
+//! other candidates negotiate keys. A candidate that is not installed is skipped. The example does
+//! not need root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -15,7 +15,8 @@
 //! crashes in a minute, the supervisor ends. The supervisor also ends if another process kills the
 //! agent.
 //!
-//! `tacit agent --no-supervisor` runs without a supervisor; such an agent cannot be restarted.
+//! `tacit agent --no-supervisor` runs without a supervisor, but `tacit restart` cannot restart such
+//! an agent.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

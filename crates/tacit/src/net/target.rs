@@ -3,8 +3,8 @@
 //! All threads share the state of a rule's targets: which targets are down, and which target is
 //! used next.
 //!
-//! The control thread resolves names with the C library; data workers read the latest result. If a
-//! resolution fails, the previous addresses stay in use.
+//! The control thread resolves names with the C library, and data workers read the latest result.
+//! If a resolution fails, the previous addresses stay in use.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

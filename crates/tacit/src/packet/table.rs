@@ -1,5 +1,5 @@
 //! Defines [`TunnelTable`], which finds the tunnel of a packet. An inbound packet has the number of
-//! its tunnel (SPI); for an outbound packet, the addresses and ports decide.
+//! its tunnel (SPI). For an outbound packet, the addresses and ports decide.
 //!
 //! An outbound packet gets the newest matching tunnel of its TUN device. So a tunnel with new keys
 //! replaces the old one. The old tunnel still decrypts packets until it is removed.

@@ -5,9 +5,10 @@
 //!   idle ── a query ──> working ── the answer ──> sending ── it is sent ──> idle
 //! ```
 //!
-//! The client that has been idle for the longest time is closed. If no client is idle, the client
-//! that has not read its answer for the longest time is closed. A client is not closed while the
-//! agent works on its query. A client keeps its slot until its connection is closed.
+//! The client that has been idle for the longest time is closed. If all clients are busy, the agent
+//! closes the connection whose client has left its answer unread for the longest time. A client is
+//! not closed while the agent works on its query. A client keeps its slot until its connection is
+//! closed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

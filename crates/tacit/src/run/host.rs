@@ -6,7 +6,7 @@
 //!                                └─────> policy: only a rule that lists such an address matches
 //! ```
 //!
-//! The kernel reports changes of the host's interfaces; then the addresses are read again.
+//! When the kernel reports a change of the host's interfaces, the addresses are read again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
 //! Finds the ports on which programs under `tacit run` listen, by asking their helper process
 //! repeatedly. The kernel does not report new listeners.
 //!
-//! After a change, the agent asks at short intervals; later the interval grows to a tenth of a
-//! second. If the policy has no rule for inbound connections of runs, the agent does not ask.
+//! After a change, the agent asks at short intervals. Later the interval grows to a tenth of a
+//! second. The agent asks only if the policy has a rule for inbound connections of runs.
 
 use std::sync::Arc;
 use std::time::Duration;

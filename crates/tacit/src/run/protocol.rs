@@ -1,5 +1,5 @@
 //! Defines the messages between launcher, helper and agent, and encodes them for UNIX sockets. The
-//! launcher is the process `tacit run`; the helper acts inside the namespaces of the run.
+//! launcher is the process `tacit run`, and the helper acts inside the namespaces of the run.
 //!
 //! ```text
 //!   launcher ──── Enrolment + sockets ─────> agent      a run begins

@@ -7,8 +7,8 @@
 //!                   └── ends: ConnectionEnd or Failure ──> account: log, audit, counters
 //! ```
 //!
-//! Only the worker that relays a connection writes its [`ConnectionRecord`]; other threads only
-//! read it.
+//! Only the worker that relays a connection writes its [`ConnectionRecord`]. Other threads only
+//! read the record.
 
 pub mod account;
 mod connection;

@@ -1,7 +1,8 @@
 //! Defines the record of a connection or datagram flow: its rule, addresses, sockets, TLS
 //! parameters and counters. Displays (`tacit show`), the query socket and operators read it.
 //!
-//! Only the worker that relays the connection writes the counters; every thread may read them.
+//! Only the worker that relays the connection writes the counters, but every thread may read the
+//! counters.
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;

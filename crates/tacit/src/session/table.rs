@@ -1,6 +1,7 @@
 //! Stores the records of open connections and datagram flows.
 //!
-//! Displays (`tacit show`) can read the table while workers change it; neither waits for the other.
+//! Displays (`tacit show`) can read the table while workers change the table, and no thread waits
+//! for another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

@@ -10,8 +10,8 @@
 //! does not slow down the agent. The program restores the terminal when it ends, except after
 //! SIGKILL.
 //!
-//! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between updates. There is no history; use
-//! metrics for a history.
+//! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between updates. For a history, use
+//! metrics.
 
 mod draw;
 mod sample;

@@ -1,5 +1,5 @@
 //! Starts and manages the threads that serve connections. Data workers serve connections from
-//! beginning to end; engines do the handshakes (see [`crate::engine`]).
+//! beginning to end, and engines do only the handshakes (see [`crate::engine`]).
 //!
 //! The lanes (the modules for streams and datagrams) implement [`Lanes`] and [`WorkSource`], so
 //! workers do not depend on protocols. The control thread sends sources of work, such as listeners,

@@ -1,5 +1,5 @@
 //! Tests how a TLS 1.2 connection ends when its key has encrypted as much data as it may, with
-//! `openssl` as the peer. The real limit is about 390 GB; the test uses a lower one.
+//! `openssl` as the peer. The real limit is about 390 GB, but the test uses a lower limit.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

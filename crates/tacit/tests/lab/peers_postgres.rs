@@ -1,4 +1,4 @@
-//! Tests psql and a PostgreSQL server through tacit; neither is configured for tacit.
+//! Tests psql and a PostgreSQL server through tacit, both with ordinary configurations.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

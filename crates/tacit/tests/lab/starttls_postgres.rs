@@ -1,5 +1,5 @@
 //! Tests PostgreSQL: clients that require TLS with a server without TLS, and clients without TLS
-//! with a server that requires it.
+//! with a server that requires TLS.
 
 use std::io::{Read, Write};
 use std::path::Path;

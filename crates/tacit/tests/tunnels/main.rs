@@ -4,9 +4,9 @@
 //!   program ── tacit run ── 10.99.0.1 w0 ══ w1 10.99.0.2 charon ── 10.2.0.1, fd00:2::1: servers
 //! ```
 //!
-//! Without a tunnel, programs could reach the servers in clear; a counter on w0 would count such
-//! packets of this host. If the tests run as root, programs run as an ordinary user. Without
-//! strongSwan the tests fail; the script `scripts/install-deps.sh` installs it.
+//! Without a tunnel, programs could reach the servers in clear, but a counter on w0 would count
+//! such packets. If the tests run as root, programs run as an ordinary user. The tests need
+//! strongSwan, which the script `scripts/install-deps.sh` installs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -20,7 +20,7 @@
 //! If two equally specific entries match and have different outcomes, the client gets no name. The
 //! parser rejects such a conflict if it can detect it.
 //!
-//! Limit: [`ENTRIES_MAX`] entries. This module neither parses nor verifies certificates.
+//! Limit: [`ENTRIES_MAX`] entries. Other modules parse and verify the certificates.
 
 use std::fmt;
 use std::net::IpAddr;

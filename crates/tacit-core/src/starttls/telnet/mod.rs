@@ -13,8 +13,8 @@
 //! without parsing. Before TLS, tacit reads no input from the program.
 //!
 //! As a server, tacit stores the client's input before TLS. If the connection stays in clear, the
-//! program gets this input; if TLS begins, tacit drops it. As a client, tacit refuses other options
-//! of the server, and rejects text before START_TLS.
+//! program gets this input. If TLS begins, tacit drops this input. As a client, tacit refuses other
+//! options of the server, and rejects text before START_TLS.
 
 use super::machine::{ExchangeBuffers, ProtocolMachine, StarttlsError, StarttlsStep, shown};
 use super::side::StarttlsSide;

@@ -13,8 +13,7 @@
 //! (RFC 7296 section 2.8).
 //!
 //! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated up to nine times
-//! in two minutes, a deletion three times in 15 seconds. Messages that are not authentic have no
-//! effect.
+//! in two minutes, a deletion three times in 15 seconds. Forged messages are ignored.
 
 mod address;
 mod attempts;

@@ -1,5 +1,6 @@
 //! Implements the cryptography of IKE with aws-lc-rs: key exchange, pseudorandom functions, key
-//! derivation and encryption. aws-lc-rs has no MODP groups; these use crypto-bigint.
+//! derivation and encryption. The library aws-lc-rs has no MODP groups, so MODP groups use the
+//! library crypto-bigint.
 
 mod failed;
 mod group;

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! One thread serves all links. A request waits for its socket without a limit of time, as
-//! `connect` does; if the other side closes the stream, the request and its socket end.
+//! `connect` does. But if the other side closes the stream, the request and its socket end.
 //!
-//! The kernel reports when a socket that was passed on is closed; so the server counts the open
-//! sockets of each run, and keeps no copy of them.
+//! The kernel reports when a program closes a socket from the server. So the server can count the
+//! open sockets of each run without a copy of each socket.
 //!
 //! Limits of each link: [`RUNS_MAX`] runs, [`STREAMS_MAX`] requests at the same time, and `sockets`
 //! of `[link.NAME]` sockets. [`REQUEST_WAIT_MAX`] for a request to arrive.

@@ -10,7 +10,7 @@
 //!   clear                dial
 //! ```
 //!
-//! *Downstream* is the socket that the agent accepted; *upstream* is the socket that it connects.
+//! *Downstream* is the accepted socket. *Upstream* is the socket to the server.
 //!
 //! With TLS downstream, the client is authenticated before the upstream is dialled. The exceptions
 //! are STARTTLS protocols that need the server's greeting first, and FTP data connections. If the
