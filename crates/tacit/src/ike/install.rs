@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use tacit_ipsec::ChildSa;
-use tacit_ipsec::ike::{FailureSide, IkeFailure};
+use tacit_ipsec::ike::{FailureSide, IkeFailure, InnerAddresses};
 
 use super::config::{data_lifetime, flows};
 use super::thread::IkeThread;
@@ -11,8 +11,9 @@ use super::{assigned, reports};
 use crate::packet::Tunnel;
 
 impl IkeThread {
-    /// Gives a run the addresses that a peer has assigned, unless it must not have them.
-    pub(super) fn take_addresses(&mut self, at: usize, addresses: &[IpAddr]) {
+    /// Gives a run the addresses that a peer has assigned, unless it must not have them. Resolvers
+    /// are only logged: the agent sends queries from the network of the host, not from the run.
+    pub(super) fn take_addresses(&mut self, at: usize, inner: &InnerAddresses) {
         let one = &self.connections[at];
         let Some(run) = self.runs.get(&one.pair.run) else { return };
         let of_others = self
@@ -28,9 +29,10 @@ impl IkeThread {
             own: &run.own,
             others: &others,
         };
-        match wanted.usable(addresses) {
+        match wanted.usable(&inner.addresses) {
             Ok(usable) => {
                 let one = &mut self.connections[at];
+                reports::resolvers_not_used(&self.context.log, one, &inner.resolvers);
                 one.inner.clone_from(&usable);
                 self.assigned.insert(one.pair.clone(), Ok(usable));
             }

@@ -4,6 +4,8 @@
 //! each end and each failure with the reason. The log contains only events on which an operator
 //! must act.
 
+use std::net::IpAddr;
+
 use tacit_core::policy::{IkeCredentials, TunnelPacket};
 use tacit_core::refusal::RunLabel;
 use tacit_ipsec::ChildSa;
@@ -63,6 +65,18 @@ pub(super) fn installed(log: &Log, one: &PeerConnection, child: &ChildSa, before
         .names("local", &words(&child.local))
         .names("remote", &words(&child.remote));
     log.audit(AuditOutcome::Allowed, event);
+}
+
+/// The peer has assigned resolvers, perhaps none.
+pub(super) fn resolvers_not_used(log: &Log, one: &PeerConnection, resolvers: &[IpAddr]) {
+    if resolvers.is_empty() {
+        return;
+    }
+    let next = "a program can ask them through the tunnel: write rules with `ipsec` for port 53 of \
+                their addresses";
+    let words: Vec<String> = resolvers.iter().map(ToString::to_string).collect();
+    let event = about(Event::new("ike-resolvers-not-used"), one).names("resolvers", &words);
+    log.info(event.field("next", next));
 }
 
 /// The connection has ended without a failure.

@@ -587,7 +587,7 @@ impl IkeThread {
             }
             // Only one connection of a pair is kept.
             IkeEvent::InitialContact => {}
-            IkeEvent::AddressesAssigned(inner) => self.take_addresses(at, &inner.addresses),
+            IkeEvent::AddressesAssigned(inner) => self.take_addresses(at, &inner),
             IkeEvent::Rekeyed => {
                 one.note_rekeyed();
                 reports::rekeyed(&self.context.log, one);

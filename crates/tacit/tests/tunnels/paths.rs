@@ -2,7 +2,7 @@
 //! a NAT.
 
 use crate::expiry::JUMP;
-use crate::web;
+use crate::{Scenario, web};
 
 /// A program that asks the server again and again.
 const ASKS: &str = r#"
@@ -132,4 +132,33 @@ fn a_gateway_with_a_name_is_found_at_its_next_address() {
         clear"
     ));
     assert_eq!(text, "10.99.0.2:4500\n10.99.0.4:4500\nonly UDP 4500\n");
+}
+
+/// A resolver behind the gateway.
+const RESOLVER: &str = r#"
+[[rule]]
+name = "resolver"
+direction = "outbound"
+protocol = "udp"
+remote = "10.2.0.1"
+remote-ports = 53
+ipsec = { ike = "branch" }
+"#;
+
+#[test]
+fn a_resolver_that_the_gateway_assigns_is_logged_and_can_be_asked_through_the_tunnel() {
+    let steps = r#"sed 's/127.0.0.1/10.2.0.1/' "$PEERS/resolver.py" >resolver.py
+        start nsenter -t $peer -n --wdns=$PWD python3 resolver.py 53 inside.example 10.2.0.7
+        until_true [ -e resolver.ready ]
+        sed -i 's/addrs = 10.1.0.1.32/&\n dns = 10.2.0.1/' swanctl/swanctl.conf
+        swan --load-all >load 2>&1 || fail "$(cat load)"
+        agent
+        enrolled python3 "$PEERS/ask.py" udp 10.2.0.1 inside.example 1
+        enrolled python3 "$PEERS/ask.py" udp 10.2.0.9 inside.example 1
+        grep -q 'ike-resolvers-not-used.*10.2.0.1' agent.log || fail log
+        clear"#;
+    let text = Scenario { rules: RESOLVER, inner: "\"gateway\"", steps }.output();
+    // The agent refuses the second query: no rule allows the name.
+    let answers = ["inside.example 1: code 0, 1 answers", "inside.example 1: code 5, 0 answers"];
+    assert_eq!(text, format!("{}\n{}\nonly UDP 4500\n", answers[0], answers[1]));
 }
