@@ -1,9 +1,9 @@
-//! Runs the fuzz targets with libFuzzer. All targets are in this one program, because building one
-//! takes as long as building all.
+//! Runs the fuzz targets with libFuzzer. This program contains all targets, because it takes as
+//! long to build one target as to build all targets.
 //!
-//! `cargo xtask fuzz` builds and runs it. The environment variable [`TARGET`] selects the target.
-//! An argument could not do this, because libFuzzer reads all arguments. libFuzzer may restart
-//! itself; the variable is then still set.
+//! `cargo xtask fuzz` builds and runs the program. The environment variable [`TARGET`] selects the
+//! target. It is not an argument, because libFuzzer reads all arguments. If libFuzzer restarts
+//! itself, the variable is still set.
 #![no_main]
 
 use std::sync::LazyLock;

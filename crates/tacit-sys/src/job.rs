@@ -1,5 +1,5 @@
-//! Runs a child process in such a way that a shell can control it. This process forwards signals to
-//! the child, stops when the child stops, and exits with the child's status.
+//! Runs a child process so that a shell can control the child (job control). This process forwards
+//! signals to the child, stops when the child stops, and exits with the child's status.
 //!
 //! This process must have only one thread when it calls this module, because the module sets the
 //! signal mask, which later threads inherit.

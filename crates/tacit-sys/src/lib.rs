@@ -2,8 +2,8 @@
 //! processes pass to each other, network namespaces, and settings of the process itself.
 //!
 //! This crate contains every `unsafe` line of the project, each with a reason. The crate does not
-//! know rules or policies. Most of it is a thin, safe layer over `rustix`, or over `libc` where
-//! rustix has no wrapper.
+//! know rules or policies. Most of the crate is a thin, safe layer over `rustix`, or over `libc`
+//! where rustix has no wrapper.
 //!
 //! Four modules together run a program under `tacit run`. [`namespace`] creates the program's
 //! network in a helper process. [`spawn`] starts the program there. [`netlink`] installs the rules

@@ -1,5 +1,5 @@
-//! Reads statistics of this machine's CPUs. For each CPU: whether it is online, how busy it was,
-//! how long threads waited for it, and which instructions it has.
+//! Reads statistics of this machine's CPUs. The statistics of a CPU show whether it is online, how
+//! busy it was, how long threads waited for it, and which instructions it has.
 //!
 //! Limits: the waiting times of at most `THREADS_MAX` threads are read.
 

@@ -1,6 +1,6 @@
 //! Limits log lines to one a second for each key. A key consists of the kind of line and its cause,
-//! such as a rule or a run (a program under `tacit run`). The limiter counts the lines that it
-//! omits, and keeps the latest of them.
+//! such as a rule or a run (a program under `tacit run`). The limiter counts the omitted lines, and
+//! keeps the latest omitted line.
 //!
 //! ```text
 //!   0.0 s  offer ──> written          0.3 s, 0.7 s  offer ──> kept and counted

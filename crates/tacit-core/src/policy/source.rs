@@ -2,7 +2,7 @@
 //!
 //! An included file may contain only these tables: `[identity.NAME]`, `[trust.NAME]`,
 //! `[[map.NAME]]` and `[[rule]]`. An error message contains the name of the file and the position
-//! in it.
+//! in the file.
 //!
 //! Limits: [`INCLUDED_FILES_MAX`] files, with a total of [`POLICY_BYTES_MAX`]. An included file
 //! cannot include another one.

@@ -1,5 +1,5 @@
-//! Computes the AUTH payload of IKE. A peer uses it to prove its identity, and to prove that it
-//! sent the first messages (RFC 7296 section 2.15).
+//! Computes the AUTH payload of IKE. The payload proves the identity of a peer, and proves that
+//! this peer sent the first messages (RFC 7296 section 2.15).
 
 use super::codec::IdPayload;
 use super::crypto::Prf;

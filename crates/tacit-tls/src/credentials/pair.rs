@@ -1,5 +1,5 @@
 //! Loads a certificate chain and its private key. [`KeyProvider`] selects which process holds the
-//! key: this one, or the signer (a process that only signs).
+//! key: this process, or the signer (a process that only signs).
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Reads and checks a new policy or changed files before they are installed. This runs on a
-//! separate thread, because it can take long.
+//! Reads and checks a new policy or changed files before they are installed. A separate thread runs
+//! these checks, because the checks can take long.
 //!
 //! A reload cannot change `[agent]`, `[engine]`, `mark` of `[host]` and most of `[limits]`. The old
 //! values remain until `tacit restart` starts another agent.

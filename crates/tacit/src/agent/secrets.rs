@@ -2,8 +2,8 @@
 //! keys, keys that are shared with peers of tunnels, and the files of trusts.
 //!
 //! Files that the distribution installs for all users stay readable. A directory is hidden as a
-//! whole if only its owner may read it and if all its files must be hidden. Then new files in it
-//! are hidden too.
+//! whole if only its owner may read it and if all its files must be hidden. Then new files in this
+//! directory are hidden too.
 //!
 //! Limit: a directory with more than `ENTRIES_MAX` entries is not hidden as a whole.
 

@@ -2,7 +2,7 @@
 //!
 //! A file is first written under a hidden temporary name in the same directory. When the file is
 //! complete, it gets its final name. A new file gets its name by a hard link, which fails if the
-//! name exists, so it never replaces another file.
+//! name exists. So a new file never replaces another file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,5 +1,6 @@
 //! Answers the DNS queries of programs under `tacit run`: forwards queries to the host's resolvers,
-//! and records the addresses of each name. The module `of_host` does this for `tacit agent --host`.
+//! and records the addresses of each name. For `tacit agent --host`, the module `of_host` is used
+//! instead.
 //!
 //! ```text
 //!   program ── UDP 53, to any address ─────────> datagram ┐
@@ -8,10 +9,10 @@
 //!                                          names of the run, captured addresses
 //! ```
 //!
-//! The agent forwards only queries for names that a rule allows; `tacit_core::dns::verdict` decides
-//! about other queries. The agent builds each query itself and never forwards the program's
-//! message. The kernel captures the addresses in an answer before the program gets the answer.
-//! Names in the host's `/etc/hosts` are known without a query.
+//! The agent forwards only queries for names that a rule allows. The module
+//! `tacit_core::dns::verdict` decides about other queries. The agent builds each query itself and
+//! never forwards the program's message. The kernel captures the addresses in an answer before the
+//! program gets the answer. Names in the host's `/etc/hosts` are known without a query.
 //!
 //! There is no cache: each query of a program is sent to a resolver.
 //!

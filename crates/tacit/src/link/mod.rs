@@ -1,5 +1,5 @@
-//! Lets a run on a side without a network use the sockets of another side: `tacit link serve` on
-//! the side that has the network, `tacit run --link` on the other one.
+//! Lets `tacit run --link`, on a side without a network, use sockets of a side that has a network.
+//! `tacit link serve` opens these sockets.
 //!
 //! ```text
 //!   no network                                       network

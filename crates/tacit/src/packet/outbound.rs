@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Packets of one length for one peer are sent in one call. A batch ends with a shorter packet, or
-//! when the device has no further packet, so no packet waits for others.
+//! when the device is empty. So packets do not wait for other packets.
 //!
 //! If a packet exceeds the MTU of the path, the sender gets an ICMP error with the MTU (RFC 1191,
 //! RFC 8201). But if the packet may be fragmented, the ESP packet is fragmented. If a packet has

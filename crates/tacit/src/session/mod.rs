@@ -1,5 +1,5 @@
-//! Stores the records of open connections and datagram flows. Writes the log, the audit log and the
-//! counters when they open, fail and end.
+//! Stores the records of open connections and datagram flows. When a connection or flow opens,
+//! fails or ends, this module writes the log, the audit log and the counters.
 //!
 //! ```text
 //!   Opening ──> Connection ── counts ──> ConnectionRecord <── displays, query socket, operator

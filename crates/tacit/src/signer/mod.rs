@@ -1,5 +1,5 @@
 //! Implements the signer: a process that holds the private keys of an agent and signs handshakes
-//! for it. So the agent's memory does not contain private keys.
+//! for this agent. So the agent's memory does not contain private keys.
 //!
 //! ```text
 //! agent                                                   signer

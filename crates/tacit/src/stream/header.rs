@@ -1,5 +1,5 @@
-//! Builds the PROXY protocol header, which contains the client's address. The agent sends it to the
-//! target before all other bytes.
+//! Builds the PROXY protocol header, which contains the client's address. The agent sends the
+//! header to the target before all other bytes.
 
 use tacit_core::policy::{SendProxy, TlsVersion};
 use tacit_core::proxy_protocol::{self, ClientVerification, ProxyError, ProxyHeader, ProxyTls};

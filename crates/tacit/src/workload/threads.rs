@@ -1,4 +1,4 @@
-//! Runs the work of each connection of a workload on a thread of its own.
+//! Runs the work of each connection of a workload on a separate thread.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};

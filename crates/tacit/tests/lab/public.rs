@@ -1,5 +1,5 @@
-//! Creates a test directory whose files every user can read. Tests in which other users run
-//! programs need it.
+//! Creates a test directory whose files every user can read. Tests need this directory if other
+//! users run programs.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

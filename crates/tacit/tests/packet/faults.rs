@@ -1,4 +1,5 @@
-//! Tests that a worker drops each kind of invalid packet from a peer, with a reason of its own.
+//! Tests that a worker drops each kind of invalid packet from a peer, and gives a separate reason
+//! for each kind.
 
 use std::net::TcpListener;
 

@@ -7,8 +7,8 @@
 //!   [[map.people]]  ─┘                                      name, deny, or warn
 //! ```
 //!
-//! The most specific entry that matches decides; the order in the file does not matter. Two entries
-//! are compared by their conditions, in the order `uri`, `dns`, `email`, `ip`, `subject`, `issuer`,
+//! The most specific matching entry decides, whatever the order in the file. Two entries are
+//! compared by their conditions, in the order `uri`, `dns`, `email`, `ip`, `subject`, `issuer`,
 //! `address`. The first condition that differs decides. In this condition, an entry is more
 //! specific
 //!

@@ -1,5 +1,5 @@
-//! Parses policy text into a [`Policy`], or reports all errors in it, each with line, column and a
-//! fix.
+//! Parses policy text into a [`Policy`], or reports all errors in the text, each with line, column
+//! and a fix.
 //!
 //! The parser reads the TOML without serde, because it needs the position of each value. Rules for
 //! the code:

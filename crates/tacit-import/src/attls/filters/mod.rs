@@ -10,7 +10,7 @@
 //! `combine` combines filters and TLS rules.
 //!
 //! Not supported: IPsec, IKE, forwarded packets, security classes, and protocols other than TCP and
-//! UDP. The import reports each of them.
+//! UDP. The import reports each unsupported statement.
 
 pub(super) mod combine;
 mod filter;

@@ -1,9 +1,9 @@
 //! Schedules large transfers of a thread, so that they delay short messages of other connections
 //! only briefly.
 //!
-//! A connection that often fills its batch is *bulk*; any other connection is *brief*. If a thread
-//! has both kinds, its bulk connections take turns. In a turn, one of them moves at most
-//! [`TURN_RECORDS`]; then the thread polls the kernel for short messages. So a short message never
+//! A connection that often fills its batch is *bulk*. Any other connection is *brief*. If a thread
+//! has both kinds, its bulk connections take turns. In a turn, a bulk connection moves at most
+//! [`TURN_RECORDS`]. Then the thread polls the kernel for short messages. So a short message never
 //! waits for several bulk connections.
 
 use std::cell::{Cell, RefCell};
