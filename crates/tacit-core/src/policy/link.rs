@@ -1,5 +1,5 @@
-//! Defines links: which sockets of this host programs of another side may use. The other side has
-//! no network of its own, and its agent requests each socket over a UNIX socket of this host.
+//! Defines links. A link lets programs on a side without a network use sockets of this host. The
+//! agent of that side requests each socket over a UNIX socket of this host.
 //!
 //! Rules with `link` decide only about these requests, so [`Policy::rules`](super::Policy::rules)
 //! does not contain these rules. So flows of a run or of this host cannot match rules with `link`.

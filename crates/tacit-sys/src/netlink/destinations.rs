@@ -1,7 +1,7 @@
 //! Lists the destinations for which the network namespace has routes.
 //!
-//! A destination of the list may be unreachable nevertheless, for example because a routing rule
-//! selects another table. Other destinations have no route.
+//! A listed destination may still be unreachable, for example because a routing rule selects
+//! another table.
 //!
 //! Limit: [`DESTINATIONS_MAX`].
 

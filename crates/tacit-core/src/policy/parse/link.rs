@@ -1,7 +1,7 @@
 //! Parses `[link.NAME]`, and the rules with the key `link`.
 //!
-//! The other side of a link reports nothing that this host can verify about its programs. So such a
-//! rule selects by address, protocol, port and time only.
+//! These rules can select flows only by address, protocol, port and time, because this host cannot
+//! verify what the other side reports about programs.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Serves one stream of a link: reads its request, and answers it.
+//! Serves one stream of a link: reads the request of the stream, and sends the answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,5 +1,5 @@
-//! Finds the IP versions of a run: those for which the host, or the other side of a link, has a
-//! route to an address that the policy allows.
+//! Finds which IP versions a run has. A run has IPv4 (or IPv6) if the host, or the other side of a
+//! link, has a route to an IPv4 (or IPv6) address that the policy allows.
 //!
 //! Limit: [`PROBES_MAX`] addresses are tried for each version, however many ranges are captured.
 

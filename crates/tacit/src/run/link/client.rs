@@ -1,4 +1,5 @@
-//! Opens sockets of another side for the agent of a run: the client of a link.
+//! Implements the client of a link. The client opens sockets of another side for the agent of a
+//! run.
 //!
 //! One stream, on which the client said hello, stays open as long as the run. If it ends, the
 //! server has ended. Then the client refuses every socket, and tries to say hello again each

@@ -1,5 +1,5 @@
-//! Defines the messages of a link between the side without a network and the side that has one, and
-//! encodes them for UNIX sockets.
+//! Defines the messages of a link, and encodes these messages for UNIX sockets. A link connects a
+//! side without a network to a side with a network.
 //!
 //! ```text
 //!   agent of a run ── Hello ──────────────> server      the stream stays open as long as the run
