@@ -13,6 +13,7 @@ pub mod clock;
 pub mod cpu;
 pub mod datagram;
 pub mod datagram_batch;
+pub mod datagram_queue;
 pub mod descriptor;
 pub mod handed;
 pub mod host;

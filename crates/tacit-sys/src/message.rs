@@ -107,7 +107,7 @@ fn write_item(space: &mut [usize], item: &ControlItem<'_>) {
 }
 
 /// Builds a `sockaddr_in` or `sockaddr_in6`. Returns it with its length.
-fn name_of(address: SocketAddr) -> ([u8; NAME_BYTES], libc::socklen_t) {
+pub(crate) fn name_of(address: SocketAddr) -> ([u8; NAME_BYTES], libc::socklen_t) {
     let mut name = [0; NAME_BYTES];
     name[2..4].copy_from_slice(&address.port().to_be_bytes());
     let (family, bytes) = match address {
@@ -171,7 +171,7 @@ pub(crate) fn ip_address(bytes: &[u8]) -> Option<SocketAddr> {
 }
 
 /// The size of a `sockaddr_in6`.
-const NAME_BYTES: usize = 28;
+pub(crate) const NAME_BYTES: usize = 28;
 /// Room for the control messages: an error with the address of the reporting host, or one address.
 const CONTROL_BYTES: usize = 128;
 /// The largest number of control messages of a message to send.

@@ -132,7 +132,7 @@ impl FlowRelay {
             let over_at = answerer.over_at();
             tokio::select! {
                 ready = spoofed.ready(INCOMING) => {
-                    if self.turn(ready, || self.send_back(&**lane, answerer)).is_err() {
+                    if self.turn(ready, |_| self.send_back(&**lane, answerer)).is_err() {
                         return;
                     }
                     tokio::task::yield_now().await;

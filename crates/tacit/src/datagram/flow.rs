@@ -17,10 +17,11 @@ use tacit_core::icmp::{IcmpError, PACKET_BYTES_MAX};
 use tacit_core::meter::Component;
 use tacit_core::policy::Answers;
 use tacit_sys::datagram::AnswerSources;
+use tacit_sys::datagram_queue::{DATAGRAMS_MAX, DatagramQueue};
 use tacit_sys::watch::{Watched, watch};
 use tacit_sys::{IpVersion, datagram, transparent};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFdReadyGuard;
+use tokio::io::{Interest, Ready};
 use tokio::sync::Notify;
 
 use super::BATCH_MAX;
@@ -48,6 +49,8 @@ pub(super) trait FlowHost {
     fn receiver(&self) -> &Receiver;
     /// The receive buffer; not used across an `await`.
     fn scratch(&self) -> RefMut<'_, Vec<u8>>;
+    /// The buffer for several datagrams; not used across an `await`.
+    fn queue(&self) -> RefMut<'_, DatagramQueue>;
     /// Called when the flow has sent a datagram.
     fn touch(&self, key: &DatagramKey);
     /// Called when a reply has arrived.
@@ -141,8 +144,8 @@ pub(super) enum BatchResult {
     Empty,
     /// There may be more datagrams.
     More,
-    /// The socket outside had no room for this datagram. More may be waiting.
-    Full(Vec<u8>),
+    /// The socket outside had no room for these datagrams. More may be waiting.
+    Full(Vec<Vec<u8>>),
 }
 
 /// The result of sending one datagram.
@@ -215,76 +218,145 @@ impl FlowRelay {
         let Some(spoofed) = self.spoofed.get() else { return Ok(BatchResult::Empty) };
         let is_permitted = self.is_permitted(lane);
         lane.touch(&self.key);
-        let mut scratch = lane.scratch();
-        for _ in 0..BATCH_MAX {
+        let mut queue = lane.queue();
+        for _ in 0..BATCH_MAX / DATAGRAMS_MAX {
             meter::switch(Component::Receive);
-            let payload = match datagram::receive(spoofed.get_ref().as_fd(), &mut scratch) {
-                Ok(bytes) => scratch.get(..bytes).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return if is_permitted {
-                        Ok(BatchResult::Empty)
-                    } else {
-                        Err(FlowEnd::Refused)
-                    };
-                }
+            let received = match queue.receive(spoofed.get_ref().as_fd()) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(_) => return Err(FlowEnd::ProgramGone),
             };
             if !is_permitted {
-                send_icmp_error(
-                    lane.receiver(),
-                    &self.key,
-                    IcmpError::PortUnreachable,
-                    payload,
-                    None,
-                );
-            } else if self.send(lane.receiver(), payload) == Sending::Full {
-                return Ok(BatchResult::Full(payload.to_vec()));
+                let cause = IcmpError::PortUnreachable;
+                for number in 0..received {
+                    let payload = queue.payload(number);
+                    send_icmp_error(lane.receiver(), &self.key, cause, payload, None);
+                }
+            } else if let Some(first) = self.send_queue(lane.receiver(), &queue, received) {
+                let rest = (first..received).map(|number| queue.payload(number).to_vec());
+                return Ok(BatchResult::Full(rest.collect()));
+            }
+            if received < DATAGRAMS_MAX {
+                return if is_permitted { Ok(BatchResult::Empty) } else { Err(FlowEnd::Refused) };
             }
         }
         Ok(BatchResult::More)
     }
 
-    /// Sends the replies that have arrived to the program.
+    /// Sends the first datagrams of a queue to the destination. Returns the number of the first one
+    /// for which the socket has no room.
+    fn send_queue(
+        &self,
+        receiver: &Receiver,
+        queue: &DatagramQueue,
+        count: usize,
+    ) -> Option<usize> {
+        meter::switch(Component::Send);
+        let mut next = 0;
+        let mut failures = 0;
+        while next < count {
+            let sent = queue.send(self.dialled.get_ref().as_fd(), next..count, Some(self.target));
+            match sent {
+                Ok(sent) => {
+                    let payloads = (next..next + sent).map(|number| queue.payload(number).len());
+                    payloads.for_each(|bytes| self.connection.count_sent(bytes));
+                    next += sent;
+                    failures = 0;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(next),
+                Err(error) => {
+                    failures += 1;
+                    let is_reported = self.report_notices(receiver) > 0;
+                    if !is_reported {
+                        self.report_error(receiver, &self.key, &error, queue.payload(next));
+                    }
+                    if !is_reported || failures >= NOTICES_MAX {
+                        next += 1;
+                        failures = 0;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Sends the replies that have arrived to the program. `ready` is what the socket outside has
+    /// reported.
     fn receive_batch(
         self: &Rc<Self>,
         lane: &Rc<impl FlowHost + 'static>,
         spoofed: &Watched,
+        ready: Ready,
     ) -> Result<BatchResult, FlowEnd> {
         if !self.is_permitted(&**lane) {
             return Err(FlowEnd::Refused);
         }
         lane.note_answer(&self.key);
-        let mut scratch = lane.scratch();
-        for _ in 0..BATCH_MAX {
+        let mut queue = lane.queue();
+        for _ in 0..BATCH_MAX / DATAGRAMS_MAX {
             meter::switch(Component::Receive);
-            let dialled = self.dialled.get_ref().as_fd();
-            let (payload, source) = match datagram::receive_from(dialled, &mut scratch) {
-                Ok((bytes, source)) => (scratch.get(..bytes).unwrap_or_default(), source),
+            let received = match queue.receive(self.dialled.get_ref().as_fd()) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(error) => {
-                    let reported = self.report_notices(lane.receiver());
-                    if error.kind() == io::ErrorKind::WouldBlock {
-                        return Ok(BatchResult::Empty);
-                    }
-                    if reported == 0 {
+                    if self.report_notices(lane.receiver()) == 0 {
                         self.report_error(lane.receiver(), &self.key, &error, &[]);
                     }
                     continue;
                 }
             };
             meter::switch(Component::Send);
-            if (source.ip(), source.port()) != (self.target.ip(), self.target.port()) {
-                self.answer_from(lane, source, payload);
-                continue;
-            }
-            match datagram::send(spoofed.get_ref().as_fd(), payload) {
-                Ok(()) => self.connection.count_received(payload.len()),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(FlowEnd::ProgramGone);
+            self.deliver(lane, spoofed, &queue, received)?;
+            if received < DATAGRAMS_MAX {
+                if ready.is_error() {
+                    self.report_notices(lane.receiver());
                 }
-                Err(_) => lane.count_drop(),
+                return Ok(BatchResult::Empty);
             }
         }
         Ok(BatchResult::More)
+    }
+
+    /// Sends the first datagrams of a queue to the program.
+    fn deliver(
+        self: &Rc<Self>,
+        lane: &Rc<impl FlowHost + 'static>,
+        spoofed: &Watched,
+        queue: &DatagramQueue,
+        count: usize,
+    ) -> Result<(), FlowEnd> {
+        let is_from_target = |number: usize| {
+            let source = queue.source(number);
+            source.is_some_and(|source| {
+                (source.ip(), source.port()) == (self.target.ip(), self.target.port())
+            })
+        };
+        let mut next = 0;
+        while next < count {
+            let end = (next..count).find(|number| !is_from_target(*number)).unwrap_or(count);
+            if next == end {
+                if let Some(source) = queue.source(next) {
+                    self.answer_from(lane, source, queue.payload(next));
+                }
+                next += 1;
+                continue;
+            }
+            match queue.send(spoofed.get_ref().as_fd(), next..end, None) {
+                Ok(sent) => {
+                    let payloads = (next..next + sent).map(|number| queue.payload(number).len());
+                    payloads.for_each(|bytes| self.connection.count_received(bytes));
+                    next += sent;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Err(FlowEnd::ProgramGone);
+                }
+                Err(_) => {
+                    lane.count_drop();
+                    next += 1;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sends one datagram to the destination. The socket first reports errors of earlier ones.
@@ -376,16 +448,19 @@ impl FlowRelay {
         meter::switch(Component::Receive);
         loop {
             let batch = tokio::select! {
-                ready = spoofed.ready(INCOMING) => self.turn(ready, || self.send_batch(&**lane)),
+                ready = spoofed.ready(INCOMING) => self.turn(ready, |_| self.send_batch(&**lane)),
                 ready = self.dialled.ready(INCOMING) => {
-                    self.turn(ready, || self.receive_batch(lane, spoofed))
+                    self.turn(ready, |ready| self.receive_batch(lane, spoofed, ready))
                 }
             };
             match batch {
-                Ok(BatchResult::Full(payload)) => {
-                    self.send_when_there_is_room(&**lane, &payload).await
+                Ok(BatchResult::Full(payloads)) => {
+                    for payload in payloads {
+                        self.send_when_there_is_room(&**lane, &payload).await;
+                    }
                 }
-                Ok(BatchResult::Empty | BatchResult::More) => {}
+                Ok(BatchResult::Empty) => continue,
+                Ok(BatchResult::More) => {}
                 Err(end) => return end,
             }
             tokio::task::yield_now().await;
@@ -396,10 +471,10 @@ impl FlowRelay {
     pub(super) fn turn(
         &self,
         ready: io::Result<AsyncFdReadyGuard<'_, Arc<OwnedFd>>>,
-        batch: impl FnOnce() -> Result<BatchResult, FlowEnd>,
+        batch: impl FnOnce(Ready) -> Result<BatchResult, FlowEnd>,
     ) -> Result<BatchResult, FlowEnd> {
         let mut ready = ready.map_err(FlowEnd::NoSocket)?;
-        let batch = batch()?;
+        let batch = batch(ready.ready())?;
         if matches!(batch, BatchResult::Empty) {
             ready.clear_ready();
         }

@@ -18,6 +18,7 @@ use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::Deny;
 use tacit_sys::datagram::{self, PAYLOAD_BYTES_MAX};
+use tacit_sys::datagram_queue::DatagramQueue;
 use tacit_sys::transparent;
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
@@ -55,6 +56,8 @@ pub struct Lane {
     flows: RefCell<DatagramFlows<State>>,
     /// The receive buffer; not used across an `await`.
     scratch: RefCell<Vec<u8>>,
+    /// The buffer of flows; not used across an `await`.
+    queue: RefCell<DatagramQueue>,
     dropped: Cell<u64>,
     /// Answers queries to port 53.
     resolver: Rc<ResolverClient>,
@@ -101,6 +104,7 @@ impl Lane {
             watched,
             flows: RefCell::new(DatagramFlows::new(FLOWS_MAX)),
             scratch: RefCell::new(vec![0; PAYLOAD_BYTES_MAX]),
+            queue: RefCell::default(),
             dropped: Cell::new(0),
             resolver,
             questions_dropped: Cell::new(0),
@@ -493,6 +497,10 @@ impl FlowHost for Lane {
 
     fn scratch(&self) -> RefMut<'_, Vec<u8>> {
         self.scratch.borrow_mut()
+    }
+
+    fn queue(&self) -> RefMut<'_, DatagramQueue> {
+        self.queue.borrow_mut()
     }
 
     fn touch(&self, key: &DatagramKey) {
