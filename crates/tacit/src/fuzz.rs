@@ -25,6 +25,7 @@ use crate::explain::parse_flow;
 use crate::launch::oci::{self, HookTask};
 use crate::run::Outside;
 use crate::run::channel::{adopt, read_frame};
+use crate::run::link::protocol::{ANSWER_BYTES_MAX, LinkAnswer, LinkRequest, REQUEST_BYTES_MAX};
 use crate::run::protocol::{self, FromLauncher, LAUNCHER_BYTES_MAX, REPLY_BYTES_MAX, ToLauncher};
 
 /// The maximum number of sockets of a run in an input.
@@ -75,6 +76,19 @@ pub fn enrolment(input: &[u8]) {
     match choice % 2 {
         0 => read_all::<FromLauncher>(frames, LAUNCHER_BYTES_MAX),
         _ => read_blocking::<ToLauncher>(frames),
+    }
+}
+
+/// Parses frames of a link. The first byte of the input selects the reader: the server, which reads
+/// requests, or the agent of a run.
+///
+/// # Panics
+/// A frame changes when it is written and parsed again.
+pub fn link(input: &[u8]) {
+    let Some((&choice, frames)) = input.split_first() else { return };
+    match choice % 2 {
+        0 => read_all::<LinkRequest>(frames, REQUEST_BYTES_MAX),
+        _ => read_all::<LinkAnswer>(frames, ANSWER_BYTES_MAX),
     }
 }
 

@@ -33,6 +33,7 @@ pub(crate) fn find(name: &str) -> Option<fn(&[u8])> {
         "ike" => tacit_ipsec::ike::fuzz::exchange,
         "ike-codec" => tacit_ipsec::ike::fuzz::codec,
         "import-map" => import::map,
+        "link" => tacit::fuzz::link,
         "metrics" => tacit::fuzz::metrics,
         "netlink" => tacit_sys::netlink::fuzz::replies,
         "oci-state" => tacit::fuzz::oci_state,

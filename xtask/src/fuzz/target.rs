@@ -33,7 +33,7 @@ const fn target(name: &'static str, bytes_max: usize, input: &'static str) -> Ta
 }
 
 /// All targets, sorted by name.
-pub(crate) const TARGETS: [Target; 33] = [
+pub(crate) const TARGETS: [Target; 34] = [
     target("attls", 4096, "AT-TLS policy, imported with a fixed map file"),
     target("certificate", 4096, "certificate or CRL in DER"),
     target("control", 1024, "request to the control socket of an agent"),
@@ -52,6 +52,7 @@ pub(crate) const TARGETS: [Target; 33] = [
     target("ike", 2048, "commands for two IKE connections; see ike/connection/fuzz.rs"),
     target("ike-codec", 2048, "IKE message"),
     target("import-map", 4096, "map file of an import"),
+    target("link", 2048, "messages between a run and the server of its link"),
     target("metrics", 1024, "HTTP request to the metrics socket"),
     target("netlink", 1024, "netlink messages from the kernel"),
     target("oci-state", 1024, "state of a container, from an OCI runtime"),
