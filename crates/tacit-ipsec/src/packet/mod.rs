@@ -86,6 +86,19 @@ impl IpPacket {
     }
 }
 
+impl IpPacket {
+    /// Rejects a first fragment that ends before the ports (RFC 7112 section 5). Otherwise the
+    /// ports could arrive in a later fragment, for which there are none to compare.
+    fn check_first(&self) -> Result<(), PacketError> {
+        let protocol = self.protocol;
+        let has_ports = matches!(protocol, TCP | UDP | DCCP | SCTP | UDP_LITE | ICMP | ICMPV6);
+        if self.is_fragment && self.ports.is_none() && has_ports {
+            return Err(PacketError::Truncated);
+        }
+        Ok(())
+    }
+}
+
 /// RFC 791 section 3.1.
 fn parse_v4(bytes: &[u8]) -> Result<IpPacket, PacketError> {
     let header = bytes.first_chunk::<V4_HEADER_BYTES>().ok_or(PacketError::Truncated)?;
@@ -99,7 +112,7 @@ fn parse_v4(bytes: &[u8]) -> Result<IpPacket, PacketError> {
     let [.., a, b, c, d, e, f, g, h] = *header;
     let protocol = header[9];
     let is_first = fragment & V4_FRAGMENT_OFFSET == 0;
-    Ok(IpPacket {
+    let parsed = IpPacket {
         source: Ipv4Addr::new(a, b, c, d).into(),
         destination: Ipv4Addr::new(e, f, g, h).into(),
         protocol,
@@ -107,7 +120,11 @@ fn parse_v4(bytes: &[u8]) -> Result<IpPacket, PacketError> {
         transport_at: header_bytes,
         bytes: total,
         is_fragment: fragment != 0,
-    })
+    };
+    if is_first {
+        parsed.check_first()?;
+    }
+    Ok(parsed)
 }
 
 /// RFC 8200 section 3.
@@ -118,7 +135,7 @@ fn parse_v6(bytes: &[u8]) -> Result<IpPacket, PacketError> {
     let (rest, destination) = header.split_last_chunk::<16>().ok_or(PacketError::Truncated)?;
     let source = rest.last_chunk::<16>().ok_or(PacketError::Truncated)?;
     let upper = upper_protocol(header[6], packet)?;
-    Ok(IpPacket {
+    let parsed = IpPacket {
         source: Ipv6Addr::from(*source).into(),
         destination: Ipv6Addr::from(*destination).into(),
         protocol: upper.protocol,
@@ -126,7 +143,11 @@ fn parse_v6(bytes: &[u8]) -> Result<IpPacket, PacketError> {
         transport_at: upper.at,
         bytes: packet.len(),
         is_fragment: upper.is_fragment,
-    })
+    };
+    if upper.is_first {
+        parsed.check_first()?;
+    }
+    Ok(parsed)
 }
 
 /// The upper protocol of an IPv6 packet.

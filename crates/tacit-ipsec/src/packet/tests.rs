@@ -43,6 +43,17 @@ fn only_the_first_fragment_has_ports() {
 }
 
 #[test]
+fn a_first_fragment_without_ports_is_rejected() {
+    // It ends after the destination options, so that the ports would be in the next fragment.
+    for protocol in [TCP, UDP, ICMPV6] {
+        let fragment = [OPTIONS, 0, 0, 1, 0, 0, 0, 1];
+        let options = [protocol, 0, 1, 4, 0, 0, 0, 0];
+        let packet = testing::v6(FRAGMENT, &[fragment, options].concat());
+        assert_eq!(IpPacket::parse(&packet), Err(PacketError::Truncated), "{protocol}");
+    }
+}
+
+#[test]
 fn extension_headers_are_skipped_up_to_a_limit() {
     let chain = |count: usize| {
         let mut payload = Vec::new();

@@ -44,7 +44,8 @@ impl IkeThread {
     pub(super) fn install(&mut self, at: usize, child: &ChildSa) {
         let one = &mut self.connections[at];
         let Some(run) = self.runs.get(&one.pair.run) else { return };
-        if one.ending.is_some() {
+        // A connection of an old policy may still get an answer before the peer confirms its end.
+        if one.ending.is_some() || one.is_closing {
             return;
         }
         if one.inner.is_empty() {

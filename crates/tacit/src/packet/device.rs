@@ -73,9 +73,9 @@ impl Device {
         self.active.retain(|active| *active != slot);
     }
 
-    /// Keeps a packet for the first tunnel. Returns `false` if there is a tunnel or no room.
+    /// Keeps a packet until a tunnel begins that takes it. Returns `false` if there is no room.
     pub(super) fn hold(&mut self, header: [u8; VNET_HEADER_BYTES], bytes: &[u8]) -> bool {
-        let has_room = self.active.is_empty() && self.held.len() < HELD_PACKETS_MAX;
+        let has_room = self.held.len() < HELD_PACKETS_MAX;
         if has_room {
             self.held.push_back(HeldPacket { header, bytes: bytes.to_vec(), turns: 0 });
         }

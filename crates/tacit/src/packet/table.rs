@@ -166,7 +166,8 @@ impl TunnelTable {
     }
 
     /// Finds the tunnel for a packet among the active ones of its device, newest first, and what it
-    /// permits.
+    /// permits. A tunnel that permits the packet itself comes before one that permits it as an
+    /// answer, because the answer may belong to the connection of another peer.
     pub(super) fn outbound(
         &mut self,
         active: &[TunnelSlot],
@@ -174,6 +175,7 @@ impl TunnelTable {
         bytes: &[u8],
     ) -> Result<(TunnelSlot, Permission), DropReason> {
         let mut reason = DropReason::NoSa;
+        let mut answering = None;
         for slot in active {
             let Some(tunnel) = self.slots.get_mut(slot.0).and_then(Option::as_mut) else {
                 continue;
@@ -181,11 +183,14 @@ impl TunnelTable {
             if tunnel.outbound.matches(packet) {
                 match tunnel.permission(Direction::Outbound, packet, bytes) {
                     Permission::Denied => reason = DropReason::Flow,
-                    permission => return Ok((*slot, permission)),
+                    Permission::Granted => return Ok((*slot, Permission::Granted)),
+                    Permission::Answer => {
+                        answering.get_or_insert((*slot, Permission::Answer));
+                    }
                 }
             }
         }
-        Err(reason)
+        answering.ok_or(reason)
     }
 
     /// Looks up the MTU of the path to a peer again, or to all peers.

@@ -222,6 +222,11 @@ impl PacketThread {
     /// Does what is due each second.
     fn turn(&mut self) {
         self.turns = self.turns.wrapping_add(1);
+        // Before reports of refused packets, which can fill the queue.
+        for spi in self.table.rekeys_due() {
+            // If the queue is full, the next turn reports it again.
+            let _ = self.context.report(PacketEvent::RekeyDue(spi));
+        }
         for (tun, device) in &mut self.devices {
             for late in device.turn() {
                 outbound::refuse(&late.bytes, DropReason::NoSa, device, &self.context);
@@ -231,10 +236,6 @@ impl PacketThread {
             });
         }
         self.count_held();
-        for spi in self.table.rekeys_due() {
-            // If the queue is full, the next turn reports it again.
-            let _ = self.context.report(PacketEvent::RekeyDue(spi));
-        }
         if self.turns.is_multiple_of(TURNS_PER_PATH) {
             self.table.learn_paths(None);
         }

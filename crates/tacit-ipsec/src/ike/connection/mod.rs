@@ -225,7 +225,11 @@ impl IkeConnection {
         }
         match received {
             Received::Ignored => return,
-            Received::Repeated(response) => self.transmit(now, response),
+            // It proves nothing about the peer: anyone can send an old request again.
+            Received::Repeated(response) => {
+                self.transmit(now, response);
+                return;
+            }
             Received::Request(opened) => self.handle_request(now, spi, &opened),
             Received::Response(task, opened) => self.handle_response(now, spi, task, &opened),
             Received::Malformed { notify: Some(notify), failure } => {
