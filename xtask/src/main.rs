@@ -17,7 +17,7 @@ usage: cargo xtask COMMAND
   ci                      run everything that must pass before a merge, in order
   tidy                    check the style rules that no lint covers
   bench                   build and run the benchmarks; see `bench --help`
-  bench packets           compare tunnels with others in user space: [--rounds N]
+  bench packets           compare tunnels with libipsec, wireguard-go and GotaTun: [--rounds N]
   bogo [PATTERN...]       run BoringSSL's test runner against the handshake and the record layer;
                           needs Go; downloads the runner, or uses the checkout in BORINGSSL
   chaos --minutes N       run agents under load while processes are killed and files replaced;

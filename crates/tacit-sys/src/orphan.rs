@@ -11,8 +11,9 @@
 //! A process of the run cannot hide from this list: it cannot enter the launcher's namespace, and
 //! when its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
 //!
-//! The limits are those of [`crate::owner::descendants`]. Callers repeat the call until the list is
-//! empty, because new processes may start meanwhile.
+//! The limits are those of [`crate::owner::descendants`]. A caller that ends the
+//! processes must list them again until there are none, because a process can start others before
+//! its end.
 
 use std::fs;
 use std::io;

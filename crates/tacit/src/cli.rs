@@ -258,7 +258,7 @@ struct DrainArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tacit close 17 18
+  tacit close 17 18          the connections with these ids
   tacit close --stale        connections whose rule has been changed or removed
   tacit close --peer invalid connections whose peer has a certificate that is no longer valid
   tacit close --clear        connections in clear, for rules with accept = \"both\"")]

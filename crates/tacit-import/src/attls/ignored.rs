@@ -51,8 +51,10 @@ impl Context<'_> {
         let Some(field) = fields.into_iter().find(|field| field.value != "Off") else { return };
         let ring = rule.field("Keyring").and_then(|ring| self.map.keyring(&ring_name(&ring.value)));
         if ring.is_some_and(|ring| ring.crl.is_some()) {
-            self.findings
-                .info(&field.at, "tacit checks revocation only with the CRL files in the map file");
+            self.findings.info(
+                &field.at,
+                "tacit checks revocation only with the CRL files that the map file names",
+            );
         } else {
             let message = "tacit accepts revoked certificates, because the map names no `crl` and \
                            tacit queries no server about revocation";
@@ -119,13 +121,13 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"
         | "RevocationSecurityLevel" => {
-            Notice::Info("tacit checks revocation only with the CRL files in the map file")
+            Notice::Info("tacit checks revocation only with the CRL files that the map file names")
         }
         word if word.starts_with("GSK_LDAP") || word.starts_with("GSK_CRL") => {
-            Notice::Info("tacit checks revocation only with the CRL files in the map file")
+            Notice::Info("tacit checks revocation only with the CRL files that the map file names")
         }
         word if ["Ocsp", "HttpCdp", "CRL", "LDAP"].iter().any(|head| word.starts_with(head)) => {
-            Notice::Info("tacit checks revocation only with the CRL files in the map file")
+            Notice::Info("tacit checks revocation only with the CRL files that the map file names")
         }
         "GSK_V3_SESSION_TIMEOUT" | "GSK_V3_SIDCACHE_SIZE" if value == "0" => return None,
         word if word.starts_with("GSK_") => {

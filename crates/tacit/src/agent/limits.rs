@@ -77,7 +77,8 @@ impl Agent {
             LimitDisplay::new("held-syns-per-run", self.runs.held_syns_max)
                 .used(self.runs.most_held())
                 .beyond(
-                    "the agent does not answer the SYN; the program's kernel sends the SYN again",
+                    "the agent does not answer the SYN, and the kernel of the program's host sends \
+                     the SYN again",
                 ),
             LimitDisplay::new("questions-per-run", crate::dns::QUERIES_MAX)
                 .beyond("the agent drops and counts DNS questions; the program sends them again"),

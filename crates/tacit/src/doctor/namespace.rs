@@ -277,7 +277,7 @@ fn handed(connects: Option<FilterOutcome>) -> Finding {
             return Finding::wanted(
                 HANDED,
                 Presence::There,
-                "rules with path = \"auto\" can give programs sockets of the host's network",
+                "programs can get sockets of the host's network, if their rule has path = \"auto\"",
             );
         }
         Some(FilterOutcome::Nested) => {

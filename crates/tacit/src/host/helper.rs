@@ -75,7 +75,9 @@ pub fn start() -> io::Result<HostHelper> {
         match serve(channel) {
             Ok(()) => EXIT_OK,
             Err(error) => {
-                complain(format_args!("tacit: the helper of the host has ended: {error}"));
+                complain(format_args!(
+                    "tacit: the helper process that captures the host has ended: {error}"
+                ));
                 EXIT_FAILURE
             }
         }

@@ -11,8 +11,8 @@
 //! RFC 8201). But if the packet may be fragmented, the ESP packet is fragmented. If a packet has
 //! waited too long for a tunnel, the sender gets an ICMP error too.
 //!
-//! Limits: after [`PACKETS_PER_TURN`] packets of one device, other devices are next; the length and
-//! number of datagrams in a batch.
+//! Limits: [`PACKETS_PER_TURN`] packets of one device before packets of other devices; the length
+//! and the number of datagrams in a batch.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};

@@ -46,7 +46,7 @@ fn entry(name: &str, value: &TomlValue<'_>) -> Option<MapEntry> {
     let outcome = outcome(&table);
     let conditions = conditions(&table);
     if !CONDITIONS.iter().any(|condition| table.holds(condition)) {
-        let fix = "add a condition; subject = \"*\" matches every certificate";
+        let fix = "add a condition, such as subject = \"*\", which every certificate meets";
         table.incomplete(format!("{} has no condition", table.title), fix);
         return None;
     }
