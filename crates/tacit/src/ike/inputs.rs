@@ -4,17 +4,19 @@
 //! commands of the agent ──────────────────────┐
 //! reports of the packet worker ───────────────┤
 //! messages of known IKE SAs ──────────────────┼─> the thread, in this order
-//! first requests of unknown senders ──────────┘
+//! first requests from addresses of peers ─────┤
+//! first requests from other addresses ────────┘
 //! all other datagrams at the port ─> dropped by the worker, and counted
 //! ```
 //!
 //! Any host can send datagrams to the port. So each kind has its own queue, and unknown senders
-//! cannot displace commands, reports or messages of peers.
+//! cannot displace commands, reports, or messages and requests of peers.
 //!
-//! Limits: [`ORDERS_MAX`], [`REPORTS_MAX`], and for each of the other queues [`MESSAGES_MAX`] and
-//! [`MESSAGES_BYTES_MAX`].
+//! Limits: [`ORDERS_MAX`], [`REPORTS_MAX`]; [`MESSAGES_MAX`] and [`MESSAGES_BYTES_MAX`] for
+//! messages of known IKE SAs; those of [`FirstRequests`].
 
 use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,15 +24,16 @@ use tacit_ipsec::esp::DropReason;
 use tacit_ipsec::ike::IkeRoute;
 
 use super::Order;
+use super::first_requests::FirstRequests;
 use crate::packet::{IkeDatagram, PacketEvent, PacketEvents};
 
 /// The largest number of orders that wait. The agent waits for a place.
 const ORDERS_MAX: usize = 4096;
 /// The largest number of reports that wait; the worker repeats those that are lost.
 const REPORTS_MAX: usize = 4096;
-/// The largest number of messages in a queue; peers repeat those that are lost.
+/// The largest number of messages of known IKE SAs; peers repeat those that are lost.
 const MESSAGES_MAX: usize = 1024;
-/// The largest length of all messages in a queue together.
+/// The largest length of all messages of known IKE SAs together.
 const MESSAGES_BYTES_MAX: usize = 1 << 20;
 /// How many inputs of a kind the thread takes at once, before it looks at its timers.
 const TAKEN_MAX: usize = 64;
@@ -56,7 +59,12 @@ struct Queues {
     orders: VecDeque<Order>,
     reports: VecDeque<PacketEvent>,
     messages: MessageQueue,
-    first_requests: MessageQueue,
+    /// Requests from the addresses of peers.
+    first_requests: FirstRequests,
+    /// Requests from other addresses. A peer that has a name may have got another address.
+    other_requests: FirstRequests,
+    /// The addresses of peers.
+    peers: HashSet<IpAddr>,
     /// The SPIs of this side's IKE SAs.
     spis: HashSet<u64>,
     /// Whether the thread has ended, so that nothing is handled any more.
@@ -102,14 +110,13 @@ impl Inputs {
         let (mut queues, _) = queues.unwrap_or_else(PoisonError::into_inner);
         let mut taken: Vec<Input> = take_some(&mut queues.orders).map(Input::Order).collect();
         taken.extend(take_some(&mut queues.reports).map(Input::Packet));
-        for queue in [MessageKind::Known, MessageKind::First] {
-            let queue = queues.of_kind(queue);
-            let messages = take_some(&mut queue.messages);
-            let before = taken.len();
-            taken.extend(messages.map(|one| Input::Packet(PacketEvent::Ike(one))));
-            let bytes: usize = taken[before..].iter().map(Input::message_bytes).sum();
-            queue.bytes = queue.bytes.saturating_sub(bytes);
-        }
+        let queues = &mut *queues;
+        let known = take_some(&mut queues.messages.messages);
+        let known = known.inspect(|one| queues.messages.bytes -= one.message.len());
+        let of_peers = std::iter::from_fn(|| queues.first_requests.pop());
+        let of_others = std::iter::from_fn(|| queues.other_requests.pop());
+        let first = of_peers.chain(of_others).take(TAKEN_MAX);
+        taken.extend(known.chain(first).map(|one| Input::Packet(PacketEvent::Ike(one))));
         self.has_room.notify_all();
         taken
     }
@@ -123,6 +130,11 @@ impl Inputs {
         queues.spis.extend(new);
     }
 
+    /// Requests from these addresses come before those from others.
+    pub(super) fn replace_peers(&self, peers: HashSet<IpAddr>) {
+        self.queues().peers = peers;
+    }
+
     /// The thread has ended: no order waits for it any more.
     pub(super) fn end(&self) {
         self.queues().has_ended = true;
@@ -131,27 +143,16 @@ impl Inputs {
 
     fn take_event(&self, event: PacketEvent) -> Result<(), DropReason> {
         let mut queues = self.queues();
-        let is_taken = match event {
-            PacketEvent::Ike(datagram) => {
-                let kind = match IkeRoute::of(&datagram.message) {
-                    None => return Err(DropReason::Malformed),
-                    Some(IkeRoute::First) => MessageKind::First,
-                    Some(IkeRoute::Sa(spi)) if queues.spis.contains(&spi) => MessageKind::Known,
-                    Some(IkeRoute::Sa(_)) => return Err(DropReason::UnknownSpi),
-                };
-                !queues.has_ended && queues.of_kind(kind).push(datagram)
-            }
-            report if queues.reports.len() < REPORTS_MAX && !queues.has_ended => {
-                queues.reports.push_back(report);
-                true
-            }
-            _ => false,
-        };
-        if !is_taken {
+        if queues.has_ended {
             return Err(DropReason::Queue);
         }
-        self.filled.notify_one();
-        Ok(())
+        // The thread waits only while all queues are empty.
+        let may_wait = queues.is_empty();
+        let result = queues.push(event);
+        if may_wait {
+            self.filled.notify_one();
+        }
+        result
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues> {
@@ -165,18 +166,23 @@ impl PacketEvents for Arc<Inputs> {
     }
 }
 
-/// The two kinds of messages.
-#[derive(Clone, Copy)]
-enum MessageKind {
-    Known,
-    First,
-}
-
 impl Queues {
-    fn of_kind(&mut self, kind: MessageKind) -> &mut MessageQueue {
-        match kind {
-            MessageKind::Known => &mut self.messages,
-            MessageKind::First => &mut self.first_requests,
+    fn push(&mut self, event: PacketEvent) -> Result<(), DropReason> {
+        match event {
+            PacketEvent::Ike(datagram) => match IkeRoute::of(&datagram.message) {
+                None => Err(DropReason::Malformed),
+                Some(IkeRoute::First) if self.peers.contains(&datagram.from.ip()) => {
+                    self.first_requests.push(datagram)
+                }
+                Some(IkeRoute::First) => self.other_requests.push(datagram),
+                Some(IkeRoute::Sa(spi)) if self.spis.contains(&spi) => self.messages.push(datagram),
+                Some(IkeRoute::Sa(_)) => Err(DropReason::UnknownSpi),
+            },
+            _ if self.reports.len() >= REPORTS_MAX => Err(DropReason::Queue),
+            report => {
+                self.reports.push_back(report);
+                Ok(())
+            }
         }
     }
 
@@ -184,7 +190,8 @@ impl Queues {
         self.orders.is_empty()
             && self.reports.is_empty()
             && self.messages.messages.is_empty()
-            && self.first_requests.messages.is_empty()
+            && self.first_requests.is_empty()
+            && self.other_requests.is_empty()
     }
 }
 
@@ -195,23 +202,14 @@ impl std::fmt::Debug for Queues {
 }
 
 impl MessageQueue {
-    fn push(&mut self, datagram: IkeDatagram) -> bool {
+    fn push(&mut self, datagram: IkeDatagram) -> Result<(), DropReason> {
         let bytes = self.bytes + datagram.message.len();
         if self.messages.len() >= MESSAGES_MAX || bytes > MESSAGES_BYTES_MAX {
-            return false;
+            return Err(DropReason::Queue);
         }
         self.bytes = bytes;
         self.messages.push_back(datagram);
-        true
-    }
-}
-
-impl Input {
-    fn message_bytes(&self) -> usize {
-        match self {
-            Self::Packet(PacketEvent::Ike(datagram)) => datagram.message.len(),
-            Self::Packet(_) | Self::Order(_) => 0,
-        }
+        Ok(())
     }
 }
 
@@ -222,6 +220,7 @@ fn take_some<T>(queue: &mut VecDeque<T>) -> impl Iterator<Item = T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::first_requests::REQUESTS_MAX;
     use super::*;
 
     /// A message with the own SPI 7 or 8, or a first request.
@@ -241,6 +240,11 @@ mod tests {
             Input::Order(Order::RemoveRun(run)) => format!("order {run}"),
             Input::Order(_) => "another order".to_owned(),
             Input::Packet(PacketEvent::Ike(datagram)) if datagram == message(0) => "first".into(),
+            Input::Packet(PacketEvent::Ike(IkeDatagram { message: bytes, .. }))
+                if bytes == message(0).message =>
+            {
+                "another first".to_owned()
+            }
             Input::Packet(PacketEvent::Ike(_)) => "known".to_owned(),
             Input::Packet(_) => "report".to_owned(),
         };
@@ -252,8 +256,11 @@ mod tests {
         let inputs = Inputs::default();
         inputs.replace_spis(&[], &[7]);
         let mut lost = 0;
-        for _ in 0..10 * MESSAGES_MAX {
-            match take_message(&inputs, 0) {
+        for number in 0..10 * REQUESTS_MAX {
+            let mut datagram = message(0);
+            let address = u32::try_from(number % 1000).unwrap();
+            datagram.from.set_ip(IpAddr::V4(address.into()));
+            match inputs.take_event(PacketEvent::Ike(datagram)) {
                 Ok(()) => {}
                 Err(reason) => {
                     assert_eq!(reason, DropReason::Queue);
@@ -261,18 +268,35 @@ mod tests {
                 }
             }
         }
-        assert_eq!(lost, 9 * MESSAGES_MAX);
+        assert_eq!(lost, 9 * REQUESTS_MAX);
         assert_eq!(take_message(&inputs, 7), Ok(()));
         let spi = tacit_ipsec::EspSpi::new(256).unwrap();
         assert_eq!(inputs.take_event(PacketEvent::RekeyDue(spi)), Ok(()));
         assert!(inputs.order(Order::RemoveRun(1)));
         let mut taken = words(&inputs);
-        assert_eq!(taken[..4], ["order 1", "report", "known", "first"]);
+        assert_eq!(taken[..3], ["order 1", "report", "known"]);
         assert_eq!(taken.len(), 3 + TAKEN_MAX);
         while !taken.is_empty() {
             taken = words(&inputs);
         }
         assert_eq!(take_message(&inputs, 0), Ok(()), "there is room again");
+    }
+
+    #[test]
+    fn requests_of_peers_come_first() {
+        let inputs = Inputs::default();
+        let request = |address: &str| {
+            let mut datagram = message(0);
+            datagram.from.set_ip(address.parse().unwrap());
+            inputs.take_event(PacketEvent::Ike(datagram))
+        };
+        inputs.replace_peers(["192.0.2.1".parse().unwrap()].into());
+        for number in 0..REQUESTS_MAX {
+            request(&format!("198.51.{}.{}", number / 256, number % 256)).unwrap();
+        }
+        assert_eq!(request("203.0.113.1"), Err(DropReason::Queue));
+        assert_eq!(request("192.0.2.1"), Ok(()));
+        assert_eq!(words(&inputs)[..2], ["first", "another first"]);
     }
 
     #[test]
@@ -293,8 +317,9 @@ mod tests {
     #[test]
     fn long_messages_fill_a_queue_too() {
         let inputs = Inputs::default();
+        inputs.replace_spis(&[], &[7]);
         let long = || {
-            let mut datagram = message(0);
+            let mut datagram = message(7);
             let bytes = 60_000_usize;
             datagram.message.resize(bytes, 0);
             datagram.message[24..28].copy_from_slice(&60_000_u32.to_be_bytes());

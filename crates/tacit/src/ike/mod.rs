@@ -21,6 +21,7 @@ mod assigned;
 mod certificates;
 mod config;
 mod connection;
+mod first_requests;
 mod inputs;
 mod install;
 mod kernel;

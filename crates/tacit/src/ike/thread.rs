@@ -1,7 +1,7 @@
 //! Runs the IKE thread. The thread moves messages and events between IKE connections, the packet
 //! worker and the agent, and handles timers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
@@ -67,6 +67,8 @@ pub(super) struct IkeThread {
     pub(super) connections: Vec<PeerConnection>,
     /// The places of connections, by the SPIs of this side.
     places: HashMap<u64, usize>,
+    /// The addresses of the peers in the policy, as far as they are known.
+    peers: HashSet<IpAddr>,
     /// Addresses that peers have assigned, or failures, which the agent does not know yet.
     pub(super) assigned: BTreeMap<Pair, Result<Vec<IpAddr>, String>>,
     published: Instant,
@@ -98,17 +100,20 @@ pub(super) struct DrivenRun {
 impl IkeThread {
     pub(super) fn new(policy: IkePolicy, context: Surroundings) -> io::Result<Self> {
         let limiter = IkeLimiter::new(&mut KernelRandom, boottime()).map_err(io::Error::other)?;
-        Ok(Self {
+        let mut thread = Self {
             context,
             policy,
             limiter,
             runs: BTreeMap::new(),
             connections: Vec::new(),
             places: HashMap::new(),
+            peers: HashSet::new(),
             assigned: BTreeMap::new(),
             published: boottime(),
             news: News::None,
-        })
+        };
+        thread.follow_peers();
+        Ok(thread)
     }
 
     /// Runs until the driver closes.
@@ -139,6 +144,9 @@ impl IkeThread {
                 Input::Order(order) => self.obey(order),
                 Input::Packet(event) => self.take_report(event),
             }
+        }
+        if !self.policy.targets.is_empty() {
+            self.follow_peers();
         }
         self.pass_time();
         self.report_addresses();
@@ -205,6 +213,17 @@ impl IkeThread {
         drop(confirm);
     }
 
+    /// Gives requests from the current addresses of peers precedence.
+    fn follow_peers(&mut self) {
+        let ikes = self.policy.policy.ikes.keys();
+        let addresses = ikes.flat_map(|ike| self.policy.addresses(ike));
+        let peers: HashSet<IpAddr> = addresses.map(|address| address.ip()).collect();
+        if peers != self.peers {
+            self.peers.clone_from(&peers);
+            self.context.inputs.replace_peers(peers);
+        }
+    }
+
     /// Uses another policy. Connections end whose configuration is another one now.
     fn follow(&mut self, policy: IkePolicy) {
         let changed_keys: Vec<String> = policy
@@ -215,6 +234,7 @@ impl IkeThread {
             .cloned()
             .collect();
         self.policy = policy;
+        self.follow_peers();
         let mut changed_runs = BTreeSet::new();
         for (id, run) in &mut self.runs {
             let routes = TunnelRoutes::of(&self.policy.policy, &run.name, &run.own);
