@@ -89,8 +89,8 @@ impl IkeFailure {
             ),
             notify::TS_UNACCEPTABLE => (
                 FailureSide::Both,
-                "the rule and the peer's tunnel have no addresses, protocols and ports in common, \
-                 or the peer cannot install the tunnel; read the peer's log",
+                "either the addresses, protocols and ports of the rule do not overlap with those \
+                 of the peer's tunnel, or the peer cannot install the tunnel; read the peer's log",
             ),
             notify::INVALID_MAJOR_VERSION => {
                 (FailureSide::Peer, "enable IKEv2 on the peer; tacit does not support IKEv1")
@@ -102,7 +102,8 @@ impl IkeFailure {
             ),
             notify::NO_ADDITIONAL_SAS => (
                 FailureSide::Peer,
-                "the peer allows no further child SA; enable rekeying on the peer",
+                "the peer allows no additional child SA, but rekeying needs one; enable rekeying \
+                 on the peer",
             ),
             _ => (FailureSide::Peer, "read the peer's log"),
         };

@@ -1,9 +1,10 @@
-//! Divides a large TCP packet into packets of the MTU, and computes missing checksums.
+//! Splits a large TCP packet (of TCP segmentation offload) into packets that fit the MTU, and
+//! computes the checksums that the kernel left to the network device.
 //!
 //! Every packet gets the headers of the large packet, with its own length, IPv4 identification,
-//! sequence number and checksums. FIN and PSH are set in the last packet only, CWR in the first
-//! only (RFC 3168 section 6.1.2). The payload is added to the checksum while it is copied; the
-//! fields that all packets have in common are added once.
+//! sequence number and checksums. Only the last packet gets FIN and PSH, and only the first packet
+//! gets CWR (RFC 3168 section 6.1.2). This module adds the payload to the checksum while it copies
+//! the payload. It adds the fields that all packets have in common only once.
 
 use super::Offload;
 use crate::packet::checksum::{checksum, copy_and_sum, sum};

@@ -1,7 +1,8 @@
-//! Adds up the counters of the packet rules of `tacit agent --host`, for each rule. The kernel's
-//! counters begin at zero when the packet rules are installed again, but these sums continue.
+//! Adds up, for each rule of the policy, the counters of the packet rules of `tacit agent --host`.
+//! When the agent installs the packet rules again, the kernel's counters restart at zero, but these
+//! sums continue.
 //!
-//! Limit: the number of rules in the policy.
+//! Limit: the memory grows only with the number of rules in the policy.
 
 use std::collections::BTreeMap;
 

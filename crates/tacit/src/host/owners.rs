@@ -1,8 +1,8 @@
 //! Finds the program, user and control group of a socket of the host.
 //!
-//! User and control group come from socket diagnosis (netlink). These are the values that the
-//! kernel's packet rules compare. The program is found if this process may inspect other processes
-//! (`CAP_SYS_PTRACE`).
+//! The kernel reports the user and the control group over netlink (`sock_diag`). The packet rules
+//! compare the same values. This module finds the program only if the calling process may inspect
+//! other processes (`CAP_SYS_PTRACE`).
 //!
 //! Limits: [`OWNERS_TIME_MAX`] for the owners of one request, [`COVERAGE_SOCKETS_MAX`] sockets in a
 //! list.

@@ -1,5 +1,5 @@
-//! Finds the numbers of the users, groups and control groups in the rules for `tacit agent --host`.
-//! Packet rules identify the sender of a packet by these numbers.
+//! Looks up the numeric IDs of the users, groups and control groups in the rules for `tacit agent
+//! --host`. The packet rules identify the sender of a packet by these IDs.
 
 use std::io;
 
@@ -59,7 +59,8 @@ fn numbers(
     let one = |word: &String| {
         let unknown = || {
             let text = format!(
-                "{file} has no {kind} `{word}`: write the number of the {kind} in the rule"
+                "{file} has no {kind} `{word}`: correct the name, or write the numeric ID of the \
+                 {kind} in the rule"
             );
             io::Error::new(io::ErrorKind::InvalidInput, text)
         };

@@ -25,12 +25,12 @@ impl fmt::Display for SystemdLack {
             Self::Absent => f.write_str("systemd does not manage this host"),
             Self::Old(version) => write!(
                 f,
-                "systemd {version} does not write control groups into packet rules (NFTSet= needs \
-                 systemd {SYSTEMD_MIN} or later)"
+                "this host has systemd {version}, but rules with units need `NFTSet=` of systemd \
+                 {SYSTEMD_MIN} or later"
             ),
-            Self::UnknownVersion => {
-                f.write_str("`systemctl --version` does not print the version of systemd")
-            }
+            Self::UnknownVersion => f.write_str(
+                "tacit cannot find the version of systemd in the output of `systemctl --version`",
+            ),
         }
     }
 }
@@ -72,11 +72,14 @@ impl UnitFault {
         match self {
             Self::Alias(_, id) => format!("write unit = \"{id}\""),
             Self::Unknown(unit) | Self::State(unit, _) => {
-                format!("see `systemctl status {unit}`, and correct the name or the unit")
+                format!(
+                    "run `systemctl status {unit}`; then correct the name in the policy, or repair \
+                     the unit"
+                )
             }
             Self::Deep(..) => {
-                "give the unit a `Slice=` with fewer hyphens (each hyphen adds a level), or select \
-                 by `user` or `cgroup`"
+                "set a `Slice=` with fewer hyphens for the unit (each hyphen adds a level), or \
+                 select by `user` or `cgroup`"
                     .to_owned()
             }
         }
@@ -86,11 +89,14 @@ impl UnitFault {
 impl fmt::Display for UnitFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown(unit) => write!(f, "`systemctl show {unit}` does not describe `{unit}`"),
+            Self::Unknown(unit) => {
+                write!(f, "the output of `systemctl show {unit}` does not describe `{unit}`")
+            }
             Self::Alias(unit, id) => {
                 write!(
                     f,
-                    "`{unit}` is an alias of `{id}`, and the control group has the name `{id}`"
+                    "`{unit}` is an alias of `{id}`, and only `{id}` is also the name of the \
+                     control group"
                 )
             }
             Self::State(unit, state) => {

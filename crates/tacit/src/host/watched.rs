@@ -298,8 +298,8 @@ impl Watched {
             Ok(Some(what)) => {
                 self.failure = None;
                 complain(format_args!(
-                    "tacit: another program removed {what} of the host; tacit has installed them \
-                     again"
+                    "tacit: another program removed {what} of the host, and tacit has installed \
+                     {what} again"
                 ));
             }
             Err(error) => {

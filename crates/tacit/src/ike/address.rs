@@ -1,8 +1,8 @@
-//! Chooses the address for the next attempt to connect to an IKE peer. The policy gives the peer as
-//! an address or as a name.
+//! Chooses the address for the next attempt to connect to an IKE peer. In the policy, the peer is
+//! an address or a DNS name.
 //!
 //! The control thread resolves the name, and the first attempt waits a limited time for the result.
-//! After each failed attempt, the next address of the name is used.
+//! After each failed attempt, this module chooses the next address of the name.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

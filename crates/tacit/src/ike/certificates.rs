@@ -45,8 +45,8 @@ impl TrustVerifier {
             kind: "peer-no-longer-trusted",
             side: FailureSide::Both,
             message: format!(
-                "trust `{}` does not accept the peer any more: {reason}; renew the peer's \
-                 certificate",
+                "the peer's certificate no longer passes the check of trust `{}`: {reason}; renew \
+                 the peer's certificate",
                 self.trust.name
             ),
         })
@@ -82,7 +82,10 @@ impl AuthVerifier for TrustVerifier {
         let refused = |reason: String| IkeFailure {
             kind: "peer-not-trusted",
             side: FailureSide::Both,
-            message: format!("trust `{}` does not accept the peer: {reason}", self.trust.name),
+            message: format!(
+                "the peer does not pass the check of trust `{}`: {reason}",
+                self.trust.name
+            ),
         };
         let subject = certificates.first().and_then(|leaf| subject_of(leaf)).unwrap_or_default();
         let name = match identity {
@@ -93,7 +96,8 @@ impl AuthVerifier for TrustVerifier {
                 let of_certificate = IkeIdentity::DistinguishedName(subject.clone());
                 if of_certificate != *identity {
                     return Err(refused(format!(
-                        "the subject of its certificate is `{of_certificate}`, not `{identity}`"
+                        "the subject of the peer's certificate is `{of_certificate}`, but the peer \
+                         claims the identity `{identity}`"
                     )));
                 }
                 TunnelPeerName::Subject(&subject)

@@ -1,5 +1,5 @@
-//! Converts `[ike.NAME]` to the configuration of an IKE connection, and the rules for the peer to
-//! the flows of a tunnel.
+//! Converts `[ike.NAME]` to the configuration of an IKE connection. Also converts the rules that
+//! use this peer to the list of flows of the tunnel.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -212,7 +212,7 @@ pub(super) fn local_identity(policy: &IkePolicy, peer: &IkePeer) -> Result<IkeId
     }
     Err(format!(
         "`local-id` is `{wanted}`, but the certificate of identity `{name}` has the subject \
-         `{subject}`; fix: write the subject as `local-id`"
+         `{subject}`; fix: set `local-id` to this subject"
     ))
 }
 

@@ -235,8 +235,8 @@ impl PeerConnection {
                 kind: "peer-not-resolved",
                 side: FailureSide::Host,
                 message: format!(
-                    "the name {} of the peer has no address: check the name in the policy and the \
-                     resolvers of this host",
+                    "the DNS name {} of the peer does not resolve to an address: check the name in \
+                     the policy, and the name servers of this host",
                     self.settings.peer.host
                 ),
             }),

@@ -6,14 +6,15 @@
 //! messages of known IKE SAs ──────────────────┼─> the thread, in this order
 //! first requests from addresses of peers ─────┤
 //! first requests from other addresses ────────┘
-//! all other datagrams at the port ─> dropped by the worker, and counted
+//! all other datagrams at the port ─> the packet worker drops and counts them
 //! ```
 //!
-//! Any host can send datagrams to the port. So each kind has its own queue, and unknown senders
-//! cannot displace commands, reports, or messages and requests of peers.
+//! Any host can send datagrams to the port. So each kind of input has its own queue, and datagrams
+//! of unknown senders cannot displace commands, reports, or messages and requests of peers.
 //!
-//! Limits: [`ORDERS_MAX`], [`REPORTS_MAX`]; [`MESSAGES_MAX`] and [`MESSAGES_BYTES_MAX`] for
-//! messages of known IKE SAs; those of [`FirstRequests`].
+//! Limits: the queues hold [`ORDERS_MAX`] commands, [`REPORTS_MAX`] reports, and [`MESSAGES_MAX`]
+//! messages of known IKE SAs with [`MESSAGES_BYTES_MAX`] bytes. [`FirstRequests`] has its own
+//! limits.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
-//! Writes the keys of tunnels in the form that Wireshark reads: rows of its tables `esp_sa` and
-//! `ikev2_decryption_table`. tshark reads them with the option `-o`.
+//! Writes the keys of IPsec tunnels in the format of Wireshark's tables `esp_sa` and
+//! `ikev2_decryption_table`. tshark reads the rows with the option `-o`.
 //!
-//! Wireshark 4.0 does not support extended sequence numbers and ChaCha20-Poly1305. No row is
-//! written for ChaCha20-Poly1305.
+//! Limits: Wireshark 4.0 cannot decrypt packets with extended sequence numbers. This module writes
+//! no rows for ChaCha20-Poly1305, because Wireshark 4.0 does not support this cipher.
 
 use tacit_ipsec::ike::{IkePath, IkeSaKeys};
 use tacit_ipsec::{ChildSa, Cipher, IntegrityHash, SaKeys, SecretBytes};

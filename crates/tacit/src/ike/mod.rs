@@ -8,13 +8,14 @@
 //!                                                     packet worker ── UDP ── peers
 //! ```
 //!
-//! A run has one connection with each peer in its rules. The connection begins with the first
-//! packet of a program, or with the run if the peer assigns the run's address. After each failure,
-//! the agent waits longer before the next attempt.
+//! A run has one connection with each peer in its rules. The agent opens the connection when a
+//! program sends its first packet for the peer, or at the start of the run if the peer assigns the
+//! run's address. After each failure, the agent waits longer before the next attempt.
 //!
-//! While there is no tunnel, the worker holds or drops packets. No packet leaves in clear.
+//! While there is no tunnel, the packet worker holds or drops packets. tacit never sends a packet
+//! in clear.
 //!
-//! Limits: [`RUNS_MAX`] runs, and those of the queues in `inputs`.
+//! Limits: [`RUNS_MAX`] runs, and the limits of the queues in `inputs`.
 
 mod address;
 mod assigned;

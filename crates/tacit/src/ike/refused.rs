@@ -1,9 +1,9 @@
-//! Handles packets of programs for which there is no tunnel: begins a connection with the peer, and
-//! records the packets that are refused until the tunnel exists.
+//! Handles packets of programs for which there is no tunnel: opens a connection to the peer, and
+//! records the packets that the agent rejects until the tunnel exists.
 //!
-//! `tacit show refused`, `tacit show ike` and the log show these packets. If the kernel itself
-//! refuses a packet by a route, no display shows it: the program gets the error when it opens the
-//! connection.
+//! `tacit show refused`, `tacit show ike` and the log show these packets. If an `unreachable` route
+//! of the kernel rejects a packet, `tacit show` does not list the packet. The program gets the
+//! error when it opens the connection.
 
 use std::net::SocketAddr;
 

@@ -72,8 +72,8 @@ pub(super) fn resolvers_not_used(log: &Log, one: &PeerConnection, resolvers: &[I
     if resolvers.is_empty() {
         return;
     }
-    let next = "a program can ask them through the tunnel: write rules with `ipsec` for port 53 of \
-                their addresses";
+    let next = "programs can query these name servers through the tunnel: write rules with `ipsec` \
+                for port 53 of the servers' addresses";
     let words: Vec<String> = resolvers.iter().map(ToString::to_string).collect();
     let event = about(Event::new("ike-resolvers-not-used"), one).names("resolvers", &words);
     log.info(event.field("next", next));
@@ -82,8 +82,11 @@ pub(super) fn resolvers_not_used(log: &Log, one: &PeerConnection, resolvers: &[I
 /// The connection has ended without a failure.
 pub(super) fn closed(log: &Log, one: &PeerConnection) {
     let reason = match one.is_closing {
-        true => "the run has ended, the policy has changed, or the agent ends",
-        false => "the peer has ended the connection",
+        true => {
+            "tacit closed the connection: the run has ended, the policy has changed, or the agent \
+             is exiting"
+        }
+        false => "the peer closed the connection",
     };
     let event = about(Event::new("ike-closed"), one).field("reason", reason);
     log.info(event.clone());

@@ -1,8 +1,8 @@
-//! Answers peers that open IKE connections to this host.
+//! Accepts IKE connections that peers open to this host, as the responder.
 //!
-//! Several peers of the policy may have the same address, for example a gateway with two tunnels. A
-//! connection from this address is assigned to one of these peers when the sender has proved its
-//! identity. Until then it counts as a connection of a *stranger*.
+//! Several peers of the policy may have the same address, for example a gateway with two tunnels.
+//! When the sender has proved its identity, this module assigns the connection to the peer with
+//! this identity. Until then, the connection counts as a connection of a *stranger*.
 //!
 //! Limits: [`STRANGERS_MAX`] connections of strangers, and [`ACCEPTED_CONFIGS_MAX`] peers, for each
 //! address.

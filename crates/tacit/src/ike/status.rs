@@ -1,4 +1,4 @@
-//! Defines [`IkeStatus`]: the content of displays about one IKE connection.
+//! Defines [`IkeStatus`]: what `tacit show ike` prints about one IKE connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Instant, SystemTime};

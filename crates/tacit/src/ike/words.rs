@@ -1,5 +1,4 @@
-//! Returns the names of encryption algorithms as they are written in the policy, for displays
-//! (`tacit show`) and the log.
+//! Converts encryption algorithms to the names that the policy uses, for `tacit show` and the log.
 
 use std::fmt;
 use std::net::IpAddr;

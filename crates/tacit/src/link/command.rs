@@ -28,9 +28,9 @@ const LISTED_MAX: usize = 256;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  On the side that has the network:
+  On the side with a network:
     tacit link serve --policy link.toml
-  On the side that has none:
+  On the side without a network:
     tacit run --link guest --policy policy.toml -- curl https://www.example.com")]
 pub struct LinkArgs {
     #[command(subcommand)]
@@ -159,8 +159,8 @@ fn info(args: &InfoArgs) -> ExitCode {
         Ok(status) => print(text(&status), EXIT_OK),
         Err(error) => {
             let reason = format!(
-                "no server answers at {}: {error}\n    fix: start one with `tacit link serve`; \
-                 `tacit link list` shows the links of this user",
+                "no link server answers at {}: {error}\n    fix: start a server with `tacit link \
+                 serve`; `tacit link list` shows the links of this user",
                 path.display()
             );
             fail(MessageId("no-link"), reason, EXIT_FAILURE)

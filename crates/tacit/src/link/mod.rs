@@ -1,5 +1,5 @@
-//! Lets `tacit run --link`, on a side without a network, use sockets of a side that has a network.
-//! `tacit link serve` opens these sockets.
+//! Lets programs under `tacit run --link` in an environment without a network, such as a container,
+//! use sockets of an environment with a network. `tacit link serve` opens these sockets.
 //!
 //! ```text
 //!   no network                                       network
@@ -12,9 +12,9 @@
 //! bytes. `[link.NAME]` and the rules with `link` in the server's policy decide which sockets the
 //! other side gets. The rules of the run decide first, and apply TLS.
 //!
-//! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client belong
-//! to the same user, or the one of them to root. Whatever the other side reports about itself is
-//! for displays only.
+//! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
+//! run as the same user, or one of them must run as root. The agent uses what the other side
+//! reports about itself only for output, never for decisions.
 //!
 //! Not supported: streams between kernels (vsock, TCP).
 
@@ -67,8 +67,8 @@ pub(crate) fn make_directory() -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "{} is not a directory of mode 0700 that this user owns: remove it, or set `listen` in \
-         [link.NAME]",
+        "{} must be a directory with mode 0700 that belongs to this user: remove the path, or set \
+         `listen` in [link.NAME]",
         directory.display()
     )))
 }

@@ -2,10 +2,11 @@
 //! a tunnel. The peer may answer these datagrams, but may not send other datagrams.
 //!
 //! The flags of a TCP packet show whether it opens a connection, but a UDP datagram has no flags.
-//! So for outbound rules, the worker stores each pair of sockets until [`ANSWER_SECONDS_MAX`] after
-//! the program's last datagram.
+//! So for outbound rules, the worker stores the two socket addresses (address and port) of each
+//! flow until [`ANSWER_SECONDS_MAX`] after the program's last datagram.
 //!
-//! Limits: [`PAIRS_MAX`]; answers for further pairs are dropped.
+//! Limit: the worker stores at most [`PAIRS_MAX`] flows of a device, and drops answers to further
+//! flows.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,10 +1,12 @@
-//! Defines [`Device`]: a TUN device of a packet worker. Holds the first packets until there is a
-//! tunnel, and counts refused packets.
+//! Defines [`Device`]: a TUN device of a packet worker. The device holds the first packets until
+//! IKE has negotiated a tunnel, and counts refused packets.
 //!
 //! IKE needs some milliseconds to negotiate a tunnel. If the first packet were dropped, TCP would
 //! repeat it only after a second.
 //!
-//! Limits: [`HELD_PACKETS_MAX`], [`HELD_TURNS_MAX`], [`DEMANDS_MAX`], [`REFUSED_MAX`].
+//! Limits: a device holds at most [`HELD_PACKETS_MAX`] packets, each for at most [`HELD_TURNS_MAX`]
+//! seconds. In a second, it reports at most [`DEMANDS_MAX`] destinations that need a tunnel, and
+//! counts the refused packets of at most [`REFUSED_MAX`] destinations.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! Defines [`TunLease`]: it exists as long as a packet worker reads a TUN device.
+//! Defines [`TunLease`], which a packet worker holds as long as it reads a TUN device, and
+//! [`TunLeaseWatch`], which reports whether the lease is held.
 
 use std::sync::{Arc, Weak};
 

@@ -4,15 +4,16 @@
 //! TUN read ─> checksum or segments ─> tunnel ─> encrypted in place ─> batch ─> one call
 //! ```
 //!
-//! Packets of one length for one peer are sent in one call. A batch ends with a shorter packet, or
-//! when the device is empty. So packets do not wait for other packets.
+//! The worker sends packets of the same length to the same peer in one batch, with one call. A
+//! batch ends with a shorter packet, or when the device is empty. So packets do not wait for other
+//! packets.
 //!
-//! If a packet exceeds the MTU of the path, the sender gets an ICMP error with the MTU (RFC 1191,
-//! RFC 8201). But if the packet may be fragmented, the ESP packet is fragmented. If a packet has
-//! waited too long for a tunnel, the sender gets an ICMP error too.
+//! If a packet exceeds the MTU of the path, the worker sends an ICMP error with the MTU to the
+//! program (RFC 1191, RFC 8201). If the packet may be fragmented, the ESP packet is fragmented
+//! instead. If a packet has waited too long for a tunnel, the program gets an ICMP error too.
 //!
-//! Limits: [`PACKETS_PER_TURN`] packets of one device before packets of other devices; the length
-//! and the number of datagrams in a batch.
+//! Limits: the worker reads at most [`PACKETS_PER_TURN`] packets from one device before it reads
+//! from other devices. A batch has a maximum length and a maximum number of datagrams.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,5 @@
-//! Defines [`PacketStatistics`]: the counters of a packet worker that displays read.
+//! Defines [`PacketStatistics`]: the counters of a packet worker, which `tacit show` and the
+//! metrics report.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -243,7 +243,7 @@ fn another_user_gets_no_socket_of_a_link() {
         as() { setpriv --reuid=$1 --regid=$1 --clear-groups ./tacit link info $AT 2>&1; }
         as 54322 | grep -o 'Permission denied'
         chmod 666 $AT
-        as 54322 | grep -o 'must belong to this user or root'
+        as 54322 | grep -o 'must run as this user or as root'
         python3 - $AT <<'END'
 import os, socket, sys
 os.setuid(54322)
@@ -252,7 +252,7 @@ stream.connect(sys.argv[1])
 print(b"belongs to another user" in stream.recv(4096))
 END
     "#);
-    assert_eq!(said, "Permission denied\nmust belong to this user or root\nTrue\n");
+    assert_eq!(said, "Permission denied\nmust run as this user or as root\nTrue\n");
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl fmt::Display for CodecError {
         match self {
             Self::Truncated(what) => write!(f, "the {what} is truncated"),
             Self::Length(what) => write!(f, "the length of the {what} is wrong"),
-            Self::Value(what) => write!(f, "the {what} has a value that RFC 7296 forbids"),
+            Self::Value(what) => write!(f, "the {what} has a value that RFC 7296 does not allow"),
             Self::TooMany(what) => write!(f, "the message has too many {what}"),
             Self::Version(1) => {
                 f.write_str("the message is IKEv1, which tacit does not support: use IKEv2")

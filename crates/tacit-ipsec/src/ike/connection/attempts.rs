@@ -1,18 +1,18 @@
-//! Tries all answers to the first request of IKE, as the initiator, because an answer may be
-//! forged.
+//! As the initiator, continues IKE with every answer to the first request, until the AUTH payload
+//! shows which answer is from the peer. An attacker can forge the other answers.
 //!
-//! Anyone who has seen the first request can forge an answer with a valid key exchange. Only the
-//! AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):
+//! An attacker who has seen the first request can forge an answer with a valid key exchange. Only
+//! the AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):
 //!
 //! ```text
-//!   answer ─> IKE SA ─> AUTH ─> verified ─────────────────> established; the others are dropped
-//!                          └──> refused, or no response ─> the others continue
+//!   answer ─> IKE SA ─> AUTH ─> verified ─────────────────> established; drops all other answers
+//!                          └──> refused, or no response ─> continues with another answer
 //! ```
 //!
-//! The IKE SA of the *current* attempt is in `sas`. When a message for another attempt arrives,
-//! that attempt becomes the current one. If the last attempt is refused, tacit waits
-//! [`OTHER_ANSWER_WAIT`] for another answer. Until AUTH is answered, the first request is repeated
-//! too.
+//! An *attempt* is the exchange that follows one answer. The field `sas` contains the IKE SA of the
+//! *current* attempt. When a message for another attempt arrives, that attempt becomes the current
+//! attempt. If the peer refuses the last attempt, tacit waits [`OTHER_ANSWER_WAIT`] for another
+//! answer. Until the peer answers AUTH, tacit repeats the first request too.
 //!
 //! Limit: [`ANSWERS_MAX`](super::init::ANSWERS_MAX) answers to a first request.
 

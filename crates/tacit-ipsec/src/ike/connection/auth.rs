@@ -80,7 +80,9 @@ impl IkeConnection {
     /// The AUTH payload of this side.
     pub(super) fn own_auth(&self, id: &IdPayload) -> Result<IkePayload, IkeFailure> {
         let (Some(context), Some(sa)) = (&self.auth, self.sa(self.current)) else {
-            return Err(IkeFailure::protocol("the peer sent AUTH at the wrong time"));
+            return Err(IkeFailure::protocol(
+                "the peer sent an IKE_AUTH message that the current state does not allow",
+            ));
         };
         let octets = context.octets(sa, sa.role(), id);
         let payload = match &self.config.local_auth {
@@ -109,7 +111,9 @@ impl IkeConnection {
     /// Checks identity and AUTH of the peer with this configuration.
     fn verify_peer(&self, peer: &IkeConfig, payloads: &[IkePayload]) -> Result<(), IkeFailure> {
         let (Some(context), Some(sa)) = (&self.auth, self.sa(self.current)) else {
-            return Err(IkeFailure::protocol("the peer sent AUTH at the wrong time"));
+            return Err(IkeFailure::protocol(
+                "the peer sent an IKE_AUTH message that the current state does not allow",
+            ));
         };
         let id = payloads.iter().find_map(|payload| match payload {
             IkePayload::IdInitiator(id) if !sa.is_initiator => Some(id),
@@ -339,8 +343,9 @@ fn not_this_side(wanted: Option<&IkeIdentity>, own: &IkeIdentity) -> IkeFailure 
 }
 
 fn no_common_hash() -> IkeFailure {
-    let message = "the peer supports no signature algorithm of this side's key: enable RFC 7427 \
-                   and the hash algorithm of the key on the peer, or use another key";
+    let message = "the peer supports none of the signature algorithms of the local key: on the \
+                   peer, enable RFC 7427 and the hash algorithm of this key; or use another local \
+                   key";
     IkeFailure::new("no-common-signature", FailureSide::Both, message)
 }
 

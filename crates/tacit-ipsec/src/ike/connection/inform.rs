@@ -181,8 +181,8 @@ impl IkeConnection {
         let failure = IkeFailure::new(
             "keys-expired",
             FailureSide::Both,
-            "the keys of the tunnel have expired, and the peer has not agreed to new keys: compare \
-             the lifetimes of both sides, and read the peer's log",
+            "the keys of the tunnel expired before the peer accepted new keys: compare the \
+             lifetimes of both sides, and read the peer's log",
         );
         self.remove_tunnel(inbound);
         if self.tunnels.is_empty() {

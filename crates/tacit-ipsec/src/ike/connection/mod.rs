@@ -253,8 +253,10 @@ impl IkeConnection {
             (false, ExchangeType::Informational) => self.handle_inform(now, spi, opened),
             _ => {
                 let exchange = opened.exchange;
-                let what =
-                    format_args!("the peer requested the exchange {exchange:?} at the wrong time");
+                let what = format_args!(
+                    "the peer sent a request of the exchange {exchange:?}, which the current state \
+                     does not allow"
+                );
                 let notify = NotifyPayload::new(notify::INVALID_SYNTAX, []);
                 self.refuse_malformed(now, spi, exchange, notify, IkeFailure::protocol(what));
             }

@@ -1,9 +1,10 @@
-//! Implements the client of a link. The client opens sockets of another side for the agent of a
-//! run.
+//! Implements the client of a link. The client requests sockets from `tacit link serve` for the
+//! agent of a run.
 //!
-//! One stream, on which the client said hello, stays open as long as the run. If it ends, the
-//! server has ended. Then the client refuses every socket, and tries to say hello again each
-//! [`RETRY_INTERVAL`]. Sockets that the run has already continue: they belong to the run.
+//! The connection on which the client sent its Hello message stays open as long as the run exists.
+//! If this connection ends, the server has ended. Then the client refuses every request, and sends
+//! Hello again every [`RETRY_INTERVAL`]. The sockets that the run already has continue to work,
+//! because they belong to the run.
 
 use std::fmt;
 use std::io;
@@ -106,14 +107,14 @@ impl LinkClient {
             Err(error) => return Err(refused(&format!("the link does not answer: {error}"))),
         };
         match message {
-            LinkAnswer::Socket => {
-                descriptors.pop().ok_or_else(|| refused("the server of the link sent no socket"))
-            }
+            LinkAnswer::Socket => descriptors
+                .pop()
+                .ok_or_else(|| refused("the server of the link sent an answer without the socket")),
             LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
             LinkAnswer::Refused(reason) => Err(refused(&reason)),
-            LinkAnswer::Welcome(_) | LinkAnswer::Status(_) => {
-                Err(refused("the server of the link sent an answer that does not fit the request"))
-            }
+            LinkAnswer::Welcome(_) | LinkAnswer::Status(_) => Err(refused(
+                "the server of the link sent an answer of another type than the request needs",
+            )),
         }
     }
 
@@ -124,8 +125,8 @@ impl LinkClient {
             let _ = read_frame::<LinkAnswer>(&mut stream, ANSWER_BYTES_MAX).await;
             self.session.store(None);
             let event = Event::new("link-lost").field("path", &self.path.display());
-            let next = "connections through the link are refused until `tacit link serve` runs \
-                        again";
+            let next = "the agent refuses connections through the link until `tacit link serve` \
+                        runs again";
             log.error(event.field("run", &self.run).field("next", next));
             stream = loop {
                 tokio::time::sleep(RETRY_INTERVAL).await;
@@ -154,14 +155,15 @@ async fn hello(path: &Path, run: &str) -> Result<(UnixStream, LinkWelcome), Link
     match message {
         LinkAnswer::Welcome(welcome) if welcome.version == VERSION => Ok((stream, welcome)),
         LinkAnswer::Welcome(welcome) => Err(failed(format!(
-            "the server uses version {} of the protocol, and the run version {VERSION}\n    \
-             fix: use the same version of tacit on both sides",
+            "the server of the link uses protocol version {}, but `tacit run` uses version \
+             {VERSION}\n    fix: use the same version of tacit on both sides",
             welcome.version
         ))),
         LinkAnswer::Refused(reason) => Err(failed(reason)),
-        LinkAnswer::Socket | LinkAnswer::Failed(_) | LinkAnswer::Status(_) => {
-            Err(failed("the server sent an answer that does not fit the request".to_owned()))
-        }
+        LinkAnswer::Socket | LinkAnswer::Failed(_) | LinkAnswer::Status(_) => Err(failed(
+            "the server of the link sent an answer of another type than the request needs"
+                .to_owned(),
+        )),
     }
 }
 
@@ -186,8 +188,9 @@ fn check_server(stream: &UnixStream) -> io::Result<()> {
     if server == 0 || server == process::effective_user() {
         return Ok(());
     }
-    let reason =
-        format!("the server belongs to user {server}, and must belong to this user or root");
+    let reason = format!(
+        "the server of the link runs as user {server}, but must run as this user or as root"
+    );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 

@@ -84,7 +84,11 @@ impl<'a> ChildAnswer<'a> {
         }
         let error = notifications(payloads).find(|one| one.is_error());
         Err(error.map_or_else(
-            || IkeFailure::protocol("the peer's message for a child SA lacks a payload"),
+            || {
+                IkeFailure::protocol(
+                    "the peer's message for a child SA has no proposals or no traffic selectors",
+                )
+            },
             |error| IkeFailure::refused(error.kind, "the tunnel"),
         ))
     }
@@ -115,7 +119,9 @@ impl IkeConnection {
             agreed;
         let (Some(inbound_spi), Some(outbound_spi)) = (EspSpi::new(inbound), EspSpi::new(outbound))
         else {
-            return Err(IkeFailure::protocol("the peer's SPI is below 256"));
+            return Err(IkeFailure::protocol(
+                "the peer chose an SPI below 256, which RFC 4303 reserves",
+            ));
         };
         let cipher = chosen.proposal.cipher;
         let Some(sa) = self.sa(spi) else { return Ok(()) };
