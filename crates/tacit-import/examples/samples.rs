@@ -1,15 +1,16 @@
 //! Imports sample files from a directory and reports which imports fail: `cargo xtask samples DIR`.
 //!
-//! The files are published policies of other products. The format of each file is detected from its
-//! content. A file may have a map file, `NAME.map.toml`; `--map` sets the map file for all other
-//! files. The example prints one line for each file:
+//! The files are published policies of other products. The example detects the format of each file
+//! from its content. A file may have a map file, `NAME.map.toml`; `--map` sets the map file for all
+//! other files. The example prints one line for each file:
 //!
 //! ```text
 //!   web.policy: ok
 //!   old.policy: errors in lines 4, 17
 //! ```
 //!
-//! If the directory has a file `expected` with such lines, each difference from it is a failure.
+//! If the directory has a file `expected` with such lines, the example compares its output with
+//! this file, and fails if they differ.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -81,7 +81,7 @@ impl Health {
             .and_then(|known| known.answered)
             .is_some_and(|answered| sent <= answered);
         if !is_answering {
-            self.failed(server, "the resolver did not answer in time", now);
+            self.failed(server, "the DNS server did not answer in time", now);
         }
     }
 
@@ -124,7 +124,7 @@ mod tests {
         for _ in 0..3 {
             health.silent(server(1), start, start);
         }
-        let error = Some("the resolver did not answer in time".to_owned());
+        let error = Some("the DNS server did not answer in time".to_owned());
         assert_eq!(health.take_changes(), [ServerChange { server: server(1), error }]);
         assert!(!health.is_suspected(server(1), start + SUSPECTED_FOR));
         health.answered(server(1), start);

@@ -1,6 +1,7 @@
 //! Splits a DNS message into header, question and records.
 //!
-//! Compression pointers in names are skipped, because only the end of each name is needed.
+//! The parser does not follow the compression pointers in names, because it needs only the position
+//! at which each name ends.
 
 use std::fmt;
 
@@ -44,7 +45,7 @@ pub enum DnsError {
 impl fmt::Display for DnsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "the program sent data that is not a DNS message to port 53",
+            Self::Malformed => "the program sent data to port 53 that is not a DNS message",
             Self::NotAQuestion => {
                 "the program sent a DNS message that does not have exactly one question"
             }

@@ -166,8 +166,7 @@ impl HostPolicy<'_> {
         // A relayed question is answered.
         let cut = |effect: &Effect<'_>| !matches!(effect, Effect::Relays(_));
         let effect = effects.into_iter().flatten().find(cut)?;
-        let message =
-            effect.on(&format!("DNS questions to {address}, which is a resolver of this host"));
+        let message = effect.on(&format!("DNS queries to {address}, a name server of this host"));
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"dns\", direction = \
              \"outbound\", protocol = \"udp\", remote = \"{address}\", remote-ports = {port}, \
@@ -182,9 +181,10 @@ impl HostPolicy<'_> {
         let SshSession { client, server } = session;
         let answers = flow(Direction::Outbound, Protocol::Tcp, Some(server), client, self.unix_s);
         let effect = self.effect(&answers)?;
-        let flows = effect.on(&format!("connections to {client}, from which you use SSH"));
+        let flows = effect.on(&format!("connections to {client}, the address of your SSH client"));
         let message = format!(
-            "{flows}: the kernel will reset your SSH session, because it began before the capture"
+            "{flows}: the kernel will reset your SSH session, because the session began before the \
+             capture"
         );
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"operator\", direction = \
@@ -201,7 +201,8 @@ impl HostPolicy<'_> {
         let clients = flow(Direction::Inbound, Protocol::Tcp, Some(server), client, self.unix_s);
         let effect = self.effect(&clients)?;
         let port = server.port();
-        let flows = effect.on(&format!("clients of port {port}, through which you use SSH"));
+        let flows =
+            effect.on(&format!("connections to local port {port}, which your SSH session uses"));
         let message =
             format!("{flows}: the kernel will reset your SSH session when the capture begins");
         let fix = format!(
@@ -225,7 +226,8 @@ impl HostPolicy<'_> {
                 |port: &&u16| rule.selectors.local_ports.iter().any(|one| one.contains(*port));
             let port = own.iter().find(taken)?;
             let message = format!(
-                "rule `{}` captures clients of port {port}, on which the agent itself listens",
+                "rule `{}` captures connections to port {port}, but the agent itself listens on \
+                 this port",
                 rule.name
             );
             let fix = format!("remove port {port} from `local-ports`");
@@ -245,7 +247,8 @@ impl HostPolicy<'_> {
         used.filter_map(|(key, bits, fix)| {
             let common = Some(foreign.bits & bits).filter(|common| *common != 0)?;
             let message = format!(
-                "`{key}` is {bits:#x}, but {} also uses the bits {common:#x} of packet marks",
+                "`{key}` is {bits:#x}, but {} already uses these bits of the packet mark: \
+                 {common:#x}",
                 foreign.by
             );
             let fix = format!(

@@ -1,9 +1,10 @@
-//! Defines links. A link lets programs on a side without a network use sockets of this host. The
-//! agent of that side requests each socket over a UNIX socket of this host.
+//! Defines links. A link lets programs in an environment without a network, such as a container,
+//! use sockets of this host. The agent in that environment requests each socket over a UNIX socket
+//! of this host.
 //!
-//! Rules with `link` decide only about these requests, so [`Policy::rules`](super::Policy::rules)
-//! does not contain these rules. So flows of a run or of this host cannot match rules with `link`.
-//! Other rules cannot match requests of a link. Requests that match no rule are refused.
+//! Rules with `link` match only these requests, and the requests match only these rules. So
+//! [`Policy::rules`](super::Policy::rules), the list of rules for the flows of runs and of this
+//! host, does not contain rules with `link`. tacit rejects requests that match no rule.
 
 use std::path::PathBuf;
 

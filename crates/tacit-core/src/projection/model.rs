@@ -1,11 +1,13 @@
-//! Estimates the CPU time after a change, from the measured CPU time of each rule and component
-//! (such as handshake or encryption).
+//! Estimates the CPU time that the agent would use after a change of the policy, of the traffic or
+//! of the number of engines. The estimate is based on the measured CPU time of each rule and
+//! component (such as handshake or encryption).
 //!
 //! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The steps are:
 //!
 //! 1. Adapt the CPU times of each rule to its new settings. For example, a change to `permit`
 //!    removes the time of the handshake and of the encryption.
-//! 2. Scale the CPU times of rules with their traffic. The agent's own CPU time does not change.
+//! 2. Scale the CPU time of each rule with its traffic. The CPU time that belongs to no rule does
+//!    not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
 //!    again ([`land`]).
 //! 4. Scale the CPU time that was not metered in proportion to the metered time.
@@ -109,8 +111,8 @@ impl fmt::Display for ProjectionError {
                 "the agent used no CPU time in the interval: measure while there is traffic",
             ),
             Self::NoCells => f.write_str(
-                "the ledger has no CPU time for the interval: remove \
-                 `accounting = false` from the policy, restart the agent, and measure again",
+                "the agent did not record CPU time in the interval: remove `accounting = false` \
+                 from the policy, restart the agent, and measure again",
             ),
             Self::NoSuchRule(name, known) => {
                 write!(

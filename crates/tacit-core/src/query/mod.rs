@@ -1,5 +1,5 @@
 //! Defines the requests with which programs under `tacit run` ask the agent about their own
-//! connections. Also defines the words of the responses.
+//! connections. Also defines the keys and values of the responses.
 //!
 //! ```text
 //!   program ── request + descriptor ───> agent       one message each way
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A request is one word, with a descriptor of the program's socket. The descriptor selects the
-//! connection, and proves that the program holds it. The words of the responses never change,
-//! because programs compare them.
+//! connection, and proves that the program holds it. The keys and values of the responses never
+//! change, because programs depend on them.
 //!
 //! Limits: [`REQUEST_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. Names from
 //! certificates are truncated, so that a response never exceeds its limit.
@@ -134,7 +134,10 @@ impl fmt::Display for QueryError {
                 "the socket passed is not connected: send the request after connect()"
             }
             Self::NotThisRun => "the socket passed is not in the network of this run",
-            Self::Unknown => "unknown connection: it has ended, or its agent has exited",
+            Self::Unknown => {
+                "unknown connection: the connection has ended, or the agent that relayed it has \
+                 exited"
+            }
             Self::Denied => {
                 "the policy does not let the program control TLS of this connection: set start = \
                  \"controlled\" in the rule"
@@ -142,7 +145,7 @@ impl fmt::Display for QueryError {
             Self::Already => "the connection is already in the requested state",
             Self::Busy => "another request for this connection is in progress",
             Self::NotPossible => "only TLS 1.3 connections can change keys",
-            Self::Failed => "the request failed and the connection was closed",
+            Self::Failed => "the agent could not perform the request, and closed the connection",
             Self::Ended => "the connection ended during the request",
         })
     }

@@ -215,7 +215,7 @@ impl fmt::Display for RecordError {
             Self::PeerSentEmptyRecords => {
                 write!(f, "the peer sent {EMPTY_RECORDS_MAX} empty records in a row")
             }
-            Self::KeyUsedUp => f.write_str("the key has protected the maximum number of records"),
+            Self::KeyUsedUp => f.write_str("the TLS key has reached its maximum number of records"),
         }
     }
 }

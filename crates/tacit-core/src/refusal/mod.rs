@@ -1,9 +1,10 @@
 //! Records the connections, names and sockets that the agent refused, for `tacit show refused`.
 //! Each record shows the policy line that would allow the refused connection.
 //!
-//! Limits: [`REFUSALS_MAX`] different refusals. If the table is full, a new refusal replaces the
-//! oldest one of the run (a program under `tacit run`) with the most refusals. So one run does not
-//! displace the refusals of others. The totals count every refusal.
+//! Limits: [`REFUSALS_MAX`] different refusals. If the table is full, it finds the run (a program
+//! under `tacit run`) that has the most refusals, and replaces the oldest refusal of this run. So a
+//! run with many refusals does not displace the refusals of other runs. The totals count every
+//! refusal.
 
 #[cfg(test)]
 mod tests;

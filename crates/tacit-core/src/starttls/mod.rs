@@ -1,5 +1,6 @@
-//! Implements STARTTLS protocols as state machines without I/O. tacit exchanges the clear messages
-//! before TLS for a program that does not support TLS.
+//! Implements STARTTLS protocols as state machines without I/O. On behalf of a program that does
+//! not support TLS, tacit sends and receives the messages in clear that come before the TLS
+//! handshake.
 //!
 //! ```text
 //!   peer <──in clear, then TLS──> StarttlsExchange <──in clear──> program
@@ -13,16 +14,17 @@
 //! ```text
 //!   Wait ──> receive more from the peer or the program
 //!   Handshake ──> with the peer; success: handshake_succeeded(), then Wait or Relay, under TLS
-//!        └──> it failed: handshake_failed(), which may report it to the program; close
+//!        └──> failure: handshake_failed(), which may return an error reply for the program; close
 //!   Relay ──> relay the rest unchanged, in clear or under TLS
 //!   Deliver ──> send a last message to the program, then close both
 //!   Listen ──> open a data listener: set_data_listener(), then Wait again (FTP only)
 //!   Reject ──> close both
 //! ```
 //!
-//! Bytes in clear from the peer are never treated as bytes under TLS. If the peer sends more bytes
-//! in clear after its last message, they are dropped or rejected. Bytes that already belong to the
-//! handshake are passed to it ([`StarttlsExchange::take_input`]).
+//! This module never treats bytes in clear from the peer as bytes under TLS. If the peer sends more
+//! bytes in clear after its last message, this module drops or rejects these bytes. The driver
+//! passes bytes that already belong to the handshake to the handshake
+//! ([`StarttlsExchange::take_input`]).
 //!
 //! Limits: the driver stops reading at [`INPUT_BYTES_MAX`] unparsed bytes or [`OUTPUT_BYTES_MAX`]
 //! unsent bytes ([`StarttlsExchange::has_room`]). Peer and program may each send at most

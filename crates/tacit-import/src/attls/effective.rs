@@ -5,9 +5,9 @@
 //!   connection action ─> environment action ─> group action ─> default
 //! ```
 //!
-//! For each attribute, the first action that sets it decides. If an action has two blocks of the
-//! same kind, the later block replaces the earlier one completely. All cipher suites of a rule come
-//! from the same action.
+//! For each attribute, the import uses the value of the first action that sets the attribute. If an
+//! action has two blocks of the same kind, the later block replaces the earlier one completely. All
+//! cipher suites of a rule come from the same action.
 
 use std::fmt::Write;
 
@@ -138,7 +138,8 @@ impl<'o> Effective<'o> {
                 let parts = action.parts.iter().filter(|part| part.kind == *kind);
                 if let Some(there) = parts.filter_map(|part| part.field(word)).next() {
                     let message = format!(
-                        "`{word}` is also set in the block where it belongs, at {}",
+                        "`{word}` does not belong in this block, and the correct block also sets \
+                         it, at {}",
                         there.at
                     );
                     findings.error(&field.at, message, "remove one of the two lines");

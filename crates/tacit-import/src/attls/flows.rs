@@ -118,7 +118,7 @@ impl Context<'_> {
             let own = (!rule.local.ports.is_empty()).then(|| port_list(&rule.local.ports));
             let Some(ports) = mapped.or(own) else {
                 let why =
-                    format!("rule `{name}` does not set the port on which its program listens");
+                    format!("rule `{name}` does not contain the port on which the program listens");
                 let key = MissingKey { rule: name, key: "local-ports" };
                 self.needs.rule(key, &rule.rule.at, why, "local-ports = 8080");
                 return Vec::new();
@@ -169,8 +169,8 @@ impl Context<'_> {
                 ("::/0", _) => ips.push(IpAddr::from([0; 16])),
                 _ => {
                     let why = format!(
-                        "tacit can listen on single addresses or on all addresses, but rule \
-                         `{name}` accepts connections at {address}"
+                        "rule `{name}` accepts connections at several addresses, {address}, but \
+                         tacit can listen only on single addresses or on all addresses"
                     );
                     let port = ports.first().map_or(8080, |ports| *ports.start());
                     let key = MissingKey { rule: name, key: "listen" };
@@ -212,8 +212,8 @@ pub(super) fn check_listens(rules: &[Listening<'_>], findings: &mut Findings) {
                 continue;
             };
             let message = format!(
-                "tacit cannot listen on port {} at the address {} and also at all addresses, but \
-                 the rule at {} requires this",
+                "this rule listens on port {} of the address {}, and the rule at {} listens on the \
+                 same port of all addresses; tacit cannot do both",
                 socket.port(),
                 socket.ip(),
                 wide.at

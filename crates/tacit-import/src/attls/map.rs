@@ -125,8 +125,8 @@ impl Map {
             let at = Origin { file: file.into(), line: 1 };
             findings.error(
                 &at,
-                "the map file is larger than a policy may be",
-                "remove entries that the policy does not need",
+                "the map file is too large: the size limit is the same as for a policy",
+                "remove entries that the imported AT-TLS policy does not need",
             );
             return empty;
         }
@@ -215,8 +215,8 @@ impl Map {
             for key in rule.keys.keys() {
                 let what = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&what) {
-                    let fix = "remove the key: a rule with this direction or role does not use the \
-                               key, or the AT-TLS rule already sets the value";
+                    let fix = "remove the key: either rules with this direction or role do not use \
+                               the key, or the AT-TLS rule already sets the value";
                     findings.error(&at(rule.line), format!("{what} has no effect"), fix);
                 }
             }
@@ -267,9 +267,9 @@ fn job(value: &TomlValue<'_>) -> Option<Job> {
         let fix = "set program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
                    these keys; or set any = true to apply the rule to every program of a run";
         let message = if any {
-            "a job with `any` cannot have other keys"
+            "an entry of [job] with `any` cannot have other keys"
         } else {
-            "a job needs at least one key"
+            "an entry of [job] needs at least one of the keys `program`, `run`, `user` and `any`"
         };
         value.error(message, fix);
         return None;
@@ -294,7 +294,7 @@ fn keyring(name: &str, value: &TomlValue<'_>) -> Option<Keyring> {
     let ca = files("ca")?;
     let crl = files("crl")?;
     if ca == Some(Toml::from("system")) && crl.is_some() {
-        let fix = "name files in `ca`, or remove `crl`";
+        let fix = "set `ca` to PEM files, or remove `crl`";
         value.error("`crl` cannot be used with ca = \"system\"", fix);
         return None;
     }
@@ -308,8 +308,8 @@ fn keyring(name: &str, value: &TomlValue<'_>) -> Option<Keyring> {
 /// Reads `cert` and `key`; both are required.
 fn pair(table: &TomlTable<'_>) -> Option<Pair> {
     let file = |key, fix| table.required(key, fix)?.string().map(str::to_owned);
-    let cert = file("cert", "name a PEM file: cert = \"web.pem\"");
-    let key = file("key", "name a PEM file: key = \"web.key\"");
+    let cert = file("cert", "set a PEM file: cert = \"web.pem\"");
+    let key = file("key", "set a PEM file: key = \"web.key\"");
     Some(Pair { cert: cert?, key: key? })
 }
 

@@ -1,18 +1,25 @@
-//! Imports AT-TLS policies. AT-TLS (Application Transparent TLS) is the TLS of z/OS.
+//! Imports AT-TLS policies. AT-TLS (Application Transparent TLS) is the TLS implementation in the
+//! TCP/IP stack of z/OS.
 //!
 //! ```text
-//!   read     agent ─> document (text, lex) ─> objects ─> effective      map: the map file
-//!                                             words, values, time
-//!   decide   flows (owners), tls (rings, suites, start), ignored        needs: missing map entries
-//!   write    filters::combine ─> draft ─> policy
+//!   1. read     agent            the main and image files of the Policy Agent
+//!               document         one policy file; uses text and lex
+//!               objects          the rules and actions; uses words, values and time
+//!               effective        all attributes of a rule
+//!               map              the map file
+//!   2. convert  flows            the connections of a rule; uses owners
+//!               tls              the TLS settings of a rule; uses rings, suites and start
+//!               ignored          attributes without an effect in tacit
+//!               needs            lines that the map file lacks
+//!   3. write    filters::combine ─> draft ─> policy
 //! ```
 //!
 //! A name may be defined in one file and used in another. The imported rules have the order in
 //! which z/OS evaluates them: by descending priority, then by name. The import replaces unsafe
 //! defaults by safe ones, and reports each replacement.
 //!
-//! The module `agent` reads the main and image files of the Policy Agent, and `filters` combines IP
-//! filter rules with the TLS rules. IPsec and IKE policies are rejected.
+//! The module `filters` combines IP filter rules with the TLS rules. The import rejects IPsec and
+//! IKE policies.
 
 use crate::files::Files;
 use crate::finding::Findings;

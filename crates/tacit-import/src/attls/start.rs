@@ -1,7 +1,8 @@
-//! Decides when TLS begins for rules with `ApplicationControlled On`.
+//! Decides when TLS begins for AT-TLS rules with `ApplicationControlled On`.
 //!
 //! With this setting, a program on z/OS starts TLS by a system call that Linux does not have. If
-//! the port belongs to a protocol with STARTTLS, tacit starts TLS as the protocol defines.
+//! the port belongs to a protocol with STARTTLS, the imported rule uses STARTTLS. Otherwise the map
+//! file must define when TLS begins.
 
 use super::conditions::show_ports;
 use super::context::Context;
@@ -155,7 +156,7 @@ fn report_secondary(context: &mut Context<'_>, field: &Field, start: &Start) {
         let message = "FTP data connections use the TLS settings of their control connection";
         context.findings.info(&field.at, message);
     } else {
-        let fix = "set SecondaryMap Off, and write a rule for the ports of the secondary \
+        let fix = "set SecondaryMap Off, and write a separate rule for the ports of the additional \
                    connections";
         let message = "`SecondaryMap On` is supported for FTP only";
         context.findings.error(&field.at, message, fix);

@@ -47,8 +47,8 @@ pub(super) fn read(
     keys.extend(connect_timeout(service, &targets, findings)?.map(|s| ("connect-timeout", s)));
     if let Some(leaves) = clear_bytes_message(service, role, &listen, &targets) {
         keys.push(("clear", true.into()));
-        let fix = "if other hosts must not see these data, use loopback or a UNIX socket, and \
-                   remove `clear = true` from the rule";
+        let fix = "to hide the clear text from other hosts, use an address on loopback or a UNIX \
+                   socket, and remove `clear = true` from the rule";
         findings.changed(at, leaves, fix);
     }
     let negotiated = protocol(service, role, findings)?;
@@ -107,10 +107,14 @@ fn clear_bytes_message(
     match role {
         ServiceRole::Client if listen.on_host => None,
         ServiceRole::Client => Some(format!(
-            "service `{name}` accepts connections in clear from other hosts, as in stunnel"
+            "the rule of service `{name}` accepts connections in clear from other hosts, like \
+             stunnel"
         )),
         ServiceRole::Server => targets.off_host().map(|target| {
-            format!("service `{name}` connects in clear to {}, as in stunnel", target.connect())
+            format!(
+                "the rule of service `{name}` connects in clear to {}, like stunnel",
+                target.connect()
+            )
         }),
     }
 }
@@ -202,8 +206,8 @@ fn server(
     } else if !holds("verify") {
         let name = &service.section.name;
         let message = format!(
-            "service `{name}` has several targets: the certificate of each target must contain the \
-             host name of that target"
+            "service `{name}` has several targets: tacit checks that the certificate of each \
+             target contains the host name of this target"
         );
         let fix = "if all targets have the same certificate, set checkHost = NAME";
         findings.changed(&service.section.at, message, fix);
@@ -287,11 +291,11 @@ fn whole_seconds(
     };
     let used = given.clamp(min, SECONDS_MAX);
     if used != given {
-        let message = format!("`{name} = {given}` is changed to {used} seconds");
+        let message = format!("the import changes `{name} = {given}` to {used} seconds");
         findings.changed(
             &entry.at,
             message,
-            format!("the policy allows {min} to {SECONDS_MAX} seconds"),
+            format!("tacit supports values from {min} to {SECONDS_MAX} seconds"),
         );
     }
     Some(Some(used))
@@ -323,8 +327,8 @@ fn protocol(
         }
         other => {
             let message = format!("`protocol = {other}` is not supported");
-            let fix = "use the port on which TLS begins at the first byte, or keep stunnel for \
-                       this service";
+            let fix = "use the server's port for implicit TLS (TLS from the first byte), or keep \
+                       stunnel for this service";
             findings.error(&entry.at, message, fix);
             None
         }
@@ -413,8 +417,10 @@ fn sockets(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> 
             );
             sound = None;
         } else {
-            let message =
-                format!("`{}` is dropped: the agent does not set this socket option", entry.value);
+            let message = format!(
+                "the import ignores `{}`, because the agent does not set this socket option",
+                entry.value
+            );
             findings.changed(&entry.at, message, "remove the option; the kernel's default applies");
         }
     }

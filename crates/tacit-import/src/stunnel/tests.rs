@@ -157,7 +157,8 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
                    answer; stunnel tried such a target again for each connection";
     let resumed = "5: changed: when a client resumes its TLS session, service `s` may connect the \
                    client to another target";
-    let off_host = "1: changed: service `s` connects in clear to 192.0.2.1:1, as in stunnel";
+    let off_host =
+        "1: changed: the rule of service `s` connects in clear to 192.0.2.1:1, like stunnel";
     assert_eq!(server("connect = 127.0.0.1:144"), [skipped]);
     assert_eq!(server("connect = 127.0.0.1:144\nfailover = rr"), [skipped, resumed]);
     assert_eq!(server("connect = 192.0.2.1:1"), [off_host, skipped]);
@@ -195,8 +196,8 @@ fn several_servers_prove_their_own_names_unless_one_is_set() {
     assert_eq!(server_name(&more("mail.example:994")).as_deref(), Some("mail.example"));
     let unsaid = more("b.example:993").replace(check, "");
     assert_eq!(server_name(&unsaid), None);
-    let own = "1: changed: service `c` has several targets: the certificate of each target must \
-               contain the host name of that target";
+    let own = "1: changed: service `c` has several targets: tacit checks that the certificate of \
+               each target contains the host name of this target";
     assert!(imported(&unsaid).1.iter().any(|line| line == own), "{:?}", imported(&unsaid).1);
     let by_sni = unsaid.replace("verifyChain", "sni = mail.example\nverifyChain");
     assert_eq!(server_name(&by_sni).as_deref(), Some("mail.example"));

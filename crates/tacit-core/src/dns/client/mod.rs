@@ -4,7 +4,7 @@
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets
 //!   received, socket_failed ──> DnsClient ──> next_action ──> Stream        a query over TCP
-//!   streamed, tick ──┘                             └──> Finish              for the programs
+//!   streamed, tick ──┘                             └──> Finish              the result of a query
 //! ```
 //!
 //! The client first queries the server that the program chose. If there is no answer, it queries
@@ -17,8 +17,9 @@
 //!
 //! If several programs wait for the same query, the client sends it once.
 //!
-//! Limits: [`WAITING_MAX`] waiting queries; [`TRIES_MAX`] messages for each; [`LATE_MAX`] answers
-//! of slower servers that may still arrive.
+//! Limits: at most [`WAITING_MAX`] queries wait for an answer. The client sends at most
+//! [`TRIES_MAX`] messages for each query. After the first answer, it still waits for at most
+//! [`LATE_MAX`] answers of slower servers.
 
 mod order;
 mod sockets;

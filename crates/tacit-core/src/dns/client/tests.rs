@@ -252,7 +252,7 @@ fn a_dead_server_is_reported_once_and_again_when_it_answers() {
     for name in ["a.example", "b.example", "c.example"] {
         world.look_up(name);
     }
-    let error = Some("the resolver did not answer in time".to_owned());
+    let error = Some("the DNS server did not answer in time".to_owned());
     assert_eq!(
         world.health.take_changes(),
         [super::super::ServerChange { server: server(0), error }]

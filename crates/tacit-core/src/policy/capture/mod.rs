@@ -6,7 +6,8 @@
 //! kernel rejects traffic that is neither captured nor sent into a tunnel, with an ICMP error.
 //!
 //! The kernel's sets need ranges that do not overlap, so [`captured`] splits and merges ranges
-//! (`sweep`). When a rule or a name changes, the whole result is computed again.
+//! (`sweep`). When a rule or the addresses of a name change, the caller computes the whole result
+//! again.
 //!
 //! For a rule with a name, the caller passes the addresses that DNS has returned for the name
 //! (`learnt`).

@@ -1,5 +1,6 @@
-//! Prepares rules with names for the kernel of a captured host (`tacit agent --host`). The kernel
-//! does not know names, so the agent sends it the addresses of the names in rules.
+//! Converts rules with DNS names to sets of addresses for the kernel of a captured host (`tacit
+//! agent --host`). The kernel cannot match DNS names, so the agent sends the addresses of the names
+//! to the kernel.
 //!
 //! The ports are divided into *parts*: the same rules apply to all ports of a part. The kernel has
 //! a map from ports to parts, and a set of captured pairs of address and part:
@@ -299,7 +300,7 @@ mod tests {
         let refused = parse(&text(PORT_PARTS_MAX + 1));
         assert!(refused.policy.is_none());
         assert!(
-            refused.diagnostics[0].message.contains("64 different lists of ports"),
+            refused.diagnostics[0].message.contains("64 groups of ports"),
             "{:?}",
             refused.diagnostics
         );

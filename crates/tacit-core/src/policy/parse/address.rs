@@ -132,7 +132,8 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
 
 fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelector, Fault> {
     let Ok(given) = network.parse::<IpAddr>() else {
-        let fix = "write the whole address before the slash, as in \"10.0.0.0/8\" or \"fd00::/8\"";
+        let fix = "write the whole address before the slash, for example \"10.0.0.0/8\" or \
+                   \"fd00::/8\"";
         return fault(format!("`{text}` is not a network: `{network}` is not an address"), fix);
     };
     let width = bits(given);
@@ -144,7 +145,9 @@ fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelec
     };
     let network = mask(given, length);
     if network != given {
-        let message = format!("`{text}` has bits set after its prefix of {length} bits");
+        let message = format!(
+            "`{text}` is not the address of a network: bits after the first {length} bits are set"
+        );
         return fault(
             message,
             format!("write \"{network}/{length}\", or \"{given}\" for one host"),
@@ -161,7 +164,7 @@ fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelec
 
 fn parse_range(text: &str, first: IpAddr, last: &str) -> Result<AddressSelector, Fault> {
     let Ok(last) = last.parse::<IpAddr>().map(|ip| ip.to_canonical()) else {
-        let fix = "write both addresses in full, as in \"10.1.2.3-10.1.2.9\"";
+        let fix = "write both addresses in full, for example \"10.1.2.3-10.1.2.9\"";
         return fault(format!("`{text}` is not a range: `{last}` is not an address"), fix);
     };
     if first.is_ipv4() != last.is_ipv4() {
@@ -170,7 +173,7 @@ fn parse_range(text: &str, first: IpAddr, last: &str) -> Result<AddressSelector,
     }
     if first > last {
         return fault(
-            format!("`{text}` ends before it begins"),
+            format!("the last address of the range `{text}` is lower than the first address"),
             format!("write \"{last}-{first}\""),
         );
     }
@@ -238,14 +241,11 @@ fn parse_port(text: &str, port: &str) -> Result<u16, Fault> {
     if !plain {
         return fault(
             format!("`{text}`: `{port}` is not a port"),
-            "end with a number, as in :8080",
+            "write a number after the last colon, for example :8080",
         );
     }
     match port.parse::<u16>() {
-        Ok(0) => fault(
-            format!("`{text}`: port 0 cannot be used"),
-            "write the port that peers use, from 1 to 65535",
-        ),
+        Ok(0) => fault(format!("`{text}`: port 0 cannot be used"), "write a port from 1 to 65535"),
         Ok(port) => Ok(port),
         Err(_) => fault(
             format!("`{text}`: port {port} is larger than 65535"),
@@ -259,7 +259,12 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
     let shown = abstract_name.unwrap_or(name);
     if shown.is_empty() {
         let fix = "write \"unix:/run/x.sock\" or \"unix:@name\"";
-        return fault(format!("`{text}` has no path or name of a socket"), fix);
+        return fault(
+            format!(
+                "`{text}` contains neither the path of a socket nor an abstract name after `unix:`"
+            ),
+            fix,
+        );
     }
     if shown.len() > UNIX_PATH_BYTES_MAX {
         let length = shown.len();
@@ -275,7 +280,8 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
     }
     if !shown.starts_with('/') {
         let message = format!(
-            "`{text}` is a relative path, but other programs may have another working directory"
+            "`{text}` is a relative path, so programs with another working directory would not \
+             find the socket"
         );
         return fault(message, format!("write the absolute path: \"unix:/run/{shown}\""));
     }
@@ -344,7 +350,8 @@ mod tests {
         for (text, message, fix) in [
             (
                 "10.1.2.3/16",
-                "`10.1.2.3/16` has bits set after its prefix of 16 bits",
+                "`10.1.2.3/16` is not the address of a network: bits after the first 16 bits are \
+                 set",
                 "write \"10.1.0.0/16\", or \"10.1.2.3\" for one host",
             ),
             (
@@ -354,7 +361,7 @@ mod tests {
             ),
             (
                 "10.0.0.9-10.0.0.1",
-                "`10.0.0.9-10.0.0.1` ends before it begins",
+                "the last address of the range `10.0.0.9-10.0.0.1` is lower than the first address",
                 "write \"10.0.0.1-10.0.0.9\"",
             ),
             (
@@ -401,11 +408,14 @@ mod tests {
                 "fd00::1:2:3:4:5:6:8080",
                 "`fd00::1:2:3:4:5:6:8080`: an IPv6 address with a port needs brackets",
             ),
-            ("unix:", "`unix:` has no path or name of a socket"),
+            (
+                "unix:",
+                "`unix:` contains neither the path of a socket nor an abstract name after `unix:`",
+            ),
             (
                 "unix:run/x",
-                "`unix:run/x` is a relative path, but other programs may have another working \
-                 directory",
+                "`unix:run/x` is a relative path, so programs with another working directory would \
+                 not find the socket",
             ),
             ("unix:/run/", "`unix:/run/` is a directory"),
             ("/run/x.sock", "`/run/x.sock` is a path without `unix:`"),

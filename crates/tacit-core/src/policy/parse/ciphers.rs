@@ -19,13 +19,13 @@ pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
     match plain.as_str() {
         "1.0" | "1.1" | "tls1" | "tls1.0" | "tls1.1" => value.error(
             format!("TLS version `{text}` is refused: RFC 8996 forbids this version"),
-            "write \"1.2\", or \"1.3\" if every peer supports it",
+            "write \"1.2\"; if every peer supports TLS 1.3, write \"1.3\"",
         ),
         "tls1.2" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.2\""),
         "tls1.3" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.3\""),
         ssl if ssl.starts_with("ssl") => value.error(
             format!("`{text}` is refused: SSL is broken, and RFC 7568 forbids its use"),
-            "write \"1.2\", or \"1.3\" if every peer supports it",
+            "write \"1.2\"; if every peer supports TLS 1.3, write \"1.3\"",
         ),
         _ => value.unknown_word(text, &["1.2", "1.3"]),
     }
@@ -42,7 +42,7 @@ pub(super) fn suite(value: &TomlValue<'_>) -> Option<Suite> {
     let same = Suite::DEFAULT.into_iter().find(|suite| suite.name() == plain);
     let openssl = OPENSSL_SUITES.iter().find(|(name, _)| *name == plain).map(|(_, suite)| *suite);
     if let Some(suite) = same.or(openssl) {
-        let message = format!("`{text}` is not the IANA name of the suite");
+        let message = format!("`{text}` is not the IANA name of the cipher suite");
         value.error(message, format!("write `{}`", suite.name()));
     } else if let Some(why) = suite_refusal(&plain) {
         let instead = replacement(&plain).name();
@@ -68,7 +68,7 @@ pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
         _ => None,
     };
     if let Some(group) = other_name {
-        let message = format!("`{text}` is not the IANA name of the group");
+        let message = format!("`{text}` is not the IANA name of the key exchange group");
         value.error(message, format!("write `{}`", group.name()));
     } else if plain.starts_with("ffdhe") {
         let message = format!("`{text}` is refused: finite-field groups are slow");

@@ -15,7 +15,7 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<EngineSettings>> {
     let Some(value) = top.value("engine") else { return Some(None) };
     let table = value.table(Scope::Engine, "[engine]")?;
     let cpus = table
-        .required("cpus", "name the CPUs of the engines: cpus = \"2-3\"")
+        .required("cpus", "set the CPUs of the engines, for example cpus = \"2-3\"")
         .and_then(|value| cpus(&value));
     let spill = table.boolean("spill", true);
     let queue = value::count(&table, "queue", QUEUE_MAX);
@@ -54,7 +54,10 @@ pub(super) fn placement(table: &TomlTable<'_>) -> Option<Places> {
     let cpus = cpus(&value)?;
     if matches!(placement, Placement::Adaptive | Placement::None) {
         let fix = "set placement = \"split\" or \"one-cpu\", or remove the key";
-        value.error("`placement-cpus` has no effect with this `placement`", fix);
+        value.error(
+            "`placement-cpus` has no effect unless `placement` is \"split\" or \"one-cpu\"",
+            fix,
+        );
         return None;
     }
     Some(Places { placement, cpus })
@@ -66,7 +69,10 @@ pub(super) fn check_apart(top: &TomlTable<'_>, engine: &EngineSettings, placed: 
     let [first, ..] = both.as_slice() else { return true };
     let Some(agent) = top.value("agent") else { return true };
     let message = format!("CPU {first} is in `placement-cpus`, and is also reserved by [engine]");
-    agent.error(message, "name the CPU in only one of the two keys");
+    agent.error(
+        message,
+        "list the CPU either in `placement-cpus` or in `cpus` of [engine], but not in both",
+    );
     false
 }
 
@@ -91,8 +97,10 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
             return None;
         }
         if first > last {
-            let message =
-                format!("`{}`: the range {first}-{last} ends before it begins", value.name);
+            let message = format!(
+                "`{}`: the last CPU of the range {first}-{last} is lower than the first CPU",
+                value.name
+            );
             value.error(message, format!("write \"{last}-{first}\""));
             return None;
         }
@@ -136,7 +144,7 @@ fn nice(value: &TomlValue<'_>) -> Option<i32> {
         let min = NICE.start();
         let max = NICE.end();
         value.error(
-            format!("`nice` is {number}, and must be {min} to {max}"),
+            format!("`nice` is {number}, but must be {min} to {max}"),
             format!("write a number from {min} (highest priority) to {max} (lowest)"),
         );
     }

@@ -44,7 +44,7 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
 fn mode(value: &TomlValue<'_>) -> Option<HostMode> {
     let mode = value.choice(&[("enforce", HostMode::Enforce), ("audit", HostMode::Audit)])?;
     if mode == HostMode::Audit {
-        let message = "[host] is in audit mode: tacit permits all flows, and protects none of them";
+        let message = "[host] is in audit mode: tacit permits all flows, and encrypts none of them";
         let fix = "set mode = \"enforce\" when `tacit show audit` shows the flows that you expect";
         let position = value.report.position(value.at.start);
         value.report.warning(MessageId("audit-mode"), position, message, fix);
@@ -142,7 +142,8 @@ pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
     for Read { value, rule } in rules {
         let Some(key) = sender_key(value, rule) else { continue };
         let message = format!(
-            "rule `{}` has `{key}`, which applies only to programs of a captured host",
+            "rule `{}` has `{key}`, but this key needs a captured host, and the policy has no \
+             table [host]",
             rule.name
         );
         let fix = "remove the key; or, to capture this host, add [host]";
@@ -216,9 +217,9 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         }
         let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!(
-            "rule `{}` selects by `{key}`, but tacit captures the flows of all programs to these \
-             destinations. It refuses the flows that `{key}` does not select, because no later \
-             rule matches them",
+            "rule `{}` selects by `{key}`, but tacit captures the flows of all programs to the \
+             destinations of this rule. tacit refuses the flows that `{key}` does not select, \
+             because no later rule matches these flows",
             rule.name
         );
         let fix = format!(
@@ -242,13 +243,13 @@ fn check_groups(rules: &[Read<'_, '_>]) {
             continue;
         }
         let problem = if capture::is_captured(rule) {
-            "the kernel passes flows of this rule to the agent, but the agent cannot find the \
-             group of a socket"
+            "the kernel passes the flows of this rule to the agent, but the agent cannot determine \
+             the group of the program that opened a flow"
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "the earlier rule `{}` already passes flows to the agent, and the agent cannot \
-                 find the group of a socket",
+                "because of the earlier rule `{}`, the kernel passes these flows to the agent, but \
+                 the agent cannot determine the group of the program that opened a flow",
                 other.name
             )
         } else {
@@ -285,12 +286,16 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
             "the rules name {} units of systemd; the limit is {HOST_UNITS_MAX}",
             units.len()
         );
-        report(MessageId("too-many-senders"), message, "name a slice instead of its units");
+        report(
+            MessageId("too-many-senders"),
+            message,
+            "select the slice that contains the units, instead of each unit",
+        );
     }
     if sections.len() > HOST_SECTIONS_MAX {
         let message = format!(
-            "from each outbound rule to the next, the senders (`user`, `group`, `cgroup`, `unit`) \
-             change {} times in total; the limit is {HOST_SECTIONS_MAX}",
+            "the outbound rules form {} groups of consecutive rules with the same senders (`user`, \
+             `group`, `cgroup`, `unit`); the limit is {HOST_SECTIONS_MAX}",
             sections.len()
         );
         report(
@@ -307,7 +312,7 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
         report(
             MessageId("too-many-senders"),
             message,
-            "name a group or a slice instead of its members",
+            "select one group instead of its users, or one slice instead of its control groups",
         );
     }
 }
@@ -328,18 +333,19 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules that select by name have too many different `remote-ports`: a host \
-             supports {PORT_PARTS_MAX} different lists of ports and {NAMED_PORTS_MAX} ranges in \
-             total"
+            "the outbound rules that select by name have too many different `remote-ports`: the \
+             limits are {PORT_PARTS_MAX} groups of ports to which the same rules apply, and \
+             {NAMED_PORTS_MAX} ranges of ports in all groups"
         );
-        let fix = "give these rules the same `remote-ports`, or ranges that do not overlap";
+        let fix = "write the same `remote-ports` in these rules, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
     }
     if host.unmatched == Unmatched::Permit {
         let message = format!(
-            "rule `{}` selects by name, and tacit learns addresses only from DNS on port 53. With \
-             unmatched = \"permit\", connections are in clear if a program learns the address in \
-             another way: from DNS over TLS or HTTPS, mDNS, a VPN or an old cache",
+            "rule `{}` selects by name, but tacit learns addresses only from DNS on port 53. If a \
+             program gets the address in another way (DNS over TLS or HTTPS, mDNS, a VPN or an old \
+             cache), the rule does not match. With unmatched = \"permit\", the connection is then \
+             in clear",
             rule.name
         );
         let fix = "set unmatched = \"deny\", or write addresses; otherwise disable DNS over TLS \
@@ -356,8 +362,11 @@ struct Unsupported {
     fix: &'static str,
 }
 
-const TUNNEL: Unsupported =
-    Unsupported { key: "ipsec", problem: "only runs have tunnels", fix: "use `tls` or `deny`" };
+const TUNNEL: Unsupported = Unsupported {
+    key: "ipsec",
+    problem: "IPsec tunnels are available only to programs under `tacit run`",
+    fix: "use `tls` or `deny`",
+};
 
 fn unsupported(rule: &Rule) -> Option<Unsupported> {
     if rule.ipsec().is_some() {
@@ -367,10 +376,13 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
     let select = "select flows by address in `remote`, and by `remote-ports`";
     let found = |key, problem| Some(Unsupported { key, problem, fix: select });
     if !selectors.local.is_empty() {
-        return found("local", "tacit cannot select flows of a host by `local`");
+        return found("local", "on a captured host, rules cannot select flows by `local`");
     }
     if !selectors.local_ports.is_empty() {
-        return found("local-ports", "tacit cannot select flows of a host by `local-ports`");
+        return found(
+            "local-ports",
+            "on a captured host, rules cannot select outbound flows by `local-ports`",
+        );
     }
     let by_name = || unsupported_by_name(selectors).filter(|_| named::is_by_name(rule));
     if let Some(found) = by_name() {
@@ -423,8 +435,9 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
 
 fn unsupported_inbound(rule: &Rule) -> Option<Unsupported> {
     if !rule.selectors.user.is_empty() {
-        let problem = "tacit does not know the users of clients, so the rule cannot have `user`";
-        return Some(Unsupported { key: "user", problem, fix: "remove it" });
+        let problem = "the client of an inbound connection is another machine, and tacit does not \
+                       know the user there";
+        return Some(Unsupported { key: "user", problem, fix: "remove `user`" });
     }
     unsupported_tls(rule)
 }
@@ -433,10 +446,11 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
     let Action::Tls(tls) = rule.audited.as_ref().unwrap_or(&rule.action) else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
-            "programs start TLS through a query socket, and only programs of a run have one"
+            "a program starts TLS over the query socket of tacit, and only programs under `tacit \
+             run` have this socket"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {
-            "tacit does not capture FTP data connections of a host"
+            "on a captured host, tacit does not capture FTP data connections"
         }
         Start::Immediate | Start::Starttls(_) => return None,
     };

@@ -73,7 +73,7 @@ impl<'a> Names<'a> {
         let name = value.string()?;
         self.used_identities.borrow_mut().insert(name.to_owned());
         let known: Vec<&str> = self.identities.keys().copied().collect();
-        check_known(value, name, &known, "identity", "cert and key")
+        check_known(value, name, &known, "identity", "the keys `cert` and `key`")
     }
 
     /// Resolves the value as the name of a trust.
@@ -86,7 +86,7 @@ impl<'a> Names<'a> {
         }
         self.used_trusts.borrow_mut().insert(name.to_owned());
         let known: Vec<&str> = self.trusts.keys().copied().chain([SYSTEM]).collect();
-        check_known(value, name, &known, "trust", "ca or pinned")
+        check_known(value, name, &known, "trust", "the key `ca` or `pinned`")
     }
 
     /// Whether the value names a trust with pinned certificates.
@@ -108,13 +108,19 @@ impl<'a> Names<'a> {
         let name = value.string()?;
         self.used_ikes.borrow_mut().insert(name.to_owned());
         let known: Vec<&str> = self.ikes.keys().copied().collect();
-        check_known(value, name, &known, "ike", "peer, psk-file, local-id and inner")
+        check_known(
+            value,
+            name,
+            &known,
+            "ike",
+            "the keys `peer`, `psk-file`, `local-id` and `inner`",
+        )
     }
 
     /// Warns about tables that no rule uses.
     pub(super) fn warn_of_unused(&self) {
         let warn = |kind: &str, name: &str, position: SourcePosition| {
-            let message = format!("[{kind}.{name}] is not used by any rule");
+            let message = format!("no rule uses [{kind}.{name}]");
             let action = if kind == "ike" { "ipsec" } else { "tls" };
             let fix = format!("remove the table, or use its name in `{action}` of a rule");
             self.report.warning(MessageId("unused"), position, message, fix);
@@ -195,10 +201,10 @@ pub(super) fn tables<'a, T>(
 fn identity(name: &str, value: &TomlValue<'_>) -> Option<Identity> {
     let table = value.table(Scope::Identity, format!("[identity.{name}]"))?;
     let cert = table
-        .required("cert", "name a PEM file: cert = \"web.pem\"")
+        .required("cert", "set a PEM file: cert = \"web.pem\"")
         .and_then(|value| value::file(&value));
     let key = table
-        .required("key", "name a PEM file: key = \"web.key\"")
+        .required("key", "set a PEM file: key = \"web.key\"")
         .and_then(|value| value::file(&value));
     let position = position(&table.at, value.report);
     let file_positions = file_positions(&table, &["cert", "key"]);
@@ -207,7 +213,8 @@ fn identity(name: &str, value: &TomlValue<'_>) -> Option<Identity> {
 
 fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
     if name == SYSTEM {
-        let fix = "choose another name; `system` is the distribution's own bundle";
+        let fix = "choose another name: `system` is reserved for the CA certificates of the \
+                   distribution";
         value.report.error(
             MessageId("reserved-name"),
             &value.name_at,
@@ -222,14 +229,14 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         (Some(ca), _) => ca.each_once(value::file).map(TrustSource::Files),
         (None, Some(_)) => Some(TrustSource::Pinned),
         (None, None) => {
-            let fix = "name a PEM file: ca = \"corp-ca.pem\"; or the peer's own certificate: \
-                       pinned = \"peer.pem\"";
+            let fix = "set a PEM file: ca = \"corp-ca.pem\"; or the peer's own certificate: pinned \
+                       = \"peer.pem\"";
             table.missing("ca", fix);
             None
         }
     };
     if source == Some(TrustSource::Pinned) {
-        let why = "this setting needs a CA, but the trust has no `ca`";
+        let why = "this key needs a CA, but the [trust] table has no `ca`";
         let fix = "remove the key, or add the CA: ca = \"corp-ca.pem\"";
         table.refuse(&["crl", "revocation", "expired-anchors"], why, fix);
     }
@@ -266,7 +273,7 @@ fn crl_settings(table: &TomlTable<'_>) -> Option<CrlSettings> {
     let given = table.value("revocation").map(|value| value.choice(&words));
     let Some(crl) = table.value("crl") else {
         if let Some(Some(Revocation::Soft | Revocation::Hard)) = given {
-            let fix = "name the CRLs: crl = \"corp.crl\", or set revocation = \"off\"";
+            let fix = "set the file with the CRLs: crl = \"corp.crl\"; or set revocation = \"off\"";
             table.missing("crl", fix);
             return None;
         }
@@ -281,7 +288,7 @@ fn crl_settings(table: &TomlTable<'_>) -> Option<CrlSettings> {
         table.report.warning(
             MessageId("no-effect"),
             position,
-            "`crl` is not used: revocation is off",
+            "`crl` has no effect, because revocation is off",
             fix,
         );
     }

@@ -106,7 +106,8 @@ fn mode(table: &TomlTable<'_>) -> Option<Mode> {
     let Some(value) = table.value("mode") else { return Some(Mode::Enforce) };
     let mode = value.choice(&[("enforce", Mode::Enforce), ("audit", Mode::Audit)])?;
     if is_forwarding(table) {
-        let why = "`mode` is for rules of runs, but this is a forwarding rule";
+        let why = "`mode` is only for rules that apply to programs under `tacit run` or to a \
+                   captured host, but this is a forwarding rule";
         table.refuse(&["mode"], why, "remove the key");
         return None;
     }
@@ -121,7 +122,8 @@ fn warn_of_audit(table: &TomlTable<'_>, action: &Action) {
     let position = table.report.position(value.at.start);
     let word = action.word();
     let message = format!(
-        "{} is in audit mode: tacit lets its flows pass in clear, and does not apply `{word}`",
+        "{} is in audit mode: tacit permits the matching flows in clear, and does not apply \
+         `{word}`",
         table.title
     );
     let fix = "set mode = \"enforce\" when `tacit show audit` reports only flows that the rule \
@@ -251,16 +253,17 @@ fn forwarding_setting(connect: Option<&Option<Connect>>) -> Setting {
 
 fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
     let why = "a forwarding rule always accepts inbound TCP and UNIX connections";
-    let fix = "remove the key; `listen` is enough";
+    let fix = "remove the key: `listen` already determines its value";
     table.refuse(&["direction", "protocol", "local"], why, fix);
-    let why = "a rule with `listen` does not apply to runs";
+    let why = "this key selects programs, but a rule with `listen` is a forwarding rule and \
+               applies to clients";
     let keys = ["run", "group", "cgroup", "slice", "unit"];
     table.refuse(&keys, why, "remove the key, or set direction = \"outbound\" without `listen`");
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
         if matches!(selector, AddressSelector::Name { .. }) {
-            let message = "`remote` of a rule with `listen` cannot be a name: \
-                           only the client's address is known";
+            let message = "`remote` of a rule with `listen` cannot be a name: tacit knows only the \
+                           client's address";
             value.error(message, "write the client's address or network");
             return None;
         }
@@ -295,7 +298,10 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     }
     for value in ["remote", "remote-ports"].into_iter().filter_map(|key| table.value(key)) {
         let position = table.report.position(value.name_at.start);
-        let message = format!("`{}` matches no client of a UNIX socket", value.name);
+        let message = format!(
+            "`{}` has no effect, because clients of a UNIX socket have no IP address",
+            value.name
+        );
         table.report.warning(
             MessageId("no-effect"),
             position,
@@ -328,7 +334,7 @@ fn allowed_names(
         return refuse(message, "remove the key, or write a rule with direction = \"outbound\"");
     }
     if word == Some(Word::Deny) {
-        let message = "programs cannot resolve names through a rule with `deny`";
+        let message = "`names` has no effect in a rule with `deny`";
         return refuse(message, "remove `names`");
     }
     let remote = selectors.map_or(&[][..], |selectors| &selectors.remote);
@@ -378,8 +384,8 @@ fn check_prohibited(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.action == Action::Deny(Deny::Prohibited)
         && rule.selectors.direction != Direction::Outbound;
     if is_wrong && let Some(deny) = table.value("deny") {
-        let message = "`deny = \"prohibited\"` applies to connections that programs of runs open; \
-                       this rule applies to clients";
+        let message = "`deny = \"prohibited\"` is only for connections that programs open, but \
+                       this rule is for inbound connections";
         table.report.error(
             MessageId("conflicting-keys"),
             &deny.name_at,
@@ -408,7 +414,7 @@ fn check_answers(table: &TomlTable<'_>, rule: &Rule) -> bool {
         && *direction == Direction::Outbound
         && *protocol == Protocol::Udp;
     let Some(answers) = table.value("answers").filter(|_| !is_right) else { return true };
-    let message = "`answers` applies only to datagrams that programs of a run may send";
+    let message = "`answers` is only for rules that permit UDP flows of programs under `tacit run`";
     let fix = "remove the key, or set direction = \"outbound\", protocol = \"udp\" and permit = \
                true";
     table.report.error(MessageId("conflicting-keys"), &answers.name_at, message, fix);
@@ -424,8 +430,7 @@ pub(super) fn path(table: &TomlTable<'_>) -> Option<Option<PathChoice>> {
 fn check_path(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let is_wrong = rule.path.is_some() && !rule.permits_connections();
     if is_wrong && let Some(path) = table.value("path") {
-        let message = "`path` applies only to TCP connections that programs of a run may open in \
-                       clear";
+        let message = "`path` is only for rules that permit outbound TCP connections in clear";
         let fix = "remove the key, or set direction = \"outbound\" and permit = true";
         table.report.error(MessageId("conflicting-keys"), &path.name_at, message, fix);
     }

@@ -41,7 +41,7 @@ pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
 }
 
 fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    let why = "the key applies to connections into a run; this rule applies to connections that \
+    let why = "the key is only for inbound connections, but this rule is for connections that \
                programs open";
     table.refuse(&["listen"], why, "remove the key, or set direction = \"inbound\"");
     let protocol = protocol(table);
@@ -79,17 +79,21 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
 fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
     table.refuse(&["local"], "`listen` sets the address of inbound connections", "remove the key");
     let why = "tacit chooses the rule before it knows which program accepts the connection";
-    table.refuse(&["program"], why, "remove the key; `local-ports` selects the program");
+    table.refuse(
+        &["program"],
+        why,
+        "remove the key, and select the program by its port, with `local-ports`",
+    );
     let why = "inbound rules apply to every run of the agent";
     table.refuse(
         &["run"],
         why,
-        "remove the key, or start the run with an agent of its own: `tacit run --policy`",
+        "remove the key, or start the program with a private agent: `tacit run --policy`",
     );
     let why = "the key selects programs of this host, but the sender of an inbound connection is \
                another machine";
     let keys = ["group", "cgroup", "slice", "unit"];
-    table.refuse(&keys, why, "remove the key; `remote` selects clients");
+    table.refuse(&keys, why, "remove the key, and select clients by address, with `remote`");
     let protocol = protocol(table);
     if protocol == Some(Protocol::Udp)
         && let Some(value) = table.value("protocol")
@@ -103,8 +107,8 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
                forwarding rule, remove `direction` and set `connect`";
     let local_ports = table.required("local-ports", fix).and_then(|value| value.each(value::ports));
     let remote = addresses(table, "remote", |value| {
-        let message = "`remote` of an inbound rule cannot be a name: \
-                       only the client's address is known";
+        let message = "`remote` of an inbound rule cannot be a name: tacit knows only the client's \
+                       address";
         read_ip(value, message, "write the client's address or network")
     });
     let remote_ports = ports(table, "remote-ports");
@@ -144,8 +148,12 @@ fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
     let Some(value) = table.value("protocol") else { return Some(Protocol::Tcp) };
     if value.value.as_str() == Some(Protocol::Icmp.word()) {
-        let fix = "write \"tcp\" or \"udp\", or use `ipsec`: ICMP needs a tunnel";
-        value.error("`protocol` of this rule cannot be `icmp`", fix);
+        let fix = "write \"tcp\" or \"udp\", or use `ipsec`";
+        value.error(
+            "`protocol` of this rule cannot be `icmp`, because tacit handles ICMP only in rules \
+             with `ipsec`",
+            fix,
+        );
         return None;
     }
     value.choice(&protocols)
@@ -167,7 +175,7 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
     let listen = address::listen(value)?;
     if listen.ip().is_none() {
         let message = format!("`listen` of an inbound rule cannot be {listen}");
-        value.error(message, "write an address with a port, as in \"0.0.0.0:8443\"");
+        value.error(message, "write an address with a port, for example \"0.0.0.0:8443\"");
         return None;
     }
     Some(listen)
@@ -187,11 +195,12 @@ fn refuse_sockets(table: &TomlTable<'_>) -> bool {
         "clear",
     ];
     if table.holds("listen") {
-        let why = "the key belongs in a forwarding rule; a rule with `direction` and `local-ports` \
-                   applies to runs";
+        let why = "the key is only for forwarding rules, but a rule with `direction` and \
+                   `local-ports` is for programs under `tacit run`";
         table.refuse(&keys, why, "remove the key, or remove `direction` and `local-ports`");
     } else {
-        let why = "the key belongs in a forwarding rule; a rule without `listen` applies to runs";
+        let why = "the key is only for forwarding rules, but a rule without `listen` is for \
+                   programs under `tacit run`";
         table.refuse(&keys, why, "remove the key, or add `listen`");
     }
     !keys.into_iter().any(|key| table.holds(key))

@@ -1,4 +1,5 @@
-//! Parses a text as TOML. After a syntax error, the valid part of the text is kept.
+//! Parses a text as TOML. If the text has a syntax error, the parser reports the error and keeps
+//! the valid part of the text.
 
 use toml::Spanned;
 use toml::de::{DeTable, Error};

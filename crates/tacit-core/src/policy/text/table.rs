@@ -1,10 +1,12 @@
 //! Reads a TOML table key by key.
 //!
-//! Unknown keys are reported when the table is opened. Then the caller reads the known keys. An
-//! error in a value is reported at its position, and the caller gets `None`.
+//! When the caller opens a table, the table reports unknown keys. Then the caller reads the known
+//! keys. If a value is wrong, the table reports an error at the position of the value, and the
+//! caller gets `None`.
 //!
-//! An unknown key is reported only once. If it resembles a known key that is missing, it is read as
-//! that key. Otherwise no missing key of the table is reported.
+//! An unknown key causes only one error. If the unknown key resembles a missing key, the value of
+//! the unknown key is used for the missing key. Otherwise the table reports no missing keys,
+//! because the unknown key may be one of them.
 
 use toml::de::{DeTable, DeValue};
 
@@ -100,7 +102,8 @@ impl<'a> TomlTable<'a> {
     pub fn value(&self, key: &'static str) -> Option<TomlValue<'a>> {
         debug_assert!(
             self.schema.known().contains(&key),
-            "the parser reads `{key}`, which is not a known key of {:?}",
+            "the parser reads `{key}`, but the list of known keys of {:?} does not contain this \
+             key",
             self.schema
         );
         let (name, value) = self.entries.get_key_value(self.written(key)?)?;
@@ -273,7 +276,7 @@ impl<'a> TomlValue<'a> {
         let value = u64::from_str_radix(number.as_str(), number.radix()).ok();
         let inside = value.filter(|value| (min..=max).contains(value));
         if inside.is_none() {
-            let message = format!("`{}` is {number}, and must be {min} to {max}", self.name);
+            let message = format!("`{}` is {number}, but must be {min} to {max}", self.name);
             self.error_of(
                 MessageId("out-of-range"),
                 message,

@@ -9,8 +9,8 @@
 //!   <── 250 with STARTTLS, without AUTH ────────────────── 250
 //!   MAIL ──────────────> 530: tacit's own reply
 //!   STARTTLS ──────────> 220; later input is dropped; QUIT ──>
-//!   ══ handshake ══                                       dialled again
-//!                         its greeting is dropped   <── 220
+//!   ══ handshake ══       connects again ────────────────>
+//!                         drops the greeting  <────────── 220
 //!   EHLO ──────────────────────────────────────────────────>
 //!   <── 250 without STARTTLS ───────────────────────────── 250
 //!   anything else: relayed from here on
@@ -22,7 +22,7 @@
 //!   program               tacit                            server
 //!   <─────────────────────220───────────────────────────── 220
 //!   EHLO ─────────────────────────────── EHLO ────────────>
-//!                         no STARTTLS in it: 421 <──────── 250
+//!   <── 421 if the reply has no STARTTLS ──────────────── 250
 //!                                       STARTTLS ────────> 220
 //!                                       ══ handshake ══
 //!                                       EHLO ────────────>

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //!   server ── IAC DO START_TLS ──────────────────> client
-//!   server <─ IAC WILL START_TLS ───────────────── client      WONT: it stays in clear
+//!   server <─ IAC WILL START_TLS ───────────────── client    with WONT, the connection stays clear
 //!   server ── IAC SB START_TLS FOLLOWS IAC SE ───> client
 //!   server <─ IAC SB START_TLS FOLLOWS IAC SE ──── client
-//!   server ══ the next byte is the handshake's ═══ client
+//!   server ══ then the TLS handshake begins ══════ client
 //! ```
 //!
 //! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays the options

@@ -168,9 +168,13 @@ fn a_map_file_is_read_as_strictly_as_a_policy() {
         ),
         (
             "[job]\nA = { any = true, user = \"x\" }\n",
-            "m2 error: a job with `any` cannot have other keys",
+            "m2 error: an entry of [job] with `any` cannot have other keys",
         ),
-        ("[job]\nA = {}\n", "m2 error: a job needs at least one key"),
+        (
+            "[job]\nA = {}\n",
+            "m2 error: an entry of [job] needs at least one of the keys `program`, `run`, `user` \
+             and `any`",
+        ),
         ("[keyring.A]\nca = \"system\"\ncrl = \"a\"\n", "m1 error: `crl` cannot be used with ca ="),
         ("[user]\nA = 1\n", "m2 error: `user` cannot be a whole number"),
         ("[user]\nA = \"a b\"\n", "m2 error: `a b` cannot be a name"),

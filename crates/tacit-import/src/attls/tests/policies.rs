@@ -314,8 +314,7 @@ fn addresses_that_cannot_be_listened_at_together_are_an_error() {
                   TTLSGroupActionRef on\nTTLSEnvironmentActionRef server\n}\n";
     let (text, found) = imported(&format!("{POLICY}{second}"), MAP, AttlsOptions::default());
     assert_eq!(text, None);
-    let told = "27 error: tacit cannot listen on port 8443 at the address 10.0.0.1 and also at all \
-                addresses, but the rule at";
+    let told = "27 error: this rule listens on port 8443 of the address 10.0.0.1, and the rule at";
     assert!(found.iter().any(|one| one.starts_with(told)), "{found:#?}");
 }
 

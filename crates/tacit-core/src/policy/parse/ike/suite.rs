@@ -12,13 +12,14 @@ pub(super) fn ike(value: &TomlValue<'_>) -> Option<IkeSuite> {
     // As in strongSwan, the hash of an HMAC is also that of the PRF unless another is named.
     let Some(prf) = prf.or(hash) else {
         let message = format!(
-            "`{text}` must name a PRF (pseudorandom function), because {cipher} has no hash"
+            "`{text}` contains no PRF (pseudorandom function), and tacit cannot take the PRF from \
+             a hash algorithm, because {cipher} has none"
         );
         value.error(message, format!("write `{cipher}-prfsha384-x25519`"));
         return None;
     };
     let Some(group) = group else {
-        let message = format!("`{text}` names no group for the key exchange");
+        let message = format!("`{text}` contains no group for the key exchange");
         value.error(
             message,
             format!("write `{text}-x25519`, or use another of these groups: {}", groups()),
@@ -32,7 +33,8 @@ pub(super) fn ike(value: &TomlValue<'_>) -> Option<IkeSuite> {
 pub(super) fn esp(value: &TomlValue<'_>) -> Option<EspSuite> {
     let Parts { text, cipher, prf, group, .. } = Parts::read(value)?;
     if prf.is_some() {
-        let message = format!("`{text}` names a PRF (pseudorandom function), but ESP uses no PRF");
+        let message =
+            format!("`{text}` contains a PRF (pseudorandom function), but ESP uses no PRF");
         value.error(message, "remove the part that begins with `prf`");
         return None;
     }
@@ -84,8 +86,8 @@ impl<'a> Parts<'a> {
                 return None;
             };
             if all.iter().any(|other: &Part| other.kind() == part.kind()) {
-                let message = format!("`{text}` names two {} algorithms", part.kind());
-                let fix = "write a list with one proposal for each combination";
+                let message = format!("`{text}` contains two {} algorithms", part.kind());
+                let fix = "write one proposal with each algorithm, as a list of strings";
                 value.error(message, fix);
                 return None;
             }
@@ -250,7 +252,7 @@ const REFUSED: [(&[&str], &str, &str); 10] = [
     (&["prfsha", "prfsha1"], "SHA-1 is broken", "`prfsha256`"),
     (
         &["modp768", "modp1024", "modp1536", "modp1024s160"],
-        "groups below 2048 bits are broken or will be soon",
+        "groups with less than 2048 bits are too weak",
         "`x25519` or `ecp256`",
     ),
     (

@@ -388,9 +388,9 @@ fn warnings_name_what_was_probably_not_meant() {
     assert_eq!(
         warnings(&text),
         [
-            "2:1: [identity.web] is not used by any rule | remove the table, or use its name in \
+            "2:1: no rule uses [identity.web] | remove the table, or use its name in \
              `tls` of a rule",
-            "5:1: [trust.corp] is not used by any rule | remove the table, or use its name in \
+            "5:1: no rule uses [trust.corp] | remove the table, or use its name in \
              `tls` of a rule",
             "11:11: rule `a` permits connections by name: an attacker who forges DNS answers \
              chooses the destination | write addresses, or use `tls`, which checks the name",
@@ -399,8 +399,8 @@ fn warnings_name_what_was_probably_not_meant() {
             "21:18: the server's certificate is not checked: any server is accepted | set \
              `trust`, with the \
              server's CA (`ca`) or its own certificate (`pinned`)",
-            "25:1: `remote` matches no client of a UNIX socket | remove the key; `unix-mode` \
-             controls who may connect",
+            "25:1: `remote` has no effect, because clients of a UNIX socket have no IP address | \
+             remove the key; `unix-mode` controls who may connect",
         ]
     );
 }
@@ -419,7 +419,7 @@ fn a_run_is_named_by_rules_about_what_its_programs_open_alone() {
         ),
         (
             "listen = \"[::1]:1\"\nconnect = \"[::1]:2\"\npermit = true",
-            "`run` does not belong here: a rule with `listen` does not apply to runs",
+            "`run` does not belong here: this key selects programs",
         ),
         (&out.replace("443", "443\nrun = \"b\""), "TOML"),
     ] {
@@ -453,7 +453,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     // A pinned certificate identifies the server better than a name.
     assert_eq!(warnings(&text("pinned = \"a.pem\"", "chain")), [""; 0]);
     assert_eq!(warnings(&text("ca = \"a.pem\"", "chain")).len(), 1);
-    let why = "does not belong here: this setting needs a CA";
+    let why = "does not belong here: this key needs a CA";
     for key in [
         "crl = \"a.crl\"",
         "revocation = \"off\"",
@@ -469,7 +469,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
         ("pinned = 1", "`pinned` cannot be a whole number"),
         (
             "revocation = \"off\"",
-            "[trust.t] has no `ca` | name a PEM file: ca = \"corp-ca.pem\"; or",
+            "[trust.t] has no `ca` | set a PEM file: ca = \"corp-ca.pem\"; or",
         ),
     ] {
         let said = errors(&text(key, "full"));
