@@ -1,8 +1,8 @@
 //! Tests this crate with BoringSSL's TLS test runner, for `cargo xtask bogo`. This program connects
 //! to the runner, does handshakes, and sends back every received byte with its bits inverted.
 //!
-//! Exit status: 0 if all connections ended as expected; 1 with the reason on standard error if not;
-//! 89 if the runner uses an option that this program does not support.
+//! Exit status: 0 if all connections ended as expected; 1 if a connection failed (standard error
+//! has the reason); 89 if the runner uses an option that this program does not support.
 
 use std::error::Error;
 use std::io::{Read, Write};

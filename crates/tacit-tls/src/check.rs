@@ -1,5 +1,5 @@
-//! Defines the result of a certificate check, and the form in which a peer's chain is stored for
-//! later checks.
+//! Defines the result of a certificate check, and the type that stores a peer's certificate chain
+//! for later checks.
 
 use std::sync::Arc;
 

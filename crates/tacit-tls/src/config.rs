@@ -104,7 +104,10 @@ impl ServerSettings {
         }
         let provider = provider(&rule.common);
         let identity_mapper = IdentityMapper::new(&rule.client_cert, map).ok_or_else(|| {
-            refused("`client-cert` uses an identity map, but the policy has no such map")
+            refused(
+                "`client-cert` refers to an identity map that the policy does not have: add the \
+                 [[map.NAME]] of this name",
+            )
         })?;
         let client_check = client_check(&rule.client_cert, trust)?
             .map(|check| Arc::new(check.remembering(chains)));
@@ -340,7 +343,7 @@ struct ByServerName {
 impl ByServerName {
     fn new(identities: &[Arc<LoadedIdentity>]) -> Result<Self, &'static str> {
         if identities.is_empty() {
-            return Err("a rule with the server role needs an identity");
+            return Err("a rule with role = \"server\" needs a certificate: set `identity`");
         }
         Ok(Self { keys: identities.iter().map(|one| Arc::clone(&one.certified_key)).collect() })
     }

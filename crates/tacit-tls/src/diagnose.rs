@@ -76,8 +76,8 @@ pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String 
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             format!(
-                "the {who}'s certificate of {} is for {}, not for {usage}: reissue the certificate \
-                 with extendedKeyUsage = {usage}",
+                "the extendedKeyUsage of the {who}'s certificate of {} allows {}, but not {usage}: \
+                 reissue the certificate with extendedKeyUsage = {usage}",
                 leaf.title(),
                 listed(&leaf.usages),
                 usage = failed.peer.usage(),
@@ -98,7 +98,7 @@ pub(super) fn diagnose_proof(error: &Error, peer: PeerRole, leaf: &CertificateDe
     old_or_small(peer, std::slice::from_ref(&facts)).unwrap_or_else(|| {
         format!(
             "the {who} did not prove that it holds the key of its certificate of {} ({error}): \
-             give the {who} the key that belongs to the certificate",
+             install the key that belongs to the certificate on the {who}",
             facts.title(),
             who = peer.word(),
         )
@@ -144,17 +144,18 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
     Some(match fault {
         PathFault::NotPinned => format!("{of} is not a pinned certificate"),
         PathFault::AnchorExpired { subject, not_after } => format!(
-            "{of} leads to the CA {subject}, which expired at {}: add the CA's renewed certificate \
-             to the trust, or set expired-anchors = \"accept\" in the trust",
+            "the chain of {of} ends at the CA {subject}, whose certificate expired at {}: add the \
+             CA's renewed certificate to the trust, or set expired-anchors = \"accept\" in the \
+             trust",
             utc(*not_after)
         ),
         PathFault::CaMayNotSign { subject } => format!(
-            "{of} was issued through the CA {subject}, but the keyUsage of that CA does not allow \
+            "{of} was issued through the CA {subject}, but the keyUsage of this CA does not allow \
              signing certificates: reissue the CA's certificate with keyCertSign"
         ),
         PathFault::CaMayNotSignCrls { subject } => format!(
-            "{of} leads to the CA {subject}, but the keyUsage of that CA does not allow signing \
-             CRLs: reissue the CA's certificate with cRLSign"
+            "the chain of {of} contains the CA {subject}, but the keyUsage of this CA does not \
+             allow signing CRLs: reissue the CA's certificate with cRLSign"
         ),
         PathFault::LeafMayNotSign => format!(
             "{of} cannot be used in handshakes, because its keyUsage does not allow signatures: \
@@ -162,8 +163,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
         ),
         PathFault::Library(error) => match error {
             Why::PathLenConstraintViolated => format!(
-                "{of} has more CAs above it than a CA in the chain allows (pathLenConstraint): \
-                 issue the certificate from a CA closer to the root"
+                "the chain of {of} contains more intermediate CAs than a CA in the chain allows \
+                 (pathLenConstraint): issue the certificate from a CA closer to the root"
             ),
             Why::NameConstraintViolation
             | Why::MalformedNameConstraint
@@ -173,29 +174,30 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
                  names that the CA allows"
             ),
             Why::UnsupportedCriticalExtension => format!(
-                "{of}, or a CA above it, has a critical extension that tacit does not support: \
-                 reissue that certificate without the extension, or mark the extension as \
-                 non-critical"
+                "{of}, or a CA certificate in its chain, has a critical extension that tacit does \
+                 not support: reissue that certificate without the extension, or mark the \
+                 extension as non-critical"
             ),
             Why::IssuerNotCrlSigner
             | Why::InvalidCrlSignatureForPublicKey
             | Why::UnsupportedCrlSignatureAlgorithmContext(_)
             | Why::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => format!(
-                "the revocation status of {title} cannot be checked, because the CRL of a CA above \
-                 it has no valid signature of that CA: get the CRL again from the CA"
+                "tacit cannot check whether the certificate of {title} is revoked, because the CRL \
+                 of a CA in its chain has no valid signature of this CA: get the CRL again from \
+                 the CA"
             ),
             Why::UnsupportedSignatureAlgorithmContext(_)
             | Why::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => format!(
-                "{of}, or a CA above it, is signed with an algorithm that tacit does not accept \
-                 (SHA-1, MD5 or a rare algorithm): reissue that certificate with a SHA-256 \
-                 signature"
+                "{of}, or a CA certificate in its chain, is signed with an algorithm that tacit \
+                 does not accept (SHA-1, MD5 or a rare algorithm): reissue that certificate with a \
+                 SHA-256 signature"
             ),
             Why::MaximumPathDepthExceeded
             | Why::MaximumPathBuildCallsExceeded
             | Why::MaximumSignatureChecksExceeded
             | Why::MaximumNameConstraintComparisonsExceeded => format!(
-                "{of} comes with too many CAs or names to check: configure the {who} to send only \
-                 the leaf and the intermediate certificates"
+                "the chain of {of} has too many CAs or names to check: configure the {who} to send \
+                 only the leaf and the intermediate certificates"
             ),
             _ => return None,
         },
@@ -205,8 +207,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
 fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
         "the {who}'s certificate of {title} is not pinned in trust '{trust}': if the {who} has a \
-         new certificate, add that certificate to `pinned` of the trust (SHA-256 {sha256}; compare \
-         this value with the value from the {who}'s operator)",
+         new certificate, compare its SHA-256 value {sha256} with the value from the {who}'s \
+         operator, and then add the certificate to `pinned` of the trust",
         who = failed.peer.word(),
         title = leaf.title(),
         trust = failed.trust,
@@ -231,7 +233,7 @@ fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     }
     let facts = chain.iter().find(|facts| facts.has_weak_key())?;
     Some(format!(
-        "the {who}'s certificate of {} has an {} key, which is too small: reissue the certificate \
+        "the {who}'s certificate of {} has a key that is too weak ({}): reissue the certificate \
          with ECDSA P-256 or RSA {RSA_BITS_MIN}",
         facts.title(),
         facts.key
@@ -288,8 +290,8 @@ fn revoked(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
         format!("the {who}'s certificate of {title} was revoked: issue the {who} a new certificate")
     } else {
         format!(
-            "the {who}'s certificate of {title}, or a CA above it, was revoked: issue the {who} a \
-             new certificate"
+            "the {who}'s certificate of {title}, or a CA certificate in its chain, was revoked: \
+             issue the {who} a new certificate"
         )
     }
 }
@@ -300,7 +302,8 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
     let trust = failed.trust;
     let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     let title = chain.first().map_or("", CertificateFacts::title);
-    let unknown = format!("the revocation status of the {who}'s certificate of {title} is unknown");
+    let unknown =
+        format!("tacit cannot check whether the {who}'s certificate of {title} is revoked");
     let crl_of = |ca: &str| failed.crls.iter().find(move |crl| crl.issuer == ca);
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
     if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
@@ -310,8 +313,7 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
     }
     match issuers().filter_map(crl_of).find(|crl| crl.is_out_of_date(now)) {
         Some(crl) => format!(
-            "{unknown}: the CRL of the CA {} in trust '{trust}' is outdated since {}: get the \
-             current CRL",
+            "{unknown}: the CRL of the CA {} in trust '{trust}' expired at {}: get the current CRL",
             crl.issuer,
             utc(crl.next_update)
         ),
@@ -334,8 +336,8 @@ fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
         "self-signed"
     };
     format!(
-        "the {who}'s certificate of {title} is {kind}, so trust '{trust}' does not contain its \
-         issuer: issue the {who} a leaf from a CA of that trust"
+        "the {who}'s certificate of {title} is {kind}, and trust '{trust}' does not contain the \
+         issuer of the certificate: issue a leaf certificate for the {who} from a CA of this trust"
     )
 }
 
@@ -351,13 +353,14 @@ fn wrong_issuer(
     let issuer = named.unwrap_or("(no name)");
     match error {
         CertificateError::UnknownIssuer => format!(
-            "the {who}'s certificate of {title} leads to the issuer {issuer}, which trust \
-             '{trust}' does not contain: add that CA to the trust, or configure the {who} to \
+            "the chain of the {who}'s certificate of {title} ends at the issuer {issuer}, which \
+             trust '{trust}' does not contain: add this CA to the trust, or configure the {who} to \
              send the intermediate certificates"
         ),
         CertificateError::BadSignature => format!(
-            "the {who}'s certificate of {title} names the issuer {issuer}, but the key of that CA \
-             in trust '{trust}' did not sign it: add the CA's current certificate to the trust"
+            "the {who}'s certificate of {title} names the issuer {issuer}, but the CA of this name \
+             in trust '{trust}' has another key, which did not sign the certificate: add the CA's \
+             current certificate to the trust"
         ),
         CertificateError::Other(_) => format!(
             "the {who}'s certificate of {title}, issued by {issuer}, violates the profile for \

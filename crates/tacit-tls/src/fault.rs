@@ -1,4 +1,4 @@
-//! Defines the two parts of an error text for operators: what is wrong, and what to do.
+//! Defines the type for error texts for operators, with two parts: what is wrong, and what to do.
 
 use std::fmt;
 

@@ -113,11 +113,11 @@ impl fmt::Display for SecretFileFault {
             Self::Owner { uid } => {
                 write!(
                     f,
-                    "the file belongs to user {uid}, but only the agent's user or root may own it"
+                    "the file belongs to user {uid}, but must belong to the agent's user or to root"
                 )
             }
             Self::Exposed { mode } => {
-                write!(f, "group or others can access the file (mode {mode:04o})")
+                write!(f, "the group or other users can access the file (mode {mode:04o})")
             }
         }
     }

@@ -170,7 +170,11 @@ pub fn session(input: &[u8]) {
     let mut due = Vec::new();
     // A used-up key seals no more records.
     let _ = ours.seal_due(Instant::now, &mut due);
-    assert!(due.len() < 256, "one record caused {} bytes of answers", due.len());
+    assert!(
+        due.len() < 256,
+        "tacit must answer one record with less than 256 bytes, but sends {} bytes",
+        due.len()
+    );
     match opened {
         Ok(OpenedBatch { consumed, .. }) => assert!(consumed <= wire.len()),
         Err(error) => {

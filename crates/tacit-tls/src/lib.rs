@@ -8,16 +8,17 @@
 //!   certificate and key files          rule (tacit-core::policy)
 //!            │                                   │
 //!            v                                   v
-//!       credentials ─────────────────────> ClientSettings, ServerSettings     once per rule
+//!       credentials ─────────────────────> ClientSettings, ServerSettings     for each rule
 //!   identities, trusts, CRLs                     │
 //!                                                v
-//!   bytes of the peer ──> Handshake::advance ──> Handshake::finish           once per connection
+//!   bytes of the peer ──> Handshake::advance ──> Handshake::finish           for each connection
 //!                              │                 │
 //!                              v                 v
 //!                      HandshakeFailure     CompletedHandshake
 //!                      kind, party,          ├ session: Session     seals and opens records
-//!                      next step             ├ agreed               version, suite, ALPN, name
-//!                                            └ check, named, peer   identity of the peer
+//!                      next step             ├ agreed     negotiated version, suite, ALPN, name
+//!                                            ├ check      result of the certificate check
+//!                                            └ named, peer   names and certificates of the peer
 //! ```
 //!
 //! rustls runs the handshake, and [`verify`] checks certificates during the handshake. After the
@@ -49,10 +50,10 @@
 //! ```
 //!
 //! Each module uses only earlier modules of this list: [`facts`], [`files`], [`fault`],
-//! [`subject`], [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (rustls' reports by
-//! callback), [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`], `config`,
-//! [`dry_run`], [`tunnel_auth`], [`recheck`], `session`, `machine`, `handshake`, `settings_pair`,
-//! [`measure`].
+//! [`subject`], [`check`], [`failure`], `keys`, `secrets`, `key_log`, `outcome` (what rustls
+//! reports in callbacks), [`signer`], [`credentials`], [`key_store`], `diagnose`, [`verify`],
+//! `config`, [`dry_run`], [`tunnel_auth`], [`recheck`], `session`, `machine`, `handshake`,
+//! `settings_pair`, [`measure`].
 #![forbid(unsafe_code)]
 
 pub mod check;

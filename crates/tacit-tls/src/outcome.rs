@@ -12,7 +12,8 @@
 //! All connections of a rule share one callback object, because rustls resumes a session only with
 //! the same object. So the object cannot store the results of one connection. Instead, callbacks
 //! write to a thread-local variable. [`observe`] clears this variable before the step, and reads it
-//! after the step. A step must not wait, and steps must not be nested.
+//! after the step. So a step must not wait, and a step must not begin another step on the same
+//! thread.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! Verifies the peers of open connections again, after a change of a trust or the expiry of a
-//! certificate.
+//! Verifies the peers of open connections again, when a trust changes or a certificate expires.
 //!
 //! ```text
 //!   handshake ──> TrustedPeer, kept with the connection

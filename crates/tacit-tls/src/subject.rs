@@ -1,7 +1,8 @@
-//! Reads the names of a certificate for identity maps, which give clients names.
+//! Reads the subject and the alternative names of a certificate for identity maps. An identity map
+//! assigns an identity to each client.
 //!
-//! Names are never truncated. A certificate with too many or too long names is rejected, because a
-//! name that the map denies could be among the omitted names.
+//! This module never truncates names. It rejects a certificate with too many or too long names,
+//! because a name that the map denies could be among the omitted names.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Authenticates both peers of an IPsec tunnel with the identities and trusts of the policy, by
-//! signatures of IKE (RFC 7427).
+//! Authenticates both peers of an IPsec tunnel with certificates: creates and verifies the
+//! signatures of IKEv2 (RFC 7427), with the `[identity]` and `[trust]` tables of the policy.
 //!
 //! The peer's certificate chain gets the same checks as the chain of a TLS server. If the
 //! certificate has an extended key usage, the usage must include serverAuth.
@@ -71,7 +71,9 @@ impl TunnelPeerChain {
         let result = check.check_open(&self.chain, self.name.as_slice(), now);
         match result.is_trusted() {
             true => Ok(()),
-            false => Err(result.reason().unwrap_or("the peer has no certificate").to_owned()),
+            false => {
+                Err(result.reason().unwrap_or("the peer did not send a certificate").to_owned())
+            }
         }
     }
 
@@ -113,12 +115,16 @@ pub fn verify_tunnel_peer(
     if let TunnelPeerName::Email(name) = proof.name
         && !has_email(leaf, name)
     {
-        return Err(format!("the peer's certificate is not for {name}"));
+        return Err(format!(
+            "the subjectAltName of the peer's certificate does not contain {name}"
+        ));
     }
     if let TunnelPeerName::Subject(subject) = proof.name
         && subject_of(leaf).as_deref() != Some(subject)
     {
-        return Err("the peer's certificate has another subject".to_owned());
+        return Err(
+            "the subject of the peer's certificate is not the identity of the peer".to_owned()
+        );
     }
     verify_signature(leaf, proof)?;
     let chain = Arc::new(PeerChain::new(leaf, chain.get(1..).unwrap_or_default(), None));

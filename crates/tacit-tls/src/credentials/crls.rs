@@ -1,7 +1,7 @@
-//! Loads the certificate revocation lists (CRLs) of a trust, and checks their dates.
+//! Loads the certificate revocation lists (CRLs) of a `[trust]` table, and checks their dates.
 //!
-//! A file that is not a CRL is reported at once. The verifier checks the signature of each CRL
-//! later, during handshakes.
+//! This module reports a file that is not a CRL when it loads the file. The verifier checks the
+//! signature of each CRL later, during handshakes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -132,8 +132,8 @@ pub(crate) fn warnings(
     let follows = match revocation {
         Revocation::Off => return Vec::new(),
         Revocation::Soft => {
-            "tacit accepts certificates of this CA without a check for revocation, and logs a \
-             warning"
+            "tacit accepts certificates of this CA without checking whether they are revoked, and \
+             logs a warning"
         }
         Revocation::Hard => "tacit rejects all certificates of this CA",
     };
@@ -152,9 +152,9 @@ pub(crate) fn warnings(
         let of = format!("{owner}: {at}: the CRL of {}", facts.issuer);
         if facts.is_out_of_date(now) {
             let step = "get the current CRL";
-            warnings.push(format!("{of} is outdated since {due}, so {follows}: {step}"));
+            warnings.push(format!("{of} expired at {due}, so {follows}: {step}"));
         } else if crl_expires_soon(facts, now) {
-            warnings.push(format!("{of} will be outdated at {due}: get the next CRL"));
+            warnings.push(format!("{of} expires at {due}: get the next CRL"));
         }
     }
     warnings
@@ -218,13 +218,11 @@ mod tests {
               this CA: add the CRL to `crl`"]
         );
         let soon = said(Revocation::Soft, 1_999_999_000);
-        assert!(soon[0].contains("accepts certificates of this CA without a check"), "{soon:?}");
-        assert!(soon[1].contains("of CN=one CA will be outdated at 2033-05-18"), "{soon:?}");
+        assert!(soon[0].contains("accepts certificates of this CA without checking"), "{soon:?}");
+        assert!(soon[1].contains("of CN=one CA expires at 2033-05-18"), "{soon:?}");
         let late = said(Revocation::Hard, 2_000_000_001);
         assert!(
-            late[1].contains(
-                "is outdated since 2033-05-18 03:33 UTC, so tacit rejects all certificates"
-            ),
+            late[1].contains("expired at 2033-05-18 03:33 UTC, so tacit rejects all certificates"),
             "{late:?}"
         );
         assert_eq!(said(Revocation::Off, 2_000_000_001), [""; 0]);

@@ -183,7 +183,7 @@ impl CredentialFault {
             Self::Expired { .. } => "renew the certificate".to_owned(),
             Self::NotYetValid { .. } => "wait, or correct this host's clock".to_owned(),
             Self::NoCa { issuer, .. } => {
-                format!("set `ca` to the certificate of the issuer, {issuer}")
+                format!("set `ca` to the certificate of its issuer, {issuer}")
             }
             Self::NoSystemBundle => "install the package ca-certificates, or set `ca` in \
                                      [trust.NAME] to a file"

@@ -72,8 +72,8 @@ impl WrongUsage {
         let peer = role.peer();
         FaultText {
             message: format!(
-                "identity '{identity}': the certificate of {subject} is for {usages}, not for \
-                 {needed}, so every {peer} rejects it"
+                "identity '{identity}': the extendedKeyUsage of the certificate of {subject} \
+                 allows {usages}, but not {needed}, so every {peer} rejects the certificate"
             ),
             fix: Some(format!(
                 "reissue the certificate with extendedKeyUsage = {needed}, or use another identity"
@@ -152,8 +152,8 @@ fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<Str
     }
     if facts.is_ca {
         warnings.push(format!(
-            "{owner}: {title} is a CA certificate, which peers may reject as a leaf: issue a leaf \
-             certificate from this CA"
+            "{owner}: {title} is a CA certificate, and peers may reject a CA certificate in place \
+             of a leaf certificate: issue a leaf certificate from this CA"
         ));
     }
     warnings

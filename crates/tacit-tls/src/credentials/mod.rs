@@ -1,14 +1,15 @@
-//! Loads the identities and trusts that a policy names. An identity is a certificate with its key.
-//! A trust contains CA certificates and revocation lists (CRLs).
+//! Loads the certificates, private keys, CA certificates and CRLs to which a policy refers. An
+//! *identity* is a certificate with its private key. A *trust* is a set of CA certificates and
+//! revocation lists (CRLs).
 //!
 //! ```text
 //!   cert.pem, key.pem -> load_identity -> LoadedIdentity   the certificate of tacit
 //!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      the CAs that tacit trusts
 //! ```
 //!
-//! Errors are reported when the files are loaded, before any connection is opened. Examples are a
-//! missing key, a key that other users can read, and an expired certificate. Private keys are held
-//! only by rustls, in this process or in a [signer](crate::signer) process.
+//! This module reports errors when it loads the files, before tacit opens any connection. Examples
+//! are a missing key, a key that other users can read, and an expired certificate. Only rustls
+//! holds private keys, in this process or in a [signer](crate::signer) process.
 //!
 //! When a file has changed ([`FileStamp`](crate::files::FileStamp)), the caller loads it again. If
 //! this fails, the caller keeps the old credentials. Not supported: passphrases, keys in hardware,

@@ -1,5 +1,5 @@
-//! Checks pinned certificates. If a trust pins certificates, the peer's own certificate must be one
-//! of them.
+//! Checks pinned certificates. If a `[trust]` table lists pinned certificates, the peer's own
+//! certificate must be identical to one of the pinned certificates.
 //!
 //! ```text
 //!   `ca`   `pinned`   the peer is trusted if
@@ -126,17 +126,18 @@ impl UnusablePins {
                              certificates"
                 .to_owned(),
             PinFault::MayNotSign => {
-                "the keyUsage of the certificate lacks digitalSignature, as in a CA certificate"
+                "the keyUsage of the certificate does not include digitalSignature, so a peer \
+                 cannot use the certificate in a handshake"
                     .to_owned()
             }
             PinFault::OtherUsage { usages, needed } => {
-                format!("the certificate is for {usages}, not for {needed}")
+                format!("the extendedKeyUsage of the certificate allows {usages}, but not {needed}")
             }
         };
         FaultText {
             message: format!(
-                "trust '{trust}' rejects every {peer} with the pinned certificate of {subject}: \
-                 {why}"
+                "trust '{trust}' pins the certificate of {subject}, but tacit rejects every {peer} \
+                 that sends this certificate: {why}"
             ),
             fix: Some(format!("pin the certificate that the {peer} sends")),
         }
@@ -201,15 +202,15 @@ pub(super) fn warnings(owner: &str, pinned: &Pinned, now: i64) -> Vec<String> {
         // If the trust has anchors, the file may also contain the chain.
         if pinned.is_alone() && facts.is_ca && (!facts.is_self_signed || !facts.may_sign) {
             warnings.push(format!(
-                "{at} is a CA certificate. A pin matches only the certificate itself, so tacit \
-                 rejects peers with certificates that this CA issued: pin the peer's own \
-                 certificate, or name the CA with `ca`"
+                "{at} is a CA certificate. A pinned certificate must be identical to the peer's \
+                 certificate, so tacit rejects peers with certificates that this CA issued: pin \
+                 the peer's own certificate, or add the CA to `ca`"
             ));
         }
         if facts.has_weak_key() {
             let key = &facts.key;
             warnings.push(format!(
-                "{at} has an {key} key, which is too weak: every handshake with this certificate \
+                "{at} has a key that is too weak ({key}): every handshake with this certificate \
                  fails"
             ));
         }

@@ -1,5 +1,5 @@
-//! Loads trusts: CA certificates from PEM files or from the system's bundle, CRLs, and pinned
-//! certificates.
+//! Loads the `[trust]` tables of a policy: CA certificates from PEM files or from the CA bundle of
+//! the system, CRLs, and pinned certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -271,7 +271,7 @@ fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, Credenti
     }
     let warnings = (ignored > 0).then(|| {
         format!(
-            "{owner}: {}: tacit ignored {ignored} certificates that cannot be read",
+            "{owner}: {}: tacit ignored {ignored} certificates, because it cannot parse them",
             path.display()
         )
     });
@@ -295,13 +295,14 @@ fn anchor_warnings(
     if facts.version >= 3 && !facts.is_ca {
         warnings.push(if facts.is_self_signed {
             format!(
-                "{at} is not a CA certificate: tacit trusts only this certificate. Use a CA and a \
-                 leaf certificate, so that you can renew the leaf without a change to this trust"
+                "{at} is not a CA certificate, so tacit trusts only peers with exactly this \
+                 certificate. If you use a CA and a leaf certificate instead, you can renew the \
+                 leaf certificate without a change to this trust"
             )
         } else if facts.denies_ca {
             format!(
-                "{at} is not a CA certificate, and cannot verify peers: set `ca` to the \
-                 certificate of the issuer, {}",
+                "{at} is not a CA certificate, so tacit cannot verify peers with it: set `ca` to \
+                 the certificate of its issuer, {}",
                 facts.issuer
             )
         } else {
@@ -313,7 +314,9 @@ fn anchor_warnings(
     }
     if facts.has_weak_key() {
         let key = &facts.key;
-        warnings.push(format!("{at} has an {key} key, whose signatures tacit does not accept"));
+        warnings.push(format!(
+            "{at} has a key that is too weak ({key}): tacit does not accept signatures of this key"
+        ));
     }
     if let Some(warning) = expiry_warning(facts, now) {
         let is_rejected = facts.not_after < now && expired_anchors == ExpiredAnchors::Reject;
@@ -364,10 +367,10 @@ mod tests {
         directory.write("leaf.pem", &leaf.cert_pem, 0o644);
         let line = load(&directory, &["leaf.pem"]).unwrap_err().to_string();
         assert!(line.contains("CN=leaf is a leaf certificate"), "{line}");
-        assert!(line.contains("the certificate of the issuer, CN=issuer"), "{line}");
+        assert!(line.contains("the certificate of its issuer, CN=issuer"), "{line}");
         directory.write("leaf.pem", leaf.cert_pem + &ca.pem(), 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
-        assert!(warnings[0].contains("the issuer, CN=issuer"), "{warnings:?}");
+        assert!(warnings[0].contains("its issuer, CN=issuer"), "{warnings:?}");
         directory.write("leaf.pem", self_signed().cert_pem, 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
         assert!(warnings[0].contains("CN=leaf is not a CA certificate"), "{warnings:?}");

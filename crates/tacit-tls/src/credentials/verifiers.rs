@@ -1,5 +1,5 @@
-//! Creates the certificate verifier of a trust when it is first needed, and shares it between all
-//! rules with this trust.
+//! Creates one certificate verifier for each trust, when a rule first needs the verifier, and
+//! shares the verifier between all rules with this trust.
 //!
 //! Sharing saves memory, because each verifier holds all revocation lists (CRLs) of the trust.
 

@@ -57,7 +57,7 @@ fn meaning(alert: Alert) -> Meaning {
         Alert::CertificateRequired | Alert::NoCertificate => Meaning {
             kind: "peer-requires-certificate",
             party: Party::Policy,
-            reason: "the {peer} requires a certificate",
+            reason: "the {peer} requires a certificate of this side",
             step: "set `identity` in the rule",
         },
         Alert::ProtocolVersion => Meaning {
@@ -70,8 +70,8 @@ fn meaning(alert: Alert) -> Meaning {
         Alert::HandshakeFailure | Alert::InsufficientSecurity => Meaning {
             kind: "peer-sent-alert",
             party: Party::Peer,
-            reason: "the {peer} requires a certificate, or found no common cipher suite, group or \
-                     signature scheme",
+            reason: "the {peer} rejected the handshake: either the {peer} requires a certificate, \
+                     or both sides have no cipher suite, group or signature scheme in common",
             step: "enable AES-GCM or ChaCha20-Poly1305 with ECDHE on the {peer}, and read the \
                    {peer}'s log",
         },
@@ -84,19 +84,19 @@ fn meaning(alert: Alert) -> Meaning {
         Alert::UnrecognisedName => Meaning {
             kind: "peer-sent-alert",
             party: Party::Policy,
-            reason: "the {peer} does not serve the requested server name",
-            step: "set `server-name` in the rule to a name that the {peer} serves",
+            reason: "the {peer} has no certificate for the requested server name",
+            step: "set `server-name` in the rule to a name in the {peer}'s certificate",
         },
         Alert::CloseNotify | Alert::UserCanceled => Meaning {
             kind: "peer-closed",
             party: Party::Peer,
-            reason: "the {peer} ended the handshake",
+            reason: "the {peer} ended the handshake without a reason",
             step: "read the {peer}'s log",
         },
         _ => Meaning {
             kind: "peer-sent-alert",
             party: Party::Peer,
-            reason: "the {peer} ended the handshake",
+            reason: "the {peer} ended the handshake with this alert",
             step: "read the {peer}'s log",
         },
     }

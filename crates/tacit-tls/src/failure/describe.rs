@@ -34,8 +34,9 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::NoCertificatesPresented => failure(
             "client-certificate-absent",
             Party::Peer,
-            "the client sent no certificate, but the rule requires one: configure a certificate on \
-             the client that the rule's trust accepts, or set client-cert = \"preferred\"",
+            "the client sent no certificate, but the rule requires a client certificate: on the \
+             client, configure a certificate that the rule's trust accepts, or set client-cert = \
+             \"preferred\" in the rule",
         ),
         Error::PeerIncompatible(why) => incompatible(failed, why),
         Error::NoApplicationProtocol => failure(
@@ -67,14 +68,15 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             "not-signed",
             Party::Us,
             format!(
-                "{text}: if the signer has ended, the agent starts a new signer within a second; \
-                 read the log"
+                "{text}: the signer (the process with the private keys) may have ended; then the \
+                 agent starts a new signer within a second; read the log"
             ),
         ),
         Error::FailedToGetCurrentTime => failure(
             "no-clock",
             Party::Us,
-            "this host's clock cannot be read or is set before 1970: set the clock",
+            "tacit cannot read the clock of this host, or the clock is set to a time before 1970: \
+             set the clock",
         ),
         Error::FailedToGetRandomBytes => failure(
             "no-randomness",
@@ -84,7 +86,10 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         other => failure(
             "tls-library",
             Party::Us,
-            format!("the handshake failed in this host's TLS library: {other}"),
+            format!(
+                "the handshake failed in tacit's TLS library: {other}; report this error to the \
+                 developers of tacit"
+            ),
         ),
     }
 }
@@ -124,7 +129,7 @@ fn certificate(failed: &FailedHandshake<'_>, error: &CertificateError) -> Handsh
     };
     let message = match failed.check {
         Some(PeerCheck::Invalid { reason }) => reason.clone(),
-        _ => format!("the {}'s certificate is not trusted: {error}", failed.role.peer()),
+        _ => format!("tacit does not trust the {}'s certificate: {error}", failed.role.peer()),
     };
     failure(kind, Party::Peer, message)
 }
@@ -179,8 +184,9 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             "no-common-signature",
             Party::Peer,
             format!(
-                "the {peer} accepts no signature scheme of tacit's key: enable ECDSA or RSA-PSS \
-                 with SHA-256 on the {peer}, or configure an identity with another type of key"
+                "the {peer} accepts none of the signature schemes of tacit's key: enable ECDSA or \
+                 RSA-PSS with SHA-256 on the {peer}, or configure an identity with another type of \
+                 key"
             ),
         ),
         other => failure(
@@ -198,8 +204,8 @@ fn no_common_version(failed: &FailedHandshake<'_>) -> HandshakeFailure {
     let peer = failed.role.peer();
     let message = match offered_version(failed.first_bytes) {
         Some(version) if is_supported(version) => format!(
-            "the {peer} supports {version} at most, but the rule's `min-version` is newer: update \
-             the {peer}, or set min-version = \"1.2\""
+            "the {peer} supports only {version} and older versions, but the rule's `min-version` \
+             is newer: update the {peer}, or set min-version = \"1.2\""
         ),
         Some(version) => {
             format!(

@@ -1,10 +1,11 @@
 //! Explains in one line why a handshake failed, which side must act, and what to do.
 //!
-//! Errors of the TLS library describe the protocol. But operators need to know whether the cause is
-//! the peer, this host, the policy or the network. Each failure has a `kind` for counters and logs.
+//! The errors of the TLS library describe the TLS protocol. But operators need to know whether the
+//! cause is the peer, this host, the policy or the network. Each failure has a `kind` for counters
+//! and logs.
 //!
-//! If a handshake fails, the first bytes of the peer show whether it used an obsolete version of
-//! TLS or another protocol.
+//! If a handshake fails, this module examines the first bytes of the peer, which show whether the
+//! peer used an obsolete version of TLS or another protocol.
 
 mod alert;
 mod describe;

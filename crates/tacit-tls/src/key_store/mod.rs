@@ -54,7 +54,11 @@ impl KeyStore {
         };
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         if keys.len() >= KEYS_MAX {
-            return at(PairFile::Key, "the signer has reached its limit of keys");
+            return at(
+                PairFile::Key,
+                "the signer (the process with the private keys) already holds the maximum number \
+                 of keys",
+            );
         }
         keys.insert(pair.name(generation), key);
         Ok(pair)
@@ -72,7 +76,9 @@ impl KeyStore {
     /// a proof.
     pub fn sign(&self, request: &SignRequest<'_>) -> Result<Vec<u8>, &'static str> {
         if Signable::of(request.message).is_none() {
-            return Err("the message is not part of a TLS or IKE handshake");
+            return Err(
+                "the signer does not sign a message that is not part of a TLS or IKE handshake",
+            );
         }
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let key =

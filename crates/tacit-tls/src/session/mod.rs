@@ -1,4 +1,4 @@
-//! Runs a TLS connection after its handshake: converts bytes to records and back. Also handles
+//! Encrypts and decrypts the records of a TLS connection after its handshake. Also handles session
 //! tickets, key updates and alerts.
 //!
 //! The session does no I/O. The caller (the relay) reads and writes, and the session changes the
@@ -7,7 +7,7 @@
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer
 //!   program <──bytes── open_batch <──records── peer
-//!                          └─ seal_due seals the pending reply, before the next data
+//!                          └─ seal_due encrypts the pending reply, before the next data
 //! ```
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a handshake message; [`IDLE_MESSAGES_MAX`] messages in a row
@@ -467,7 +467,7 @@ impl Session {
             return Ok(());
         }
         Err(SessionError::PeerMisbehaved(
-            "the peer sent another kind of record between the parts of a handshake message",
+            "the peer sent a record of another type in the middle of a handshake message",
             AlertDescription::UNEXPECTED_MESSAGE,
         ))
     }
@@ -521,7 +521,7 @@ impl Session {
                 tickets.handle_new_session_ticket(&self.message[4..end]).map(|()| false).map_err(
                     |_| {
                         SessionError::PeerMisbehaved(
-                            "the peer sent a session ticket that cannot be read",
+                            "the peer sent a malformed session ticket",
                             AlertDescription::DECODE_ERROR,
                         )
                     },
@@ -544,7 +544,7 @@ impl Session {
             [1] => true,
             _ => {
                 return Err(SessionError::PeerMisbehaved(
-                    "the peer sent a KeyUpdate that cannot be read",
+                    "the peer sent a malformed KeyUpdate",
                     AlertDescription::ILLEGAL_PARAMETER,
                 ));
             }
@@ -638,7 +638,7 @@ enum KeyUpdateRequest {
 fn take_alert(alert: &[u8]) -> Result<bool, SessionError> {
     let &[_, description] = alert else {
         return Err(SessionError::PeerMisbehaved(
-            "the peer sent an alert that cannot be read",
+            "the peer sent a malformed alert",
             AlertDescription::DECODE_ERROR,
         ));
     };

@@ -1,11 +1,13 @@
-//! Encodes the messages between the agent and its signer.
+//! Encodes the messages between the agent and its signer. On the control channel, the messages are
+//! in JSON; on all other channels, they are in binary form.
 //!
 //! ```text
-//! control   JSON    Load {paths, generation}    ──>   Loaded {chain, schemes}, or an error
-//!                   Forget {name}               ──>
-//!                   Confine {paths}             ──>   done, or an error
-//!                   Channel, with two pipes     ──>   starts a thread that answers requests
-//! channel   bytes   name, scheme, message       ──>   CPU time, then a signature or an error
+//!           request of the agent              what the signer does, and its answer
+//! control   Load {paths, generation}    ──>   loads a key; Loaded {chain, schemes}, or an error
+//!           Forget {name}               ──>   removes a key; no answer
+//!           Confine {paths}             ──>   enters its sandbox; Done, or an error
+//!           Channel, with two pipes     ──>   starts a thread for the requests on these pipes
+//! channel   name, scheme, message       ──>   signs; CPU time, then the signature or an error
 //! ```
 
 use std::path::PathBuf;

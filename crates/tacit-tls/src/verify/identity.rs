@@ -1,7 +1,7 @@
 //! Determines the identity of a client, from its certificate and the identity map of the rule.
 //!
-//! The client proves in the handshake that it holds the key, so its identity is determined after
-//! the handshake. Only a trusted certificate gives an identity.
+//! During the handshake, the client proves that it holds the private key. So this module determines
+//! the identity after the handshake, and only if the certificate is trusted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl IdentityMapper {
                 "certificate-not-mapped",
                 leaf,
                 "the certificate contains too many names, or a name that is too long or is not \
-                 text: reissue the certificate with other names",
+                 valid text: reissue the certificate with fewer, shorter or valid names",
             )),
         }
     }
@@ -148,8 +148,8 @@ fn map_identity(
                 "certificate-denied",
                 leaf,
                 &format!(
-                    "the certificate is denied by [[map.{name}]] in line {}: change the entry if \
-                     you want to accept this client",
+                    "the entry of [[map.{name}]] in line {} denies the certificate: change the \
+                     entry if you want to accept this client",
                     line(entry)
                 ),
             )),
@@ -158,8 +158,9 @@ fn map_identity(
             "certificate-not-mapped",
             leaf,
             &format!(
-                "the certificate matches two entries of [[map.{name}]] that are equally specific, \
-                 in lines {} and {}: add a condition to one of the two entries",
+                "the certificate matches two equally specific entries of [[map.{name}]], in lines \
+                 {} and {}, so tacit cannot choose one of them: add a condition to one of the two \
+                 entries",
                 line(one),
                 line(another)
             ),

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   rule --> ServerCheck (tacit is the client)   full | chain | none
-//!        \-> ClientCheck (tacit is the server)   any level but none
+//!        \-> ClientCheck (tacit is the server)   every level except `none`
 //!                 | called by rustls inside one step of a handshake
 //!                 v
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
@@ -11,14 +11,15 @@
 //!
 //! The handshake of a resumed session contains no certificates, but the certificates of the first
 //! handshake may have expired meanwhile. So the function `recheck` checks the stored chain again,
-//! and `allows` decides about the connection.
+//! and `allows` decides whether the connection may continue.
 //!
 //! A rule may accept a certificate that failed its check, but the peer must always prove that it
 //! holds the key. tacit always rejects X.509 v1 certificates and RSA keys below 2048 bits, because
-//! it does not accept this proof from them.
+//! it does not accept handshake signatures of such keys and certificates.
 //!
-//! If the trust has CRLs, every certificate of a chain is looked up in the CRLs. If there is no
-//! current CRL for a certificate, the trust's settings decide. OCSP is not supported.
+//! If the trust has CRLs, this module looks up every certificate of a chain in the CRLs. If there
+//! is no current CRL for a certificate, the setting `revocation` of the trust decides. OCSP is not
+//! supported.
 
 mod chain_cache;
 mod client;

@@ -23,7 +23,7 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
         ("valid", LeafKind::Valid, ""),
         ("expired", LeafKind::Expired, "expired at 2021-02-03 00:00 UTC"),
         ("not-yet", LeafKind::NotYetValid, "not valid before 2080-04-05 00:00 UTC"),
-        ("wrong-usage", LeafKind::WrongUsage, "is for codeSigning, not for"),
+        ("wrong-usage", LeafKind::WrongUsage, "allows codeSigning, but not"),
         ("wrong-name", LeafKind::WrongName, "is for other.example, not for db.example"),
         ("cn-only", LeafKind::CnOnly, "has no subjectAltName, and tacit ignores common"),
     ];
@@ -41,13 +41,13 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
         write_pair(lab, name, &old.cert_pem, &old.key_pem);
     }
     all.extend([
-        ("wrong-ca", "leads to the issuer CN=stranger CA, which trust 'corp' does not contain"),
-        ("self-signed", "is self-signed, so trust 'corp' does not contain its issuer"),
+        ("wrong-ca", "ends at the issuer CN=stranger CA, which trust 'corp' does not contain"),
+        ("self-signed", "is self-signed, and trust 'corp' does not contain the issuer"),
         (
             "v1",
             "is X.509 v1, which supports neither host names nor usages: reissue the certificate",
         ),
-        ("rsa-1024", "has an RSA 1024 key, which is too small: reissue the certificate"),
+        ("rsa-1024", "has a key that is too weak (RSA 1024): reissue the certificate"),
     ]);
     all
 }

@@ -128,10 +128,10 @@ fn certificates_for_another_use_are_rejected() {
     let server = "role = \"server\", client-cert = \"required\", trust = \"corp\"";
     let client = "role = \"client\", trust = \"corp\", server-name = \"a.example\"";
     for (identity, trust, tls, place, words) in [
-        ("alice", "corp", server, "7:1", "is for clientAuth, not for serverAuth"),
-        ("server", "corp", client, "7:1", "is for serverAuth, not for clientAuth"),
+        ("alice", "corp", server, "7:1", "allows clientAuth, but not serverAuth"),
+        ("server", "corp", client, "7:1", "allows serverAuth, but not clientAuth"),
         ("both", "server", server, "6:6", "CN=leaf is a leaf certificate"),
-        ("both", "server", client, "6:6", "the certificate of the issuer, CN=CA"),
+        ("both", "server", client, "6:6", "the certificate of its issuer, CN=CA"),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text(identity, trust, tls), &[]);
         assert_eq!(code, Some(78), "{identity} {trust}: {said}");

@@ -67,7 +67,10 @@ fn write_all(lab: &Lab) -> Vec<(&'static str, &'static str)> {
         table.push((name, words));
     }
     lab.write("corp.crl", corp.crl(&[&revoked], 4_000_000_000));
-    table.push(("absent", "the client sent no certificate, but the rule requires one"));
+    table.push((
+        "absent",
+        "the client sent no certificate, but the rule requires a client certificate",
+    ));
     table
 }
 
@@ -100,7 +103,7 @@ fn wanted(level: &str, name: &str, words: &str) -> Outcome {
             Outcome::Refused("no entry of [[map.people]] matches".to_owned())
         }
         (_, "denied") if mapped => {
-            Outcome::Refused("is denied by [[map.people]] in line".to_owned())
+            Outcome::Refused("the entry of [[map.people]] in line".to_owned())
         }
         (_, "unmapped" | "denied") => Outcome::Served("valid", json!(subject), Value::Null),
         ("preferred", _) => Outcome::Served("invalid", Value::Null, json!("CN=leaf")),

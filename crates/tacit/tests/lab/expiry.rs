@@ -32,7 +32,7 @@ fn expiry_is_reported_by_check_log_displays_and_metrics() {
     let checked = lab.run(TACIT, &["check", "p.toml"]);
     let said = text_of(&checked);
     assert!(checked.status.success() && said.contains("expires in 5 days"), "{said}");
-    assert!(said.contains("CRL of CN=corp CA is outdated"), "{said}");
+    assert!(said.contains("CRL of CN=corp CA expired at"), "{said}");
 
     let agent = lab.agent(&rules);
     agent.wait_for_log(" warn expires kind=identity name=soon subject=CN=leaf ");
@@ -91,7 +91,7 @@ fn an_expired_anchor_is_not_trusted() {
     };
     assert_eq!(words(), ["\"valid\""; 2]);
     // Open connections are looked at again, and new ones are refused.
-    agent.wait_for_log("leads to the CA CN=corp CA, which expired at");
+    agent.wait_for_log("ends at the CA CN=corp CA, whose certificate expired at");
     assert_eq!(words(), ["\"expired\"", "\"valid\""]);
     let refused = TlsClient::open(&lab, rejecting, &options);
     assert_eq!(audit_of(&agent, refused.port())["kind"], "certificate-expired");

@@ -163,7 +163,9 @@ fn files_of_peers_with_cas_alone_fail_the_check() {
     let said = text_of(&check);
     assert_eq!(check.status.code(), Some(78), "{said}");
     assert!(
-        said.contains("the pinned certificate of CN=corp CA: the certificate is a CA"),
+        said.contains(
+            "pins the certificate of CN=corp CA, but tacit rejects every client that sends"
+        ),
         "{said}"
     );
 }

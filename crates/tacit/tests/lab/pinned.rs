@@ -182,8 +182,8 @@ fn check_and_explain_know_pins() {
     for (pins, words) in [
         (String::new(), "pins.pem: the file contains no certificate"),
         (test_certificates::openssl_v1(2048).cert_pem, "can never be accepted"),
-        (authority.clone(), "of CN=CA: the keyUsage of the certificate lacks digitalSignature"),
-        (server.clone(), "pinned certificate of CN=leaf: the certificate is for"),
+        (authority.clone(), "the keyUsage of the certificate does not include digitalSignature"),
+        (server.clone(), "pins the certificate of CN=leaf, but tacit rejects every client"),
         (server + &authority, "pin the certificate that the client sends"),
     ] {
         lab.write("pins.pem", pins);
@@ -213,7 +213,7 @@ fn check_and_explain_know_pins() {
     };
     for key in ["crl = \"a.crl\"", "revocation = \"hard\"", "expired-anchors = \"accept\""] {
         let said = more(&format!("{key}\n"));
-        assert!(said.contains("does not belong here: this setting needs a CA"), "{said}");
+        assert!(said.contains("does not belong here: this key needs a CA"), "{said}");
         assert!(!said.contains("has no `crl`"), "{said}");
     }
 }
@@ -225,7 +225,7 @@ fn a_new_pin_that_can_never_match_is_not_loaded() {
     let agent = lab.agent(&format!("{ALONE}{}", rule(port, &echo().to_string(), ACCEPTS)));
     write_pair(&lab, "server", &corp.leaf(LeafKind::ServerOnly).cert_pem, "");
     pin(&lab, "server");
-    agent.wait_for_log("is for serverAuth, not for clientAuth; pin the certificate");
+    agent.wait_for_log("allows serverAuth, but not clientAuth; pin the certificate");
     assert!(is_served(&lab, port, "-cert peer.pem -key peer.key"), "{}", agent.log());
 }
 

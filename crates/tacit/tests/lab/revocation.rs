@@ -68,7 +68,7 @@ fn soft_revocation_accepts_and_warns_without_a_current_crl() {
     assert_eq!(tls["peer"]["identity"], NAME, "{shown}");
     let log = agent.log();
     let line = log.lines().find(|line| line.contains(" warn revocation-unknown ")).unwrap();
-    assert!(line.contains("the CRL of the CA CN=corp CA in trust 'corp' is outdated"), "{line}");
+    assert!(line.contains("the CRL of the CA CN=corp CA in trust 'corp' expired at"), "{line}");
     let client = TlsClient::open(&lab, port, &certificates::with("bad"));
     let audit = audit_of(&agent, client.port());
     assert_eq!(audit["kind"], "certificate-revoked", "an old list still tells: {audit}");

@@ -62,7 +62,7 @@ fn a_server_with_a_wrong_certificate_receives_no_data() {
         let log = agent.log();
         let line = log.lines().find(|line| line.contains(&format!("rule={name} "))).unwrap();
         assert!(line.contains(words) && line.contains(" warn failed "), "{name}: {line}");
-        let next_step = ["reissue", "renew", "wait", "issue the", "add that CA", "server-name"];
+        let next_step = ["reissue", "renew", "wait", "issue the", "add this CA", "server-name"];
         assert!(next_step.iter().any(|step| line.contains(step)), "{name}: {line}");
     }
 }

@@ -48,8 +48,10 @@ fn both_versions_are_spoken_and_min_version_holds() {
     let (agent, port) = server(&lab, "min-version = \"1.3\"");
     let result = TlsClient::run(&lab, port, &json!({ "max": "1.2" }));
     assert!(result["error"].is_string(), "{result}");
-    agent
-        .wait_for_log("the client supports TLS 1.2 at most, but the rule's `min-version` is newer");
+    agent.wait_for_log(
+        "the client supports only TLS 1.2 and older versions, but the rule's `min-version` is \
+             newer",
+    );
     let old = TlsServer::start(&lab, &with_version("1.2"));
     let (agent, port) = client(&lab, old.port, "min-version = \"1.3\"");
     assert!(is_reset(&mut connect(("127.0.0.1", port))));

@@ -128,7 +128,7 @@ fn what_padding_may_hide_is_refused() {
 
 #[test]
 fn alerts_of_every_illegal_shape_are_refused() {
-    const UNREADABLE: &str = "the peer sent an alert that cannot be read";
+    const UNREADABLE: &str = "the peer sent a malformed alert";
     for suite in [TLS12, TLS13] {
         for message in [&[2][..], &[1, 0, 0], &[0; 100]] {
             misbehaved(suite, |session| alert(session, message), UNREADABLE, DECODE);
@@ -177,7 +177,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
     let refused = |message: &[u8], what, code| {
         misbehaved(TLS13, |session| handshake(session, message), what, code);
     };
-    const UNREADABLE: &str = "the peer sent a KeyUpdate that cannot be read";
+    const UNREADABLE: &str = "the peer sent a malformed KeyUpdate";
     refused(&[24, 0, 0, 1, 2], UNREADABLE, ILLEGAL);
     refused(&[24, 0, 0, 0], UNREADABLE, ILLEGAL);
     refused(&[24, 0, 0, 2, 0, 0], UNREADABLE, ILLEGAL);
@@ -228,7 +228,7 @@ fn a_key_update_in_fragments_is_one_message() {
 
 #[test]
 fn nothing_comes_between_the_records_of_one_message() {
-    const INSIDE: &str = "the peer sent another kind of record between the parts of a handshake \
+    const INSIDE: &str = "the peer sent a record of another type in the middle of a handshake \
                           message";
     let between = |content, message: &'static [u8]| {
         move |session: &mut Session| {
@@ -265,7 +265,7 @@ fn messages_of_the_handshake_are_not_legal_after_it() {
 fn a_ticket_that_cannot_be_read_is_refused() {
     let (mut client, mut server) = pair(TLS13, NO_REKEY);
     let wire = handshake(server.session(), &[4, 0, 0, 3, 1, 2, 3]);
-    let what = "the peer sent a session ticket that cannot be read";
+    let what = "the peer sent a malformed session ticket";
     let error = SessionError::PeerMisbehaved(what, AlertDescription::DECODE_ERROR);
     assert_eq!(client.give(&wire), Err(error));
 }

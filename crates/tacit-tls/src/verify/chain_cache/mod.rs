@@ -1,9 +1,9 @@
-//! Caches trusted certificate chains, so that the signatures of a known chain are not verified
-//! again.
+//! Caches trusted certificate chains, so that the verifier does not check the signatures of a known
+//! chain again.
 //!
 //! ```text
 //!   role, trust's generation, name, every certificate's bytes --SHA-256--> key
-//!   key --> the time in which the whole chain is valid, and the content of its first certificate
+//!   key --> the period in which the whole chain is valid, and the parsed leaf certificate
 //! ```
 //!
 //! An entry is valid while all its certificates are valid and the revocation lists (CRLs) are

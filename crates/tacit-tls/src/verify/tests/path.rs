@@ -106,7 +106,7 @@ fn a_chain_that_ends_at_an_expired_anchor_is_rejected_unless_the_trust_accepts_i
     let late = answers(&trust, &chain, end + 1);
     expect(
         &late,
-        "leads to the CA CN=corp CA, which expired at 2030-01-01",
+        "ends at the CA CN=corp CA, whose certificate expired at 2030-01-01",
         Alert::CertificateExpired,
     );
     let accepting = loaded(&ca.pem(), None, ExpiredAnchors::Accept);
@@ -142,7 +142,7 @@ fn a_key_is_used_for_what_its_certificate_allows_alone() {
     let leaf = good.leaf_made(|params| params.key_usages = vec![Usage::DigitalSignature]);
     expect_trusted(&answers(&trust, &chain_of(leaf, &[&good]), NOW));
     let chain = chain_of(bad.leaf(LeafKind::Valid), &[&bad]);
-    let said = "through the CA CN=bad CA, but the keyUsage of that CA does not allow signing";
+    let said = "through the CA CN=bad CA, but the keyUsage of this CA does not allow signing";
     expect(&answers(&trust, &chain, NOW), said, Alert::UnsupportedCertificate);
     let leaf = good.leaf_made(|params| params.key_usages = vec![Usage::KeyEncipherment]);
     let said = "cannot be used in handshakes, because its keyUsage does not allow signatures";
@@ -166,12 +166,12 @@ fn a_list_counts_only_where_the_anchor_may_sign_lists() {
     let anchor = ca.reissued("corp CA", signs);
     expect_trusted(&answers(&trusting(&anchor), &chain, NOW));
     let listed = loaded(&anchor.pem(), Some(ca.crl(&[], 4_000_000_000)), ExpiredAnchors::Reject);
-    let said = "CN=corp CA, but the keyUsage of that CA does not allow signing CRLs";
+    let said = "CN=corp CA, but the keyUsage of this CA does not allow signing CRLs";
     expect(&answers(&listed, &chain, NOW), said, Alert::CertificateUnknown);
     // A CRL that another key has signed.
     let forged = Ca::new("corp CA").crl(&[], 4_000_000_000);
     let listed = loaded(&ca.pem(), Some(forged), ExpiredAnchors::Reject);
-    let said = "has no valid signature of that CA";
+    let said = "has no valid signature of this CA";
     expect(&answers(&listed, &chain, NOW), said, Alert::CertificateUnknown);
 }
 
@@ -184,7 +184,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     let middle = root.ca("middle CA", none_below);
     let below = middle.ca("below CA", |_| {});
     let chain = chain_of(below.leaf(LeafKind::Valid), &[&below, &middle]);
-    let said = "has more CAs above it than a CA in the chain allows (pathLenConstraint)";
+    let said = "contains more intermediate CAs than a CA in the chain allows (pathLenConstraint)";
     expect(&answers(&trusting(&root), &chain, NOW), said, Alert::BadCertificate);
 
     let limited = Ca::made("mail CA", |params| {
@@ -206,7 +206,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     expect(&answers(&trust, &old.chain, NOW), said, Alert::BadCertificate);
     let namesake = Ca::new("root CA").leaf(LeafKind::Valid);
     let answered = answers(&trusting(&root), &namesake.chain, NOW);
-    expect(&answered, "but the key of that CA in trust", Alert::BadCertificate);
+    expect(&answered, "has another key, which did not sign", Alert::BadCertificate);
 }
 
 /// Leaves whose keys cannot be proved in any handshake, and the texts about them.
@@ -219,7 +219,7 @@ fn unprovable(ca: &Ca) -> Vec<(Vec<CertificateDer<'static>>, &'static str)> {
     });
     let p192 = openssl_key(&["ecparam", "-name", "prime192v1", "-genkey", "-noout"]);
     vec![
-        (openssl_v3(1024).chain, "has an RSA 1024 key, which is too small"),
+        (openssl_v3(1024).chain, "has a key that is too weak (RSA 1024)"),
         (p192.chain, "and tacit cannot check the signatures of such keys"),
         (critical.chain, "has a critical extension that tacit does not"),
     ]

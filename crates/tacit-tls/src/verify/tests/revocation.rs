@@ -81,7 +81,7 @@ fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
     directory.write("old.pem", ca.crl(&[], 1_900_000_000), 0o644);
     for (file, words) in [
         ("other.pem", "trust 'corp' has no CRL of the CA CN=corp CA: add the CRL to `crl`"),
-        ("old.pem", "the CRL of the CA CN=corp CA in trust 'corp' is outdated since 2030"),
+        ("old.pem", "the CRL of the CA CN=corp CA in trust 'corp' expired at 2030"),
     ] {
         for check in both(&trust(&directory, &[file], Revocation::Hard), &leaf.chain, 2_000_000_000)
         {
@@ -117,7 +117,7 @@ fn a_remembered_chain_is_looked_at_again_when_a_list_is_out_of_date() {
     assert_eq!(chains.as_ref().unwrap().len(), 1);
     assert_eq!(check.recheck(&leaf.chain, at(2_100_000_000)).check, PeerCheck::Valid);
     let late = check.recheck(&leaf.chain, at(2_100_000_001)).check;
-    assert!(reason(&late).contains("is outdated since"), "{late:?}");
+    assert!(reason(&late).contains("expired at"), "{late:?}");
 }
 
 #[test]
