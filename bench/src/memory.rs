@@ -111,10 +111,10 @@ fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String>
         (None, Far::Run(server)) => {
             Ok(PerSide { client: client.resident_bytes()?, server: server.resident_bytes()? })
         }
-        (None, _) => {
-            Err("this peer has no proxy, so the benchmark cannot measure the memory of its proxies"
-                .to_owned())
-        }
+        (None, _) => Err(
+            "this candidate has no proxy, so the benchmark cannot measure the memory of proxies"
+                .to_owned(),
+        ),
     }
 }
 
@@ -133,9 +133,9 @@ pub(crate) fn kernel_bytes() -> KernelBytes {
     let known = sizes.iter().all(Option::is_some);
     let sum: u64 = sizes.iter().zip(OBJECTS).map(|(size, (_, usual))| size.unwrap_or(usual)).sum();
     let source = if known {
-        "object sizes from /proc/slabinfo"
+        "sizes of kernel objects from /proc/slabinfo"
     } else {
-        "built-in object sizes, because /proc/slabinfo cannot be read"
+        "built-in sizes of kernel objects, because the benchmark cannot read /proc/slabinfo"
     };
     KernelBytes { bytes: sum * SOCKETS_OF_A_PAIR, source }
 }

@@ -204,8 +204,8 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     K32,
     Workload {
         name: "beside",
-        title: "100 byte request and reply on 10 connections, while 5 streams run (CPU time of \
-                both)",
+        title: "100 byte request and reply on 10 connections, while 5 other connections transfer \
+                streams of data (CPU time of all connections)",
         connections: 10,
         kind: Kind::Beside { bytes: 100, streams: 5 },
         settings: TlsSettings::Usual,
@@ -213,7 +213,7 @@ pub(crate) static WORKLOADS: [Workload; 26] = [
     },
     Workload {
         name: "5x20m",
-        title: "20 MB one way, repeatedly, 5 connections",
+        title: "20 MB one way on each of 5 connections, repeatedly",
         connections: 5,
         kind: Kind::Stream { bytes: GB / 50, times: 50 },
         settings: TlsSettings::Usual,

@@ -1,14 +1,17 @@
-//! Runs the load client or the load server of the benchmark. These programs call a TLS library
-//! themselves.
+//! Runs the load client or the load server of the benchmark. Both call a TLS library directly, so
+//! that the benchmark can compare tacit with programs that need no proxy.
 //!
 //! ```text
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR interactive server --json --listen ADDRESS
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client --connect ADDRESS ...
 //! inprocess version LIBRARY
 //! ```
+//! LIBRARY, VERSION and SUITE select the TLS library, the TLS version and the cipher suite. DIR
+//! contains the certificates, and MODE selects the traffic.
+//!
 //! The load client and the load server use the protocol of `tacit workload`
-//! (`tacit_core::workload`). Client and server have blocking sockets and the default settings of
-//! the TLS library, like an ordinary program.
+//! (`tacit_core::workload`). Client and server use blocking sockets and the default settings of the
+//! TLS library, like an ordinary program.
 
 mod by_openssl;
 mod by_rustls;

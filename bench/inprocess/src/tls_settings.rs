@@ -37,7 +37,11 @@ impl TlsSettings {
         let sessions = match sessions {
             "full" => Sessions::Full,
             "resumed" => Sessions::Resumed,
-            _ => return Err(format!("expected full or resumed, not `{sessions}`")),
+            _ => {
+                return Err(format!(
+                    "the argument for handshakes must be `full` or `resumed`, not `{sessions}`"
+                ));
+            }
         };
         Ok(Self { version, suite: suite.to_owned(), sessions })
     }

@@ -21,7 +21,7 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), String> {
             socket.send_to(bytes.get(..length).unwrap_or_default(), peer)?;
         }
     };
-    echo().map_err(|error| format!("cannot serve datagrams at {address}: {error}"))
+    echo().map_err(|error| format!("cannot receive and answer datagrams at {address}: {error}"))
 }
 
 /// Sends datagrams, and receives the answer to each.

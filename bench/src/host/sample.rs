@@ -61,7 +61,11 @@ pub(super) fn sample(
     let of_agent = agent_ns()?.saturating_sub(before);
     let protects = matches!(subject.content, Content::Captured | Content::Forwarding);
     if protects && of_agent < ns / 4 {
-        return Err(format!("{}: the traffic did not pass through the agent", subject.name));
+        return Err(format!(
+            "{}: the traffic did not pass through the agent, so the measurement is not valid: \
+             check the policy",
+            subject.name
+        ));
     }
     Ok((ns + of_agent) as f64 / 1000.0 / units)
 }

@@ -1,7 +1,8 @@
 //! Checks a pair of proxies before the benchmark measures it, so that the comparison is fair.
 //!
-//! The check rejects a pair that sends clear text, accepts clients without a certificate, or
-//! resumes sessions. The check puts a relay between the two proxies, makes two connections, and
+//! The check rejects a pair that sends clear text, accepts clients without a certificate, resumes
+//! sessions although the workload needs full handshakes, or does not resume sessions although the
+//! workload needs this. The check puts a relay between the two proxies, makes two connections, and
 //! parses the first TLS messages of the server. The check also connects to the server's proxy with
 //! `openssl s_client`.
 //!
@@ -54,13 +55,25 @@ impl Tap {
             return Err("the server side used neither TLS 1.3 nor TLS 1.2".to_owned());
         };
         if wanted == Handshake::Full && second.resumed {
-            return Err("the second connection did not do a full handshake".to_owned());
+            return Err(
+                "the second connection resumed a TLS session, but this workload needs full \
+                 handshakes: disable session resumption in both proxies"
+                    .to_owned(),
+            );
         }
         if wanted == Handshake::Resumed && !second.resumed {
-            return Err("the second connection did not resume the session of the first".to_owned());
+            return Err(
+                "the second connection did not resume the TLS session of the first connection: \
+                 enable session resumption in both proxies"
+                    .to_owned(),
+            );
         }
         if hello.resumed {
-            return Err("the first connection did not do a full handshake".to_owned());
+            return Err(
+                "the first connection resumed a TLS session of an earlier run: remove stored \
+                 sessions, and restart both proxies"
+                    .to_owned(),
+            );
         }
         Ok(second.to_string())
     }
@@ -111,8 +124,8 @@ pub(super) fn refuses_without_certificate(address: SocketAddr, dir: &Path) -> Re
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Err("the server-side proxy accepts a client without a certificate: configure the peer to \
-         require a certificate"
+    Err("the server-side proxy accepts a client without a certificate: configure this proxy to \
+         require a client certificate"
         .to_owned())
 }
 

@@ -1,10 +1,12 @@
-//! `bench sockets`: measures the cost of a lock around the agent's table of connections. The agent
-//! itself has no such lock.
+//! `bench sockets`: measures how much throughput one shared lock around a table of connections
+//! costs. The agent has no such lock. The benchmark builds its own table, and compares calls with
+//! and without the lock.
 //!
 //! The benchmark repeats a measurement of z/TPF, a mainframe operating system. There, a program
 //! makes ten socket calls for each message, and all ten once took one shared lock. Here, each
-//! thread makes the same ten calls on its own connections. The mode `global` has an exclusive lock,
-//! the mode `rw` a reader-writer lock:
+//! thread makes the same ten calls on its own connections. In the mode `global`, the lock is
+//! exclusive. In the mode `rw`, it is a reader-writer lock. The call `aor` (activate on receive)
+//! waits for input on a socket:
 //!
 //! ```text
 //!  call                      access to the table of connections       global   rw
@@ -15,13 +17,13 @@
 //!  5 getsockname             reads its own address                    lock     read
 //!  6 read                    takes a message from a real socket       lock     write
 //!  7 message count, in       counts its bytes                         lock     write
-//!  8 send                    builds a packet, queues it on a socket   --send   --send
+//!  8 send                    builds a packet, queues it on a socket   option   option
 //!  9 message count, out      counts its bytes                         lock     write
 //! 10 aor                     finds the connection                     lock     write
 //! ```
-//! The call `aor` (activate on receive) waits for input on a socket. The option `--send` determines
-//! whether call 8 takes the lock. In the mode `writers`, the calls 3, 4 and 5 do not take the lock.
-//! Each thread sends its messages to itself over UNIX sockets, so threads wait only for the lock.
+//! The option `--send` determines whether call 8 takes the lock. In the mode `writers`, the calls
+//! 3, 4 and 5 do not take the lock. Each thread sends its messages to itself over UNIX sockets, so
+//! threads wait only for the lock.
 //!
 //! ```text
 //! arguments.rs   the command line

@@ -62,7 +62,7 @@ pub(super) fn text(
     figures: &[Figure],
 ) -> Result<String, String> {
     let mut out = format!(
-        "lock {}, sends {}, displays {}, {} threads, {} connections, {:.1} s\n",
+        "lock {}, lock for send: {}, displays {}, {} threads, {} connections, {:.1} s\n",
         word(args.lock),
         word(args.send()?),
         if args.displays { "on" } else { "off" },
@@ -76,8 +76,8 @@ pub(super) fn text(
     }
     let _ = writeln!(
         out,
-        "For comparison: when calls of z/TPF that only read no longer took this lock, throughput \
-         rose by 28 % on 8 CPUs and by 40 % on 16 CPUs. This machine has {}.",
+        "For comparison: in z/TPF, throughput rose by 28 % on 8 CPUs and by 40 % on 16 CPUs after \
+         read-only calls stopped taking this lock. This machine has {}.",
         cpus()
     );
     Ok(out)

@@ -1,5 +1,5 @@
-//! Receives the UDP datagrams that wait in a socket with one call, and sends them on with another
-//! (`recvmmsg`, `sendmmsg`).
+//! Receives several UDP datagrams from a socket with one system call (`recvmmsg`), and forwards
+//! them with one system call (`sendmmsg`).
 //!
 //! ```text
 //! DatagramQueue::receive(socket)          up to 16 datagrams, each with its source

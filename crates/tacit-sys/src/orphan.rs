@@ -11,9 +11,8 @@
 //! A process of the run cannot hide from this list: it cannot enter the launcher's namespace, and
 //! when its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
 //!
-//! The limits are those of [`crate::owner::descendants`]. A caller that ends the
-//! processes must list them again until there are none, because a process can start others before
-//! its end.
+//! The limits of [`crate::owner::descendants`] apply. A caller that ends the processes must repeat
+//! this until the list is empty, because a process can start another process before it ends.
 
 use std::fs;
 use std::io;

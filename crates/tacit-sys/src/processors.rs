@@ -1,7 +1,7 @@
 //! Reads statistics of this machine's CPUs. The statistics of a CPU show whether it is online, how
 //! busy it was, how long threads waited for it, and which instructions it has.
 //!
-//! Limits: the waiting times of at most `THREADS_MAX` threads are read.
+//! Limit: this module reads the waiting times of at most `THREADS_MAX` threads.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -85,7 +85,8 @@ pub fn thread_waits() -> io::Result<BTreeMap<u32, ThreadWait>> {
             let Some(id) = number_of(&task.file_name()) else { continue };
             if found.len() == THREADS_MAX {
                 return Err(io::Error::other(format!(
-                    "the processes have more than {THREADS_MAX} threads"
+                    "cannot read how long threads wait for a CPU: this machine has more than \
+                     {THREADS_MAX} threads"
                 )));
             }
             found.extend(thread_wait(&task.path()).map(|wait| (id, wait)));

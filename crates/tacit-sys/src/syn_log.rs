@@ -2,8 +2,9 @@
 //! their destinations. There are two methods:
 //!
 //! ```text
-//! nfnetlink_log     a packet rule copies each held SYN                            the default
-//! packet socket     receives each SYN on `lo`, including SYNs that are not held   otherwise
+//! nfnetlink_log   the default: a packet rule copies each held SYN
+//! packet socket   if the kernel has no nfnetlink_log: receives each SYN on `lo`, also SYNs that
+//!                 are not held
 //! ```
 
 use std::io;

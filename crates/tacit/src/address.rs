@@ -1,5 +1,5 @@
-//! Converts addresses between the types of the policy and the types of the kernel, and users
-//! between numbers and names. Groups client addresses into networks for limits.
+//! Converts addresses between the types of the policy and the types of the kernel. Also converts
+//! user IDs to user names, and user names to IDs. Groups client addresses into networks for limits.
 
 use std::collections::HashMap;
 use std::io;

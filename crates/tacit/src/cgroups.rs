@@ -1,12 +1,13 @@
-//! Converts numbers of control groups (version 2) to paths, and back. The kernel compares the
-//! numbers, but the rules of a policy contain the paths.
+//! Converts the IDs of control groups (cgroup v2) to paths, and paths to IDs. The kernel compares
+//! the IDs, but the rules of a policy contain the paths.
 //!
-//! The kernel does not reuse a number, so cached entries stay correct. All searches are limited,
-//! because a program could create many groups to make searches slow. Groups near the root are read
-//! first. After a failed search, the same number is not searched for again within [`MISSED_TIME`].
+//! The kernel does not reuse an ID, so cached entries stay correct. All searches are limited,
+//! because a program could create many groups to make searches slow. A search reads groups near the
+//! root first. After a failed search, this module does not search for the same ID again within
+//! [`MISSED_TIME`].
 //!
-//! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] numbers without a group, [`READ_MAX`] groups
-//! read in a second, [`SLICES_MAX`] slices in a search for units.
+//! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] IDs without a group, [`READ_MAX`] groups read
+//! in a second, [`SLICES_MAX`] slices in a search for units.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;

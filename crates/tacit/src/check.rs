@@ -119,9 +119,10 @@ impl CheckReport {
         }
         if !self.exposed_when_replaced.is_empty() {
             text += &format!(
-                "warning: if you replace one of these files, programs under `tacit run` can read \
-                 the new file for some milliseconds: {}\n    fix: put the policy's files in a \
-                 separate directory with mode 0700; tacit then hides the whole directory\n",
+                "warning: tacit hides these files from programs under `tacit run`, but when you \
+                 replace a file, programs can read the new file for some milliseconds: {}\n    \
+                 fix: put the policy's files in a separate directory with mode 0700; tacit then \
+                 hides the whole directory\n",
                 self.exposed_when_replaced.join(", ")
             );
         }

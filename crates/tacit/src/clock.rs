@@ -83,7 +83,8 @@ impl Serialize for Rfc3339 {
 impl<'de> Deserialize<'de> for Rfc3339 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = || serde::de::Error::custom("a time has the form 2025-12-31T23:59:59.000Z");
+        let wrong =
+            || serde::de::Error::custom("a time must have the form 2025-12-31T23:59:59.000Z");
         Self::parse(&text).ok_or_else(wrong)
     }
 }

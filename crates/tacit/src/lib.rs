@@ -1,12 +1,13 @@
-//! Contains the agent of tacit and its command line. tacit secures the connections of programs
-//! without changing the programs. A policy defines which connections are secured, and how.
+//! Contains the agent of tacit and its command line. tacit adds TLS or IPsec to the connections of
+//! programs, without changes to the programs. A policy defines which connections tacit encrypts,
+//! and how.
 //!
 //! In reading order: [`cli`] parses the command line. [`agent`] starts listeners and worker threads
 //! ([`worker`], [`engine`]) for the installed policy ([`live`]). [`stream`] serves connections. For
 //! programs under `tacit run`, [`datagram`] relays datagrams, [`dns`] answers DNS queries, and
 //! [`query`] answers queries about connections. [`packet`] moves packets of IPsec tunnels. The
-//! crate [`tacit_tls`] implements TLS. [`ledger`] records CPU time. [`control`] and [`log`] are the
-//! interface to the operator. [`workload`] is a load generator.
+//! crate [`tacit_tls`] implements TLS. [`ledger`] records CPU time. [`control`] answers the
+//! operator's commands, and [`log`] writes the logs. [`workload`] is a load generator.
 #![forbid(unsafe_code)]
 
 pub mod cli;

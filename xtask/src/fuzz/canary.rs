@@ -42,9 +42,10 @@ fn judge(left: Option<u64>) -> Outcome {
         None => {
             Err(format!("fuzz {NAME}: the fuzzer did not find the known fault in {RUNS_MAX} runs"))
         }
-        Some(bytes) if bytes > LEFT_BYTES_MAX => {
-            Err(format!("fuzz {NAME}: the fuzzer reduced the failing input only to {bytes} bytes"))
-        }
+        Some(bytes) if bytes > LEFT_BYTES_MAX => Err(format!(
+            "fuzz {NAME}: the fuzzer reduced the failing input to {bytes} bytes, but must reduce \
+             it to at most {LEFT_BYTES_MAX} bytes"
+        )),
         Some(_) => Ok(()),
     }
 }
@@ -56,9 +57,7 @@ mod tests {
     #[test]
     fn a_fault_that_is_not_found_or_not_reduced_is_an_error() {
         assert!(judge(None).unwrap_err().contains("did not find"));
-        assert!(
-            judge(Some(LEFT_BYTES_MAX + 1)).unwrap_err().contains("reduced the failing input only")
-        );
+        assert!(judge(Some(LEFT_BYTES_MAX + 1)).unwrap_err().contains("but must reduce it"));
         assert_eq!(judge(Some(LEFT_BYTES_MAX)), Ok(()));
     }
 }

@@ -123,8 +123,8 @@ impl Engine<'_> {
             let path = failing.display();
             return Err(match failing.exists() {
                 true => format!(
-                    "fuzz {name}: a committed input fails: {path}\n  \
-                     repeat it with: cargo xtask fuzz {name} --input {path}"
+                    "fuzz {name}: the target fails with an input of the repository: {path}\n  \
+                     reproduce the failure with: cargo xtask fuzz {name} --input {path}"
                 ),
                 false => format!("fuzz {name}: libFuzzer failed: {}", output.status),
             });

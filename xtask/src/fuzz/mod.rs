@@ -6,9 +6,10 @@
 //!                                                                    write it to target/fuzz/NAME/
 //! ```
 //!
-//! CI does not search for new inputs. CI runs `replay`, which executes the committed inputs, and
-//! fails if they reach less code than `fuzz/coverage.toml` states. `cover --update` writes the
-//! committed inputs and `fuzz/coverage.toml`. `canary` checks that the fuzzer finds a known fault.
+//! CI does not search for new inputs. CI runs `replay`: it executes the inputs in the repository,
+//! and fails if these inputs reach less code than `fuzz/coverage.toml` requires. `cover --update`
+//! writes these inputs and `fuzz/coverage.toml`. `canary` checks that the fuzzer finds a known
+//! fault.
 
 use std::fs;
 use std::path::Path;
@@ -114,8 +115,8 @@ fn fuzz(target: &Target, seconds: u64) -> Outcome {
     let kept = corpus.keep_failing(&engine.minimise(failing)?)?;
     let bytes = fs::metadata(&kept).map_or(0, |metadata| metadata.len());
     Err(format!(
-        "fuzz {name}: an input fails, see the messages above\n  input: {bytes} bytes, {path}\n  \
-         repeat it with: cargo xtask fuzz {name} --input {path}",
+        "fuzz {name}: the target fails with this input, see the messages above\n  input: {bytes} \
+         bytes, {path}\n  reproduce the failure with: cargo xtask fuzz {name} --input {path}",
         name = target.name,
         path = kept.display(),
     ))
@@ -170,7 +171,7 @@ fn cover(targets: &[&Target], then: Then) -> Outcome {
         inputs.push(corpus.found()?);
         let edges = engine.edges(&inputs)?;
         let figure = figures.of(name).map_or_else(|| "none".to_owned(), |edges| edges.to_string());
-        println!("fuzz {name:18} {edges:6} edges, committed {figure:>6}");
+        println!("fuzz {name:18} {edges:6} edges, {figure:>6} in fuzz/coverage.toml");
         if then == Then::Keep {
             let merged = corpus.empty("merged")?;
             engine.merge(&merged, &inputs)?;
@@ -231,7 +232,10 @@ mod tests {
             assert!(parse(&["dns", "--seconds", wrong]).unwrap_err().contains("expected a number"));
         }
         let said = run(&["nonesuch"]).unwrap_err();
-        assert!(said.contains("no fuzz target `nonesuch`; there are attls, certificate"), "{said}");
+        assert!(
+            said.contains("no fuzz target `nonesuch`; the targets are attls, certificate"),
+            "{said}"
+        );
         assert!(run(&["replay", "dns", "nonesuch"]).unwrap_err().contains("`nonesuch`"));
     }
 }

@@ -15,7 +15,7 @@ impl Target {
     pub(crate) fn find(name: &str) -> Result<&'static Self, String> {
         TARGETS.iter().find(|target| target.name == name).ok_or_else(|| {
             let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-            format!("there is no fuzz target `{name}`; there are {}", names.join(", "))
+            format!("there is no fuzz target `{name}`; the targets are {}", names.join(", "))
         })
     }
 

@@ -1,7 +1,8 @@
 //! Determines which modules of a crate use which other modules, from the paths in the source code.
 //!
-//! A module is a file. `crate::a::b::Type` leads to `a/b.rs` if that file exists, otherwise to `a`.
-//! A name that `a` re-exports from a child leads to the child. Tests are not examined.
+//! A module is a file. The path `crate::a::b::Type` refers to the file `a/b.rs` if that file
+//! exists, otherwise to the file of `a`. If `a` re-exports a name from a child module, the path
+//! refers to the file of the child module. This check ignores tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -34,7 +34,7 @@ const BANNED_CODE: [(&str, &str); 8] = [
 const BANNED_PROSE: [(&str, &str); 3] = [
     ("FIXME", "correct the code, or explain why it is correct"),
     ("XXX", "correct the code, or explain why it is correct"),
-    ("TODO", "write the missing code, or explain why it is not needed"),
+    ("TODO", "write the code that is missing here, or explain why it is not needed"),
 ];
 
 /// Names that only some files may use, so that one module owns each library.
@@ -71,7 +71,7 @@ const OWNED: [Owned; 5] = [
         names: &["crypto_bigint"],
         places: &["crates/tacit-ipsec/src/ike/crypto/modp.rs"],
         free_in_tests: false,
-        why: "only the key exchange MODP of tacit-ipsec may use this library",
+        why: "only the MODP key exchange of tacit-ipsec may use this library",
     },
     Owned {
         names: &["rcgen"],

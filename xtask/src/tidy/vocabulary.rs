@@ -67,7 +67,7 @@ pub(crate) fn check(source: &Source, findings: &mut Vec<Finding>) {
     for (at, first) in words.iter().enumerate() {
         for (phrase, instead) in BANNED {
             if begins_with(&words[at..], phrase) {
-                let message = format!("`{phrase}`: {instead}");
+                let message = format!("replace `{phrase}`: {instead}");
                 findings.push(Finding::new(source, source.line_of(first.offset), message));
             }
         }

@@ -1,5 +1,5 @@
 //! Checks the table in ARCHITECTURE.md that lists the files through which a connection passes. Each
-//! file must exist, and an earlier file of the table must use it.
+//! file must exist, and except for the first file, an earlier file of the table must use it.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,10 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
         findings.push(Finding::new(
             page,
             0,
-            format!("two tables are missing in the section `{TITLE}`"),
+            format!(
+                "the section `{TITLE}` must contain two tables: one for connections, and one for \
+                 runs"
+            ),
         ));
         return;
     };

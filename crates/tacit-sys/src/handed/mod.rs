@@ -1,11 +1,11 @@
-//! Replaces a socket of a program while the program waits in `connect`. So the program can get a
-//! socket from another network namespace.
+//! Replaces a program's socket with a socket from another network namespace, while the program
+//! waits in `connect`.
 //!
 //! ```text
 //!   program ── connect ──> kernel ── notification ──> helper process:
 //!                            Caller          reads the program's descriptors, memory and signals
 //!                            SocketOptions   copies the options of the socket
-//!                            NotifyListener  puts the other socket under the same number
+//!                            NotifyListener  installs the new socket at the same descriptor
 //!                            Registration    moves the epoll entries of the socket
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! process, the caller must check that the program still waits
 //! ([`crate::spawn::NotifyListener::is_waiting`]).
 //!
-//! Limit: at most [`DESCRIPTORS_MAX`] descriptors of a process are examined.
+//! Limit: this module examines at most [`DESCRIPTORS_MAX`] descriptors of a process.
 
 mod caller;
 mod epoll;

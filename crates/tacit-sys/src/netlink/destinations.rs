@@ -64,7 +64,9 @@ pub fn destinations(
     let mut found = Vec::new();
     route.ask(question, ReplyCount::Many, |answer| {
         if found.len() >= DESTINATIONS_MAX {
-            return Err(Error::Invalid("there are too many routes"));
+            return Err(Error::Invalid(
+                "the network namespace has more routes than tacit can list",
+            ));
         }
         found.extend(described(answer, any)?);
         Ok(())

@@ -1,4 +1,4 @@
-//! Installs the routing rules for `tacit agent --host`: packets with a certain mark are routed to
+//! Installs the routing rules for `tacit agent --host`. They route packets with a certain mark to
 //! `lo`, where the agent receives them.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //! The rule has a higher priority than the rules of other programs, so that no other rule routes a
 //! captured packet.
 //!
-//! The rule and the route have the protocol number of the kernel, because systemd-networkd removes
-//! rules and routes with other numbers when it starts.
+//! The rule and the route have the routing protocol `kernel`, because systemd-networkd removes
+//! rules and routes of other routing protocols when it starts.
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};

@@ -208,9 +208,7 @@ impl Netlink {
         let (_, length) =
             received.map_err(|errno| Error::Socket { call: "recv", error: errno.into() })?;
         if length > bytes.len() {
-            return Err(Error::Malformed(
-                "the kernel's answer is longer than the largest possible answer",
-            ));
+            return Err(Error::Malformed("the kernel's answer is larger than the receive buffer"));
         }
         bytes.truncate(length);
         Ok(bytes)

@@ -1,8 +1,9 @@
 //! Reads how many bytes TCP sockets have transferred, including sockets of other processes. The
-//! kernel reports the number for an open socket at any time, and for a destroyed socket once.
+//! kernel reports the number of bytes of an open socket on request, and of a closed socket once,
+//! when it destroys the socket.
 //!
 //! The kernel destroys a socket when no process has it open and its connection has ended. The
-//! number includes one byte for the end of the stream (FIN).
+//! number of bytes includes one byte for the end of the stream (FIN).
 //!
 //! Limit: the kernel drops reports if it destroys too many sockets at a time ([`Destroyed::Lost`]).
 

@@ -2,13 +2,14 @@
 //! use.
 //!
 //! ```text
-//! system calls    a filter for every thread, and a narrower one for each data worker   seccomp
+//! system calls    a filter for all threads, and a stricter filter for data workers     seccomp
 //! files           only some directories, for reading or also for writing               Landlock
 //! capabilities    only those that the caller lists, for the calling thread
 //! ```
 //!
 //! A process cannot undo these limits, and programs that it starts inherit them. If the kernel does
-//! not support a limit, this is reported, and the agent continues without it.
+//! not support one of these limits, this module reports the missing limit, and the agent continues
+//! without it.
 //!
 //! The limits for files and capabilities apply only to the calling thread and to threads that it
 //! starts later.
@@ -61,7 +62,9 @@ fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io:
     if result == 0 {
         Ok(())
     } else {
-        Err(io::Error::other(format!("thread {result} cannot install the seccomp filter")))
+        Err(io::Error::other(format!(
+            "the thread with the ID {result} cannot use the seccomp filter"
+        )))
     }
 }
 

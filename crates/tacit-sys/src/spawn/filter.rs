@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! socket, socketpair    UNIX, INET, INET6, NETLINK: allowed; other families: EAFNOSUPPORT
-//! socketcall (32-bit)   its `socket` and `socketpair`: EAFNOSUPPORT, whatever the family
+//! socketcall (32-bit)   `socket` and `socketpair`: EAFNOSUPPORT for every address family
 //! io_uring_*            ENOSYS, because a ring can create sockets without a system call; this
 //!                       applies also to inherited rings
-//! bind, connect,        allowed, or the listener decides ([`ConnectCalls`])
+//! bind, connect,        allowed, or another process decides ([`ConnectCalls`])
 //! listen, send with
 //! MSG_FASTOPEN
 //! all other calls       allowed
@@ -20,8 +20,8 @@
 //!
 //! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So
 //! 32-bit programs that create sockets by `socketcall` get an error, but 32-bit programs that use
-//! the newer calls work. If the listener decides about `connect`, the kernel also notifies it about
-//! each `socketcall` that connects, listens, binds or sends.
+//! the newer calls work. If another process decides about `connect`, the kernel also notifies this
+//! process about each `socketcall` that connects, listens, binds or sends.
 
 use libc::sock_filter;
 
@@ -220,7 +220,7 @@ pub(super) fn program(answers: RefusalSource, connects: ConnectCalls) -> Vec<soc
             None => debug_assert_eq!(
                 ABIS.len(),
                 1,
-                "a filter for several ABIs needs the architecture number of each ABI"
+                "the filter covers several ABIs, but the architecture number of an ABI is missing"
             ),
         }
         program.extend(body);
@@ -585,7 +585,11 @@ mod tests {
             assert_eq!(call.arguments, 0x1000);
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             if bytes.len() < call.arguments_bytes() {
-                assert_eq!(call.identify(&bytes), None, "{number} is cut off");
+                assert_eq!(
+                    call.identify(&bytes),
+                    None,
+                    "the arguments of call {number} are truncated"
+                );
             }
             call.identify(&bytes)
         };

@@ -1,19 +1,19 @@
-//! Receives and answers system calls of a program under `tacit run`, if the seccomp filter leaves
-//! the decision to another process.
+//! Receives and answers seccomp notifications: the system calls of a program under `tacit run`
+//! about which another process decides.
 //!
 //! ```text
-//!   child, before exec ── install ──> kernel: filter and listener
-//!                      ── listener, over a UNIX socket ──> helper
-//!   program ── refused call ──> kernel ── Listener::take ──> helper
-//!           <── the answer ─────────────── Listener::reply ──┘
+//!   child, before exec ── installs a filter ──> kernel: returns the listener (a descriptor)
+//!                      ── sends the listener over a UNIX socket ──> helper
+//!   program ── system call ──> kernel ── NotifyListener::take ──> helper
+//!           <── the answer ────────────── NotifyListener::reply ──┘
 //! ```
 //!
 //! Only the helper (the process that acts inside the program's namespaces) has the listener. The
 //! agent has no copy, so a restart of the agent needs no hand-over.
 //!
-//! If the kernel refuses a listener, a filter without a listener is installed. This filter returns
-//! the same errors, but does not report them. When the helper ends, the kernel returns `ENOSYS`, so
-//! calls remain refused.
+//! If the kernel does not support a listener, tacit installs a filter without a listener. This
+//! filter returns the same errors, but tacit does not report them. When the helper ends, the kernel
+//! returns `ENOSYS`, so the calls still fail.
 //!
 //! If the helper allows a call ([`NotifyReply::Proceed`]), the kernel reads its arguments again,
 //! and another thread of the program may have changed them meanwhile.

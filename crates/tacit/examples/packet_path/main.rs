@@ -1,14 +1,14 @@
-//! Compares IPsec tunnels of tacit with a plain connection and with other tunnels in user space.
-//! These are kernel-libipsec of strongSwan, wireguard-go and GotaTun.
+//! Compares the throughput of tacit's IPsec tunnels with a plain connection and with three other
+//! tunnels in user space: kernel-libipsec of strongSwan, wireguard-go and GotaTun.
 //!
 //! ```text
 //! scripts/install-bench.sh; cargo xtask bench packets --rounds 5
 //! ```
 //!
 //! A pair of interfaces connects two network namespaces. All candidates run during the whole
-//! measurement, but only one at a time has load. tacit gets its keys from this program, but the
-//! other candidates negotiate keys. A candidate that is not installed is skipped. The example does
-//! not need root.
+//! measurement, but only one candidate at a time transfers data. tacit gets its keys from this
+//! program, but the other candidates negotiate keys. The example skips candidates that are not
+//! installed, and does not need root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

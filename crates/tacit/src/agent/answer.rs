@@ -1,4 +1,5 @@
-//! Answers requests on the agent's control socket, such as displays, reload, drain, and restart.
+//! Answers the requests on the agent's control socket, such as `tacit show`, reload, drain, and
+//! restart.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,8 @@ impl Agent {
             Request::ClearAccess => Reply::written(&self.clear_access()),
             // The task of the control connection serves it.
             Request::Trace(_) => Reply::error(
-                "a client must send a trace request over its own connection to the control socket",
+                "a client must open a separate connection to the control socket for a trace \
+                 request",
             ),
             Request::Release => match self.release().await {
                 Ok(reply) => reply,
@@ -315,7 +317,7 @@ impl Agent {
             self.shared.log.warn(
                 event.field(
                     "next",
-                    "the agent continues, but does not log the end of its supervisor",
+                    "the agent continues, but will not log when its supervisor ends",
                 ),
             );
         }
@@ -336,7 +338,7 @@ impl Agent {
         let pid = supervisor.pid();
         supervisor.restart().map_err(|_| {
             format!(
-                "cannot start a successor: the supervisor of this agent, process {pid}, has ended; \
+                "cannot start a new agent: the supervisor of this agent, process {pid}, has ended; \
                  the agent continues to serve\n    fix: run `tacit drain`, wait until the agent \
                  has ended, and start the agent again"
             )
@@ -375,9 +377,9 @@ struct CloseSelection {
 /// The maximum number of displays that are made at the same time, each on its own thread.
 const DISPLAYS_MAX: usize = 16;
 
-const NO_SUPERVISOR: &str = "cannot start a successor: this agent was started with \
-                             --no-supervisor\n    fix: run `tacit drain`, wait until the agent \
-                             has ended, and start the agent again; or, if open connections may be \
+const NO_SUPERVISOR: &str = "cannot start a new agent: this agent was started with \
+                             --no-supervisor\n    fix: run `tacit drain`, wait until the agent has \
+                             ended, and start the agent again; or, if open connections may be \
                              reset, run `systemctl restart` for the agent's service";
 
 /// The absolute path, or the path itself if there is no current directory.
@@ -394,7 +396,8 @@ pub(super) fn show_aside(
     static DISPLAYS: Semaphore = Semaphore::const_new(DISPLAYS_MAX);
     let Ok(permit) = DISPLAYS.try_acquire() else {
         // The client may have closed its connection.
-        let _ = back.send(Reply::error("too many displays are in progress: try again later"));
+        let _ = back
+            .send(Reply::error("too many `tacit show` requests are in progress: try again later"));
         return;
     };
     let made = on_own_thread("display", move || {
@@ -404,9 +407,14 @@ pub(super) fn show_aside(
     tokio::task::spawn_local(async move {
         let reply = match made {
             Ok(made) => made.await.unwrap_or_else(|_| {
-                Reply::error("the agent could not create this display; this is a bug in tacit")
+                Reply::error(
+                    "the agent could not create the output of this `tacit show` request; this is a \
+                     bug in tacit",
+                )
             }),
-            Err(error) => Reply::error(format!("cannot start a thread for this display: {error}")),
+            Err(error) => Reply::error(format!(
+                "cannot start a thread for this `tacit show` request: {error}"
+            )),
         };
         // The client may have closed its connection.
         let _ = back.send(reply);

@@ -1,5 +1,6 @@
-//! Starts and ends the capture of the host's own traffic (`tacit agent --host`). The agent treats
-//! the host like a program under `tacit run`, but without a launcher.
+//! Starts and ends the capture of the host's own traffic (`tacit agent --host`). In the agent, the
+//! captured host is a run like each program under `tacit run`, but no launcher process belongs to
+//! this run.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -111,8 +112,8 @@ impl Runs {
         let Some(host) = self.registry.host() else { return Ok(()) };
         host.run.helper.end_capture().await.map_err(|error| {
             format!(
-                "cannot end the capture of the host: {error}; fix: stop the agent, then run `tacit \
-                 agent --host --remove`"
+                "cannot stop capturing the traffic of the host: {error}; fix: stop the agent, then \
+                 run `tacit agent --host --remove`"
             )
         })
     }
@@ -140,8 +141,8 @@ impl Runs {
         for enrolled in self.registry.all().filter(joined) {
             enrolled.capture.lead(policy).await.map_err(|error| {
                 format!(
-                    "the policy was not installed: the packet rules of the run `{}` cannot be \
-                     changed: {error}; fix: end the run with `kill {}`",
+                    "the policy was not installed: cannot change the packet rules of the run `{}`: \
+                     {error}; fix: end the run with `kill {}`",
                     enrolled.run.name, enrolled.run.pid
                 )
             })?;

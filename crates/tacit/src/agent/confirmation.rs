@@ -4,10 +4,13 @@
 //! ```text
 //!   none ── install with --confirm ──> waiting ── tacit confirm ──> none
 //!                                       │   ^
-//!                     time is over: due │   │ the old policy cannot be installed
+//!                               timeout │   │ the old policy cannot be installed
 //!                                       v   │
-//!                                     returning ── installed ──> none
+//!                                     returning ── the old policy is installed ──> none
 //! ```
+//!
+//! In the state `none`, no confirmation is pending. In the state `returning`, the agent installs
+//! the previous policy.
 //!
 //! While a policy waits for its confirmation, another policy with `--confirm` may replace it. If
 //! the operator confirms neither policy, the agent returns to the last confirmed one.

@@ -63,7 +63,8 @@ impl CredentialStore {
         for error in &errors {
             log.error(Event::new("file-refused").field("reason", error).field(
                 "next",
-                "the agent uses the old content of the file until the file is corrected",
+                "the agent continues to use the previous content of the file until you correct the \
+                 file",
             ));
         }
         self.errors = errors;

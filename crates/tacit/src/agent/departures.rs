@@ -1,5 +1,5 @@
-//! Hands the runs (programs under `tacit run`) of this agent over to its successor, and takes over
-//! the runs of its predecessor.
+//! On a restart, hands the runs (programs under `tacit run`) of this agent over to the new agent,
+//! and takes over the runs of the previous agent.
 
 use serde_json::json;
 

@@ -25,7 +25,8 @@ pub(super) async fn sockets_of_joined(
     let made = sockets_of(channel, helper, HostSettings::MARK_DEFAULT).await;
     let (sockets, clients) = made.map_err(|error| {
         io::Error::other(format!(
-            "{error}; if another `tacit run` protects this namespace, end that run first"
+            "{error}; if another `tacit run` captures the traffic of this namespace, end that run \
+             first"
         ))
     })?;
     let of_agent = query::own_network();
@@ -34,8 +35,8 @@ pub(super) async fn sockets_of_joined(
         matches!((of_socket, &of_agent), (Ok(one), Ok(other)) if one == *other)
     };
     if sockets.tcp.iter().any(is_own) {
-        let reason = "this is the namespace of the agent itself; to protect all programs of a \
-                      host, use `tacit agent --host`";
+        let reason = "this is the namespace of the agent itself; to capture the traffic of all \
+                      programs of a host, use `tacit agent --host`";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
     Ok((sockets, clients))

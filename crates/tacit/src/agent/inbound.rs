@@ -1,9 +1,9 @@
-//! Listens on outside addresses for clients of servers under `tacit run`.
+//! Listens on addresses of this host for clients of servers under `tacit run`.
 //!
 //! The agent binds an address when the run begins, but listens on the address only while a program
 //! of the run listens on the rule's `local-ports`. Otherwise the kernel refuses connections.
 //!
-//! If several runs of an agent need the same address, the first of them gets it.
+//! If several runs of an agent need the same address, only the first run gets the address.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;

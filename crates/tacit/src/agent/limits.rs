@@ -40,20 +40,20 @@ impl Agent {
         vec![
             LimitDisplay::new("connections", self.connections_max)
                 .used(self.shared.table.len())
-                .beyond("new connections wait in the kernel's queue"),
+                .beyond("new connections wait in the kernel's accept queue"),
             LimitDisplay::new("handshakes", limits.handshakes)
                 .used(self.shared.limiter.in_flight())
-                .beyond("handshakes wait"),
+                .beyond("new handshakes wait"),
             LimitDisplay::new("handshakes-per-rule", limits.handshakes_per_rule)
-                .beyond("handshakes wait"),
+                .beyond("new handshakes wait"),
             LimitDisplay::new("handshakes-per-source", limits.handshakes_per_source)
-                .beyond("handshakes wait"),
+                .beyond("new handshakes wait"),
             LimitDisplay::new("connections-per-source", limits.connections_per_source)
-                .beyond("connections are refused"),
+                .beyond("the agent refuses the connection"),
             LimitDisplay::new("connections-per-rule", limits.connections_per_rule)
-                .beyond("connections are refused"),
+                .beyond("the agent refuses the connection"),
             LimitDisplay::new("connections-per-run", limits.connections_per_run)
-                .beyond("connections are refused"),
+                .beyond("the agent refuses the connection"),
             LimitDisplay::new("handshake-bytes", tacit_tls::INCOMING_BYTES_MAX)
                 .beyond("the agent refuses the connection"),
             LimitDisplay::new("verified-chains", chains.map_or(0, |_| CHAINS_MAX))
@@ -64,9 +64,9 @@ impl Agent {
                 ),
             LimitDisplay::new("batch-records", relay::BATCH_RECORDS_MAX),
             LimitDisplay::new("held-bytes-per-worker", relay::HELD_BYTES_MAX)
-                .beyond("each read is reduced to the length of one TLS record"),
+                .beyond("the agent reads at most one TLS record at a time"),
             LimitDisplay::new("listen-backlog", u32::try_from(socket::LISTEN_BACKLOG).ok())
-                .beyond("the kernel drops the SYN; the client sends the SYN again"),
+                .beyond("the kernel drops the SYN; the client repeats the SYN"),
         ]
     }
 
@@ -77,19 +77,19 @@ impl Agent {
             LimitDisplay::new("held-syns-per-run", self.runs.held_syns_max)
                 .used(self.runs.most_held())
                 .beyond(
-                    "the agent does not answer the SYN, and the kernel of the program's host sends \
-                     the SYN again",
+                    "the agent does not answer the SYN, and the kernel repeats the SYN for the \
+                     program",
                 ),
             LimitDisplay::new("questions-per-run", crate::dns::QUERIES_MAX)
-                .beyond("the agent drops and counts DNS questions; the program sends them again"),
+                .beyond("the agent drops and counts DNS queries; the program repeats the queries"),
             LimitDisplay::new("query-connections-per-run", crate::query::QUERY_CLIENTS_MAX)
                 .beyond("the agent closes the connection that was idle for the longest time"),
             LimitDisplay::new("refusals-shown", REFUSALS_MAX)
                 .used(self.shared.refusals.entries().len())
-                .beyond("the agent removes the refusal that occurred least recently"),
+                .beyond("the agent removes the oldest entry of `tacit show refused`"),
             LimitDisplay::new("runs", crate::run::launchers::RUNS_MAX)
                 .used(self.runs.registry.len())
-                .beyond("runs are refused"),
+                .beyond("the agent refuses the run"),
         ]
     }
 
@@ -98,33 +98,39 @@ impl Agent {
         let Some(host) = self.runs.registry.host() else { return Vec::new() };
         let names = host.run.host_names().map_or(0, |names| names.count());
         vec![
-            LimitDisplay::new("host-ranges", HOST_RANGES_MAX).beyond("the policy is rejected"),
+            LimitDisplay::new("host-ranges", HOST_RANGES_MAX)
+                .beyond("the agent rejects the policy"),
             LimitDisplay::new("host-sender-changes", HOST_SECTIONS_MAX)
-                .beyond("the policy is rejected"),
+                .beyond("the agent rejects the policy"),
             LimitDisplay::new("host-senders-per-rule", SENDER_CHECKS_MAX)
-                .beyond("the policy is rejected"),
-            LimitDisplay::new("host-units", HOST_UNITS_MAX).beyond("the policy is rejected"),
-            LimitDisplay::new("host-forwarded", FORWARDED_MAX).beyond("the policy is rejected"),
-            LimitDisplay::new("host-name-ports", NAMED_PORTS_MAX).beyond("the policy is rejected"),
+                .beyond("the agent rejects the policy"),
+            LimitDisplay::new("host-units", HOST_UNITS_MAX).beyond("the agent rejects the policy"),
+            LimitDisplay::new("host-forwarded", FORWARDED_MAX)
+                .beyond("the agent rejects the policy"),
+            LimitDisplay::new("host-name-ports", NAMED_PORTS_MAX)
+                .beyond("the agent rejects the policy"),
             LimitDisplay::new("host-name-port-parts", PORT_PARTS_MAX)
-                .beyond("the policy is rejected"),
-            LimitDisplay::new("host-names", NAMES_MAX)
-                .used(names)
-                .beyond("programs get SERVFAIL for new names until old names expire"),
-            LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX)
-                .beyond("programs get SERVFAIL for new names until old addresses expire"),
+                .beyond("the agent rejects the policy"),
+            LimitDisplay::new("host-names", NAMES_MAX).used(names).beyond(
+                "programs get SERVFAIL for names that they look up for the first time, until \
+                 stored names expire",
+            ),
+            LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX).beyond(
+                "programs get SERVFAIL for names that they look up for the first time, until \
+                 stored addresses expire",
+            ),
             LimitDisplay::new("host-flows", FLOWS_MAX)
-                .beyond("new captured flows and new clients are refused"),
+                .beyond("the kernel refuses new captured flows and new clients"),
             LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
                 .beyond("the agent removes the flow that was seen least recently"),
             LimitDisplay::new("host-coverage-flows", COVERAGE_FLOWS_MAX)
                 .used(self.covered_flows())
                 .beyond(
-                    "the agent removes the flow that was seen least recently; totals still count \
-                     this flow",
+                    "the agent removes the flow that was seen least recently, but the totals still \
+                     include this flow",
                 ),
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
-                .beyond("the agent does not count further sockets"),
+                .beyond("the agent leaves further sockets out of the count"),
             LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
                 .beyond("the agent cannot find the owners of flows in new control groups"),
         ]
@@ -139,12 +145,17 @@ impl Agent {
                 ),
             LimitDisplay::new("workers", self.workers.count_max())
                 .used(self.workers.count())
-                .beyond("the existing workers serve all connections"),
-            LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX)
-                .beyond("engines wait before they hand over more connections"),
+                .beyond(
+                    "the agent starts no further worker, and the existing workers serve all \
+                     connections",
+                ),
+            LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX).beyond(
+                "engines hand over the next connection only when a data worker takes one from the \
+                 queue",
+            ),
             LimitDisplay::new("traces", TRACES_MAX)
                 .used(self.shared.table.traces().len())
-                .beyond("traces are refused"),
+                .beyond("the agent refuses the trace"),
             LimitDisplay::new("trace-queue-bytes", QUEUE_BYTES_MAX)
                 .beyond("the kernel drops and counts packets"),
         ]

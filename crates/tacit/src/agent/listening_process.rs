@@ -2,8 +2,8 @@
 //! cannot listen there.
 //!
 //! The kernel reports the listening socket and its user. To find the process, the agent must be
-//! allowed to read the process's descriptors in `/proc`: root may read all, other users only those
-//! of their own processes.
+//! allowed to read the process's descriptors in `/proc`: root can read the descriptors of all
+//! processes, and other users only the descriptors of their own processes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -78,16 +78,16 @@ impl fmt::Display for ListeningProcess {
         match self {
             Self::Process { pid, program, user } => write!(
                 f,
-                "process {pid} ({program}) of user {user} listens on the address\n    fix: end \
-                 that process with `kill {pid}`, or use another address"
+                "process {pid} ({program}) of user {user} listens on the address\n    fix: end the \
+                 process with `kill {pid}`, or use another address"
             ),
             Self::User(user) => write!(
                 f,
-                "a process of user {user} listens on the address\n    fix: find that process with \
-                 `ss -ltnp` as root and end that process, or use another address"
+                "a process of user {user} listens on the address\n    fix: run `ss -ltnp` as root \
+                 to find the process, and end the process; or use another address"
             ),
             Self::Unknown => f.write_str(
-                "find the process that listens on the address with `ss -ltnp` as root, or use \
+                "run `ss -ltnp` as root to find the process that listens on the address, or use \
                  another address",
             ),
         }

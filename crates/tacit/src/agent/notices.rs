@@ -1,6 +1,6 @@
 //! Receives and logs reports from the helper of a run (the process that acts inside the run's
-//! namespaces). Reports are about sockets that a program must not create, and files that cannot be
-//! hidden.
+//! namespaces). The helper reports sockets that it did not allow a program to create, and files
+//! that it could not hide from the program.
 //!
 //! Limits: after [`REPORTS_AT_ONCE_MAX`] reports the agent pauses for [`PAUSE`], so that a
 //! malicious helper of another user cannot keep the control thread busy.
@@ -74,8 +74,9 @@ impl ReportReceiver {
             HelperReport::Connects(connects) => self.run.note_connects(connects),
             HelperReport::NotHidden(reason) => {
                 let event = Event::new("files-not-hidden").field("run", &self.run.name);
-                let next = "programs of the run may be able to read this file; the helper of the \
-                            run tries to hide the file again every second";
+                let next = "programs of the run may be able to read this file, because the helper \
+                            of the run could not hide the file; the helper tries again every \
+                            second";
                 self.log.error(event.field("error", &reason).field("next", next));
             }
         }

@@ -130,7 +130,10 @@ impl ListenError {
             (error.kind() == io::ErrorKind::AddrInUse).then(|| ListeningProcess::of(address));
         let reason = match error.kind() {
             io::ErrorKind::AddrNotAvailable => {
-                format!("{error}: this host does not have the address; see `ip address`")
+                format!(
+                    "{error}: no interface of this host has the address; run `ip address` to list \
+                     the addresses"
+                )
             }
             io::ErrorKind::PermissionDenied => {
                 format!(
@@ -290,8 +293,8 @@ fn remove_stale(
         }
         Err(_) => {
             return Err(
-                "a process listens on the socket file, with a full queue; end that process, or use \
-                 another path"
+                "a process listens on the socket file, and its accept queue is full; end that \
+                 process, or use another path"
                     .into(),
             );
         }
@@ -336,7 +339,11 @@ fn id_of(name: &str, kind: &str, find: fn(&str) -> Option<u32>) -> io::Result<Op
     if name.is_empty() {
         return Ok(None);
     }
-    let absent =
-        || io::Error::new(io::ErrorKind::NotFound, format!("this host has no {kind} `{name}`"));
+    let absent = || {
+        io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("this host has no {kind} `{name}`: correct the name, or write the numeric ID"),
+        )
+    };
     find(name).map(Some).ok_or_else(absent)
 }

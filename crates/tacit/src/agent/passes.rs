@@ -1,5 +1,6 @@
-//! Decides when the agent checks all open connections again. The check finds peers that are no
-//! longer trusted, and connections that are too old or too long idle (`session/recheck.rs`).
+//! Decides when the agent checks all open connections again. The check finds peers that tacit no
+//! longer trusts, and connections that exceed their maximum age or idle time
+//! (`session/recheck.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,9 +103,10 @@ impl Agent {
             }
             Err(error) => {
                 let event = Event::new("peers-not-checked").field("error", &error);
-                self.shared.log.error(
-                    event.field("next", "the agent checks the peers of the connections again soon"),
-                );
+                self.shared.log.error(event.field(
+                    "next",
+                    "the agent will soon try again to check the peers of all open connections",
+                ));
                 if outdated || ended {
                     self.shared.table.ask_again();
                 }

@@ -478,8 +478,8 @@ impl Runs {
         unlisten(&mut enrolled, workers).await;
         if enrolled.run.is_host() {
             let event = Event::new("host-helper-ended").value("pid", enrolled.run.pid);
-            let next = "the packet rules refuse all captured flows until a successor of this agent \
-                        captures the host";
+            let next = "the packet rules refuse all captured flows until a new agent captures the \
+                        host: restart the agent";
             self.shared.log.error(event.field("next", next));
             self.has_lost_host = true;
             return EndedRun::Host;
@@ -614,8 +614,9 @@ impl Runs {
                 drop(run);
                 if !std::mem::replace(&mut is_reported, true) {
                     let event = Event::new("files-not-hidden").field("run", &name);
-                    let next = "programs of the run may be able to read these files; the agent \
-                                tries to hide them again every second";
+                    let next = "programs of the run may be able to read these files, because the \
+                                helper of the run could not hide the files; the agent tries again \
+                                every second";
                     log.error(event.field("error", &error).field("next", next));
                 }
                 tokio::time::sleep(HIDE_AGAIN_AFTER).await;
@@ -706,7 +707,7 @@ fn about_no_run(policy: &Policy) -> Option<&'static str> {
     policy.rules.iter().all(|rule| rule.forward().is_some()).then_some(
         "no rule of the policy has `direction`, so every connection of the program is \
          rejected\n    fix: add a rule with direction = \"outbound\"; forwarding rules (`listen` \
-         and `connect`) apply only to clients of `tacit agent`",
+         and `connect`) do not apply to programs under `tacit run`",
     )
 }
 

@@ -1,11 +1,11 @@
-//! Lists the files that are hidden from programs under `tacit run`. These are the policy, private
-//! keys, keys that are shared with peers of tunnels, and the files of trusts.
+//! Lists the files that tacit hides from programs under `tacit run`: the policy, private keys,
+//! pre-shared keys of IPsec tunnels, and the files of `[trust]` tables (CA certificates and CRLs).
 //!
-//! Files that the distribution installs for all users stay readable. A directory is hidden as a
-//! whole if only its owner may read it and if all its files must be hidden. Then new files in this
-//! directory are hidden too.
+//! Files that the distribution installs for all users stay readable. tacit hides a whole directory
+//! if only its owner may read it and if tacit must hide all its files. Then tacit also hides new
+//! files in this directory.
 //!
-//! Limit: a directory with more than `ENTRIES_MAX` entries is not hidden as a whole.
+//! Limit: tacit does not hide a directory with more than `ENTRIES_MAX` entries as a whole.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
 //! Starts an agent: loads the policy, opens all sockets, enters the sandbox, and begins to serve.
-//! All steps that can fail come before the last.
+//! All steps that can fail come before the agent begins to serve.
 
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
@@ -200,8 +200,8 @@ impl Agent {
                 let event = Event::new("predecessor-lost").field("error", &error);
                 self.shared.log.error(event.field(
                     "next",
-                    "the runs of the previous agent have no network connections: start these runs \
-                     again",
+                    "this agent could not take over the runs of the previous agent, so their \
+                     programs have no network: start these programs again",
                 ));
                 Ok(Vec::new())
             }
@@ -256,8 +256,9 @@ fn read_policy(
     if options.host {
         captured_host::mark_own_packets(&checked.policy).map_err(AgentError::Host)?;
     } else if checked.policy.host.is_some() {
-        let next = "start the agent with --host to capture the host; without it, only forwarding \
-                    rules and runs use the policy";
+        let next = "start the agent with --host to capture the traffic of this host; without \
+                    --host, the policy applies only to forwarding rules and to programs under \
+                    `tacit run`";
         log.warn(Event::new("host-not-requested").field("next", next));
     }
     Ok(checked)
@@ -399,8 +400,8 @@ fn congestion_control(policy: &Policy, log: &Log) -> Option<String> {
     if from_policy.is_some() {
         log.warn(Event::new("congestion-control-refused").field("name", &name).field(
             "needed",
-            &"name a congestion control that the sysctl \
-                                   net.ipv4.tcp_allowed_congestion_control lists",
+            &"set `congestion-control` to a value that the sysctl \
+              net.ipv4.tcp_allowed_congestion_control lists",
         ));
     }
     None

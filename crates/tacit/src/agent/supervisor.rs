@@ -304,7 +304,9 @@ impl Agents {
         if let Err(error) = self.start(Start::Successor) {
             complain_of(
                 MessageId("no-successor"),
-                format_args!("cannot start a successor: {error}; the agent continues to serve"),
+                format_args!(
+                    "cannot start a new agent: {error}; the current agent continues to serve"
+                ),
             );
         }
     }

@@ -6,9 +6,9 @@
 //!   TakeOver ───────────────────────> sends the addresses of its listening sockets,
 //!            <─────────────────────── then the sockets, one in each message
 //!   (opens missing sockets, serves)
-//!   ClearAccess  ───────────────────> sends which clients must use TLS
-//!   Release  ───────────────────────> stops accepting, serves open connections to their end
-//!            <─────────────────────── runs, then their sockets, one in each message
+//!   ClearAccess  ───────────────────> sends which clients of which rules must use TLS
+//!   Release  ───────────────────────> stops accepting, serves open connections to their end,
+//!            <─────────────────────── and sends its runs and their sockets, one in each message
 //! ```
 //!
 //! Until `Release`, both agents accept connections, so that no connection is refused. If the

@@ -136,8 +136,8 @@ impl Agent {
                 }
                 Err(error) => {
                     let event = Event::new("tunnels-unavailable").field("error", &error);
-                    let next = "packets of rules with `ipsec` are dropped: correct the cause, and \
-                                run `tacit reload`";
+                    let next = "the agent drops all packets that match rules with `ipsec`: correct \
+                                the cause, and run `tacit reload`";
                     self.shared.log.error(event.field("next", next));
                     return;
                 }
@@ -231,10 +231,10 @@ impl Runs {
             let mut others = self.registry.all().filter(|other| other.run.id != capture.run.id);
             let other = others.find(|other| other.capture.tunnels.fixed_peers().contains(ike))?;
             Some(format!(
-                "the tunnel to [ike.{ike}] is for one run at a time, because its `inner` is one \
-                 address: while run `{}` uses the tunnel, packets of this run to that peer are \
-                 dropped\n    fix: write inner = \"gateway\", or give each run an [ike.NAME] and \
-                 rules with `run` of its own",
+                "only one run at a time can use the tunnel to [ike.{ike}], because `inner` is a \
+                 single address. Run `{}` uses the tunnel now, so tacit drops the packets of this \
+                 run to the peer\n    fix: write inner = \"gateway\", or write a separate \
+                 [ike.NAME] and separate rules with `run` for each run",
                 other.run.name
             ))
         };

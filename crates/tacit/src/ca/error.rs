@@ -72,9 +72,8 @@ impl fmt::Display for CaError {
         match self {
             Self::Exists(path) => write!(
                 out,
-                "{} exists and is not overwritten\n    \
-                 fix: use another --dir or NAME, renew the certificate with --renew, or move the \
-                 file away",
+                "{} already exists, and tacit does not overwrite it\n    fix: use another --dir or \
+                 NAME, renew the certificate with --renew, or move the file away",
                 path.display()
             ),
             Self::NoCa(path) => write!(
@@ -89,8 +88,8 @@ impl fmt::Display for CaError {
             }
             Self::KeyOpenToOthers(path, mode) => write!(
                 out,
-                "other users can read or change the private key {0} (mode {mode:04o})\n    \
-                 fix: if no other user has done so, run: chmod 600 {0}",
+                "other users can read or change the private key {0} (mode {mode:04o})\n    fix: \
+                 run: chmod 600 {0}; if another user may have read the key, replace the key",
                 path.display(),
             ),
             Self::Unusable(path, why) => write!(out, "cannot use {}: {why}", path.display()),

@@ -219,12 +219,9 @@ fn issue(args: IssueArgs, now: SystemTime) -> Result<String, CaError> {
 
     let made = Certificate::read(&cert_path)?;
     Ok(format!(
-        "created {cert}  the certificate: {usage}; valid for {names}\n\
-         created {key}  its private key (mode 0600)\n\
-         the certificate expires {expiry}\n\
-         \n\
-         Add to the policy on the host of the key:\n\
-         \n{policy}",
+        "created {cert}  the certificate: {usage}; valid for {names}\ncreated {key}  its private \
+         key (mode 0600)\nthe certificate expires {expiry}\n\nAdd to the policy on the host that \
+         uses this key:\n\n{policy}",
         cert = cert_path.display(),
         usage = made.roles().join(" and "),
         names = made.facts.sans.join(", "),

@@ -1,7 +1,7 @@
 //! Parses and checks the certificate names on the command line of `tacit ca`.
 //!
-//! A name is used as common name, as subject alternative name, as file name, and (with some
-//! characters replaced) as table name in the policy. So it must be valid for all four uses.
+//! tacit uses a name as common name, as subject alternative name, as file name, and (with some
+//! characters replaced) as table name in the policy. So the name must be valid for all four uses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -106,11 +106,16 @@ impl FromStr for LeafName {
         }
         if text.starts_with('*') {
             return Err(
-                "a name with a wildcard cannot be a file name; give this name with --san".into()
+                "a name with a wildcard cannot be used as a file name: use another name, and add \
+                 the wildcard name with --san"
+                    .into(),
             );
         }
         match text.parse()? {
-            San::Uri(_) => Err("a URI cannot be a file name; give the URI with --san".into()),
+            San::Uri(_) => Err(
+                "a URI cannot be used as a file name: use another name, and add the URI with --san"
+                    .into(),
+            ),
             san => Ok(Self { text, san }),
         }
     }

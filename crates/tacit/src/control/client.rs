@@ -64,7 +64,7 @@ impl fmt::Display for ClientError {
             Self::NoAgent(path, error) => write!(
                 f,
                 "no agent answers at {}: {error}\n    fix: start an agent with `tacit agent`, or \
-                 name the control socket of a running agent with --control",
+                 set --control to the control socket of a running agent",
                 path.display()
             ),
             Self::OnlyPrivate(path, private) => {
@@ -75,8 +75,8 @@ impl fmt::Display for ClientError {
                 let private = private.iter().map(|path| path.display().to_string());
                 write!(
                     f,
-                    "no agent answers at {}, and {runs} an agent of its own\n    \
-                     fix: name the control socket of {agents} with --control: {}",
+                    "no agent answers at {}, but {runs} a private agent\n    fix: set --control to \
+                     the control socket of {agents}: {}",
                     path.display(),
                     private.collect::<Vec<_>>().join(" ")
                 )
@@ -86,13 +86,13 @@ impl fmt::Display for ClientError {
             Self::Silent(patience) => {
                 write!(
                     f,
-                    "the agent did not answer within {patience:?}: the process of the agent is \
-                     stopped or overloaded"
+                    "the agent did not answer within {patience:?}: its process may be stopped or \
+                     overloaded; check the process, and try again"
                 )
             }
             Self::Restarted => f.write_str(
-                "the agent was restarted during the interval, and its successor counts from 0: \
-                 run the command again",
+                "the agent was restarted during the interval, and the counters of the new agent \
+                 began at 0: run the command again",
             ),
         }
     }

@@ -1,5 +1,6 @@
-//! Limits the number of connections of a server, such as the server for metrics. At the limit, a
-//! new connection replaces the oldest connection without a request in progress.
+//! Limits the number of connections of a server, such as the server for metrics. At the limit, the
+//! server accepts a new connection, and closes the oldest connection that has no request in
+//! progress.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

@@ -48,8 +48,8 @@ impl Confirmed {
     #[must_use]
     pub fn text(&self) -> String {
         let text = match self.has_waited {
-            true => "the installed policy is confirmed\n",
-            false => "the installed policy does not wait for a confirmation\n",
+            true => "the agent keeps the installed policy, because you have confirmed it\n",
+            false => "the installed policy needs no confirmation\n",
         };
         text.to_owned()
     }
@@ -74,7 +74,9 @@ impl Reloaded {
             text.push_str(&format!("{warning}\n"));
         }
         for part in &self.needs_restart {
-            text.push_str(&format!("{part} changed: run `tacit restart` to apply the change\n"));
+            text.push_str(&format!(
+                "{part} changed, but a reload cannot apply this change: run `tacit restart`\n"
+            ));
         }
         text
     }

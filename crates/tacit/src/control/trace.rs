@@ -6,7 +6,7 @@
 //!           <── number of files ──────
 //!           ── descriptors ──────────> starts the trace
 //!           <── started ──────────────
-//!           ── end of file ──────────> ends the trace, unless its time is over earlier
+//!           ── end of file ──────────> ends the trace, if the trace has not ended before
 //!           <── report ───────────────
 //! ```
 //!
@@ -109,9 +109,11 @@ impl Tracer {
             );
         }
         if matches!(request.of, TraceSelection::Ike(_)) && request.pcap.is_some() {
-            return Err("a trace of tunnels has only keys\n    fix: record the encrypted packets \
-                        with tcpdump, and use --keylog without --pcap"
-                .to_owned());
+            return Err(
+                "a trace of IPsec tunnels can contain only keys, not packets\n    fix: record the \
+                 encrypted packets with tcpdump, and use --keylog without --pcap"
+                    .to_owned(),
+            );
         }
         if self.table.traces().len() >= TRACES_MAX {
             return Err(TraceRefused::TooMany.to_string());
@@ -151,8 +153,8 @@ impl Tracer {
                 Err(format!("the installed policy has no rule `{name}`\n    fix: {next}"))
             }
             TraceSelection::Ike(name) if !live.policy.ikes.contains_key(name) => Err(format!(
-                "the installed policy has no [ike.{name}]\n    \
-                 fix: `tacit show policy` has the peers of tunnels"
+                "the installed policy has no [ike.{name}]\n    fix: `tacit show policy` lists the \
+                 peers of tunnels"
             )),
             TraceSelection::Connection(id) if self.table.find(*id).is_none() => Err(format!(
                 "no open connection has the id {id}\n    \
@@ -227,7 +229,7 @@ pub(super) async fn serve(
     };
     let reply = match report {
         Ok(report) => Reply::written(&report),
-        Err(_) => Reply::error("the thread of the trace failed; this is a bug in tacit"),
+        Err(_) => Reply::error("the thread that writes the trace failed; this is a bug in tacit"),
     };
     // The command may have ended; the log has the report.
     let _ = send(&mut stream, reply).await;

@@ -1,5 +1,5 @@
-//! Relays UDP answers that come from another address or port than the program has sent to. For
-//! example, a TFTP server answers from another port.
+//! Relays UDP answers whose source address or port differs from the destination to which the
+//! program sent. For example, a TFTP server answers from another port.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,18 +1,19 @@
-//! Stores the *answerers* of a UDP flow: addresses and ports that answer the program, but are not
-//! the destination of the flow.
+//! Stores the *answerers* of a UDP flow: the other addresses and ports from which a program
+//! receives answers, in addition to the destination of the flow.
 //!
 //! ```text
 //!   program ──> 10.9.8.7:69    flow's socket ────┐
-//!           <── 10.9.8.7:4711  its answerer's ───┴── dialled socket <── 10.9.8.7:4711
+//!           <── 10.9.8.7:4711  answerer's socket ┴── upstream socket <── 10.9.8.7:4711
 //! ```
 //!
 //! For example, a TFTP server answers from another port. With `answers = "any"` in the rule,
 //! answers may also come from other addresses. For each answerer, the agent has a socket with the
 //! answerer's address inside the network namespace of the program. If a rule denies an answerer,
-//! its datagrams are dropped.
+//! the agent drops the answerer's datagrams.
 //!
-//! Limits: [`ANSWERERS_MAX`] answerers for each flow. An answerer is removed after [`SILENT_MAX`]
-//! without a datagram. At most [`EARLY_BYTES_MAX`] wait while a socket is created.
+//! Limits: [`ANSWERERS_MAX`] answerers for each flow. The agent removes an answerer after
+//! [`SILENT_MAX`] without a datagram. While the agent creates a socket, it stores datagrams of at
+//! most [`EARLY_BYTES_MAX`] in total.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;

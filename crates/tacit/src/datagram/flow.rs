@@ -119,10 +119,13 @@ pub(super) enum FlowEnd {
 impl fmt::Display for FlowEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Over => f.write_str("the flow was idle for too long, or its run has ended"),
+            Self::Over => f.write_str(
+                "the flow was idle for too long, another flow replaced this flow, or its run has \
+                 ended",
+            ),
             Self::Closed => f.write_str("an operator closed the flow"),
             Self::ProgramGone => f.write_str("the program closed its socket"),
-            Self::Refused => f.write_str("a new policy rejects the flow"),
+            Self::Refused => f.write_str("the newly installed policy does not permit the flow"),
             Self::NoSocket(error) => {
                 write!(f, "cannot create the flow's socket in the run: {error}")
             }

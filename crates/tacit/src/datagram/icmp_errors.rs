@@ -1,4 +1,5 @@
-//! Sends an ICMP error to a program under `tacit run` if its datagram cannot be delivered.
+//! Sends an ICMP error to a program under `tacit run` if the agent cannot deliver a datagram of
+//! this program.
 
 use std::io;
 use std::net::IpAddr;

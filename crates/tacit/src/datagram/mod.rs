@@ -15,10 +15,12 @@
 //! The program gets ICMP errors from outside, and "port unreachable" if the policy rejects a
 //! datagram. Broadcast and multicast datagrams are dropped. The module `dns` handles port 53.
 //!
-//! A flow ends after an idle time, with its program, or when a reload changes the decision.
+//! A flow ends after an idle timeout, when the program exits or closes its socket, or when a reload
+//! installs a policy that does not permit the flow.
 //!
 //! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that was
-//! idle for the longest. At most [`EARLY_BYTES_MAX`] wait while the owner of a flow is looked up.
+//! idle for the longest time. While the agent looks up the owner of a flow, it stores datagrams of
+//! at most [`EARLY_BYTES_MAX`] in total.
 
 mod answer;
 mod answerers;

@@ -1,9 +1,9 @@
-//! Decides which DNS queries the agent answers with `tacit agent --host`. Records the names and
-//! addresses in the answers.
+//! Handles the DNS queries of programs for `tacit agent --host`: decides which queries the policy
+//! permits, and records the names and addresses in the answers.
 //!
-//! Each query is sent to the resolver that the program selected, and programs get the true
-//! addresses. If a rule matches the name, the kernel captures the addresses before the program gets
-//! the answer.
+//! The agent forwards each permitted query to the name server that the program selected, and the
+//! program gets the true addresses. If a rule matches the name, the kernel captures the addresses
+//! before the program gets the answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,11 +1,11 @@
-//! Implements engines: threads on reserved CPUs for handshakes. An engine accepts connections, does
-//! their handshakes, and hands the connections over to data workers.
+//! Implements engines: threads on reserved CPUs that accept connections, do their TLS handshakes,
+//! and hand the connections over to data workers.
 //!
 //! ```text
-//!              slot         look up, dial, handshake          hand over
-//!   listener ────────> engine ─────────────────────────> data worker: relay
-//!      │  all engines saturated, and `spill`                  ↑
-//!      └──────────────────────────────────────────────────────┘ accepts, does the handshake
+//!            accepts           finds the rule, connects          hand over
+//!   listener ───────> engine: to the server, handshake ────────> data worker: relays
+//!      │                                                           ↑
+//!      └── if all engines are busy, and the policy has `spill` ────┘ accepts, does the handshake
 //! ```
 //!
 //! An engine runs the same code as a data worker. An engine hands over each connection once, with

@@ -1,4 +1,4 @@
-//! Defines the facts about an engine or a data worker that displays show.
+//! Defines the data about an engine or a data worker that `tacit show` prints.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! `tacit explain`: prints which rule matches a flow, and why earlier rules do not match. The
 //! command uses a policy file, or the policy of a running agent.
 //!
-//! With `--peer`, the command prints how a rule treats a certificate.
+//! With `--peer`, the command prints whether a rule accepts a certificate, and why.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -253,14 +253,14 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     description.into_flow().map_err(|error| match error {
         NoFlow::ListenMissing => LISTEN_MISSING,
         NoFlow::ListenUnexpected => {
-            "an outbound flow has no listening address\n    \
-             fix: omit --listen, or --direction outbound"
+            "an outbound flow has no listening address\n    fix: omit either --listen or \
+             --direction outbound"
         }
     })
 }
 
-const LISTEN_MISSING: &str =
-    "an inbound flow needs a listening address\n    fix: add --listen ADDRESS, as in a rule";
+const LISTEN_MISSING: &str = "an inbound flow needs a listening address\n    fix: add --listen \
+                              ADDRESS, with the value of `listen` in the rule";
 
 pub(crate) fn time(text: &str) -> Result<Timestamp, &'static str> {
     text.parse().map_err(|_| "expected date, time and zone, such as 2025-06-01T12:00:00Z")

@@ -105,8 +105,8 @@ pub(super) fn check_with_rule(
             let trust = trust.as_ref();
             if let (Some(hosts), []) = (own_names(rule, &tls.verify), peer.names) {
                 return Err(format!(
-                    "rule `{name}` verifies the name of each target: add one of these names with \
-                     --name: {hosts}"
+                    "rule `{name}` compares the server's certificate with the name of the target: \
+                     select one of the targets with --name: {hosts}"
                 ));
             }
             let run = dry_run::server(&tls.verify, trust, &chain, peer.names, peer.now);
@@ -197,8 +197,8 @@ fn answer(chain: &[CertificateDer<'_>], run: DryRun) -> Result<Answer, String> {
             answer.identity = who.identity;
             answer.reason = who.warned.map(|entry| {
                 format!(
-                    "{entry} has deny = true with `warn`, so the agent \
-                                                logs a warning and does not reject the client"
+                    "{entry} has deny = true and warn = true, so the agent logs a warning and \
+                     accepts the client"
                 )
             });
         }
@@ -221,21 +221,26 @@ impl fmt::Display for Answer {
         }
         match check {
             Some(check) => writeln!(f, "check: {}", check.word())?,
-            None => writeln!(f, "check: none (the certificate is assumed to be trusted)")?,
+            None => {
+                writeln!(f, "check: skipped (this output assumes that the certificate is trusted)")?
+            }
         }
         if let Some(MapAnswer { name, decide, passed }) = map {
             for SkippedEntry { line, why } in passed {
-                writeln!(f, "line {line}: this entry of [[map.{name}]] is not used: {why}")?;
+                writeln!(f, "line {line}: this entry of [[map.{name}]] does not match: {why}")?;
             }
             for DecidingEntry { line, outcome } in decide {
-                writeln!(f, "line {line}: this entry of [[map.{name}]] is used: {outcome}")?;
+                writeln!(f, "line {line}: this entry of [[map.{name}]] matches: {outcome}")?;
             }
         }
         let why = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
         match identity {
             Some(identity) => write!(f, "{verdict} as {identity}{why}"),
             None if *verdict == "served" => {
-                write!(f, "the agent serves the client without an identity{why}")
+                write!(
+                    f,
+                    "the agent accepts the client, but assigns no identity to the client{why}"
+                )
             }
             None => write!(f, "{verdict}{why}"),
         }

@@ -14,13 +14,13 @@ use crate::exit::{EXIT_OK, EXIT_POLICY, print};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tacit import attls pagent.policy                          lists the missing lines of the map file
+  tacit import attls pagent.policy                          prints the lines to add to the map file
   tacit import attls pagent.policy --map map.toml -o policy.toml
   tacit import attls --effective pagent.policy              prints all settings in effect
 
 Several files form one policy. Job names, user IDs and key rings have other names on this host. The
-map file (--map) translates them; the command prints each line that the file lacks. The command
-reports every difference in behaviour as `changed`. After an error it writes no policy.")]
+map file (--map) translates them; the command prints each line that you must add to this file. The
+command reports every difference in behaviour as `changed`. After an error it writes no policy.")]
 pub(super) struct AttlsArgs {
     /// Policy files of AT-TLS, or a main or image configuration file that lists them
     #[arg(required_unless_present = "ipsec", value_name = "FILE")]
@@ -82,7 +82,7 @@ fn read(disk: &OnDisk, file: &str, findings: &mut Findings) -> Option<Vec<u8>> {
         Ok(bytes) => Some(bytes),
         Err(error) => {
             let at = Origin { file: file.into(), line: 1 };
-            let fix = "give a file that the user of this command can read";
+            let fix = "use a file that you can read, or run this command as another user";
             findings.error(&at, format!("cannot read the file: {error}"), fix);
             None
         }

@@ -125,7 +125,7 @@ impl Agent {
         enrolment: Enrolment,
         given: NamespaceForAgent,
     ) -> Result<RunTerms, RunError> {
-        let own = |error| RunError::SystemCall("enrol with the agent", error);
+        let own = |error| RunError::SystemCall("register the run with the agent", error);
         let sockets: Vec<_> = given.sockets.iter().map(AsFd::as_fd).collect();
         // An agent that cannot start prints the reason before it closes the connection, so the
         // error of this write adds nothing.
@@ -143,7 +143,8 @@ impl Agent {
                 Some(ToLauncher::Refused(reason)) => return Err(RunError::Agent(reason)),
                 None => {
                     return Err(RunError::Agent(
-                        "the agent ended before it answered; the reason is in its log (--log)"
+                        "the agent exited before it accepted the run; the agent's log contains the \
+                         reason (--log)"
                             .into(),
                     ));
                 }

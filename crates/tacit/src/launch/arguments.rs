@@ -33,8 +33,8 @@ Examples:
   tacit run --agent /run/tacit/enrol.sock --name orders -- ./orders-server
   tacit run --agent /run/tacit/enrol.sock --netns /run/netns/blue
 
-Exit status: that of CMD; 125 if tacit itself fails, 126 if CMD cannot be run, 127 if it does not
-exist.")]
+Exit status: the exit status of CMD; 125 if tacit itself fails; 126 if CMD cannot be executed; 127
+if CMD does not exist.")]
 pub struct RunArgs {
     /// The policy file, for a private agent of this run [default: $TACIT_POLICY]
     #[arg(long, value_name = "FILE")]

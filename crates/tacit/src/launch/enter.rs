@@ -111,8 +111,8 @@ impl Helper {
             warn(
                 MessageId("hidden-late"),
                 format_args!(
-                    "cannot watch the policy's files for changes: {error}: the program can read a \
-                     new file of the policy for up to a second\n    fix: raise \
+                    "cannot watch the policy's files for changes: {error}; if you replace a file, \
+                     the program can read the new file for up to a second\n    fix: raise \
                      fs.inotify.max_user_instances"
                 ),
             );
@@ -197,7 +197,8 @@ impl StartingHelper {
         let own = |error| RunError::SystemCall("start the helper", error);
         let died = || {
             RunError::Namespace(
-                "the helper process ended unexpectedly while it made the namespace".into(),
+                "the helper process ended unexpectedly while it created the network namespace"
+                    .into(),
             )
         };
         let frame = protocol::read::<Ready>(&self.line).map_err(own)?.ok_or_else(died)?;

@@ -231,9 +231,11 @@ impl HelperServer {
             | HelperRequest::Addresses { .. }
             | HelperRequest::Counts
             | HelperRequest::HostEnd
-            | HelperRequest::Sockets => {
-                Err("the helper of a run does not capture the host".to_owned())
-            }
+            | HelperRequest::Sockets => Err(
+                "the agent sent a request for the whole host to the helper of a run; this is a bug \
+                 in tacit"
+                    .to_owned(),
+            ),
             // `serve` handles these requests, because it owns the channels.
             HelperRequest::Channel | HelperRequest::Reports | HelperRequest::Connects { .. } => {
                 Ok(HelperReply::Done)
@@ -395,16 +397,18 @@ fn wait(
 fn open_tun() -> Result<Tun, String> {
     Tun::open("tacit%d").map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            "/dev/net/tun is missing, so the run has no tunnels\n    fix: load the kernel module \
-             tun; in a container, pass the device (--device /dev/net/tun)"
+            "/dev/net/tun is missing, so the programs of this run cannot use IPsec tunnels\n    \
+             fix: load the kernel module tun; in a container, pass the device (--device \
+             /dev/net/tun)"
                 .to_owned()
         }
         io::ErrorKind::PermissionDenied => {
-            "this user may not open /dev/net/tun, so the run has no tunnels\n    fix: chmod 666 \
-             /dev/net/tun, as systemd does; the run needs no other rights"
+            "this user may not open /dev/net/tun, so the programs of this run cannot use IPsec \
+             tunnels\n    fix: run: chmod 666 /dev/net/tun (systemd sets the same mode); tacit \
+             needs no other permission"
                 .to_owned()
         }
-        _ => format!("cannot make a TUN device: {error}"),
+        _ => format!("cannot create a TUN device: {error}"),
     })
 }
 

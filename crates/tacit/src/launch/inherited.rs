@@ -47,27 +47,27 @@ impl fmt::Display for InheritError {
             Self::NotOpen(number) => {
                 write!(
                     f,
-                    "--inherit-fd {number}: file descriptor {number} is not open\n    \
-                     fix: remove the option, or open the descriptor in the calling process"
+                    "--inherit-fd {number}: file descriptor {number} is not open\n    fix: remove \
+                     the option, or open the descriptor in the process that starts tacit"
                 )
             }
             Self::IoUring(number) => write!(
                 f,
-                "the program would inherit file descriptor {number}, an io_uring, whose operations \
-                 bypass the policy\n    fix: close the descriptor ({number}>&-), or allow it with \
-                 --inherit-fd {number}"
+                "the program would inherit file descriptor {number}: it is an io_uring, whose \
+                 operations bypass the policy\n    fix: close the descriptor ({number}>&-), or \
+                 allow it with --inherit-fd {number}"
             ),
             Self::Directory(number) => write!(
                 f,
-                "the program would inherit file descriptor {number}, a directory in which the \
-                 policy and its keys are not hidden\n    fix: close the descriptor ({number}>&-), \
-                 or allow it with --inherit-fd {number}"
+                "the program would inherit file descriptor {number}: it is a directory through \
+                 which the program could read the policy and its keys\n    fix: close the \
+                 descriptor ({number}>&-), or allow it with --inherit-fd {number}"
             ),
             Self::WorkingDirectory(error) => write!(
                 f,
-                "cannot determine the working directory: {error}: the directory was removed, or is \
-                 in another mount namespace, where tacit cannot hide the policy and its keys from \
-                 the program\n    fix: change to another directory"
+                "cannot determine the working directory: {error}. The directory was removed, or it \
+                 is in another mount namespace, where tacit cannot hide the policy and its keys \
+                 from the program\n    fix: change to another directory"
             ),
             Self::Socket { number, kind } => {
                 write!(f, "the program would inherit file descriptor {number}")?;
@@ -166,7 +166,7 @@ mod tests {
     fn io_urings_are_refused_unless_an_option_allows_them() {
         let open = [Inheritable { number: 5, kind: DescriptorKind::IoUring }];
         let refused = check_open(&open, &[]).unwrap_err().to_string();
-        assert!(refused.contains("file descriptor 5, an io_uring, "), "{refused}");
+        assert!(refused.contains("file descriptor 5: it is an io_uring, "), "{refused}");
         assert!(check_open(&open, &[5]).is_ok());
     }
 
@@ -174,7 +174,7 @@ mod tests {
     fn directories_are_refused_unless_an_option_allows_them() {
         let open = [Inheritable { number: 5, kind: DescriptorKind::Directory }];
         let refused = check_open(&open, &[]).unwrap_err().to_string();
-        assert!(refused.contains("file descriptor 5, a directory "), "{refused}");
+        assert!(refused.contains("file descriptor 5: it is a directory "), "{refused}");
         assert!(refused.ends_with("--inherit-fd 5"), "{refused}");
         assert!(check_open(&open, &[5]).is_ok());
     }

@@ -1,5 +1,5 @@
-//! Protects a network namespace that another program has created. Starts a helper process in this
-//! namespace, and registers the namespace with an agent.
+//! Captures the traffic of a network namespace that another program has created: starts a helper
+//! process in this namespace, and registers the namespace with an agent.
 //!
 //! ```text
 //!   launcher (this) ──forks──> helper    joins the namespace, then acts in it for the agent
@@ -7,9 +7,9 @@
 //!                   ──starts─> CMD       in the namespace, if the command line has one
 //! ```
 //!
-//! Without CMD, `tacit run` waits until the namespace has ended. If the agent ends meanwhile,
-//! `tacit run` registers the namespace with the next agent at the same socket. While there is no
-//! agent, the packet rules refuse captured flows.
+//! Without CMD, `tacit run` waits until the kernel destroys the namespace. If the agent ends
+//! meanwhile, `tacit run` registers the namespace with the next agent at the same socket. While
+//! there is no agent, the packet rules refuse captured flows.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -109,7 +109,8 @@ pub(super) struct ProtectedNetwork {
 impl ProtectedNetwork {
     /// Waits until the namespace has ended, or a signal asks to end.
     pub(super) fn hold(mut self) -> Result<ExitCode, RunError> {
-        let own = |error| RunError::SystemCall("wait for the end of the namespace", error);
+        let own =
+            |error| RunError::SystemCall("wait until the network namespace is destroyed", error);
         loop {
             match job::next_signal_within(LOOK_INTERVAL).map_err(own)? {
                 Some(signal) if job::asks_to_end(signal.number) => return Ok(ExitCode::SUCCESS),

@@ -1,10 +1,10 @@
 //! Stops the launcher (`tacit run`) when the program CMD stops, and continues the launcher when CMD
 //! continues.
 //!
-//! The signal SIGCONT may be sent only to CMD. A stopped launcher cannot detect this, so a second
-//! child watches CMD, and continues the launcher when CMD continues.
+//! A user may send SIGCONT to CMD but not to the launcher. A stopped launcher cannot detect that
+//! CMD continues, so a second child process watches CMD, and then continues the launcher.
 //!
-//! Limit: the second child checks CMD every [`LOOK_INTERVAL`].
+//! Limit: the second child process checks CMD every [`LOOK_INTERVAL`].
 
 use std::io;
 use std::os::unix::process::parent_id;

@@ -1,8 +1,8 @@
 //! Selects the user that runs the program: with `sudo tacit run`, this is the user who called
 //! `sudo`.
 //!
-//! A program of root gets no user namespace, so it is less confined than a program of another user.
-//! With `--as-root`, the program runs as root.
+//! A program that runs as root gets no user namespace, so tacit restricts the program less than the
+//! program of another user. With `--as-root`, the program runs as root.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -25,8 +25,8 @@ impl fmt::Display for UserError {
             Self::NotANumber(name) => {
                 write!(
                     f,
-                    "the environment variable {name} is not a number\n    fix: unset the variable, \
-                     or use --as-root to run as root"
+                    "the value of the environment variable {name} is not a number\n    fix: unset \
+                     the variable, or use --as-root to run as root"
                 )
             }
             Self::Refused(uid, error) => {

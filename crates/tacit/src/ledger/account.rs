@@ -1,6 +1,6 @@
-//! Defines the accounts of the ledger (the record of the agent's CPU time). An account has the CPU
-//! time and the traffic of one rule. All threads add to the accounts, and displays and metrics read
-//! the accounts.
+//! Defines the accounts of the ledger (the agent's record of its CPU time). An account contains the
+//! CPU time and the traffic of one rule. All threads add to the accounts. `tacit show` and the
+//! metrics read the accounts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

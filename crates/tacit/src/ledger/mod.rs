@@ -1,5 +1,6 @@
-//! Implements the ledger: the record of the agent's CPU time by rule, component and kind of CPU. A
-//! component is a kind of work, such as the handshake. A CPU is general or reserved for engines.
+//! Implements the ledger: the agent's record of its CPU time, by rule, component and kind of CPU. A
+//! component is a kind of work, such as the handshake. A CPU is either reserved for engines or
+//! general.
 //!
 //! ```text
 //!   each thread: meter ──(a window)──> account of a rule ──> costs: displays, metrics, projections
@@ -7,8 +8,8 @@
 //!
 //! The code that serves a connection calls [`meter::switch`] with the component and [`meter::turn`]
 //! with the rule. Each microsecond is charged to exactly one rule and component. Some threads, such
-//! as the threads that look up names, are not metered, so displays show the CPU time of these
-//! threads as uncaptured.
+//! as the threads that look up names, are not metered, so `tacit show costs` reports the CPU time
+//! of these threads as `uncaptured`.
 //!
 //! Limits: one account for each rule that is installed or has open connections, and one account for
 //! all removed rules.

@@ -1,5 +1,5 @@
-//! Builds the live policy: the form in which a policy is installed, with the TLS configuration of
-//! each rule.
+//! Builds the live policy from a parsed policy. The live policy is the data structure that the
+//! workers use. It contains the TLS configuration of each rule.
 //!
 //! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of a rule if the
 //! rule, its credentials and its map have not changed. So open connections of this rule still
@@ -78,7 +78,7 @@ pub struct RuleRefused {
 
 impl fmt::Display for RuleRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the TLS settings of rule {} cannot be used: {}", self.rule, self.error)
+        write!(f, "cannot use the TLS settings of rule {}: {}", self.rule, self.error)
     }
 }
 

@@ -33,7 +33,7 @@ pub fn read_policy(
     let text = std::fs::read_to_string(path).map_err(|error| {
         let error =
             Diagnostic::error(UNREADABLE, START, format!("cannot read the policy file: {error}"));
-        vec![error.with_fix("name a policy file that this user can read")]
+        vec![error.with_fix("use a policy file that this user can read")]
     })?;
     with_included(text, path, admit)
 }
@@ -48,7 +48,7 @@ pub(super) fn read_standard_input() -> Result<PolicyText, Vec<Diagnostic>> {
     io::stdin().lock().take(limit).read_to_string(&mut text).map_err(|error| {
         let message = format!("cannot read the policy from standard input: {error}");
         let error = Diagnostic::error(UNREADABLE, START, message);
-        vec![error.with_fix("write a policy in UTF-8 to standard input")]
+        vec![error.with_fix("pass a policy in UTF-8 on standard input")]
     })?;
     with_included(text, Path::new(STANDARD_INPUT), |_, _| Ok(()))
 }
@@ -173,7 +173,7 @@ fn read_file(path: &Path) -> io::Result<String> {
 
 fn unreadable(position: SourcePosition, path: &Path, error: &io::Error) -> Diagnostic {
     let message = format!("cannot include {}: {error}", path.display());
-    let fix = "name files that the user of the agent can read, or remove them from `include`";
+    let fix = "make the file readable for the agent's user, or remove the file from `include`";
     Diagnostic::error(UNREADABLE, position, message).with_fix(fix)
 }
 

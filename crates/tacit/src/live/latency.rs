@@ -1,7 +1,7 @@
-//! Counts the durations of a rule's handshakes and connects in the buckets of a Prometheus
-//! histogram.
+//! Counts how long the handshakes and connection attempts of a rule take, in the buckets of a
+//! Prometheus histogram.
 //!
-//! Every thread adds durations without a lock.
+//! The threads add durations without a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

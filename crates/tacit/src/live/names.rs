@@ -1,5 +1,5 @@
-//! Finds the rule of a flow if its destination address has several names. The strictest rule of
-//! these names decides.
+//! Selects the rule for a flow if its destination address has several DNS names. If the names match
+//! different rules, the strictest of these rules applies.
 //!
 //! Programs under `tacit run` usually see an alias: an address that stands for one name. But names
 //! in `/etc/hosts` get no alias, because programs read that file themselves. With `aliases =

@@ -23,18 +23,20 @@ fn of_rule(rule: &Rule) -> Vec<Diagnostic> {
             rule.name
         );
         Diagnostic::error(MessageId("unknown-sender"), rule.position, message).with_fix(
-            "correct the name; if only a directory service knows the name, write the number in \
-             place of the name",
+            "correct the name; if the name exists only in a directory service (LDAP), write the \
+             numeric ID instead of the name",
         )
     };
     let selectors = &rule.selectors;
     let users = selectors.user.iter().filter(|user| address::user_id(user).is_none());
     let groups = selectors.group.iter().filter(|group| address::group_id(group).is_none());
     let absent = selectors.cgroup.iter().filter(|path| cgroups::id(path).is_none()).map(|path| {
-        let message =
-            format!("rule `{}` names the control group `{path}`, which does not exist", rule.name);
-        let fix = "check the name; until the control group exists, this rule matches no program of \
-                   the group";
+        let message = format!(
+            "rule `{}` refers to the control group `{path}`, which does not exist",
+            rule.name
+        );
+        let fix = "check the path; this rule matches programs of this control group only when the \
+                   group exists";
         Diagnostic::warning(MessageId("no-such-cgroup"), rule.position, message).with_fix(fix)
     });
     users

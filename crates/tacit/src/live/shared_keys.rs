@@ -1,4 +1,4 @@
-//! Reads the keys that tacit shares with peers of IPsec tunnels: the files in `psk-file`.
+//! Reads the pre-shared keys of IPsec tunnels from the files in `psk-file`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn read(path: &Path, position: SourcePosition) -> Result<SecretBytes, Diagnostic
         let fix = match fault {
             SecretFileFault::Exposed { .. } => format!("run: chmod 600 {shown}"),
             SecretFileFault::Owner { .. } => {
-                format!("make the user of the agent the owner: chown USER {shown}")
+                format!("change the owner of the file to the agent's user: chown USER {shown}")
             }
             SecretFileFault::Io(_) | SecretFileFault::NotRegular | SecretFileFault::TooLarge => {
                 "write the key to the file, or correct `psk-file`".to_owned()
@@ -70,8 +70,8 @@ fn doubt(key: &SecretBytes, file: &Path, position: SourcePosition) -> Option<Dia
     let bytes = key.as_bytes().len();
     (bytes < KEY_BYTES_ADVISED).then(|| {
         let message = format!(
-            "the key in {} has only {bytes} bytes: an attacker between both sides can guess a \
-             short key",
+            "the key in {} has only {bytes} bytes: an attacker who intercepts the messages of both \
+             sides can guess a short key",
             file.display()
         );
         let fix = "use a random key on both sides, for example from: openssl rand -base64 32";

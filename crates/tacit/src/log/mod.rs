@@ -4,9 +4,9 @@
 //! A separate thread writes the lines, so that a full disk or a blocked terminal never delays a
 //! connection. Lines that do not fit into the queue or on the disk are lost, and counted.
 //!
-//! Lines that may repeat, for example about a server that is down, have a key, and at most one line
-//! with the same key is written in a second. The audit log has a maximum rate of refusals and
-//! failures instead. Each run and each client ([`EventCause`]) has its own share of these limits.
+//! Lines that may repeat, for example about a server that is down, have a key. The log contains at
+//! most one line per key and second. The audit log has no keys: it limits the rate of refusals and
+//! failures. These limits apply separately to each run and each client ([`EventCause`]).
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"
@@ -557,9 +557,10 @@ impl Writer {
     }
 
     fn write_lost(&mut self, count: u64) -> io::Result<()> {
-        let event = Event::new("log-lines-lost")
-            .value("count", count)
-            .field("next", "free disk space for the logs, or read them faster");
+        let event = Event::new("log-lines-lost").value("count", count).field(
+            "next",
+            "free disk space for the logs; if another program reads the log, make it read faster",
+        );
         self.write(&Line { time: SystemTime::now(), kind: Kind::Warn, event })
     }
 }

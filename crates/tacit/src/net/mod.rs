@@ -5,7 +5,7 @@
 //! * [`pool`]: sockets that were created in advance;
 //! * [`route`]: the address from which this host sends to another;
 //! * [`Position`]: whether a socket is downstream or upstream;
-//! * [`Security`]: whether a socket is protected by TLS or clear;
+//! * [`Security`]: whether a socket transfers data with TLS or in clear;
 //! * [`Accepted`]: a connection that a listener has accepted.
 
 mod accepted;

@@ -5,7 +5,8 @@
 //!   bound ── waits for its CPU while others are idle ──> unbound ── UNBOUND_TIME ──> bound
 //! ```
 //!
-//! While all CPUs are busy, the thread stays bound, because it would have to wait on any CPU.
+//! While all CPUs are busy, the thread stays bound, because it would also have to wait on every
+//! other CPU.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

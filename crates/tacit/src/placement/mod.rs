@@ -7,10 +7,10 @@
 //!          └─ placement-cpus      the CPUs for `split` and `one-cpu`; by default all general CPUs
 //! ```
 //!
-//! With the placement `split`, each data worker takes the CPU with the fewest workers of all agents
-//! on this machine. An agent shows its choice to other agents by an abstract UNIX socket that has
-//! the CPU in its name. The kernel removes the socket when the agent ends. If another program uses
-//! such a name, the agents only make a worse choice.
+//! With the placement `split`, each data worker uses the CPU with the fewest workers of all agents
+//! on this machine. An agent publishes its choice as an abstract UNIX socket whose name contains
+//! the number of the CPU. The kernel removes the socket when the agent ends. If another program
+//! uses such a name, the only effect is that agents choose a busier CPU.
 //!
 //! tacit does not move other processes away from these CPUs.
 
@@ -133,10 +133,11 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
         missing("cpus", &engine.cpus, engine.position);
         if allowed.iter().all(|cpu| engine.cpus.contains(cpu)) {
             let message = format!(
-                "`cpus` in [engine] names all CPUs that this process may use: {}",
+                "`cpus` in [engine] reserves all CPUs that this process may use, so no CPU is left \
+                 for the data workers: {}",
                 list(allowed)
             );
-            let fix = "leave at least one CPU for the data workers";
+            let fix = "remove at least one CPU from `cpus`";
             found.push(
                 Diagnostic::error(MessageId("no-cpu-left"), engine.position, message).with_fix(fix),
             );
@@ -251,7 +252,7 @@ mod tests {
         assert!(missing.contains("CPUs that this process may use: 0-2,5"), "{missing}");
         assert!(
             said("[engine]\ncpus = \"0-2,5\"")
-                .contains("names all CPUs that this process may use: 0-2,5")
+                .contains("no CPU is left for the data workers: 0-2,5")
         );
         let placed = said("[agent]\nplacement = \"split\"\nplacement-cpus = \"3\"");
         assert!(placed.contains("`placement-cpus` names CPU 3"), "{placed}");

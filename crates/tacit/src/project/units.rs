@@ -56,8 +56,9 @@ impl<'a> Units<'a> {
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {}: without TLS, receiving and sending a byte costs as much CPU time as \
-                     with TLS; only encryption and decryption cost nothing",
+                    "rule {}: the projection assumes that, without TLS, receiving and sending a \
+                     byte costs as much CPU time as with TLS, and that only encryption and \
+                     decryption cost nothing",
                     rule.name
                 ));
             }
@@ -96,9 +97,9 @@ impl<'a> Units<'a> {
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
         assumptions.push(format!(
-            "rule {}: measured now on this machine with 1 MB in messages of {message_bytes} bytes: \
-             encryption takes {} and decryption {} with {}; encryption takes {} and decryption {} \
-             with {}",
+            "rule {}: tacit has just measured 1 MB in messages of {message_bytes} bytes on this \
+             machine: encryption takes {} and decryption takes {} with {}; encryption takes {} and \
+             decryption takes {} with {}",
             rule.name,
             us(before.seal_us_per_mb),
             us(before.open_us_per_mb),
@@ -124,9 +125,9 @@ impl<'a> Units<'a> {
         let records = self.records(suite, message_bytes)?;
         let name = rule.map_or("", |rule| &rule.name);
         assumptions.push(format!(
-            "rule {name}: measured now on this machine, 1 MB in messages of {message_bytes} bytes \
-             takes {} to encrypt and {} to decrypt with {}; receiving and sending cost the same as \
-             in clear",
+            "rule {name}: tacit has just measured 1 MB in messages of {message_bytes} bytes on \
+             this machine: encryption takes {} and decryption takes {} with {}; the projection \
+             assumes that receiving and sending cost the same as in clear",
             us(records.seal_us_per_mb),
             us(records.open_us_per_mb),
             suite.name(),
@@ -134,8 +135,8 @@ impl<'a> Units<'a> {
         let handshake_us = match UnitCosts::measured_handshake_us(self.costs) {
             Some(handshake_us) => {
                 assumptions.push(format!(
-                    "rule {name}: each connection has one handshake, which takes {}, the mean of \
-                     all rules in this interval",
+                    "rule {name}: the projection assumes one handshake for each connection, which \
+                     takes {} (the mean of all rules in this interval)",
                     us(handshake_us)
                 ));
                 handshake_us
@@ -158,9 +159,9 @@ impl<'a> Units<'a> {
         };
         self.handshake_us = Some(handshake_us);
         assumptions.push(format!(
-            "rule {name}: each connection has one full handshake as server, which takes {}. This \
-             machine measured the time now, with a P-256 certificate and without I/O, because no \
-             rule had a handshake in this interval",
+            "rule {name}: the projection assumes one full handshake as server for each connection, \
+             which takes {}. tacit has just measured this time on this machine, with a P-256 \
+             certificate and without I/O, because no rule had a handshake in this interval",
             us(handshake_us)
         ));
         Ok(handshake_us)

@@ -1,14 +1,14 @@
-//! Limits the number of clients of a run's query socket, at which programs ask about their
-//! connections. If all slots are taken, a new client replaces another client.
+//! Limits the number of clients of a run's query socket, to which programs send queries about their
+//! own connections. If all slots are taken, a new client replaces another client.
 //!
 //! ```text
 //!   idle ── a query ──> working ── the answer ──> sending ── it is sent ──> idle
 //! ```
 //!
-//! The client that has been idle for the longest time is closed. If all clients are busy, the agent
-//! closes the connection whose client has left its answer unread for the longest time. A client is
-//! not closed while the agent works on its query. A client keeps its slot until its connection is
-//! closed.
+//! To free a slot, the agent closes the connection that has been idle for the longest time. If no
+//! connection is idle, the agent closes the connection whose client has not read an answer for the
+//! longest time. The agent does not close a connection while it works on a query of this client. A
+//! client keeps its slot until its connection is closed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! Serves the query socket (`$TACIT_QUERY`). Programs under `tacit run` use this socket to ask how
-//! their own connections are protected.
+//! Serves the query socket (`$TACIT_QUERY`). Programs under `tacit run` use this socket to ask
+//! which TLS or IPsec protection their own connections have.
 //!
 //! ```text
 //!   program ── query + descriptor ─────> client ──> responder ── finds the connection ──> record
@@ -12,8 +12,9 @@
 //! Connections never wait for queries. After `tacit restart`, the successor asks its predecessor
 //! about connections that the predecessor still serves.
 //!
-//! Limits: [`QUERY_CLIENTS_MAX`] clients of a run, and [`CLOSING_MAX`] descriptors that are being
-//! closed. A client is closed after [`IDLE_MAX`] without a query.
+//! Limits: at most [`QUERY_CLIENTS_MAX`] clients of a run, and at most [`CLOSING_MAX`] descriptors
+//! that the agent is closing. The agent closes the connection of a client after [`IDLE_MAX`]
+//! without a query.
 
 mod answer;
 mod client;

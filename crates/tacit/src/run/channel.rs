@@ -435,7 +435,8 @@ fn is_broken(error: &io::Error) -> bool {
 fn strange() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the helper of the run sent a reply that does not answer the request",
+        "the helper of the run sent a reply of another type than the request needs; this is a bug \
+         in tacit",
     )
 }
 

@@ -1,8 +1,8 @@
-//! Captures connections of a run (a program under `tacit run`) that another connection has
-//! announced, such as FTP data connections.
+//! Captures the additional connections that a protocol negotiates for a program under `tacit run`,
+//! such as FTP data connections.
 //!
-//! The address of such a connection is captured while a task waits for the connection. The accepted
-//! connection is passed to this task.
+//! While a task waits for such a connection, the kernel captures the address of the connection. The
+//! agent passes the accepted connection to this task.
 
 use std::collections::HashMap;
 use std::io;
@@ -60,7 +60,8 @@ impl Run {
             }
             if all.senders.len() >= EXPECTED_MAX {
                 return Err(io::Error::other(format!(
-                    "the run already has {EXPECTED_MAX} expected connections, the maximum"
+                    "the run already waits for {EXPECTED_MAX} data connections, which is the \
+                     maximum"
                 )));
             }
             if all.senders.contains_key(&address) {
@@ -118,8 +119,9 @@ impl Run {
 
 fn departed() -> io::Error {
     io::Error::other(
-        "the agent was restarted, and its successor serves new connections of the run: open the \
-         control connection again",
+        "the agent was restarted, and this FTP control connection cannot open data connections any \
+         more, because the new agent accepts new connections of the run: open the control \
+         connection again",
     )
 }
 

@@ -1,16 +1,16 @@
-//! Holds the SYN packets of a run's programs until the agent has connected to their destinations.
-//! So `connect` returns the true result to the program.
+//! Holds the SYN packets of programs under `tacit run` until the agent has connected to their
+//! destinations, so that `connect` returns the true result to the program.
 //!
 //! ```text
-//! program ── SYN ──> kernel inside ── copy ──> take_next ──>  HeldSyn     dial
-//!                                     the same SYN <── HeldSyn::connect    if it answered
-//!                 connected ──> listener ── accept ──> HeldSyn::connect    both sockets
-//!                                  RST or ICMP <── HeldSyn::refuse         if it refused
+//! program ── SYN ──> kernel inside ── copy ──> take_next ──> HeldSyn     connects upstream
+//! if the destination accepted:        the same SYN <── HeldSyn::connect
+//!                 connected ──> listener ── accept ──> HeldSyn::connect   returns both sockets
+//! if the destination refused:          RST or ICMP <── HeldSyn::refuse
 //! ```
 //!
 //! The agent releases a SYN by sending the same packet again, to its own listener. If another
-//! thread accepts the released connection, that thread passes the socket to the thread that dialled
-//! the destination.
+//! thread accepts the released connection, that thread passes the socket to the thread that
+//! connected to the destination.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
 //! of a SYN to its connection.

@@ -7,7 +7,8 @@
 //!                 <── the socket itself, or the error of `connect`
 //! ```
 //!
-//! A socket of a link is an ordinary socket, so all code that has it works as on the host.
+//! A socket from a link is an ordinary socket, so all other code uses it in the same way as a
+//! socket of this host.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -69,7 +69,11 @@ impl<S> Registry<S> {
     pub fn check(&self, enrolment: &Enrolment) -> Result<(), String> {
         self.check_room()?;
         if enrolment.sockets == SocketSet::Host {
-            return Err("a launcher cannot enrol the host as a run".to_owned());
+            return Err(
+                "a launcher sent a registration for the whole host, but only `tacit agent --host` \
+                 may capture the host"
+                    .to_owned(),
+            );
         }
         let name = &enrolment.name;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {

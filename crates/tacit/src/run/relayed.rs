@@ -1,12 +1,12 @@
-//! Records why the agent relays a connection of a program, instead of giving the program a socket
-//! of the agent's network.
+//! Records why the agent relays a connection of a program, instead of handing the program a socket
+//! of the agent's network namespace.
 //!
-//! The reason is known before the program's socket has a local address, so reasons and connections
-//! are matched by destination. If several connections to one destination are opened at the same
-//! time, a connection may get the reason of another.
+//! The agent knows the reason before the program's socket has a local address, so it assigns
+//! reasons to connections by destination. If several connections to one destination are opened at
+//! the same time, a connection may get the reason of another.
 //!
 //! Limits: at most [`WAITING_MAX`] reasons and [`WAITING_MAX`] connections wait, each for
-//! [`WAITING_LASTS`]. Above the limit, the oldest is dropped.
+//! [`WAITING_LASTS`]. Above the limit, the agent drops the oldest reason or connection.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -75,26 +75,30 @@ impl fmt::Display for ConnectionEnd {
         match self {
             Self::Orderly => f.write_str("closed"),
             Self::KeyLimit => f.write_str(
-                "tacit closed the connection at the data limit of its key, because TLS 1.2 cannot \
-                 replace the key: use TLS 1.3, or make the program reconnect",
+                "tacit closed the connection, because the TLS key reached its data limit, and TLS \
+                 1.2 cannot replace the key: use TLS 1.3, or make the program reconnect",
             ),
             Self::Truncated => {
                 f.write_str("the TLS peer closed without close_notify, so data may be missing")
             }
             Self::Broken { socket: BrokenSocket::Clear, error } => {
-                write!(f, "the clear-text socket failed: {error}")
+                write!(f, "the socket without TLS failed: {error}")
             }
             Self::Broken { socket: BrokenSocket::Far, error } => {
-                write!(f, "the TLS socket failed: {error}")
+                write!(f, "the socket with TLS failed: {error}")
             }
             Self::Session(error) => write!(f, "{error}"),
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::ControlFailed(what) => f.write_str(what),
             Self::OwnTls(_) => f.write_str(
-                "the program uses TLS itself, but its rule would add a second layer of TLS",
+                "the program uses TLS itself, and the rule would add a second layer of TLS: set \
+                 on-tls = \"pass\" in the rule, or disable TLS in the program",
             ),
             Self::NotPassed(reason) => {
-                write!(f, "cannot relay the program's own TLS (on-tls = \"pass\"): {reason}")
+                write!(
+                    f,
+                    "cannot pass the program's own TLS to the server (on-tls = \"pass\"): {reason}"
+                )
             }
         }
     }

@@ -94,9 +94,9 @@ impl fmt::Display for Failure {
                  clients are legitimate",
             ),
             Self::Displaced => f.write_str(
-                "too many handshakes are in progress, and the agent ended this handshake to admit \
-                 the handshake of another client: see `tacit show limits`, and raise the handshake \
-                 limits in [limits] if these clients are legitimate",
+                "too many handshakes are in progress, so the agent ended this handshake in favour \
+                 of another client: run `tacit show limits`, and raise the handshake limits in \
+                 [limits] if these clients are legitimate",
             ),
             Self::Broken(error) => write!(f, "the connection failed during set-up: {error}"),
         }

@@ -1,5 +1,5 @@
-//! Checks all open connections again: finds peers that are no longer trusted, and connections that
-//! are too old or idle.
+//! Checks all open connections again: finds peers that tacit no longer trusts, and connections that
+//! exceed `max-age` or `idle`.
 //!
 //! ```text
 //!   policy or a file of a trust changed ──> Peers::All      check all trusted peers
@@ -208,8 +208,8 @@ impl Pass {
         let trust = self.credentials.trusts.get(name).map(Arc::as_ref);
         PeerRechecker::of(parsed, trust).map_err(|_| PeerCheck::Invalid {
             reason: format!(
-                "the policy no longer has [trust.{name}], with which the agent verified the peer: \
-                 close the connection, or add the trust again"
+                "the agent cannot check the peer again, because the policy no longer has \
+                 [trust.{name}]: close the connection, or add the trust again"
             ),
         })
     }

@@ -129,7 +129,10 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     let is_connections = args.what == Display::Connections;
     let filter = args.filter();
     if args.of.is_some() && !is_connections && args.what != Display::Policy {
-        return Err("only `show connections` takes an id, and only `show policy` a rule");
+        return Err(
+            "an id is allowed only with `tacit show connections`, and a rule only with `tacit show \
+             policy`",
+        );
     }
     if args.by.is_some() && args.what != Display::Costs {
         return Err("--by is only for `tacit show costs`");
@@ -153,8 +156,8 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     }
     if args.by == Some(By::Connection) && args.interval.is_some() {
         return Err(
-            "--interval cannot be used with `--by connection`: the costs of a connection count \
-             from its start",
+            "--interval cannot be used with `--by connection`, because tacit measures the CPU time \
+             of a connection from its start",
         );
     }
     Ok(())

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A pipe needs less CPU time than a socket, because the kernel usually runs writer and reader on
-//! the same CPU. A futex in shared memory saves a few microseconds while all CPUs are busy. If a
-//! CPU is idle, the futex wakes the agent's thread there, which costs more than it saves
-//! (docs/benchmarks.md).
+//! the same CPU. A futex in shared memory is a few microseconds faster while all CPUs are busy. But
+//! if a CPU is idle, the kernel wakes the agent's thread on this CPU, and this takes longer than a
+//! futex saves (docs/benchmarks.md).
 //!
 //! Limits: one request at a time, with at most [`MESSAGE_BYTES_MAX`]. After an error the channel
 //! cannot be used again.

@@ -1,10 +1,14 @@
-//! Connects the upstream socket of a connection: the socket to the server.
+//! Opens the upstream connection of an accepted connection: connects a socket to the server, at
+//! this address:
 //!
 //! ```text
-//! forwarding rule      the addresses of the rule's targets in order; targets that are down last
-//! outbound of a run    the address that the program connects to
-//! inbound to a run     the address on which the program listens, from the client's own address
-//! inbound to the host  the same, but from another port, because the client already uses its port
+//! forwarding rule            the addresses of the targets in order; targets that are down last
+//! outbound, from a run       the address to which the program connects
+//! inbound, to a run          the address on which the program listens; the source address and
+//!                            port are those of the client
+//! inbound, to captured host  the address on which the program listens; the source address is that
+//!                            of the client; the port is another one, because the client's own
+//!                            connection uses its port
 //! ```
 
 use std::fmt::Display;
@@ -114,8 +118,9 @@ async fn dial_addresses(
     timeout: Duration,
     security: Security,
 ) -> Result<Upstream, Unreached> {
-    let mut last =
-        Unreached::from("the name of the target is no longer resolved: the agent is ending");
+    let mut last = Unreached::from(
+        "the agent is exiting, and does not resolve the name of the target any more",
+    );
     // Each address gets an equal share of the time, so that a silent one cannot hide the rest.
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     for address in addresses {
@@ -187,7 +192,8 @@ async fn dial_target(
 ) -> Result<Upstream, Unreached> {
     let begun = Instant::now();
     let Ok(addresses) = tokio::time::timeout(timeout, target.addresses()).await else {
-        let reason = format!("cannot connect to {target}: its name was not resolved in time");
+        let reason =
+            format!("cannot connect to {target}: tacit could not resolve the name in time");
         return Err(Unreached::timed_out(reason));
     };
     let left = timeout.saturating_sub(begun.elapsed());
@@ -225,13 +231,14 @@ async fn dial_inside(
     let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
         return Err(Unreached::from(
-            "the client has no IP address, so it cannot connect into a run",
+            "the client uses a UNIX socket and has no IP address, so tacit cannot connect it to \
+             the program",
         ));
     };
     let route = find_route(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
     let Some(route) = route else {
         return Err(Unreached::from(
-            "no program of the run listens on a port of the rule's `local-ports`",
+            "no program of the run listens on any of the ports in the rule's `local-ports`",
         ));
     };
     let program = route.program;
@@ -252,7 +259,8 @@ async fn dial_on_host(
 ) -> Result<Upstream, Unreached> {
     let (Address::Inet(client), Address::Inet(program)) = (&record.remote, &record.local) else {
         return Err(Unreached::from(
-            "the client has no IP address, so it cannot connect into a run",
+            "the client uses a UNIX socket and has no IP address, so tacit cannot connect it to \
+             the program",
         ));
     };
     let program = canonical(*program);
@@ -419,7 +427,7 @@ mod tests {
         };
         assert_eq!(
             dial(Duration::from_millis(1)).await,
-            "cannot connect to db.example:5432: its name was not resolved in time"
+            "cannot connect to db.example:5432: tacit could not resolve the name in time"
         );
         // Port 1 of loopback has no listener.
         resolved.send_replace(vec!["127.0.0.1:1".parse().unwrap()]);

@@ -118,7 +118,11 @@ impl AcceptedConnection {
         let late = "the peer did not send a PROXY header in time: configure the proxy to send a \
                     header, or set accept-proxy = false in the rule";
         let Downstream::Accepted(socket) = &self.downstream else {
-            return Err("programs of runs cannot send a PROXY header".to_owned());
+            return Err(
+                "`accept-proxy` does not apply here, because programs under `tacit run` do not \
+                 send a PROXY header"
+                    .to_owned(),
+            );
         };
         let read = tokio::time::timeout(HEADER_WAIT_MAX, read_header(socket)).await;
         let HeaderRead { header, early } = read.map_err(|_| late.to_owned())??;
@@ -206,8 +210,9 @@ pub async fn accept_all<T>(
                             .field("error", &error)
                             .field(
                                 "next",
-                                "new connections wait in the kernel's queue; raise the limit of \
-                                 open files (LimitNOFILE= of the unit, or ulimit -n)",
+                                "new connections wait in the kernel's accept queue until other \
+                                 connections end; raise the limit of open files (LimitNOFILE= of \
+                                 the unit, or ulimit -n)",
                             ),
                     );
                     tokio::time::sleep(SHORTAGE_PAUSE).await;

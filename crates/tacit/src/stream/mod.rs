@@ -1,4 +1,4 @@
-//! Implements the stream lane: serves TCP and UNIX stream connections in these stages.
+//! Serves TCP connections and UNIX stream connections, in five stages:
 //!
 //! ```text
 //!   accept ─────────────> admit ──> establish ──> relay ──> account

@@ -7,8 +7,9 @@
 //!
 //! Without engines, the data worker that accepts a connection serves it to the end. An engine (a
 //! thread for handshakes) serves only the first stages, and then hands the connection over to a
-//! data worker. The engine hands over a clear connection before the dial, and a TLS connection
-//! before the relay. If the rule has `relay = "engine"`, the engine also relays.
+//! data worker. The engine hands over a connection without TLS before it connects to the server,
+//! and a connection with TLS after the handshake. If the rule has `relay = "engine"`, the engine
+//! also relays.
 
 use std::io;
 use std::os::fd::AsFd;

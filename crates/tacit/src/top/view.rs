@@ -283,6 +283,6 @@ pub(super) mod tests {
         view.select(1);
         assert_eq!(ids(&mut view, 2), (vec![3, 1], 0, 1));
         view.turn_page(-1);
-        assert_eq!(ids(&mut view, 0).0, [3], "a pane without space shows one line");
+        assert_eq!(ids(&mut view, 0).0, [3], "a pane must have at least one line");
     }
 }

@@ -77,17 +77,18 @@ impl fmt::Display for FileError {
         match &self.reason {
             Reason::Exists => write!(
                 f,
-                "the file {path} exists\n    fix: name a new file, or replace it with --overwrite"
+                "the file {path} already exists\n    fix: use the name of a new file, or replace \
+                 this file with --overwrite"
             ),
             Reason::Link => write!(
                 f,
-                "{path} is a symbolic link, which a trace does not follow\n    \
-                 fix: name the file itself"
+                "{path} is a symbolic link, and `tacit trace` does not write through symbolic \
+                 links\n    fix: use the path of the file itself"
             ),
             Reason::OtherOwner(owner) => write!(
                 f,
-                "the file {path} belongs to {}, who could read the trace\n    \
-                 fix: name a new file in a directory of your own",
+                "the file {path} belongs to {}, who could read the trace\n    fix: write the trace \
+                 to a new file in a directory that belongs to you",
                 address::user_name(*owner)
             ),
             Reason::Kernel(error) => write!(f, "cannot open {path} for writing: {error}"),

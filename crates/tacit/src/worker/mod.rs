@@ -1,12 +1,13 @@
 //! Starts and manages the threads that serve connections. Data workers serve connections from
 //! beginning to end, and engines do only the handshakes (see [`crate::engine`]).
 //!
-//! The lanes (the modules for streams and datagrams) implement [`Lanes`] and [`WorkSource`], so
-//! workers do not depend on protocols. The control thread sends sources of work, such as listeners,
-//! to the engines. Without engines, it sends them to the workers.
+//! The modules for streams and datagrams implement [`Lanes`] and [`WorkSource`], so workers do not
+//! depend on protocols. The control thread sends sources of work, such as listeners, to the
+//! engines. If there are no engines, the control thread sends the sources of work to the data
+//! workers.
 //!
-//! At first there is one worker. Another one is started when all workers are busy and there are
-//! more connections than workers. Workers run until the agent ends.
+//! The agent starts with one data worker. It starts another data worker when all data workers are
+//! busy and there are more connections than data workers. Workers run until the agent ends.
 //!
 //! Limits: the queue of a thread has `COMMANDS_MAX` entries; [`CpuPlan`] limits the number of
 //! workers.
@@ -167,8 +168,9 @@ impl<L: Lanes> Workers<L> {
         plan.settle()?;
         let own = schedule::own_scheduling();
         if own.is_ok_and(|own| own.class == schedule::SchedulingClass::Idle) {
-            let next = "the agent only gets CPU time that no other process needs: start the agent \
-                        in another scheduling class, or set `class` in [engine]";
+            let next = "the agent runs in the scheduling class `idle`, so it gets only CPU time \
+                        that no other process needs: start the agent in another scheduling class, \
+                        or set `class` in [engine]";
             log.warn(Event::new("lowest-class").field("class", "idle").field("next", next));
         }
         let (cpu_handles, wanted) = CpuWorkers::new();

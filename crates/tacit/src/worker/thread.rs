@@ -81,9 +81,9 @@ impl<L: Lanes> ThreadRole<L> {
             };
             schedule::set_own_class(kernel_class, nice).map_err(|error| {
                 let text = format!(
-                    "cannot set the scheduling class of [engine] with nice = {nice}: {error}; \
-                     set a higher `nice`, or give the agent CAP_SYS_NICE or a higher RLIMIT_NICE \
-                     (LimitNICE=)"
+                    "cannot set the scheduling class of [engine] with nice = {nice}: {error}; set \
+                     a higher value of `nice` (lower priority) in [engine], or give the agent \
+                     CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
                 );
                 io::Error::new(error.kind(), text)
             })?;
@@ -179,7 +179,7 @@ fn enter_sandbox(rights: WorkerRights, log: &Log) {
         && sandbox::has_call_filters()
     {
         let event = Event::new("sandbox-incomplete").field("part", "worker").field("error", &error);
-        log.warn(event.field("next", "the worker serves without this part of its sandbox"));
+        log.warn(event.field("next", "the worker continues without this limit of its sandbox"));
     }
 }
 

@@ -6,9 +6,9 @@
 //! may charge network work to the sender or to the receiver, so compare only the sum of all
 //! processes.
 //!
-//! The option `--ledger-of` selects agents, whose own records of CPU time (ledgers) are read too.
-//! The ledgers are read before the clocks start and after the clocks stop, so this does not add to
-//! the measurement.
+//! The option `--ledger-of` selects agents. The client also reads the ledgers of these agents
+//! (their records of CPU time), before the clocks start and after the clocks stop, so that the
+//! measurement does not include the CPU time for reading ledgers.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

@@ -85,7 +85,10 @@ impl std::fmt::Display for WorkloadError {
                 write!(f, "cannot connect to {address}: {error}: {START_A_SERVER}")
             }
             Self::Broken(what, error) => write!(f, "{what} failed: {error}: {CHECK_THE_PEERS}"),
-            Self::Mixed(what) => write!(f, "{what} does not match the request: {CHECK_THE_PEERS}"),
+            Self::Mixed(what) => write!(
+                f,
+                "the server's answer ({what}) does not match the request: {CHECK_THE_PEERS}"
+            ),
             Self::Listen(address, error) => {
                 write!(f, "cannot listen at {address}: {error}: use another address")
             }
@@ -94,16 +97,16 @@ impl std::fmt::Display for WorkloadError {
             }
             Self::Process(name, pid, error) => write!(
                 f,
-                "cannot read the CPU time of process {pid} (--cpu-of {name}={pid}): {error}: give \
-                 a process that runs until the measurement ends"
+                "cannot read the CPU time of process {pid} (--cpu-of {name}={pid}): {error}: \
+                 select a process that runs until the measurement ends"
             ),
             Self::Ledger(agent, error) => {
                 write!(f, "cannot read the ledger of the agent --ledger-of {agent}: {error}")
             }
             Self::NoRun(agent) => write!(
                 f,
-                "--ledger-of {agent}: this process is not a `tacit run` with an agent of its own: \
-                 name the control socket of the agent"
+                "--ledger-of {agent}: this process is not a `tacit run` with a private agent: use \
+                 the control socket of the agent instead"
             ),
             Self::Descriptors(error) => write!(
                 f,
@@ -133,7 +136,7 @@ impl std::fmt::Display for WorkloadError {
 
 const START_A_SERVER: &str = "start a server with `tacit workload MODE server --listen ADDRESS`, \
     and check the proxies between client and server";
-const CHECK_THE_PEERS: &str = "check the logs of the proxies between client and server, and that \
-    the server is a `tacit workload` server";
+const CHECK_THE_PEERS: &str = "check the logs of the proxies between client and server, and make \
+                               sure that the server is a `tacit workload` server";
 const KEEP_STEERING: &str = "the controlling program must keep standard input and output open";
-const GIVE_A_REPORT: &str = "give a report that `tacit workload --json` wrote";
+const GIVE_A_REPORT: &str = "use a report that `tacit workload --json` has written";

@@ -142,8 +142,8 @@ impl Load {
         let due = self.pace.rate.unwrap_or(0.0) * self.pace.seconds.as_secs_f64();
         if due > DUE_MAX {
             return Err(WorkloadError::Usage(format!(
-                "--rate times --seconds is {due} requests, more than the limit of {DUE_MAX}: lower \
-                 one of the two options"
+                "--rate multiplied by --seconds gives {due} requests, which exceeds the limit of \
+                 {DUE_MAX}: lower one of the two options"
             )));
         }
         Ok(())
@@ -391,16 +391,17 @@ fn report(
         report.figure("unsent", "scheduled, not sent", "", results.unsent as f64);
         if results.unsent > 0 {
             report.note(
-                "the client could not reach the rate. The latency of a request that was not sent \
-                 is the time from its scheduled time to the end of the measurement",
+                "the client could not send requests at the requested rate. The latency of a \
+                 request that the client could not send is the time from the scheduled time of \
+                 this request to the end of the measurement",
             );
         }
     } else {
         report.latency("latency", "latency", &results.latency);
         report.note(
             "the client sends the next request only after a reply (closed loop), so a slow server \
-             receives fewer requests, and these latencies are too low; for a fixed load, use \
-             --rate",
+             receives fewer requests, and the reported latencies are lower than with a fixed load; \
+             for a fixed load, use --rate",
         );
     }
     report.cpu(&clocks.names(), used, "exchange", done);

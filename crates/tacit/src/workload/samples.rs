@@ -1,6 +1,6 @@
 //! Collects samples at equal intervals in a buffer of limited size.
 //!
-//! When the buffer is full, every second sample is removed and the interval is doubled. So the
+//! When the buffer is full, this module removes alternate samples and doubles the interval. So the
 //! samples always cover the whole time.
 
 use std::time::{Duration, Instant};

@@ -6,7 +6,8 @@
 //!                              connects, warms up
 //!          <- {"ready":true,"pid":P}
 //!    a line ->
-//!                              measures; the ramp workload, after each step:
+//!                              measures; only the ramp workload reports after each step that N
+//!                              connections are open, and waits for a line:
 //!          <- {"held":N,"pid":P}
 //!    a line ->
 //!          <- the report as one line of JSON

@@ -42,9 +42,9 @@ waits for a confirmation
 waits for a confirmation
 answer to word from ::ffff:192.0.2.1
 answer to marked from ::ffff:127.0.0.1
-the installed policy does not wait for a confirmation
+the installed policy needs no confirmation
 policy generation 4; added: denied
-the installed policy is confirmed
+the agent keeps the installed policy, because you have confirmed it
 ECONNREFUSED
 policy generation 5: no rule changed
 0
@@ -77,7 +77,7 @@ in clear
 ECONNREFUSED
 ECONNREFUSED
 refused
-the installed policy is confirmed
+the agent keeps the installed policy, because you have confirmed it
 answer to marked from ::ffff:127.0.0.1
 0
 ",

@@ -392,7 +392,7 @@ fn an_ordinary_user_joins_the_namespace_of_a_user_namespace() {
         ./tacit show runs --json --control host.sock | grep -o '"claimed": true'
         program="id -u; ip link set c1 down 2>/dev/null || echo no right"
         ordinary ./tacit run --agent enrol.sock --pid $inner -- sh -c "$program" 2>&1 |
-            grep -o 'protects this namespace'
+            grep -o 'captures the traffic of this namespace'
         kill ${background[-1]}
         released() { ! ./tacit show runs --json --control host.sock | grep -q claimed.*true; }
         until_true released
@@ -405,6 +405,6 @@ fn an_ordinary_user_joins_the_namespace_of_a_user_namespace() {
         return;
     }
     let wanted = "answer to marked from ::ffff:127.0.0.1\nanswer to word from ::ffff:192.0.2.1\n\
-                  \"claimed\": true\nprotects this namespace\n0\nno right\n0\n0\n";
+                  \"claimed\": true\ncaptures the traffic of this namespace\n0\nno right\n0\n0\n";
     assert_eq!(said, wanted);
 }

@@ -114,11 +114,12 @@ fn a_container_does_not_start_if_the_hook_fails() {
         rm -r state box.out*"#,
         "
 1
-tacit: error[container-state]: the state has no `pid`, so the container has no process yet
+tacit: error[container-state]: the container's state has no `pid`, so \
+the container has no process yet
 tacit: error[container-state]: the runtime sent a state of more than 65536 bytes
 0
-tacit: error[container-not-protected]: the container is not protected: this is the network \
-namespace of tacit itself
+tacit: error[container-not-protected]: cannot capture the traffic of the container, so \
+the container does not start: this is the network namespace of tacit itself
 ",
     );
 }

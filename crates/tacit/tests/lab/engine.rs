@@ -349,7 +349,7 @@ fn cpus_that_cannot_be_set_aside_are_errors() {
     let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@tacit-lab-r\"\ndeny = true\n";
     for (engine, wanted) in [
         ("1023".to_owned(), "`cpus` names CPU 1023, which does not exist"),
-        (all.join(","), "names all CPUs that this process may use"),
+        (all.join(","), "reserves all CPUs that this process may use"),
     ] {
         let text = format!("version = 1\n[engine]\ncpus = \"{engine}\"\n{rule}");
         lab.write("bad.toml", text);
@@ -377,7 +377,12 @@ fn a_reload_reports_that_engines_need_a_restart() {
     assert!(!agent.ok(&["reload"]).contains("restart"));
     agent.write_policy(&format!("{engine}queue = 5\n{rule}"));
     let said = agent.ok(&["reload"]);
-    assert!(said.contains("[engine] changed: run `tacit restart` to apply the change"), "{said}");
+    assert!(
+        said.contains(
+            "[engine] changed, but a reload cannot apply this change: run `tacit restart`"
+        ),
+        "{said}"
+    );
     assert_eq!(thread(&agent, "engine-0")["queue"], 1024);
     agent.ok(&["restart"]);
     wait_for("a successor", || agent.log().matches(" serving ").count() == 2);

@@ -33,7 +33,7 @@ fn s_server(lab: &Lab) -> (Peer, u16) {
 }
 
 fn warned_once(agent: &Agent) {
-    agent.wait_for_log("at the data limit of its key");
+    agent.wait_for_log("the TLS key reached its data limit");
     assert_eq!(agent.log().matches(" warn key-limit-near ").count(), 1, "{}", agent.log());
 }
 

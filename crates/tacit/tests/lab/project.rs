@@ -121,7 +121,7 @@ fn suites_are_measured_and_assumptions_are_listed() {
     for words in [
         "rule out",
         "rule in",
-        "measured now on this machine",
+        "tacit has just measured",
         "TLS_CHACHA20",
         "keep their measured size",
     ] {

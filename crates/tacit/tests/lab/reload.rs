@@ -232,8 +232,18 @@ fn settings_that_need_a_restart_are_reported_and_unchanged() {
     agent.write_policy(&format!("[agent]\nworkers = 2\n[limits]\nhandshakes = 8\n{rule}"));
     for _ in 0..2 {
         let said = agent.ok(&["reload"]);
-        assert!(said.contains("[agent] changed: run `tacit restart`"), "{said}");
-        assert!(said.contains("[limits] changed: run `tacit restart`"), "{said}");
+        assert!(
+            said.contains(
+                "[agent] changed, but a reload cannot apply this change: run `tacit restart`"
+            ),
+            "{said}"
+        );
+        assert!(
+            said.contains(
+                "[limits] changed, but a reload cannot apply this change: run `tacit restart`"
+            ),
+            "{said}"
+        );
         assert_eq!(limit(&agent, "handshakes"), 1024);
     }
     let before = agent.serving_pids();
@@ -370,7 +380,7 @@ fn a_certificate_for_another_use_does_not_block_other_files() {
         TlsClient::run(&lab, port, &json!({ "ca": "second.pem" }))["reply"] == "ping"
     });
     assert_eq!(agent.log().matches("file-refused").count(), 1, "{}", agent.log());
-    assert!(agent.log().contains("is for serverAuth, not for clientAuth"), "{}", agent.log());
+    assert!(agent.log().contains("allows serverAuth, but not clientAuth"), "{}", agent.log());
 }
 
 #[test]

@@ -190,7 +190,9 @@ fn a_target_that_does_not_answer_leaves_time_for_the_next() {
     agent.wait_for_log(&format!(
         "reason=\"cannot connect to {silent}: no answer within the timeout\""
     ));
-    agent.wait_for_log("reason=\"cannot connect to nothing.invalid:1: its name was not resolved");
+    agent.wait_for_log(
+        "reason=\"cannot connect to nothing.invalid:1: tacit could not resolve the name",
+    );
     assert_eq!(reached(listen), "second");
 }
 
@@ -274,7 +276,7 @@ fn a_handshake_that_fails_is_no_reason_to_try_another_target() {
         let arguments = [&peer[..], &["--rule", "client"], more].concat();
         text_of(&lab.run(crate::harness::TACIT, &arguments))
     };
-    assert!(explained(&[]).contains("add one of these names with --name: 127.0.0.1, localhost"));
+    assert!(explained(&[]).contains("select one of the targets with --name: 127.0.0.1, localhost"));
     assert!(explained(&["--name", "localhost"]).contains("served"));
     assert!(explained(&["--name", "127.0.0.1"]).contains("refused"));
 }
@@ -329,7 +331,10 @@ fn a_dial_failure_names_the_name_and_what_failed() {
         drop(connect(("127.0.0.1", listen)));
         agent.wait_for_log(wanted);
     };
-    fails("nothing.invalid:1", "cannot connect to nothing.invalid:1: its name was not resolved");
+    fails(
+        "nothing.invalid:1",
+        "cannot connect to nothing.invalid:1: tacit could not resolve the name",
+    );
     let refused = format!("localhost:{closed}: cannot connect to 127.0.0.1:{closed}: Connection");
     fails(&format!("localhost:{closed}"), &refused);
 }

@@ -224,7 +224,7 @@ fn an_open_connection_is_traced_from_the_present_byte() {
         assert_eq!(tshark(&lab, &capture, "-Y tcp.flags.reset==1").len(), 1);
         let comments = tshark(&lab, &capture, "-Y frame.comment -T fields -e frame.comment");
         assert!(
-            comments[0].ends_with("begins after 16 bytes sent and 16 received"),
+            comments[0].ends_with("begins after the client sent 16 bytes and received 16 bytes"),
             "{comments:?}"
         );
     }
@@ -402,16 +402,16 @@ fn a_trace_needs_an_existing_target_new_files_and_a_policy_that_allows_it() {
     assert!(!lab.path("a.pcapng").exists(), "a refused trace leaves no file");
     lab.write("old.pcapng", "old");
     let exists = refused(&lab, &agent, "web --keylog new.keys --pcap old.pcapng");
-    assert!(exists.contains("the file old.pcapng exists\n    fix: "), "{exists}");
+    assert!(exists.contains("the file old.pcapng already exists\n    fix: "), "{exists}");
     let exists = refused(&lab, &agent, "web --pcap new.pcapng --keylog old.pcapng");
-    assert!(exists.contains("the file old.pcapng exists"), "{exists}");
+    assert!(exists.contains("the file old.pcapng already exists"), "{exists}");
     assert!(!lab.path("new.pcapng").exists(), "nor does one that lacks its second file");
     assert_eq!(std::fs::read(lab.path("old.pcapng")).unwrap(), b"old");
     let tracing = Tracing::start(&lab, &agent, "web --pcap old.pcapng --overwrite");
     agent.write_policy(&format!("[agent]\ntrace = false\n{rules}"));
     agent.ok(&["reload"]);
     let report = tracing.ended();
-    assert!(report.contains("a policy with `trace = false` was installed"), "{report}");
+    assert!(report.contains("the agent installed a policy with `trace = false`"), "{report}");
     let disabled = refused(&lab, &agent, "web --pcap a.pcapng");
     assert!(disabled.contains("`trace = false` in [agent]"), "{disabled}");
     for text in [agent.log(), agent.audit()] {
@@ -457,7 +457,7 @@ fn a_trace_ends_at_its_limits_with_its_command_and_at_a_restart() {
     let port = free_port();
     let agent = lab.agent(&clear_rule("r", port, echo()));
     let report = Tracing::start(&lab, &agent, "r --pcap time.pcapng --for 10ms").ended();
-    assert!(report.contains("the duration of the trace is over"), "{report}");
+    assert!(report.contains("the trace reached the end of its duration"), "{report}");
     assert_sound(&lab, "time.pcapng");
 
     let tracing = Tracing::start(&lab, &agent, "r --pcap size.pcapng --max-bytes 16KiB");
@@ -485,7 +485,7 @@ fn a_trace_ends_at_its_limits_with_its_command_and_at_a_restart() {
     echo_exactly(&stream, b"before the successor");
     agent.ok(&["restart"]);
     let report = tracing.ended();
-    assert!(report.contains("a new agent has taken over"), "{report}");
+    assert!(report.contains("a restart replaced the agent"), "{report}");
     assert_eq!(followed(&lab, "restart.pcapng", 0)[0], b"before the successor");
 
     let tracing = Tracing::start(&lab, &agent, "r --pcap ended.pcapng");

@@ -234,7 +234,7 @@ fn displays_find_the_agent_of_the_only_run() {
     let both = show();
     assert_eq!(both.status.code(), Some(1));
     let said = text_of(&both);
-    assert!(said.contains("more than one run has an agent of its own"), "{said}");
+    assert!(said.contains("more than one run has a private agent"), "{said}");
     assert!(said.contains(&first) && said.contains(&second), "{said}");
 }
 
@@ -526,7 +526,7 @@ fn what_cannot_be_measured_is_told_with_its_status() {
         (
             format!("interactive client --connect {to} --rate 1e6 --seconds 1h"),
             64,
-            "--rate times --seconds",
+            "--rate multiplied by --seconds",
         ),
         (
             format!("interactive client --connect {to} --bytes 16MiB --connections 100"),

@@ -234,7 +234,7 @@ fn more_keys_than_a_run_hides_are_reported() {
          grep files-not-hidden scratch/run.log"
     ));
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("a run hides at most 1024 files"), "{said}");
+    assert!(said.contains("tacit hides at most 1024 files"), "{said}");
 }
 
 #[test]
@@ -314,5 +314,5 @@ fn a_run_does_not_start_with_a_directory_of_another_mount_namespace() {
     let lines: Vec<_> = said.lines().collect();
     let [working, _, "125", opened, _, "125", "allowed"] = lines[..] else { panic!("{said}") };
     assert!(working.contains("cannot determine the working directory"), "{said}");
-    assert!(opened.contains("file descriptor 5, a directory"), "{said}");
+    assert!(opened.contains("file descriptor 5: it is a directory"), "{said}");
 }

@@ -2,30 +2,31 @@
 //! evaluates them.
 //!
 //! ```text
+//! packet                                                   action
 //! the agent's own packets                                  accept
-//! from a TUN device            to a port of the agent      dropped
-//!                              other                       accept: it is for the program
+//! from a TUN device            to a port of the agent      drop
+//!                              other                       accept: the packet is for the program
 //! TCP after its SYN                                        accept
-//! a SYN that the agent releases                            to the agent, or refused
+//! a SYN that the agent releases                            send to the agent, or reject
 //! port 53 on loopback          a program listens there     accept
-//!                              other                       UDP to the agent, SYN held
+//!                              other                       send UDP to the agent, hold a SYN
 //! loopback and own addresses   a program listens there     accept
-//! captured address and port                                UDP to the agent, SYN held
+//! captured address and port                                send UDP to the agent, hold a SYN
 //! UDP for which the agent already has a socket             accept: this socket receives it
-//! loopback and own addresses   a port of the agent         refused
+//! loopback and own addresses   a port of the agent         reject
 //!                              other                       accept: the kernel returns an error
-//! port 53 anywhere else                                    UDP to the agent, SYN held
-//! any other SYN                                            held
-//! any other UDP                                            refused
-//! echo requests                                            dropped
+//! port 53 anywhere else                                    send UDP to the agent, hold a SYN
+//! any other SYN                                            hold
+//! any other UDP                                            reject
+//! echo requests                                            drop
 //! ```
 //!
-//! A held SYN is copied to the agent and dropped. When the destination has answered, the agent
-//! sends the SYN again (releases it), or refuses the connection. Meanwhile the program's kernel
-//! repeats the SYN.
+//! To hold a SYN, the kernel sends a copy to the agent and drops the SYN. When the destination has
+//! answered, the agent sends the SYN again (releases it), or refuses the connection. Meanwhile the
+//! kernel repeats the SYN for the program.
 //!
-//! Traffic between programs of the run stays inside. Packets from a TUN device come out of a
-//! tunnel, and the agent has checked them.
+//! Traffic between programs of the run does not pass through the agent. Packets from a TUN device
+//! come out of an IPsec tunnel, and the agent has already checked them.
 //!
 //! If no socket of the agent receives a packet, the next rule refuses the packet. So a program
 //! cannot connect to itself at a port of the agent.

@@ -80,7 +80,8 @@ pub(super) fn check(elements: &[Element]) -> Result<(), Error> {
             && element.first_port <= element.last_port
     };
     let all = elements.iter().all(upright);
-    all.then_some(()).ok_or(Error::Invalid("the range of an element ends before it begins"))
+    all.then_some(())
+        .ok_or(Error::Invalid("the last address or port of a set element is lower than the first"))
 }
 
 /// The four sets, by IP version and protocol.

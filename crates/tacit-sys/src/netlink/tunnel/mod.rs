@@ -1,13 +1,14 @@
-//! Routes packets of a program under `tacit run` to its TUN device, if a rule protects them by an
-//! IPsec tunnel. These routes have precedence over all other routes of the run.
+//! Installs the routes that send packets of a program under `tacit run` to a TUN device, if a rule
+//! of the policy requires an IPsec tunnel for these packets. These routes have precedence over all
+//! other routes of the run.
 //!
 //! ```text
 //! priority
 //!   3         own addresses: table `local` without its routes for all addresses
 //!   5, 6      packets of the agent's own sockets         table `local`
-//!   10..      one rule for each protocol and port range   a table of its own
-//!   80..      the same rules: each change alternates between these two ranges
-//!   200       everything else                            table `local`: the packet rules decide
+//!   10..      one rule for each protocol and port range   a separate table for each rule
+//!   80..      the same rules; each change replaces the rules in one range by rules in the other
+//!   200       all other packets                          table `local`: the packet rules decide
 //!
 //! each of these tables
 //!   PREFIX dev tacitN src ADDRESS        into the tunnel
@@ -15,15 +16,16 @@
 //! ```
 //!
 //! The table `local` contains a route for all addresses, and the kernel looks at this table first.
-//! So this module adds the rule for `local` again at a later position, and removes the first one.
+//! So this module adds a rule for `local` at a later position, and then removes the kernel's own
+//! rule.
 //!
 //! When the process that holds the device ends, the device and its routes disappear. The
-//! `unreachable` routes remain, so no packet takes another route in clear. The `unreachable` routes
-//! are installed before all other routes.
+//! `unreachable` routes remain, so no packet takes another route in clear. This module installs the
+//! `unreachable` routes before all other routes.
 //!
-//! All state is in the kernel, so any process with the netlink socket can continue.
+//! All state is in the kernel, so another process with the netlink socket can continue.
 //!
-//! Limits: [`GROUPS_MAX`], [`ROUTES_MAX`].
+//! Limits: [`GROUPS_MAX`] groups of routes, [`ROUTES_MAX`] routes.
 
 mod device;
 mod route;

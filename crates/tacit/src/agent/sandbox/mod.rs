@@ -163,13 +163,13 @@ impl Sandbox {
 
     /// The rows of `tacit show limits`.
     pub(super) fn show(&self) -> [LimitDisplay; 3] {
-        let refused = "the kernel refuses the system call";
+        let refused = "the kernel rejects the system call of the agent";
         let files = match &self.files {
             Files::Within(reachable) => reachable.text.clone(),
             Files::AllKernel => "not limited: this kernel has no Landlock".to_owned(),
             Files::AllForPrograms => {
-                "not limited: the agent must find the program of each client, because a rule with \
-                 `listen` selects by `program`"
+                "not limited: a rule with `listen` selects by `program`, so the agent must read \
+                 /proc to find the program of each client"
                     .to_owned()
             }
         };
@@ -193,5 +193,9 @@ pub(super) fn show_none() -> LimitDisplay {
 
 fn warn_of(part: &str, error: &io::Error, log: &Log) {
     let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
-    log.warn(event.field("next", "the agent continues without this part of its sandbox"));
+    log.warn(event.field(
+        "next",
+        "the agent continues without this limit of its sandbox; `tacit show limits` lists the \
+         limits",
+    ));
 }

@@ -1,5 +1,5 @@
 //! Defines the content of `tacit show audit`: flows that a rule in audit mode has permitted.
-//! Without audit mode, the rule would have denied or protected these flows.
+//! Without audit mode, the rule would have denied or encrypted these flows.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::audited::{AuditedEntry, AuditedFlow};

@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show coverage`, for `tacit agent --host`: the protected flows and
-//! the clear flows of the host, with their programs.
+//! Defines the content of `tacit show coverage`, for `tacit agent --host`: which flows of the host
+//! tacit encrypts and which flows are in clear, with their programs.
 
 use std::sync::Arc;
 

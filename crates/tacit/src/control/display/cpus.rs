@@ -1,6 +1,6 @@
 //! Defines the agent's part of `tacit show cpus`: the threads and runs on each CPU. The command
-//! itself reads all other facts from `/proc` and `/sys`, because the agent's sandbox cannot open
-//! these files.
+//! `tacit show cpus` itself reads all other data from `/proc` and `/sys`, because the agent cannot
+//! open these files in its sandbox.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

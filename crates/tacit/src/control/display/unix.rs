@@ -70,7 +70,7 @@ pub async fn unix(runs: &[Arc<Run>]) -> UnixDisplay {
             Ok((sockets, is_truncated)) => {
                 shown.sockets.extend(sockets);
                 if is_truncated {
-                    let reason = "a limit of the search was reached".to_owned();
+                    let reason = "the search reached a limit".to_owned();
                     shown.incomplete.push(incomplete(run, reason));
                 }
             }
@@ -89,7 +89,11 @@ async fn found(
     outside: &OutsideSockets,
 ) -> Result<(Vec<UnixSocketDisplay>, bool), String> {
     if !run.lists_unix_sockets {
-        return Err("the helper of this run cannot list UNIX sockets".to_owned());
+        return Err(
+            "the helper of this run cannot list UNIX sockets, because it belongs to an earlier \
+             version of tacit: start the run again"
+                .to_owned(),
+        );
     }
     let found = run.helper.unix_sockets().await.map_err(|error| error.to_string())?;
     let is_truncated = found.is_truncated;

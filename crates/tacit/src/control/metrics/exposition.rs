@@ -35,8 +35,8 @@ impl Page {
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
         debug_assert!(
             !help.contains(['\n', '\\']),
-            "the help text contains a character that must be escaped, and this page does not \
-             support escapes"
+            "the help text contains a character that must be escaped, but this module does not \
+             escape characters"
         );
         debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
         let word = match kind {

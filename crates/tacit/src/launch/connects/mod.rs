@@ -5,12 +5,12 @@
 //! * *Relayed*: the kernel executes the call, and the agent relays the connection.
 //!
 //! ```text
-//!   connect ──> no rule gives a socket for this address ──────> the kernel executes the call
-//!           ──> question ──────────────────> agent
-//!           ──> examine the socket             │ checks the rules, makes a socket
+//!   connect ──> no rule permits a handed socket for this address ──> the kernel executes the call
+//!           ──> request ───────────────────> agent
+//!           ──> examine the socket             │ checks the rules, creates a socket
 //!                    │ not replaceable         v
-//!                    v                      answer ──> connect and install the socket
-//!               the kernel executes the call
+//!                    v                      answer ──> the helper connects the socket, and
+//!               the kernel executes the call           replaces the program's socket
 //! ```
 //!
 //! The kernel may execute all calls on sockets of the run's own network namespace, because packet
@@ -25,8 +25,8 @@
 //!
 //! Limits: at most [`CALLS_MAX`] calls wait for the agent or for their connection, and each waits
 //! at most [`ANSWER_WAIT_MAX`] for the agent. A waiting call needs [`DESCRIPTORS_PER_CALL`]
-//! descriptors, so fewer calls wait if the limit of open files is low. Above these limits,
-//! connections are relayed.
+//! descriptors, so fewer calls wait if the limit of open files is low. Above these limits, the
+//! agent relays the connections.
 
 mod channel;
 mod examine;
@@ -458,7 +458,8 @@ impl ConnectHandler {
     /// Resets the connection of a handed socket.
     pub(super) fn reset(launcher: u32, inode: u32) -> Result<(), String> {
         let held = tacit_sys::owner::descriptor(launcher, inode).ok_or(
-            "no process of the run has the socket open, or the process hides its descriptors",
+            "cannot find the socket: no process of the run has the socket open, or tacit cannot \
+             read the descriptors of the process",
         )?;
         let file = Caller::open(held.pid).and_then(|caller| caller.descriptor(held.number));
         let file = file.map_err(|error| error.to_string())?;

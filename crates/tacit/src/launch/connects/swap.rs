@@ -1,5 +1,5 @@
-//! Replaces the socket of a program. The new socket belongs to the agent's network, or to the
-//! program's own network namespace.
+//! Replaces the socket of a program that waits in `connect`. The new socket belongs to the agent's
+//! network namespace, or to the program's own network namespace.
 
 use std::io;
 use std::net::SocketAddr;

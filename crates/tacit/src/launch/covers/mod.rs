@@ -7,9 +7,10 @@
 //!   kernel   ── a directory has changed (inotify) ───> helper  hides the new file
 //! ```
 //!
-//! When the program starts, an empty file is mounted over each secret file. If a file is replaced,
-//! its mount disappears. The program can then read the new file until the helper has hidden it,
-//! usually for less than a millisecond. This does not happen if the whole directory is hidden.
+//! When the program starts, the helper mounts an empty file over each secret file. When a user
+//! replaces a secret file, the kernel removes the mount. The program can then read the new file
+//! until the helper hides it, usually for less than a millisecond. If the helper hides the whole
+//! directory, the program cannot read the new file at all.
 //!
 //! Limits: [`PATHS_MAX`] paths, and the limits of `watches.rs`.
 
@@ -144,7 +145,8 @@ impl Covers {
                 Err(reason.clone())
             }
             (Mounts::Joined, None, Some(path)) => Err(format!(
-                "cannot hide {} and {} other files: a run hides at most {PATHS_MAX} files",
+                "cannot hide {} and {} other files: tacit hides at most {PATHS_MAX} files from a \
+                 run",
                 path.display(),
                 beyond.len() - 1
             )),
@@ -229,7 +231,7 @@ mod tests {
         let refused = covers.replace(named(PATHS_MAX + 2).collect()).unwrap_err();
         assert_eq!(
             refused,
-            "cannot hide /none/1024 and 1 other files: a run hides at most 1024 files"
+            "cannot hide /none/1024 and 1 other files: tacit hides at most 1024 files from a run"
         );
         assert_eq!(covers.of_agent.len(), PATHS_MAX);
         covers.mounts = Mounts::Refused("why".into());

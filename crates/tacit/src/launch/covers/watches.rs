@@ -1,8 +1,8 @@
-//! Watches the directories on the paths of hidden files, because a path may later lead to a new
-//! file that must be hidden.
+//! Watches the directories on the paths of hidden files, because tacit must also hide files that
+//! appear at these paths later.
 //!
-//! Each directory is watched before the next name is looked up in it, so that no change is missed.
-//! Other changes in the same directory are ignored.
+//! The helper starts to watch each directory before it looks up the next name in the directory, so
+//! that it misses no change. The helper ignores other changes in the same directory.
 //!
 //! Limits: [`DIRECTORIES_MAX`] watched directories, and [`LINKS_MAX`] symbolic links on one path.
 

@@ -3,13 +3,13 @@
 //! notifications about connections.
 //!
 //! ```text
-//!   kernel ── Listener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
-//!          <── Listener::answer ──┘
+//!   kernel ── NotifyListener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
+//!          <── NotifyListener::reply ──┘
 //! ```
 //!
 //! The helper process answers each notification, even if no agent receives the report. If there is
-//! no agent, the helper sends the report later. A program that repeats a refused call delays only
-//! itself, because it waits for each answer.
+//! no agent, the helper sends the report later. If a program repeats a refused call, it delays only
+//! itself, because the kernel suspends the calling thread until the helper answers.
 //!
 //! Limits: one report for each kind of socket in each [`REPORT_INTERVAL`].
 

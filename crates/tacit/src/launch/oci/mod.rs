@@ -1,4 +1,4 @@
-//! `tacit oci-hook`: protects the network namespace of a container before its program starts. A
+//! `tacit oci-hook`: captures the traffic of a container before the container's program starts. A
 //! container runtime (runc, crun) calls this command as the OCI hook `createRuntime`.
 //!
 //! ```text
@@ -74,9 +74,17 @@ impl fmt::Display for HookError {
             }
             Self::State(error) => error.fmt(f),
             Self::SystemCall(what, error) => {
-                write!(f, "the container is not protected: cannot {what}: {error}")
+                write!(
+                    f,
+                    "cannot capture the traffic of the container, so the container does not start: \
+                     cannot {what}: {error}"
+                )
             }
-            Self::Launcher(reason) => write!(f, "the container is not protected: {reason}"),
+            Self::Launcher(reason) => write!(
+                f,
+                "cannot capture the traffic of the container, so the container does not start: \
+                 {reason}"
+            ),
         }
     }
 }

@@ -61,13 +61,13 @@ impl fmt::Display for StateError {
                  fix: let an OCI runtime start this command, as a hook of `createRuntime`"
             ),
             Self::Started => f.write_str(
-                "the program of the container has already started, but tacit can protect a \
-                 container only before its program starts\n    fix: use the hook at \
+                "the program of the container has already started, but tacit must capture the \
+                 container's traffic before the program starts\n    fix: use the hook at \
                  `createRuntime`",
             ),
             Self::NoProcess => f.write_str(
-                "the state has no `pid`, so the container has no process yet\n    \
-                 fix: use the hook at `createRuntime`",
+                "the container's state has no `pid`, so the container has no process yet\n    fix: \
+                 use the hook at `createRuntime`",
             ),
             Self::NoName => write!(
                 f,

@@ -56,9 +56,9 @@ impl FromStr for LogDestination {
             "state" => Ok(Self::State),
             text if text.starts_with("fd:") => {
                 let number = text[3..].parse().ok().filter(|number| *number >= 0);
-                number
-                    .map(Self::Descriptor)
-                    .ok_or_else(|| format!("`{text}` names no descriptor: use fd:N, such as fd:3"))
+                number.map(Self::Descriptor).ok_or_else(|| {
+                    format!("`{text}` is not a file descriptor: use fd:N, such as fd:3")
+                })
             }
             path if path.contains('/') => Ok(Self::File(path.into())),
             other => Err(format!(
@@ -163,7 +163,7 @@ fn connect(path: &str) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(path).map_err(|error| {
         let text = format!(
-            "cannot connect the log to {path}: {error}; use --log stderr, or --log with a file"
+            "cannot connect to the log socket {path}: {error}; use --log stderr, or --log FILE"
         );
         io::Error::new(error.kind(), text)
     })?;

@@ -1,7 +1,9 @@
-//! Finds which IP versions a run has. A run has IPv4 (or IPv6) if the host, or the other side of a
-//! link, has a route to an IPv4 (or IPv6) address that the policy allows.
+//! Determines whether a run can use IPv4, IPv6 or both. A run can use IPv4 (or IPv6) if the host,
+//! or the host at the other end of a link, has a route to an IPv4 (or IPv6) address that the policy
+//! allows.
 //!
-//! Limit: [`PROBES_MAX`] addresses are tried for each version, however many ranges are captured.
+//! Limit: for each IP version, this module tries at most [`PROBES_MAX`] addresses, even if the
+//! policy captures more ranges.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

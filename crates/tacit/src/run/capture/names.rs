@@ -90,8 +90,8 @@ impl Capture {
         while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
-                let next = "the names in use remain captured for some more days; the agent tries \
-                            to renew them every half hour";
+                let next = "the kernel continues to capture the addresses of the names in use for \
+                            some days; the agent tries every 30 minutes to renew the names";
                 self.log.warn(event.field("next", next));
             }
             tokio::time::sleep(RENEW_INTERVAL).await;

@@ -56,12 +56,12 @@ impl TraceEndReason {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Time => "the duration of the trace is over",
+            Self::Time => "the trace reached the end of its duration",
             Self::Requested => "`tacit trace` ended the trace",
             Self::MaxBytes => "the trace reached --max-bytes",
-            Self::WriteFailed => "a file of the trace cannot be written",
-            Self::Policy => "a policy with `trace = false` was installed",
-            Self::Restart => "a new agent has taken over",
+            Self::WriteFailed => "the agent cannot write to a file of the trace",
+            Self::Policy => "the agent installed a policy with `trace = false`",
+            Self::Restart => "a restart replaced the agent, which ends its traces",
             Self::AgentEnded => "the agent has ended",
         }
     }

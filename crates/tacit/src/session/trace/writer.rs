@@ -93,8 +93,8 @@ impl Writer {
             let of = self.trace.options.of.to_string();
             let of = printable(&of);
             let comment = format!(
-                "decrypted by tacit: {of}. The TCP headers are synthetic. A comment at the first \
-                 packet of each connection states the connection, the rule and the TLS version"
+                "decrypted by tacit: {of}. The TCP headers are synthetic. The comment of the first \
+                 packet of each connection contains the connection, the rule and the TLS version"
             );
             let header = CaptureHeader {
                 application: concat!("tacit ", env!("CARGO_PKG_VERSION")),
@@ -381,7 +381,7 @@ fn comment(record: &ConnectionRecord, positions: [u64; 2]) -> String {
     if positions != [0, 0] {
         let [sent, received] = positions;
         text.push_str(&format!(
-            ", the trace begins after {sent} bytes sent and {received} received"
+            ", the trace begins after the client sent {sent} bytes and received {received} bytes"
         ));
     }
     printable(&text).into_owned()

@@ -1,8 +1,9 @@
 //! Waits for one FTP data connection and accepts it.
 //!
 //! ```text
-//!   outside   a listening socket, only for the address of the control connection's peer
-//!   inside    an address in the run's network namespace, captured until the program has connected
+//!   network side   a listening socket that accepts only the peer of the control connection
+//!   program side   an address in the run's network namespace, which the kernel captures until the
+//!                  program has connected
 //! ```
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Limits the time in which a connection must be established: dialled, and secured by its
+//! Limits the time to establish a connection: to connect to the server, and to do the TLS
 //! handshake.
 
 use std::time::Instant;

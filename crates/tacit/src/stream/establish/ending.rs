@@ -1,5 +1,5 @@
-//! Closes the sockets of a connection that could not be established, after the peer has read the
-//! TLS alert.
+//! Closes both sockets of a connection that could not be established, but first waits until the TLS
+//! peer has read the alert.
 
 use std::time::Duration;
 

@@ -2,23 +2,23 @@
 //! 3 of 5: establish.
 //!
 //! ```text
-//!   TLS downstream       [STARTTLS] ── handshake ── dial
-//!   TLS or clear         first byte ─┬─ handshake ── dial
-//!                                    └─ dial
-//!   TLS upstream         dial ── [STARTTLS] ── handshake
-//!   FTP data connection  dial ── handshake ── check that the client is the same
-//!   clear                dial
+//!   TLS downstream       [STARTTLS] ── handshake ── connect
+//!   TLS or clear         first byte ─┬─ handshake ── connect
+//!                                    └─ connect
+//!   TLS upstream         connect ── [STARTTLS] ── handshake
+//!   FTP data connection  connect ── handshake ── check that the client is the same
+//!   clear                connect
 //! ```
 //!
 //! *Downstream* is the accepted socket. *Upstream* is the socket to the server.
 //!
-//! With TLS downstream, the client is authenticated before the upstream is dialled. The exceptions
-//! are STARTTLS protocols that need the server's greeting first, and FTP data connections. If the
-//! handshake fails after the dial, the upstream socket is reset, so that the transfer does not look
-//! complete.
+//! With TLS downstream, the agent authenticates the client before it connects to the server. The
+//! exceptions are STARTTLS protocols that need the server's greeting first, and FTP data
+//! connections. If the handshake fails after the agent has connected, it resets the upstream
+//! socket, so that the server does not mistake the transfer for complete.
 //!
 //! Limits: `handshake-timeout` of the rule for the STARTTLS exchange and the handshake together;
-//! `connect-timeout` of the rule, or `CONNECT_TIMEOUT`, for the dial.
+//! `connect-timeout` of the rule, or `CONNECT_TIMEOUT`, to connect to the server.
 
 use std::io;
 use std::sync::Arc;

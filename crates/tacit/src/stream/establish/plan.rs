@@ -2,9 +2,9 @@
 //! connects to the server. *Downstream* is the accepted socket, *upstream* the socket to the
 //! server.
 //!
-//! | connection | before TLS | socket with TLS | dial |
+//! | connection | before TLS | socket with TLS | connect to the server |
 //! |---|---|---|---|
-//! | no TLS, or TLS that the program starts later | | none | at once |
+//! | no TLS, or TLS that the program starts later | | none | immediately |
 //! | TLS as a server | STARTTLS, as a server | downstream | after the handshake |
 //! | TLS as a server | the client's first byte | downstream | after the handshake |
 //! | clear, where TLS is optional | the client's first byte | none | after this byte |

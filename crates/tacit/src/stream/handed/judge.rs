@@ -1,5 +1,6 @@
-//! Decides whether a program under `tacit run` gets a socket of the agent's network. The run's
-//! helper process asks for this decision at each `connect` call.
+//! Decides whether a program under `tacit run` gets a socket of the agent's network namespace,
+//! instead of a relayed connection. The run's helper process asks for this decision at each
+//! `connect` call.
 
 use std::collections::HashMap;
 use std::io;

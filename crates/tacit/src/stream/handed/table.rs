@@ -329,8 +329,9 @@ async fn close_on_request(table: std::rc::Weak<HandedConnections>, cookie: u64) 
     let Some(table) = table.upgrade() else { return };
     if let Err(error) = reset {
         let event = Event::new("close-failed").connection(record.id).field("error", &error);
-        let next = "the connection stays open in the program: end the program. To let the agent \
-                    close such connections, set path = \"relay\" in the rule";
+        let next = "the connection stays open, because the program holds its socket: end the \
+                    program. If the agent must be able to close later connections, set path = \
+                    \"relay\" in the rule";
         table.log.warn(event.field("next", next));
         return;
     }

@@ -2,12 +2,13 @@
 //! cannot block all others.
 //!
 //! A handshake waits until it gets a permit. There are limits for each source, each rule and the
-//! agent. A quarter of the permits is reserved for sources without another handshake.
+//! agent. A quarter of the permits is reserved for sources that have no other handshake.
 //!
 //! ```text
 //! acquire ─┬─ a permit is free ──────────────> granted
-//!          └─ queued ─┬─ one becomes free ───> granted   first to the source with the fewest
-//!                     └─ a busier source has a slow handshake: it is ended ──> granted
+//!          └─ queued ─┬─ a permit becomes free ─────────> granted to the source with the fewest
+//!                     └─ a busier source has a slow ────> granted; the limiter ends the slow
+//!                        handshake                        handshake
 //! ```
 //!
 //! When another source needs a permit, the limiter ends the oldest slow handshake of the busiest

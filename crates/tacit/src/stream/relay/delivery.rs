@@ -5,8 +5,9 @@
 //!            <── end of file, closes both ─────────
 //! ```
 //!
-//! All other bytes are dropped. The server closes its connection when it has handled the message.
-//! Then, or after [`END_WAIT_MAX`], tacit closes the client's connection.
+//! tacit drops all other bytes. The server closes its connection when it has handled the message.
+//! tacit closes the client's connection when the server has closed its connection, or after
+//! [`END_WAIT_MAX`].
 
 use std::io;
 use std::time::Duration;

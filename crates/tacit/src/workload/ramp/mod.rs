@@ -1,13 +1,13 @@
 //! Implements the `ramp` workload. The workload measures whether a new connection needs more CPU
 //! time when many connections are open.
 //!
-//! A ramp opens connections in steps and keeps them open. Each step gives one point: its CPU time,
-//! divided by its number of new connections. The report shows a straight line through these points,
-//! and the rise of the line with a confidence interval. The options `--cpu-of` and `--ledger-of`
-//! select the measured processes; the default is the client itself.
+//! A ramp opens connections in steps and keeps them open. Each step gives one point: the CPU time
+//! of the step, divided by the number of new connections. The report shows a straight line through
+//! these points, and the slope of the line with a confidence interval. The options `--cpu-of` and
+//! `--ledger-of` select the measured processes; the default is the client itself.
 //!
-//! With `--also`, ramps to several addresses take turns. The report shows the difference between
-//! each address and the first.
+//! With `--also`, the client runs ramps to several addresses in turn. The report shows the
+//! difference between each address and the first address.
 
 mod arguments;
 mod report;

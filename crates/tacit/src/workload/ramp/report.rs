@@ -28,7 +28,8 @@ pub(super) fn report(
     let RampArgs { connections, step, at_once, ramps, .. } = args;
     let each = if results.len() > 1 { " for each address, in turn" } else { "" };
     let summary = format!(
-        "{ramps} ramps to {connections} connections in steps of {step}, {at_once} at a time{each}"
+        "{ramps} ramps, each to {connections} connections in steps of {step}, {at_once} \
+         connections at a time{each}"
     );
     let mut report = Report::new("ramp", summary);
     report.set("connections", *connections);
@@ -145,7 +146,7 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
         if let Some(rise) = line.rise(end) {
             report.figure(
                 "rise_percent",
-                "rise of the CPU time from the first to the last connection",
+                "increase of the CPU time from the first to the last connection",
                 "%",
                 rise.percent,
             );
@@ -247,7 +248,7 @@ fn beside(
         ["route", "component", "us", &format!("difference to {}", first.route), "from", "to"];
     report.tables.push(DataTable {
         title:
-            "CPU time of a connection for each address (route), and its difference to the first \
+            "CPU time of a connection for each address (route), and its difference from the first \
              address (95 % confidence interval)"
                 .to_owned(),
         columns: columns.map(str::to_owned).to_vec(),

@@ -4,8 +4,9 @@
 //! sets count_tcp4_N ... count_udp6_N    address range . port range, each with a counter
 //! ```
 //!
-//! The packet rules look up only the first packet of a connection and each datagram in these sets,
-//! so all other packets cost nothing. A repeated SYN is counted again.
+//! The packet rules search these sets only for the first packet of a TCP connection and for each
+//! UDP datagram, so all other packets cost nothing. If a program repeats a SYN, the kernel counts
+//! it again.
 
 use std::collections::{BTreeMap, HashMap};
 

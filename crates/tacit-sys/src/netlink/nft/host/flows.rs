@@ -1,5 +1,5 @@
-//! Defines the nftables sets in which packet rules store flows, for `tacit agent --host`. When the
-//! table is replaced, the flows are copied to the new table.
+//! Defines the nftables sets in which the packet rules of `tacit agent --host` store flows. When
+//! the agent replaces the nftables table, it copies the flows to the new table.
 //!
 //! ```text
 //! kept_tcp4 ... kept_udp6       captured flows that programs have opened
@@ -48,7 +48,7 @@ pub(super) fn declarations() -> impl Iterator<Item = NetlinkRequest> {
             NftFamily::V6 => (TYPE_V6, 16),
         };
         let parts = [address_type, address_type, TYPE_PORT, TYPE_PORT];
-        let mut set = message("creating the sets of flows", NEWSET, CREATE);
+        let mut set = message("creating the sets that store flows", NEWSET, CREATE);
         set.text(1, TABLE);
         set.text(2, name);
         set.be32(3, SET_TIMEOUT | SET_EVAL);

@@ -61,7 +61,7 @@ pub struct NamedFlows<'a> {
 
 /// The map and the sets, empty.
 pub(super) fn declarations() -> Vec<NetlinkRequest> {
-    let mut ports = message("creating the map of ports", NEWSET, CREATE);
+    let mut ports = message("creating the map from ports to port groups", NEWSET, CREATE);
     ports.text(1, TABLE);
     ports.text(2, PORTS);
     ports.be32(3, SET_INTERVAL | SET_CONCAT | SET_MAP);
@@ -135,7 +135,8 @@ pub(super) fn time_of(
     (table, set): (&str, &str),
     key: &[u8],
 ) -> Result<Option<Option<Duration>>, Error> {
-    let mut question = message("reading the remaining time of an element", GETSETELEM, 0);
+    let mut question =
+        message("reading the remaining timeout of an element in a set", GETSETELEM, 0);
     question.text(1, table);
     question.text(2, set);
     question.nest(3, |list| {

@@ -196,7 +196,7 @@ impl Rules {
             let older = [Transport(TCP), PastSyn, Accept];
             self.push(
                 capture,
-                "adding the rule that accepts connections older than the packet rules",
+                "adding the rule that accepts connections that existed before the packet rules",
                 &older,
             );
             let rewritten = [Host(IsRewritten(true)), Accept];
@@ -205,7 +205,11 @@ impl Rules {
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
         self.push(capture, "adding the rule that rejects redirected packets (NAT)", &rewritten);
         let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
-        self.push(capture, "adding the rule that keeps a connection captured", &keep);
+        self.push(
+            capture,
+            "adding the rule that captures further packets of a captured connection",
+            &keep,
+        );
         let marked = [Host(SetMark(captured)), Accept];
         self.push(capture, "adding the rule that marks captured packets", &marked);
         self.push_refusals(table);
@@ -229,7 +233,7 @@ impl Rules {
         }
         if table.lifetime == Lifetime::Unlimited {
             let unusual = [Host(HasMoreThanPlainV4), Host(Jump(Chain::Headers.name()))];
-            self.push(output, "adding the rule that checks packets with header options", &unusual);
+            self.push(output, "adding the rule that checks packets with IP options", &unusual);
             self.push_source_routes(Chain::Headers);
         }
         // What goes to an address of this host in another way is accepted where it is captured.

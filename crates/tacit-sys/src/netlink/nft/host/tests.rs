@@ -193,10 +193,13 @@ fn every_captured_packet_that_cannot_be_noted_is_refused() {
         // Those that are for a SYN, and those for datagrams.
         holds(message, b"dynset") && (holds(message, &180_000_u64.to_be_bytes()))
     };
-    let kept = all.iter().filter(notes).filter(|(step, _)| step.contains("keeps a connection"));
+    let kept =
+        all.iter().filter(notes).filter(|(step, _)| step.contains("of a captured connection"));
     assert_eq!(kept.count(), 4, "a SYN and an end, over IPv4 and IPv6");
     let syn = |(step, message): &(&str, Vec<u8>), last: &[u8]| {
-        step.contains("keeps a connection") && holds(message, last) && !holds(message, b"goto")
+        step.contains("of a captured connection")
+            && holds(message, last)
+            && !holds(message, b"goto")
     };
     let first = all.iter().position(|rule| syn(rule, b"dynset")).unwrap();
     assert!(syn(&all[first + 1], b"reject"), "the next rule refuses the SYN");

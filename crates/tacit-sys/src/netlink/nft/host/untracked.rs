@@ -9,21 +9,21 @@
 //! * No earlier table used connection tracking.
 //!
 //! ```text
-//! output        accepts packets outside of the address range of all rules (most packets)
-//!   unusual     drops packets with a source route
-//!   candidates  packets inside this range: decided by name, sender and destination
-//!     capture   accepts answers to clients; all other packets go to `keep`
+//! output        accepts packets to addresses below or above those of all rules (most packets)
+//!   unusual     drops packets with the IP option for a source route
+//!   candidates  checks the name, sender and destination of all other packets
+//!     capture   accepts answers to clients, and sends all other packets to `keep`
 //!     keep      stores the flow as captured, and marks its packets, so that they return to lo
-//!     refuse    refuses, except answers to clients
-//! strays        packets of connections that an earlier table captured: to `keep`
-//! prerouting    packets on lo
-//!   looped      captured packets: to the agent; refuses packets to the agent's own ports
+//!     refuse    rejects packets, except answers to clients
+//! strays        sends packets of connections that an earlier table captured to `keep`
+//! prerouting    handles packets that arrive on lo
+//!   looped      sends captured packets to the agent; rejects packets to the agent's own ports
 //! postrouting   drops captured packets that would leave the host
 //! ```
 //!
 //! A captured connection stays captured until it ends, even if a later table does not capture its
-//! destination. A segment of an unknown connection to a captured destination is sent to the agent
-//! too. If no socket of the agent receives the segment, the connection is reset.
+//! destination. The packet rules also send segments of unknown connections to captured destinations
+//! to the agent. If no socket of the agent receives a segment, the kernel resets the connection.
 
 use super::super::expression::Expression;
 use super::super::flow_expression::{FlowExpression, FlowKey};
@@ -88,7 +88,7 @@ impl Rules {
     /// another table captures is known.
     pub(super) fn push_filling(&mut self) {
         let unmarked = Host(MarkIs(self.bits().none));
-        let step = "adding the rule that drops packets of unknown flows for a short time";
+        let step = "adding the temporary rule that drops packets of unknown flows";
         self.push(Chain::Filling, step, &[unmarked, Transport(TCP), PastSyn, Drop]);
         self.push(Chain::Filling, step, &[unmarked, Transport(UDP), Drop]);
     }
@@ -117,7 +117,7 @@ impl Rules {
         {
             let key = key_of_sent(set);
             let mut push = |what: &[Expression], then: &[Expression]| {
-                let step = "adding the rule that keeps a connection captured";
+                let step = "adding the rule that captures further packets of a captured connection";
                 self.push(chain, step, &[what, then].concat());
             };
             if table.names.is_some() {
@@ -171,7 +171,8 @@ impl Rules {
             let filling = Host(Jump(Chain::Filling.name()));
             self.push(
                 chain,
-                "adding the rule that checks packets while flows of an earlier table are added",
+                "adding the rule that checks packets while the agent copies the flows of an \
+                 earlier table",
                 &[filling],
             );
         }
@@ -185,7 +186,7 @@ impl Rules {
             let older = [Transport(TCP), PastSyn, Accept];
             self.push(
                 capture,
-                "adding the rule that accepts connections older than the packet rules",
+                "adding the rule that accepts connections that existed before the packet rules",
                 &older,
             );
         }
@@ -234,7 +235,7 @@ impl Rules {
         if table.lifetime == Lifetime::Unlimited {
             self.push_source_routes(Chain::Unusual);
         }
-        let step = "adding the rule that checks packets to the address range of the rules";
+        let step = "adding the rule that checks packets to destinations of the policy's rules";
         for (map, key) in MAPS.into_iter().zip(KEYS) {
             let bounds = Bounds::of_map(table, map);
             if let Some(bounds) = bounds {
@@ -249,11 +250,7 @@ impl Rules {
             }
         }
         let unusual = [Host(HasMoreThanPlainV4), Host(Goto(Chain::Unusual.name()))];
-        self.push(
-            Chain::Output,
-            "adding the rule that checks packets with header options",
-            &unusual,
-        );
+        self.push(Chain::Output, "adding the rule that checks packets with IP options", &unusual);
     }
 
     /// Packets of one protocol and IP version to these destinations are candidates, if they meet
@@ -338,7 +335,8 @@ impl Rules {
         }
         self.push(
             Chain::Prohibit,
-            "adding the rule that rejects denied packets as prohibited",
+            "adding the rule that rejects denied packets with the ICMP error \"administratively \
+             prohibited\"",
             &[Prohibited],
         );
     }

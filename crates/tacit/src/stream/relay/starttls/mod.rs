@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A data listener of FTP accepts one connection, from the peer address of its control connection.
-//! The listener closes after `ARRIVAL_WAIT_MAX`, when the next listener is requested, or with the
-//! control connection. Limit: `DATA_CONNECTIONS_MAX` data connections and listeners for each
-//! control connection.
+//! The agent closes the listener after `ARRIVAL_WAIT_MAX`, when the program requests the next
+//! listener, or when the control connection ends. Limit: `DATA_CONNECTIONS_MAX` data connections
+//! and listeners for each control connection.
 
 mod data_listeners;
 
