@@ -19,6 +19,7 @@
 //! * [`query`]: requests of programs about their connections;
 //! * [`refusal`]: refused connections and sockets, with the policy lines that would allow them;
 //! * [`limiter`]: limits repeated log lines to one a second;
+//! * [`link_frame`]: the frames of links between kernels;
 //! * [`message_id`]: stable identifiers of log lines and errors;
 //! * [`record`]: the TLS record layer;
 //! * [`starttls`]: STARTTLS exchanges, for programs without TLS;
@@ -38,6 +39,7 @@ pub mod held;
 pub mod icmp;
 mod ip;
 pub mod limiter;
+pub mod link_frame;
 pub mod message_id;
 pub mod meter;
 pub mod packet;

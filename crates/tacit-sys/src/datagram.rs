@@ -116,14 +116,19 @@ fn socket(destination: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
         rustix::net::socket_with(version.address_family(), SocketType::DGRAM, flags, None)?;
+    queue_errors(socket.as_fd(), version)?;
+    mark::apply(socket.as_fd())?;
+    enlarge_buffers(socket.as_fd())?;
+    Ok(socket)
+}
+
+/// Lets the kernel queue errors for [`take_notice`].
+pub(crate) fn queue_errors(socket: BorrowedFd<'_>, version: IpVersion) -> io::Result<()> {
     let receive_errors = match version {
         IpVersion::V4 => RECVERR_V4,
         IpVersion::V6 => RECVERR_V6,
     };
-    set_option(socket.as_fd(), receive_errors, 1)?;
-    mark::apply(socket.as_fd())?;
-    enlarge_buffers(socket.as_fd())?;
-    Ok(socket)
+    set_option(socket, receive_errors, 1)
 }
 
 /// Builds the filter that accepts only datagrams from one address.

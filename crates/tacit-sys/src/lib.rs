@@ -21,6 +21,7 @@ mod ip_version;
 pub mod job;
 pub mod mark;
 mod message;
+pub mod mirror;
 pub mod namespace;
 pub mod netlink;
 mod option;
@@ -37,6 +38,7 @@ pub mod spawn;
 pub mod syn_log;
 pub mod transparent;
 pub mod tun;
+pub mod vsock;
 pub mod watch;
 
 pub use ip_version::{IpSupport, IpVersion};

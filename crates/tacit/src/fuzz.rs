@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tacit_core::link_frame::{self, LinkFrame, ParsedFrame};
 use tacit_core::policy::{Policy, explain as explain_flow, parse};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
@@ -25,7 +26,9 @@ use crate::explain::parse_flow;
 use crate::launch::oci::{self, HookTask};
 use crate::run::Outside;
 use crate::run::channel::{adopt, read_frame};
-use crate::run::link::protocol::{ANSWER_BYTES_MAX, LinkAnswer, LinkRequest, REQUEST_BYTES_MAX};
+use crate::run::link::protocol::{
+    ANSWER_BYTES_MAX, BoundEvent, LinkAnswer, LinkRequest, ListenOrder, REQUEST_BYTES_MAX,
+};
 use crate::run::protocol::{self, FromLauncher, LAUNCHER_BYTES_MAX, REPLY_BYTES_MAX, ToLauncher};
 
 /// The maximum number of sockets of a run in an input.
@@ -80,15 +83,37 @@ pub fn enrolment(input: &[u8]) {
 }
 
 /// Parses frames of a link. The first byte of the input selects the reader: the server, which reads
-/// requests, or the agent of a run.
+/// requests, the agent of a run, or (`f`) either server of a link between kernels.
 ///
 /// # Panics
 /// A frame changes when it is written and parsed again.
 pub fn link(input: &[u8]) {
     let Some((&choice, frames)) = input.split_first() else { return };
-    match choice % 2 {
-        0 => read_all::<LinkRequest>(frames, REQUEST_BYTES_MAX),
-        _ => read_all::<LinkAnswer>(frames, ANSWER_BYTES_MAX),
+    match (choice, choice % 2) {
+        (b'f', _) => read_link_frames(frames),
+        (_, 0) => read_all::<LinkRequest>(frames, REQUEST_BYTES_MAX),
+        (_, _) => read_all::<LinkAnswer>(frames, ANSWER_BYTES_MAX),
+    }
+}
+
+fn read_link_frames(mut bytes: &[u8]) {
+    while let Ok(Some(ParsedFrame { frame, bytes: length })) = link_frame::parse(bytes) {
+        let mut again = Vec::new();
+        assert!(link_frame::append(frame, &mut again));
+        assert_eq!(link_frame::parse(&again), Ok(Some(ParsedFrame { frame, bytes: length })));
+        if let LinkFrame::Message(text) = frame {
+            survives_if_parsed::<LinkRequest>(text);
+            survives_if_parsed::<LinkAnswer>(text);
+            survives_if_parsed::<ListenOrder>(text);
+            survives_if_parsed::<BoundEvent>(text);
+        }
+        bytes = &bytes[length..];
+    }
+}
+
+fn survives_if_parsed<T: DeserializeOwned + Serialize + PartialEq + Debug>(text: &[u8]) {
+    if let Ok(message) = serde_json::from_slice::<T>(text) {
+        survives(&message);
     }
 }
 

@@ -1,21 +1,30 @@
 //! Defines links. A link lets programs in an environment without a network, such as a container,
 //! use sockets of this host. The agent in that environment requests each socket over a UNIX socket
-//! of this host.
+//! of this host. If the environment is another kernel, a server of links there forwards the
+//! requests: over TCP with TLS, vsock, or a UNIX socket of a virtual machine.
 //!
 //! Rules with `link` match only these requests, and the requests match only these rules. So
 //! [`Policy::rules`](super::Policy::rules), the list of rules for the flows of runs and of this
 //! host, does not contain rules with `link`. tacit rejects requests that match no rule.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::diagnostic::SourcePosition;
 use super::selector::Selectors;
+use super::tls::{ClientTls, ServerTls};
 
 /// `[link.NAME]`: where the other side connects, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The path of the UNIX socket; `None`: NAME.sock in the directory of links.
     pub listen: Option<PathBuf>,
+    /// Where servers of links of other hosts connect, in addition.
+    pub tcp: Option<LinkTcp>,
+    /// The server of links that opens the sockets; `None`: this host opens them.
+    pub connect: Option<LinkConnect>,
     /// The maximum number of sockets that all runs of the other side have at the same time.
     pub sockets_max: usize,
     /// Whether the other side may use the resolvers of this host.
@@ -27,6 +36,49 @@ pub struct Link {
 impl Link {
     /// The default of `sockets`.
     pub const SOCKETS_DEFAULT: usize = 1024;
+}
+
+/// A TCP address at which servers of links of other hosts connect, with TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkTcp {
+    /// The address.
+    pub address: SocketAddr,
+    /// TLS 1.3, with the certificates of both sides.
+    pub tls: Arc<ServerTls>,
+}
+
+/// The server of links on the side that has the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkConnect {
+    /// Another host.
+    Tcp {
+        /// Its name or address.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// TLS 1.3, with the certificates of both sides.
+        tls: Arc<ClientTls>,
+    },
+    /// The host of this virtual machine, or another context of vsock.
+    Vsock {
+        /// The context; 2 is the host.
+        cid: u32,
+        /// The port.
+        port: u32,
+    },
+    /// A process that listens at this path, and passes the bytes on.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for LinkConnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Vsock { cid, port } => write!(f, "vsock:{cid}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// Whether the other side of a link may send DNS queries to the resolvers of this host.

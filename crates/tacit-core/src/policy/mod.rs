@@ -51,7 +51,9 @@ pub use content::Policy;
 pub use credentials::{ExpiredAnchors, FilePositions, Identity, Revocation, Trust, TrustSource};
 pub use diagnostic::{Diagnostic, DiagnosticSeverity, QuotedLine, SourcePosition};
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
-pub use explain::{DecidingRule, Explanation, SkippedRule, TunnelExplanation, explain, explain_at};
+pub use explain::{
+    DecidingRule, Explanation, SkippedRule, TunnelExplanation, explain, explain_at, explain_link,
+};
 pub use host::{FORWARDED_MAX, HostMode, HostSettings, Unmatched};
 pub use host_warnings::{
     ForeignMark, HostFacts, KNOWN_MARKS, KnownMark, SshSession, host_warnings,
@@ -60,7 +62,7 @@ pub use ike::{
     EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeGroup, IkeHost, IkeName, IkePeer, IkeSuite,
     InnerAddressSource, KeyLifetime, Sha2, TunnelCipher,
 };
-pub use link::{Link, LinkNames, LinkRule, LinkVerdict};
+pub use link::{Link, LinkConnect, LinkNames, LinkRule, LinkTcp, LinkVerdict};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use parse::{

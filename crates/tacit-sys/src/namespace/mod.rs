@@ -20,6 +20,7 @@
 
 mod existing;
 mod kernel;
+mod mirror;
 mod refusal;
 mod sockets;
 
@@ -35,6 +36,7 @@ use crate::syn_log::Copies;
 pub use existing::{ExistingNetwork, ExistingNetworkError};
 pub(crate) use kernel::ip_support;
 pub use kernel::kernel_has_ipv6;
+pub use mirror::create_mirror;
 pub use refusal::{NamespaceError, NamespaceStep};
 pub use sockets::{NamespaceSockets, Netlinks, sockets};
 pub(crate) use sockets::{netlinks, with_ipv6};

@@ -21,6 +21,7 @@ use crate::address;
 use crate::net::Security;
 use crate::run::Outside;
 use crate::run::handover::HeldAddress;
+use crate::run::link::protocol::ListenOrder;
 use crate::run::{Run, Scope};
 use crate::stream::intercept::{ConnectionSource, Listener};
 
@@ -74,6 +75,13 @@ pub(super) async fn reserve_missing<'a>(
     Ok(reserved)
 }
 
+/// Listens at an address that was bound.
+async fn begin_listening(listener: &Listener, outside: &Outside) -> io::Result<()> {
+    socket::resume_listening(listener.socket.as_fd())?;
+    let at = address::to_socket(&listener.address)?;
+    outside.set_listening(&at, ListenOrder::Listen).await
+}
+
 /// The addresses of rules that accept connections in clear.
 fn clear_addresses(policy: &Policy) -> HashSet<&Address> {
     inbound_rules(policy).filter(|rule| !rule.tls_arrives()).flat_map(Rule::listens).collect()
@@ -109,6 +117,7 @@ impl Inbound {
         policy: &Policy,
         listening: &[SocketAddr],
         workers: &Workers,
+        outside: &Outside,
     ) -> io::Result<()> {
         let mut named = BTreeMap::new();
         for rule in inbound_rules(policy) {
@@ -125,7 +134,7 @@ impl Inbound {
             let wanted = named.get(key).copied().unwrap_or(false);
             let socket = held.listener.socket.as_fd();
             if wanted && held.open.is_none() {
-                match socket::resume_listening(socket) {
+                match begin_listening(&held.listener, outside).await {
                     Ok(()) => {
                         let number = workers.serve(Arc::clone(&held.listener) as _).await;
                         held.open = Some(number);
@@ -136,6 +145,9 @@ impl Inbound {
                 workers.stop(number).await;
                 // If this fails, the socket stays open until the run ends.
                 let _ = socket::suspend_listening(socket);
+                if let Ok(at) = address::to_socket(&held.listener.address) {
+                    let _ = outside.set_listening(&at, ListenOrder::Suspend).await;
+                }
             }
         }
         self.held.retain(|key, _| named.contains_key(key));

@@ -435,7 +435,9 @@ impl Runs {
         let Some(enrolled) = self.registry.find_mut(id) else { return };
         let live = self.shared.live.load_full();
         let listening = enrolled.run.listening();
-        let followed = enrolled.services.inbound.follow(&live.policy, &listening, workers).await;
+        let outside = self.outside.clone();
+        let inbound = &mut enrolled.services.inbound;
+        let followed = inbound.follow(&live.policy, &listening, workers, &outside).await;
         if let Err(error) = followed {
             let event = Event::new("listen-failed").field("run", &enrolled.run.name);
             self.shared.log.error(event.field("error", &error));

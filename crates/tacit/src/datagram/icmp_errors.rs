@@ -28,7 +28,7 @@ pub(super) fn send_icmp_error(
 }
 
 /// The ICMP error of a notice of the kernel, if it is one about the path.
-pub(super) fn cause_of_notice(kind: NoticeKind) -> Option<IcmpError> {
+pub(crate) fn cause_of_notice(kind: NoticeKind) -> Option<IcmpError> {
     match kind {
         NoticeKind::Icmp { kind, code, info } => IcmpError::from_icmp(kind, code, info),
         NoticeKind::Icmpv6 { kind, code, info } => IcmpError::from_icmpv6(kind, code, info),
@@ -40,7 +40,7 @@ pub(super) fn cause_of_notice(kind: NoticeKind) -> Option<IcmpError> {
 }
 
 /// The ICMP error for an error of a system call; `mtu_bytes` is the path MTU, if it is known.
-pub(super) fn cause_of(error: &io::Error, mtu_bytes: Option<u32>) -> IcmpError {
+pub(crate) fn cause_of(error: &io::Error, mtu_bytes: Option<u32>) -> IcmpError {
     const EMSGSIZE: i32 = 90;
     match (error.kind(), error.raw_os_error(), mtu_bytes) {
         (_, Some(EMSGSIZE), Some(mtu_bytes)) => IcmpError::TooBig { mtu_bytes },

@@ -25,7 +25,7 @@
 mod answer;
 mod answerers;
 mod flow;
-mod icmp_errors;
+pub(crate) mod icmp_errors;
 mod receiver;
 mod socket;
 

@@ -189,9 +189,11 @@ fn text(link: &LinkStatus) -> String {
         .collect();
     let families = if families.is_empty() { "-".to_owned() } else { families.join(" ") };
     let runs = table(&link.runs, &COLUMNS);
+    let tcp = link.tcp.map_or_else(String::new, |tcp| format!("listen    {tcp}\n"));
+    let connect = link.connect.iter().map(|to| format!("connect   {to}\n")).collect::<String>();
     format!(
-        "link      {}\npath      {}\npid       {}\nsince     {}\npolicy    {}\nsockets   {} of {}\n\
-         families  {families}\nresolvers {resolvers}\n\n{runs}",
+        "link      {}\npath      {}\n{tcp}{connect}pid       {}\nsince     {}\npolicy    {}\n\
+         sockets   {} of {}\nfamilies  {families}\nresolvers {resolvers}\n\n{runs}",
         link.name,
         link.path.display(),
         link.pid,

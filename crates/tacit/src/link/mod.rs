@@ -8,18 +8,21 @@
 //!                             └──── the socket itself ────┘
 //! ```
 //!
-//! Both sides run on one kernel, so the server passes the socket itself (SCM_RIGHTS) and moves no
-//! bytes. `[link.NAME]` and the rules with `link` in the server's policy decide which sockets the
+//! If both sides run on one kernel, the server passes the socket itself (SCM_RIGHTS) and moves no
+//! bytes. Otherwise each side has a server ([`server`]). Between the two, each socket has a stream
+//! of its own: TCP with TLS between hosts, vsock or a UNIX socket for a virtual machine (`wire`).
+//! The run then gets a socket with the same addresses, in a namespace of the server (`mirror`).
+//! `[link.NAME]` and the rules with `link` in the server's policy decide which sockets the
 //! other side gets. The rules of the run decide first, and apply TLS.
 //!
 //! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
 //! run as the same user, or one of them must run as root. The agent uses what the other side
 //! reports about itself only for output, never for decisions.
-//!
-//! Not supported: streams between kernels (vsock, TCP).
 
 pub mod command;
+mod mirror;
 pub mod server;
+mod wire;
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -1,12 +1,14 @@
 //! Checks a policy file: parses the file, loads its credentials, and does all other checks that
 //! depend on this host.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{
-    Diagnostic, DiagnosticSeverity, FindingsShown, LinkRule, Policy, PolicyText, Rule, parse_files,
+    Diagnostic, DiagnosticSeverity, FindingsShown, LinkConnect, LinkRule, LinkTcp, Policy,
+    PolicyText, Rule, parse_files,
 };
 use tacit_tls::signer::KeyProvider;
 
@@ -96,7 +98,8 @@ pub fn check_parsed(
     Ok(Checked { policy, credentials, warnings: findings })
 }
 
-/// Reads and checks a policy file for its links. The files of identities and trusts are not read.
+/// Reads and checks a policy file for its links. Of the files of identities and trusts, only those
+/// that links use are read, with [`link_credentials`].
 ///
 /// # Errors
 /// All diagnostics, at least one of which is an error.
@@ -110,6 +113,38 @@ pub fn check_links(path: &Path) -> Result<Policy, Vec<Diagnostic>> {
     };
     localize(&mut policy);
     Ok(policy)
+}
+
+/// Loads the credentials that the links of a policy use.
+///
+/// # Errors
+/// All diagnostics, at least one of which is an error.
+pub fn link_credentials(
+    policy: &Policy,
+    base: &Path,
+    keys: &KeyProvider,
+) -> Result<Credentials, Vec<Diagnostic>> {
+    let mut identities = BTreeSet::new();
+    let mut trusts = BTreeSet::new();
+    for link in policy.links.values() {
+        if let Some(LinkTcp { tls, .. }) = &link.tcp {
+            identities.extend(&tls.identities);
+            trusts.extend(tls.client_cert.trust());
+        }
+        if let Some(LinkConnect::Tcp { tls, .. }) = &link.connect {
+            identities.extend(&tls.identity);
+            trusts.extend(tls.verify.trust());
+        }
+    }
+    let mut used = Policy { ikes: BTreeMap::new(), ..policy.clone() };
+    used.identities.retain(|name, _| identities.contains(name));
+    used.trusts.retain(|name, _| trusts.contains(name.as_str()));
+    let mut findings = Vec::new();
+    let credentials = Credentials::load(&used, base, keys, &mut findings);
+    if findings.iter().any(|finding| finding.severity == DiagnosticSeverity::Error) {
+        return Err(findings);
+    }
+    Ok(credentials)
 }
 
 fn check_whole(

@@ -41,7 +41,8 @@ mod tls_sources;
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
 pub use check::{
-    Checked, check_file, check_links, check_parsed, check_standard_input, check_text, localize,
+    Checked, check_file, check_links, check_parsed, check_standard_input, check_text,
+    link_credentials, localize,
 };
 pub use clear_access::{ClearAccess, ClearAccessState};
 pub use counters::RuleCounters;

@@ -334,7 +334,8 @@ impl Outgoing {
         self.poll_flush_by(socket, cx, socket::write_last)
     }
 
-    fn poll_flush_by(
+    /// Like [`Outgoing::poll_flush`], with another function that writes.
+    pub(crate) fn poll_flush_by(
         &mut self,
         socket: &StreamSocket,
         cx: &mut Context<'_>,

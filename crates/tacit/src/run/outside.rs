@@ -21,7 +21,7 @@ use tacit_sys::datagram::{self, AnswerSources};
 use tacit_sys::socket::{self, SocketAddress, StreamOptions};
 
 use super::link::client::LinkClient;
-use super::link::protocol::OpenKind;
+use super::link::protocol::{ListenOrder, OpenKind};
 use crate::net::Security;
 use crate::net::route::source_towards;
 use crate::net::stream_socket::StreamSocket;
@@ -88,6 +88,21 @@ impl Outside {
                 let socket = bound.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
                 socket::adopt(socket.as_fd(), &options)?;
                 Ok(socket)
+            }
+        }
+    }
+
+    /// Called when a socket of [`Self::reserve`] has begun or ended to listen.
+    ///
+    /// # Errors
+    /// The other side of the link does not listen at the address.
+    pub async fn set_listening(&self, at: &SocketAddress, order: ListenOrder) -> io::Result<()> {
+        match self {
+            Self::Host => Ok(()),
+            Self::Link(link) => {
+                let at = SocketAddr::try_from(at.clone())?;
+                let set = tokio::time::timeout(BIND_WAIT_MAX, link.set_listening(at, order));
+                set.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
             }
         }
     }

@@ -33,6 +33,7 @@ mod import;
 mod inbound;
 mod languages;
 mod links;
+mod links_of_hosts;
 mod names;
 mod own_tls;
 mod placement;

@@ -4,17 +4,25 @@
 //! verify what the other side reports about programs.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::names::tables;
+use super::names::{Names, tables};
 use super::rule::{self, Word};
 use super::selectors::{addresses, ports};
+use super::tls::{self, Role, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
-use crate::flow::{Direction, Protocol};
+use crate::flow::{Address, Direction, Protocol};
 use crate::message_id::MessageId;
-use crate::policy::link::{Link, LinkNames, LinkRule, LinkVerdict};
+use crate::policy::client_cert::{Absent, ChainCheck, ClientCert, Invalid};
+use crate::policy::link::{Link, LinkConnect, LinkNames, LinkRule, LinkTcp, LinkVerdict};
 use crate::policy::selector::{AddressSelector, Selectors};
+use crate::policy::starttls::Start;
+use crate::policy::suite::TlsVersion;
+use crate::policy::target::Target;
 use crate::policy::text::{TomlTable, TomlValue, word_list};
+use crate::policy::tls::{ClientTls, ServerTls, Tls, TlsCommon, Verify};
 
 /// The largest value of `sockets`: the kernel's default limit of open files.
 const SOCKETS_MAX: u64 = 1 << 20;
@@ -23,8 +31,8 @@ const SOCKETS_MAX: u64 = 1 << 20;
 pub(super) type Links<'a> = BTreeMap<&'a str, Option<Link>>;
 
 /// Reads all tables `[link.NAME]`.
-pub(super) fn read_all<'a>(top: &TomlTable<'a>) -> Links<'a> {
-    tables(top, "link", Scope::Links, link)
+pub(super) fn read_all<'a>(top: &TomlTable<'a>, names: &Names<'_>) -> Links<'a> {
+    tables(top, "link", Scope::Links, |name, value| link(name, value, names))
 }
 
 /// The tables, if none has an error.
@@ -37,6 +45,7 @@ pub(super) fn warn_of_unused(top: &TomlTable<'_>, links: &Links<'_>, rules: &[Li
     for (name, link) in links {
         let is_named = |rule: &LinkRule| rule.links.iter().any(|one| one == name);
         if let Some(link) = link
+            && link.connect.is_none()
             && !rules.iter().any(is_named)
         {
             let message = format!("no rule has link = \"{name}\", so the link refuses all sockets");
@@ -46,26 +55,188 @@ pub(super) fn warn_of_unused(top: &TomlTable<'_>, links: &Links<'_>, rules: &[Li
     }
 }
 
-fn link(name: &str, value: &TomlValue<'_>) -> Option<Link> {
+fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     let table = value.table(Scope::Link, format!("[link.{name}]"))?;
-    let listen = table.value("listen").map_or(Some(None), |value| {
-        let path = value::file(&value)?;
-        if !path.is_absolute() {
-            let message =
-                format!("`listen` cannot be `{}`: this is not an absolute path", path.display());
-            value.error(message, "write the absolute path of a UNIX socket: \"/run/guest.sock\"");
+    let listen = table.value("listen").map_or(Some(Listen::Default), |value| listen(&value));
+    let connect = table.value("connect").map_or(Some(None), |value| target(&value).map(Some));
+    let sockets = value::count(&table, "sockets", SOCKETS_MAX);
+    let resolved = table.boolean("names", true);
+    let listen = listen?;
+    let connect = connect?;
+    if connect.is_some() {
+        let why = "the other side of `connect` decides whether names are resolved";
+        table.refuse(&["names"], why, "remove the key here, and set it there");
+    }
+    let (path, tcp, connect) = match (listen, connect) {
+        (Listen::Tcp(_), Some(_)) => {
+            let fix = "remove `listen`, or write the absolute path of a UNIX socket";
+            table.incomplete("a link with `connect` cannot listen for other hosts", fix);
             return None;
         }
-        Some(Some(path))
-    });
-    let sockets = value::count(&table, "sockets", SOCKETS_MAX);
-    let names = table.boolean("names", true);
+        (Listen::Tcp(address), None) => {
+            let tls = server_tls(&table, names)?;
+            (None, Some(LinkTcp { address, tls }), None)
+        }
+        (listen, connect) => {
+            let path = match listen {
+                Listen::Path(path) => Some(path),
+                _ => None,
+            };
+            let connect = match connect {
+                Some(to) => Some(connects(&table, to, names)?),
+                None => None,
+            };
+            (path, None, connect)
+        }
+    };
+    if tcp.is_none() && !matches!(connect, Some(LinkConnect::Tcp { .. })) {
+        let why = "only TCP connections between hosts use TLS";
+        table.refuse(&["tls"], why, "remove the key, or write an address with a port");
+    }
     Some(Link {
-        listen: listen?,
+        listen: path,
+        tcp,
+        connect,
         sockets_max: sockets?.unwrap_or(Link::SOCKETS_DEFAULT),
-        names: if names? { LinkNames::Resolved } else { LinkNames::Refused },
+        names: if resolved? { LinkNames::Resolved } else { LinkNames::Refused },
         position: table.report.position(table.at.start),
     })
+}
+
+/// The value of `listen`.
+enum Listen {
+    Default,
+    Path(PathBuf),
+    Tcp(std::net::SocketAddr),
+}
+
+fn listen(value: &TomlValue<'_>) -> Option<Listen> {
+    let text = value.string()?;
+    if !text.contains('/') && text.contains(':') {
+        return match address::listen(value)? {
+            Address::Inet(address) => Some(Listen::Tcp(address)),
+            _ => {
+                let fix = "write the absolute path of a UNIX socket, or an address with a port";
+                value.error("`listen` of a link cannot be an abstract name", fix);
+                None
+            }
+        };
+    }
+    let path = value::file(value)?;
+    if !path.is_absolute() {
+        let message =
+            format!("`listen` cannot be `{}`: this is not an absolute path", path.display());
+        value.error(message, "write the absolute path of a UNIX socket: \"/run/guest.sock\"");
+        return None;
+    }
+    Some(Listen::Path(path))
+}
+
+/// The value of `connect`, without TLS.
+enum ConnectTarget {
+    Tcp { host: String, port: u16 },
+    Other(LinkConnect),
+}
+
+fn target(value: &TomlValue<'_>) -> Option<ConnectTarget> {
+    let text = value.string()?;
+    if let Some(numbers) = text.strip_prefix("vsock:") {
+        let both = numbers.split_once(':');
+        let parsed = both.and_then(|(cid, port)| Some((cid.parse().ok()?, port.parse().ok()?)));
+        let Some((cid, port)) = parsed else {
+            let message = format!("`connect` cannot be `{text}`: this is not an address of vsock");
+            value.error(message, "write the context and the port: \"vsock:2:7000\"");
+            return None;
+        };
+        return Some(ConnectTarget::Other(LinkConnect::Vsock { cid, port }));
+    }
+    match address::target(value)? {
+        Target::Name { host, port } => Some(ConnectTarget::Tcp { host, port }),
+        Target::Address(Address::Inet(at)) => {
+            Some(ConnectTarget::Tcp { host: at.ip().to_string(), port: at.port() })
+        }
+        Target::Address(Address::Path(path)) => Some(ConnectTarget::Other(LinkConnect::Unix(path))),
+        Target::Address(_) => {
+            let fix = "write \"host.example:7000\", \"vsock:2:7000\" or \"unix:/run/x.sock\"";
+            value.error("`connect` of a link cannot be an abstract name", fix);
+            None
+        }
+    }
+}
+
+fn connects(table: &TomlTable<'_>, to: ConnectTarget, names: &Names<'_>) -> Option<LinkConnect> {
+    match to {
+        ConnectTarget::Tcp { host, port } => {
+            let tls = client_tls(table, &host, names)?;
+            Some(LinkConnect::Tcp { host, port, tls })
+        }
+        ConnectTarget::Other(other) => Some(other),
+    }
+}
+
+/// Reads `tls` of a link that listens: the other side must have a certificate.
+fn server_tls(table: &TomlTable<'_>, names: &Names<'_>) -> Option<Arc<ServerTls>> {
+    let fix = "set tls = { identity = \"host\", trust = \"guests\", client-cert = \"required\" }";
+    let value = table.required("tls", fix)?;
+    let setting = Setting { role: RoleDefault::Is(Role::Server), server: None };
+    let Tls::Server(mut tls) = tls::read(&value, &setting, names)? else {
+        value.error("the side that listens has the server role", "remove `role`");
+        return None;
+    };
+    if !requires_certificate(&tls.client_cert) {
+        let fix = "set client-cert = \"required\", or \"full\" with an identity map";
+        value.error("a link needs a valid certificate of the other side", fix);
+        return None;
+    }
+    restrict(&value, &mut Arc::make_mut(&mut tls).common)?;
+    Some(tls)
+}
+
+fn requires_certificate(level: &ClientCert) -> bool {
+    level.requested().is_some_and(|asked| {
+        let is_checked = matches!(asked.chain, ChainCheck::Made { invalid: Invalid::Deny, .. });
+        asked.absent == Absent::Deny && is_checked
+    })
+}
+
+/// Reads `tls` of a link that connects: both sides must have certificates.
+fn client_tls(table: &TomlTable<'_>, host: &str, names: &Names<'_>) -> Option<Arc<ClientTls>> {
+    let fix = "set tls = { identity = \"guest\", trust = \"hosts\" }";
+    let value = table.required("tls", fix)?;
+    let server = Some(ServerNameDefault::Host(host.to_owned()));
+    let setting = Setting { role: RoleDefault::Is(Role::Client), server };
+    let Tls::Client(mut tls) = tls::read(&value, &setting, names)? else {
+        value.error("the side that connects has the client role", "remove `role`");
+        return None;
+    };
+    if tls.identity.is_none() {
+        let fix = "name a table: identity = \"guest\" for [identity.guest]";
+        value.error("a link needs a certificate for this side", fix);
+        return None;
+    }
+    if matches!(tls.verify, Verify::None { .. }) {
+        let fix = "remove `verify`, and set `trust`";
+        value.error("a link must check the certificate of the other side", fix);
+        return None;
+    }
+    restrict(&value, &mut Arc::make_mut(&mut tls).common)?;
+    Some(tls)
+}
+
+/// Restricts a link to TLS 1.3 that starts with the connection.
+fn restrict(value: &TomlValue<'_>, common: &mut TlsCommon) -> Option<()> {
+    if common.start != Start::Immediate {
+        value.error("TLS of a link starts with the connection", "remove `starttls` and `start`");
+        return None;
+    }
+    common.min_version = TlsVersion::V1_3;
+    common.suites.retain(|suite| suite.version() == TlsVersion::V1_3);
+    if common.suites.is_empty() {
+        let fix = "add `TLS_AES_128_GCM_SHA256` to `suites`, or remove `suites`";
+        value.error("a link uses TLS 1.3, and `suites` has no suite of TLS 1.3", fix);
+        return None;
+    }
+    Some(())
 }
 
 /// Whether a rule is for links.
@@ -82,8 +253,14 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
     let of_links = table.required("link", fix).and_then(|value| {
         value.each_once(|value| {
             let text = value::name(value)?;
-            if links.contains_key(text) {
-                return Some(text.to_owned());
+            match links.get(text) {
+                Some(Some(link)) if link.connect.is_some() => {
+                    let message = format!("[link.{text}] has `connect`: the other side decides");
+                    value.error(message, "put the rule into the policy of the other side");
+                    return None;
+                }
+                Some(_) => return Some(text.to_owned()),
+                None => {}
             }
             let known: Vec<_> = links.keys().copied().collect();
             let fix = match known.as_slice() {

@@ -125,7 +125,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
     let limits = limits(top);
     let host = host::read(top);
     let path = rule::path(top);
-    let links = link::read_all(top);
+    let links = link::read_all(top, &names);
     let tables = (&names, &links);
     let settings = (agent.as_ref(), host.as_ref().and_then(Option::as_ref));
     let rules = rules(top, tables, settings, shown);

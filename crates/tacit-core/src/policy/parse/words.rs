@@ -62,7 +62,7 @@ impl Scope {
         match self {
             Self::Policy => POLICY,
             Self::Identities | Self::Trusts | Self::Maps | Self::Ikes | Self::Links => &[],
-            Self::Link => &["listen", "sockets", "names"],
+            Self::Link => &["listen", "sockets", "names", "connect", "tls"],
             Self::Ike => IKE,
             Self::Ipsec => &["ike"],
             Self::Identity => &["cert", "key"],

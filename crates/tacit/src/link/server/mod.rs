@@ -4,6 +4,7 @@
 //!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
 //!                                       ├─ Open ───> judge ──> socket, connect ──> pass it on
 //!                                       └─ Status
+//!   another kernel:    framed.rs has the network; remote.rs has the runs
 //! ```
 //!
 //! One thread serves all links. A request waits for its socket without a limit of time, as
@@ -15,15 +16,20 @@
 //! Limits of each link: [`RUNS_MAX`] runs, [`STREAMS_MAX`] requests at the same time, and `sockets`
 //! of `[link.NAME]` sockets. [`REQUEST_WAIT_MAX`] for a request to arrive.
 
+mod framed;
 mod open;
+mod remote;
+mod reply;
+mod session;
 mod state;
 mod stream;
+mod tls;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,22 +37,29 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::FileType;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, Policy};
+use tacit_core::policy::{Diagnostic, Link, Policy};
 use tacit_sys::netlink::usage::{self, Ended};
 use tacit_sys::watch::watch;
 use tacit_sys::{process, socket};
+use tacit_tls::ServerSettings;
+use tacit_tls::signer::KeyProvider;
 use tokio::io::Interest;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
+use super::mirror::{self, Mirror, StartedMirror};
 use super::path_of;
 use crate::clock::Rfc3339;
 use crate::dns::Resolvers;
 use crate::live::check_links;
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::run::host::{HostNetwork, InterfaceChanges};
+use crate::signer;
+use framed::Tickets;
+use remote::Remote;
 use state::LinkState;
+use tls::LinkSettings;
 
 /// The maximum number of runs that use a link at the same time.
 pub const RUNS_MAX: usize = 1024;
@@ -55,6 +68,10 @@ pub const RUNS_MAX: usize = 1024;
 pub const STREAMS_MAX: usize = 1024;
 /// How long the other side may take to send its request.
 pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(10);
+/// The time between two frames with which a server of another kernel shows that it exists.
+pub const ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// After this time without such a frame, the server counts as ended.
+pub const ALIVE_WAIT_MAX: Duration = Duration::from_secs(45);
 /// How many ended sockets are read without a pause.
 const READ_AT_ONCE_MAX: usize = 256;
 
@@ -66,7 +83,9 @@ pub enum ServeError {
     /// The policy has no link, or not that one.
     NoLink(String),
     /// A socket cannot be opened.
-    Listen(PathBuf, io::Error),
+    Listen(String, io::Error),
+    /// The namespace for the sockets of another kernel cannot be made.
+    Mirror(io::Error),
     /// Another operation failed.
     Process(io::Error),
 }
@@ -79,6 +98,7 @@ impl ServeError {
             Self::Policy(..) => MessageId("policy-refused"),
             Self::NoLink(_) => MessageId("no-link"),
             Self::Listen(..) => MessageId("cannot-listen"),
+            Self::Mirror(_) => MessageId("no-namespace"),
             Self::Process(_) => MessageId("kernel-refused"),
         }
     }
@@ -93,8 +113,9 @@ impl fmt::Display for ServeError {
                 f.write_str(&texts.join("\n"))
             }
             Self::NoLink(reason) => f.write_str(reason),
-            Self::Listen(path, error) => {
-                write!(f, "cannot listen at {}: {error}", path.display())
+            Self::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
+            Self::Mirror(error) => {
+                write!(f, "cannot make the network namespace of links with `connect`: {error}")
             }
             Self::Process(error) => write!(f, "cannot serve links: {error}"),
         }
@@ -126,6 +147,8 @@ struct Server {
     host: HostNetwork,
     resolvers: Resolvers,
     links: HashMap<String, Rc<ServedLink>>,
+    /// Loads private keys and signs with them: the signer.
+    keys: KeyProvider,
     log: Log,
 }
 
@@ -134,6 +157,14 @@ struct Server {
 struct ServedLink {
     name: String,
     path: PathBuf,
+    /// Where servers of other hosts connect.
+    tcp: Option<std::net::SocketAddr>,
+    /// The TLS settings for these servers.
+    tls: RefCell<Option<Arc<ServerSettings>>>,
+    /// The server that has the network, if that is another one.
+    remote: Option<Rc<Remote>>,
+    /// The clients that wait for a stream of another kernel.
+    tickets: RefCell<Tickets>,
     state: RefCell<LinkState>,
 }
 
@@ -145,6 +176,12 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     process::raise_descriptor_limit().map_err(ServeError::Process)?;
     let policy = read(&options.policy)?;
     let names = wanted(&policy, &options.links)?;
+    let is_remote = |name: &String| policy.links[name].connect.is_some();
+    let mirror = match names.iter().any(is_remote) {
+        // The log starts a thread.
+        true => Some(mirror::start().map_err(ServeError::Mirror)?),
+        false => None,
+    };
     let log = Log::start(Settings {
         format: options.log_format,
         level: LogLevel::Info,
@@ -153,13 +190,29 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
         audit: None,
     })
     .map_err(ServeError::Process)?;
+    let signer = signer::Client::new(log.clone());
+    signer.watch().map_err(ServeError::Process)?;
+    let keys = signer.keys();
+    let tls = tls::settings(&policy, &options.policy, &keys)
+        .map_err(|findings| ServeError::Policy(options.policy.clone(), findings))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(ServeError::Process)?;
-    let served = runtime.block_on(serve_links(options.policy, policy, names, log.clone()));
+    let prepared = Prepared { file: options.policy, policy, names, mirror, tls, keys };
+    let served = runtime.block_on(serve_links(prepared, log.clone()));
     log.flush();
     served
+}
+
+/// What the server has before its runtime.
+struct Prepared {
+    file: PathBuf,
+    policy: Policy,
+    names: Vec<String>,
+    mirror: Option<StartedMirror>,
+    tls: BTreeMap<String, LinkSettings>,
+    keys: KeyProvider,
 }
 
 fn read(file: &Path) -> Result<Policy, ServeError> {
@@ -182,41 +235,33 @@ fn wanted(policy: &Policy, names: &[String]) -> Result<Vec<String>, ServeError> 
     Ok(if names.is_empty() { all } else { names.to_vec() })
 }
 
-async fn serve_links(
-    file: PathBuf,
-    policy: Policy,
-    names: Vec<String>,
-    log: Log,
-) -> Result<(), ServeError> {
+async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(ServeError::Process)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Process)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Process)?;
     let destroyed =
         usage::watch_ended().and_then(|socket| watch(Arc::new(socket), Interest::READABLE));
     let destroyed = destroyed.map_err(ServeError::Process)?;
-    let mut links = HashMap::new();
-    let mut listeners = Vec::new();
-    for name in names {
-        let path = policy.links[&name].listen.clone().unwrap_or_else(|| path_of(Path::new(&name)));
-        let listener = listen(&path).map_err(|error| ServeError::Listen(path.clone(), error))?;
-        let link = Rc::new(ServedLink { name: name.clone(), path, state: RefCell::default() });
-        listeners.push((Rc::clone(&link), listener));
-        links.insert(name, link);
-    }
+    let opened = open_links(&prepared.policy, &prepared.names, prepared.mirror, prepared.tls)?;
+    let links = opened.iter().map(|one| (one.link.name.clone(), Rc::clone(&one.link))).collect();
     let server = Rc::new(Server {
-        file,
-        policy: RefCell::new(Arc::new(policy)),
+        file: prepared.file,
+        policy: RefCell::new(Arc::new(prepared.policy)),
         since: Rfc3339(SystemTime::now()),
         host: HostNetwork::new(),
         resolvers: Resolvers::new(&[]),
         links,
+        keys: prepared.keys,
         log,
     });
     let mut files = Vec::new();
-    for (link, listener) in listeners {
+    for OpenedLink { link, listener, tcp } in opened {
         files.push(RemovedFile(link.path.clone()));
         let event = Event::new("link-serving").field("link", &link.name);
         server.log.info(event.field("path", &link.path.display()));
+        if let Some(tcp) = tcp {
+            tokio::task::spawn_local(tls::accept(Rc::clone(&server), Rc::clone(&link), tcp));
+        }
         tokio::task::spawn_local(accept(Rc::clone(&server), link, listener));
     }
     let changes = InterfaceChanges::watch();
@@ -235,6 +280,54 @@ async fn serve_links(
             }
         }
     }
+}
+
+/// A link whose sockets are open.
+struct OpenedLink {
+    link: Rc<ServedLink>,
+    listener: UnixListener,
+    tcp: Option<Arc<OwnedFd>>,
+}
+
+/// Opens the sockets of all links.
+fn open_links(
+    policy: &Policy,
+    names: &[String],
+    mirror: Option<StartedMirror>,
+    mut settings: BTreeMap<String, LinkSettings>,
+) -> Result<Vec<OpenedLink>, ServeError> {
+    let mirror = mirror.map(Mirror::new).transpose().map_err(ServeError::Mirror)?;
+    if let Some(mirror) = &mirror {
+        tokio::task::spawn_local(Rc::clone(mirror).report_closed());
+    }
+    let mut opened = Vec::new();
+    for name in names {
+        let parsed = &policy.links[name];
+        let LinkSettings { server, client } = settings.remove(name).unwrap_or_default();
+        let path = parsed.listen.clone().unwrap_or_else(|| path_of(Path::new(&name)));
+        let listener =
+            listen(&path).map_err(|error| ServeError::Listen(path.display().to_string(), error))?;
+        let tcp = match &parsed.tcp {
+            Some(tcp) => Some(Arc::new(
+                tls::listen(tcp)
+                    .map_err(|error| ServeError::Listen(tcp.address.to_string(), error))?,
+            )),
+            None => None,
+        };
+        let remote = parsed.connect.clone().zip(mirror.clone());
+        let remote = remote.map(|(to, mirror)| Rc::new(Remote::new(to, client, mirror)));
+        let link = Rc::new(ServedLink {
+            name: name.clone(),
+            path,
+            tcp: parsed.tcp.as_ref().map(|tcp| tcp.address),
+            tls: RefCell::new(server),
+            remote,
+            tickets: RefCell::default(),
+            state: RefCell::default(),
+        });
+        opened.push(OpenedLink { link, listener, tcp });
+    }
+    Ok(opened)
 }
 
 /// Removes the file of a socket when the server ends.
@@ -280,9 +373,7 @@ async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: UnixListener
                 tokio::task::spawn_local(work);
             }
             Err(error) => {
-                let event = Event::new("link-accept-failed").field("link", &link.name);
-                let event = event.field("error", &error);
-                server.log.warn(event.limited(format!("link-accept-failed {}", link.name)));
+                server.report_accept(&link, &error);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -293,23 +384,57 @@ async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: UnixListener
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// Reads the policy again. After an error, and for links that it no longer has, the installed
-    /// policy stays in force.
+    /// Reads the policy and the certificates again. After an error, and for links that it no longer
+    /// has, the installed policy stays in force.
     fn reload(&self) {
-        let reason = match read(&self.file) {
-            Ok(policy) => match self.links.keys().find(|name| !policy.links.contains_key(*name)) {
-                None => {
-                    *self.policy.borrow_mut() = Arc::new(policy);
-                    self.log
-                        .info(Event::new("link-reloaded").field("policy", &self.file.display()));
-                    return;
+        match self.read_again() {
+            Ok((policy, settings)) => {
+                *self.policy.borrow_mut() = Arc::new(policy);
+                for (name, LinkSettings { server, client }) in settings {
+                    let Some(link) = self.links.get(&name) else { continue };
+                    *link.tls.borrow_mut() = server;
+                    if let Some(remote) = &link.remote {
+                        remote.replace_tls(client);
+                    }
                 }
-                Some(name) => format!("there is no [link.{name}], which is being served"),
-            },
-            Err(error) => error.to_string(),
-        };
-        let event = Event::new("link-reload-failed").field("policy", &self.file.display());
-        self.log.error(event.field("error", &reason));
+                let event = Event::new("link-reloaded");
+                self.log.info(event.field("policy", &self.file.display()));
+            }
+            Err(reason) => {
+                let event = Event::new("link-reload-failed").field("policy", &self.file.display());
+                self.log.error(event.field("error", &reason));
+            }
+        }
+    }
+
+    fn read_again(&self) -> Result<(Policy, BTreeMap<String, LinkSettings>), String> {
+        let policy = read(&self.file).map_err(|error| error.to_string())?;
+        let installed = Arc::clone(&self.policy.borrow());
+        for name in self.links.keys() {
+            let Some(link) = policy.links.get(name) else {
+                return Err(format!("there is no [link.{name}], which is being served"));
+            };
+            let before = &installed.links[name];
+            let addresses = |link: &Link| {
+                let tcp = link.tcp.as_ref().map(|tcp| tcp.address);
+                (link.listen.clone(), tcp, link.connect.as_ref().map(ToString::to_string))
+            };
+            if addresses(link) != addresses(before) {
+                return Err(format!(
+                    "`listen` or `connect` of [link.{name}] has changed: restart the server"
+                ));
+            }
+        }
+        let settings = tls::settings(&policy, &self.file, &self.keys)
+            .map_err(|findings| ServeError::Policy(self.file.clone(), findings).to_string())?;
+        Ok((policy, settings))
+    }
+
+    /// Reports that a stream could not be accepted.
+    fn report_accept(&self, link: &ServedLink, error: &io::Error) {
+        let event = Event::new("link-accept-failed").field("link", &link.name);
+        let event = event.field("error", error);
+        self.log.warn(event.limited(format!("link-accept-failed {}", link.name)));
     }
 
     /// Forgets sockets that were closed; returns whether all messages of the kernel were read.

@@ -2,8 +2,48 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use tokio::sync::watch;
+
+use crate::address;
 use crate::clock::Rfc3339;
+use crate::link::wire::handshake::PeerCertificate;
 use crate::run::link::protocol::LinkedRun;
+
+/// The other end of a stream.
+#[derive(Clone, Debug)]
+pub(super) enum OtherEnd {
+    /// A process of this host, as the kernel reports it.
+    Process { uid: u32, pid: u32 },
+    /// A server of links on another host, with its certificate.
+    Host(PeerCertificate),
+}
+
+impl OtherEnd {
+    /// Whether both may use the same session.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Process { uid, .. }, Self::Process { uid: other, .. }) => uid == other,
+            (Self::Host(one), Self::Host(other)) => one.sha256 == other.sha256,
+            _ => false,
+        }
+    }
+
+    /// The process, for displays; 0 if it is on another host.
+    pub(super) fn pid(&self) -> u32 {
+        match self {
+            Self::Process { pid, .. } => *pid,
+            Self::Host(_) => 0,
+        }
+    }
+
+    /// The user or the name in the certificate, for displays.
+    pub(super) fn user(&self) -> String {
+        match self {
+            Self::Process { uid, .. } => address::user_name(*uid),
+            Self::Host(certificate) => certificate.name.clone(),
+        }
+    }
+}
 
 /// The runs of a link, and their sockets.
 #[derive(Debug, Default)]
@@ -21,13 +61,17 @@ pub(super) struct LinkState {
 #[derive(Debug)]
 pub(super) struct RunState {
     pub(super) name: String,
-    pub(super) uid: u32,
-    pub(super) pid: u32,
-    pub(super) user: String,
+    pub(super) end: OtherEnd,
+    /// The number of its session at the server that has the network, if that is another server.
+    pub(super) far_session: Option<u64>,
+    /// Dropped with the run, so that its tasks end.
+    pub(super) alive: watch::Sender<()>,
     pub(super) since: Rfc3339,
     pub(super) opened: u64,
     pub(super) failed: u64,
     pub(super) refused: u64,
+    /// The sockets that were reset because their stream to another kernel has failed.
+    pub(super) lost: u64,
 }
 
 impl LinkState {
@@ -55,6 +99,12 @@ impl LinkState {
     /// The sockets, with those that are being opened.
     pub(super) fn sockets(&self) -> usize {
         self.open.len() + self.pending
+    }
+
+    /// The sockets of a run that are lost if its server on another kernel is lost.
+    pub(super) fn lost_with(&self, session: u64) -> u64 {
+        let open = self.open.values().filter(|of| **of == session).count() as u64;
+        open + self.runs.get(&session).map_or(0, |run| run.lost)
     }
 
     /// Counts a request.
@@ -91,8 +141,8 @@ impl LinkState {
         let show = |(session, run): (&u64, &RunState)| LinkedRun {
             session: *session,
             run: run.name.clone(),
-            pid: run.pid,
-            user: run.user.clone(),
+            pid: run.end.pid(),
+            user: run.end.user(),
             since: run.since,
             sockets: sockets.get(session).copied().unwrap_or_default(),
             opened: run.opened,

@@ -19,8 +19,8 @@ use tacit_sys::{process, socket};
 use tokio::net::UnixStream;
 
 use super::protocol::{
-    ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, OpenKind, OpenRequest,
-    VERSION,
+    ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, ListenOrder,
+    ListeningRequest, OpenKind, OpenRequest, VERSION,
 };
 use crate::log::{Event, Log};
 use crate::run::channel::{read_frame, write_frame};
@@ -28,6 +28,8 @@ use crate::run::protocol::Frame;
 
 /// How long the server may take for its answer to a hello.
 const HELLO_WAIT_MAX: Duration = Duration::from_secs(5);
+const WRONG_ANSWER: &str =
+    "the server of the link sent an answer of another type than the request needs";
 /// The time between two attempts to reach a server that has ended.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -112,9 +114,28 @@ impl LinkClient {
                 .ok_or_else(|| refused("the server of the link sent an answer without the socket")),
             LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
             LinkAnswer::Refused(reason) => Err(refused(&reason)),
-            LinkAnswer::Welcome(_) | LinkAnswer::Status(_) => Err(refused(
-                "the server of the link sent an answer of another type than the request needs",
-            )),
+            _ => Err(refused(WRONG_ANSWER)),
+        }
+    }
+
+    /// Lets the server of another kernel listen at a bound socket, or not any more. On the same
+    /// kernel, the socket itself listens.
+    ///
+    /// # Errors
+    /// The error of the other side's kernel, or there is no server.
+    pub async fn set_listening(&self, address: SocketAddr, order: ListenOrder) -> io::Result<()> {
+        let session = self.session.load();
+        let session =
+            session.as_ref().ok_or_else(|| refused("the server of the link has ended"))?;
+        if !session.remote {
+            return Ok(());
+        }
+        let request = ListeningRequest { session: session.session, address, order };
+        match ask(&self.path, &LinkRequest::Listening(request)).await?.1.message {
+            LinkAnswer::Done => Ok(()),
+            LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+            LinkAnswer::Refused(reason) => Err(refused(&reason)),
+            _ => Err(refused(WRONG_ANSWER)),
         }
     }
 
@@ -160,10 +181,7 @@ async fn hello(path: &Path, run: &str) -> Result<(UnixStream, LinkWelcome), Link
             welcome.version
         ))),
         LinkAnswer::Refused(reason) => Err(failed(reason)),
-        LinkAnswer::Socket | LinkAnswer::Failed(_) | LinkAnswer::Status(_) => Err(failed(
-            "the server of the link sent an answer of another type than the request needs"
-                .to_owned(),
-        )),
+        _ => Err(failed(WRONG_ANSWER.to_owned())),
     }
 }
 

@@ -11,6 +11,16 @@
 //! The side without a network opens every stream. Messages are frames as between launcher and agent
 //! ([`crate::run::protocol`]).
 //!
+//! Between two kernels, the server of the side without a network sends the requests on, in frames
+//! of [`tacit_core::link_frame`]. Sockets cannot pass there, so their bytes follow on the same
+//! stream:
+//!
+//! ```text
+//!   server without network ── Hello, Open ──────────> server with network
+//!                          <── Welcome, Connected ──  then bytes, or the events of a bound socket
+//!                          ── Take ─────────────────> a stream for a client that has arrived
+//! ```
+//!
 //! Limits: [`REQUEST_BYTES_MAX`] and [`ANSWER_BYTES_MAX`] for a frame, and [`RUN_BYTES_MAX`] for
 //! the name of a run.
 
@@ -38,8 +48,69 @@ pub enum LinkRequest {
     Hello(LinkHello),
     /// Open a socket.
     Open(OpenRequest),
+    /// Listen at a bound socket, or do not listen any more. Only if the server is not the one that
+    /// has the network.
+    Listening(ListeningRequest),
+    /// Pass the bytes of a client that has arrived at a bound socket. Only between servers.
+    Take(TakeRequest),
     /// Report the state of the link.
     Status,
+}
+
+/// A request to listen at a bound socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ListeningRequest {
+    /// The number of the session.
+    pub session: u64,
+    /// The address of the socket.
+    pub address: SocketAddr,
+    /// What to do.
+    pub order: ListenOrder,
+}
+
+/// What the server does at a bound socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ListenOrder {
+    /// Accept clients.
+    Listen,
+    /// Refuse clients.
+    Suspend,
+}
+
+/// A request for the bytes of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TakeRequest {
+    /// The number of the session.
+    pub session: u64,
+    /// The number of the client.
+    pub ticket: u64,
+}
+
+/// What happens at a bound socket on the side that has the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BoundEvent {
+    /// The last order was obeyed.
+    Done,
+    /// The kernel refused the last order with this error number.
+    Failed(i32),
+    /// A client has arrived.
+    Arrived(ArrivedClient),
+}
+
+/// A client of a bound socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ArrivedClient {
+    /// The number for [`TakeRequest`].
+    pub ticket: u64,
+    /// The address of the client.
+    pub peer: SocketAddr,
+    /// The address to which it has connected.
+    pub local: SocketAddr,
 }
 
 /// The description of a run.
@@ -88,6 +159,10 @@ pub enum LinkAnswer {
     Welcome(LinkWelcome),
     /// The socket comes with this.
     Socket,
+    /// The socket is open at this address. Its bytes follow. Only between servers.
+    Connected(SocketAddr),
+    /// The order was obeyed.
+    Done,
     /// The kernel reports this error number.
     Failed(i32),
     /// The policy or a limit does not allow it, for this reason.
@@ -114,6 +189,9 @@ pub struct LinkWelcome {
     pub sockets_max: usize,
     /// The resolvers to which the run may send DNS queries.
     pub resolvers: Vec<SocketAddr>,
+    /// Whether another server, on another kernel, has the network.
+    #[serde(default)]
+    pub remote: bool,
 }
 
 impl LinkWelcome {
@@ -150,6 +228,12 @@ pub struct LinkStatus {
     pub sockets: usize,
     /// The runs that use the link, the oldest first.
     pub runs: Vec<LinkedRun>,
+    /// Where servers of other hosts connect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<SocketAddr>,
+    /// The server that has the network, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect: Option<String>,
 }
 
 /// A run that uses a link.

@@ -1,9 +1,13 @@
 //! Lists `[link.NAME]` and the rules with `link` for `tacit show policy`.
 
-use tacit_core::flow::{Direction, Protocol};
-use tacit_core::policy::{Link, LinkNames, LinkRule, LinkVerdict, Policy, Selectors};
+use std::sync::Arc;
 
-use super::{PolicyTable, Settings, ports, texts};
+use tacit_core::flow::{Direction, Protocol};
+use tacit_core::policy::{
+    Link, LinkConnect, LinkNames, LinkRule, LinkVerdict, OwnTls, Policy, RuleForm, Selectors, Tls,
+};
+
+use super::{PolicyTable, Settings, ports, texts, tls_settings};
 
 /// The links of the policy.
 pub(super) fn tables(policy: &Policy) -> impl Iterator<Item = PolicyTable> {
@@ -16,13 +20,23 @@ pub(super) fn rules(policy: &Policy) -> impl Iterator<Item = PolicyTable> {
 }
 
 fn table(policy: &Policy, name: &str, link: &Link) -> PolicyTable {
-    let Link { listen, sockets_max, names, position } = link;
+    let Link { listen, tcp, connect, sockets_max, names, position } = link;
     let mut settings = Settings::default();
     let path = listen.as_ref().map(|path| path.display().to_string());
-    settings.add("listen", path, listen.is_none());
+    let listen = path.or_else(|| tcp.as_ref().map(|tcp| tcp.address.to_string()));
+    settings.add("listen", listen.clone(), listen.is_none());
+    settings.add("connect", connect.as_ref().map(ToString::to_string), connect.is_none());
     settings.add("sockets", *sockets_max, *sockets_max == Link::SOCKETS_DEFAULT);
     let are_resolved = *names == LinkNames::Resolved;
     settings.add("names", are_resolved, are_resolved);
+    let usual = OwnTls::default();
+    if let Some(tcp) = tcp {
+        let tls = Tls::Server(Arc::clone(&tcp.tls));
+        tls_settings(&mut settings, &tls, &RuleForm::HostInbound, usual);
+    }
+    if let Some(LinkConnect::Tcp { tls, .. }) = connect {
+        tls_settings(&mut settings, &Tls::Client(Arc::clone(tls)), &RuleForm::Outbound, usual);
+    }
     settings.table(&format!("[link.{name}]"), Some(name)).at(policy, *position)
 }
 

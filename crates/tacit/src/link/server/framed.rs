@@ -1,0 +1,321 @@
+//! Serves one stream of another kernel on the side that has the network. Its frames contain a
+//! request, and then the bytes of one socket.
+//!
+//! ```text
+//!   Hello ──> session, until the stream ends or is silent for ALIVE_WAIT_MAX
+//!   Open  ──> judge ──> socket, connect ──> bytes of the socket
+//!         ──> bind ──> events, a ticket for each client
+//!   Take  ──> bytes of the client
+//! ```
+//!
+//! When a session ends, its sockets are closed.
+//!
+//! Limits: as for other streams, and [`TICKETS_MAX`] clients of a link that wait for a stream, each
+//! for [`TICKET_WAIT_MAX`].
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tacit_sys::socket::{self, AcceptedSocket};
+use tacit_sys::watch::{Watched, watch};
+use tokio::io::Interest;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::session::{
+    CountedSocket, PendingRequest, RunEnd, Session, admit, count, errno_of, run_end, sockets_max,
+};
+use super::state::OtherEnd;
+use super::{ALIVE_WAIT_MAX, REQUEST_WAIT_MAX, ServedLink, Server, open};
+use crate::link::wire::datagrams::{self, NetworkEnd};
+use crate::link::wire::{LinkStream, transfer};
+use crate::net::Security;
+use crate::net::stream_socket::StreamSocket;
+use crate::run::link::protocol::{
+    ArrivedClient, BoundEvent, LinkAnswer, LinkHello, LinkRequest, ListenOrder, OpenKind,
+    OpenRequest, TakeRequest,
+};
+
+/// The maximum number of clients of a link that wait for a stream.
+pub(super) const TICKETS_MAX: usize = 256;
+/// How long a client waits for a stream.
+pub(super) const TICKET_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The clients of bound sockets that wait for a stream.
+#[derive(Default)]
+pub(super) struct Tickets {
+    last: u64,
+    waiting: HashMap<u64, Ticket>,
+}
+
+impl std::fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tickets").field("waiting", &self.waiting.len()).finish_non_exhaustive()
+    }
+}
+
+/// A client of a bound socket.
+struct Ticket {
+    session: u64,
+    socket: OwnedFd,
+    local: SocketAddr,
+    counted: CountedSocket,
+}
+
+/// Serves a stream to its end. `place` is its place among the streams that wait for an answer.
+pub(super) async fn serve(
+    server: &Rc<Server>,
+    link: &Rc<ServedLink>,
+    stream: LinkStream,
+    end: OtherEnd,
+    place: OwnedSemaphorePermit,
+) {
+    // An error concerns this stream only, and its other side sees the end of the stream.
+    let _ = answer(server, link, stream, end, place).await;
+}
+
+async fn answer(
+    server: &Rc<Server>,
+    link: &Rc<ServedLink>,
+    mut stream: LinkStream,
+    end: OtherEnd,
+    place: OwnedSemaphorePermit,
+) -> io::Result<()> {
+    let request = stream.receive_message::<LinkRequest>();
+    let request = tokio::time::timeout(REQUEST_WAIT_MAX, request).await;
+    let Some(request) = request.map_err(|_| io::ErrorKind::TimedOut)?? else { return Ok(()) };
+    match (request, &link.remote) {
+        (LinkRequest::Hello(hello), None) => {
+            drop(place);
+            serve_run(server, link, stream, end, hello).await
+        }
+        (LinkRequest::Open(request), None) => {
+            serve_socket(server, link, stream, &end, request, place).await
+        }
+        (LinkRequest::Take(request), None) => {
+            drop(place);
+            serve_client(link, stream, &end, request).await
+        }
+        _ => refuse(&mut stream, "the link does not serve this request".to_owned()).await,
+    }
+}
+
+async fn refuse(stream: &mut LinkStream, reason: String) -> io::Result<()> {
+    stream.send_message(&LinkAnswer::Refused(reason)).await?;
+    stream.close().await;
+    Ok(())
+}
+
+/// Serves a run: its session lasts as long as the stream.
+async fn serve_run(
+    server: &Server,
+    link: &Rc<ServedLink>,
+    mut stream: LinkStream,
+    end: OtherEnd,
+    hello: LinkHello,
+) -> io::Result<()> {
+    let session = match Session::begin(server, link, end, &hello, None) {
+        Ok(session) => session,
+        Err(reason) => return refuse(&mut stream, reason).await,
+    };
+    stream.send_message(&LinkAnswer::Welcome(session.welcome(server))).await?;
+    while let Ok(alive) = tokio::time::timeout(ALIVE_WAIT_MAX, stream.answer_alive()).await {
+        alive?;
+    }
+    Ok(())
+}
+
+/// Opens a socket, and moves its bytes until it ends or its run has ended.
+async fn serve_socket(
+    server: &Server,
+    link: &Rc<ServedLink>,
+    mut stream: LinkStream,
+    end: &OtherEnd,
+    request: OpenRequest,
+    place: OwnedSemaphorePermit,
+) -> io::Result<()> {
+    let request = OpenRequest { kind: kind_between_kernels(request.kind), ..request };
+    let pending = match admit(server, link, end, &request) {
+        Ok(pending) => pending,
+        Err(reason) => return refuse(&mut stream, reason).await,
+    };
+    let opened = tokio::select! {
+        opened = open::open(&request) => opened,
+        // The other side has given up: it sends nothing before the answer.
+        _ = stream.receive_message::<()>() => return Ok(()),
+    };
+    let socket = match opened {
+        Ok(socket) => socket,
+        Err(error) => {
+            count(link, request.session, |run| run.failed += 1);
+            stream.send_message(&LinkAnswer::Failed(errno_of(&error))).await?;
+            stream.close().await;
+            return Ok(());
+        }
+    };
+    let _counted = CountedSocket::new(link, socket.as_fd(), request.session)?;
+    count(link, request.session, |run| run.opened += 1);
+    let mut over = pending.over.clone();
+    drop::<(PendingRequest, OwnedSemaphorePermit)>((pending, place));
+    let local = SocketAddr::try_from(socket::local_address(socket.as_fd())?)?;
+    stream.send_message(&LinkAnswer::Connected(local)).await?;
+    let moved = async {
+        match request.kind {
+            OpenKind::Connected => {
+                let socket = Arc::into_inner(socket).ok_or(io::ErrorKind::Other)?;
+                // The server of the run reports that a stream was lost.
+                let _ = transfer::run(stream, StreamSocket::new(socket, Security::Clear)?).await;
+            }
+            OpenKind::Bound => {
+                let bound = BoundSocket { server, link, session: request.session, stream };
+                bound.serve(socket).await?;
+            }
+            OpenKind::Datagrams | OpenKind::DatagramsOfHost | OpenKind::DatagramsOfAll => {
+                datagrams::run(stream, NetworkEnd::new(socket)?).await;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        moved = moved => moved,
+        // The sockets are dropped, and reset.
+        () = over.wait() => Ok(()),
+    }
+}
+
+/// Between kernels, datagrams come only from the address and port to which they were sent.
+fn kind_between_kernels(kind: OpenKind) -> OpenKind {
+    match kind {
+        OpenKind::DatagramsOfHost => OpenKind::Datagrams,
+        other => other,
+    }
+}
+
+/// A bound socket of another kernel.
+struct BoundSocket<'a> {
+    server: &'a Server,
+    link: &'a Rc<ServedLink>,
+    session: u64,
+    stream: LinkStream,
+}
+
+impl BoundSocket<'_> {
+    /// Obeys orders and reports clients until the stream ends.
+    async fn serve(mut self, socket: Arc<OwnedFd>) -> io::Result<()> {
+        let mut is_listening = false;
+        let mut watched: Option<Watched> = None;
+        loop {
+            tokio::select! {
+                order = self.stream.receive_message::<ListenOrder>() => {
+                    let Some(order) = order? else { return Ok(()) };
+                    let done = match order {
+                        ListenOrder::Listen => socket::resume_listening(socket.as_fd()),
+                        ListenOrder::Suspend => socket::suspend_listening(socket.as_fd()),
+                    };
+                    is_listening = done.is_ok() && order == ListenOrder::Listen;
+                    // A socket that did not listen was ready in another sense.
+                    watched = None;
+                    if is_listening {
+                        watched = Some(watch(Arc::clone(&socket), Interest::READABLE)?);
+                    }
+                    let event = match done {
+                        Ok(()) => BoundEvent::Done,
+                        Err(error) => BoundEvent::Failed(errno_of(&error)),
+                    };
+                    self.stream.send_message(&event).await?;
+                }
+                accepted = accept(watched.as_ref()), if is_listening => {
+                    let accepted = accepted?;
+                    self.report(accepted).await?;
+                }
+            }
+        }
+    }
+
+    /// Reports a client. A client for which there is no room is dropped.
+    async fn report(&mut self, client: AcceptedSocket) -> io::Result<()> {
+        let AcceptedSocket { socket, peer } = client;
+        let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
+            return Ok(());
+        };
+        let local = SocketAddr::try_from(socket::local_address(socket.as_fd())?)?;
+        let sockets = self.link.state.borrow().sockets();
+        if sockets >= sockets_max(self.server, self.link) {
+            return Ok(());
+        }
+        let counted = CountedSocket::new(self.link, socket.as_fd(), self.session)?;
+        let ticket = Ticket { session: self.session, socket, local, counted };
+        let Some(number) = add_ticket(self.link, ticket) else { return Ok(()) };
+        let arrived = ArrivedClient { ticket: number, peer, local };
+        self.stream.send_message(&BoundEvent::Arrived(arrived)).await
+    }
+}
+
+/// Lets a client wait for a stream; returns its number, or `None` if too many wait.
+fn add_ticket(link: &Rc<ServedLink>, ticket: Ticket) -> Option<u64> {
+    let mut tickets = link.tickets.borrow_mut();
+    if tickets.waiting.len() >= TICKETS_MAX {
+        return None;
+    }
+    tickets.last += 1;
+    let number = tickets.last;
+    tickets.waiting.insert(number, ticket);
+    let link = Rc::downgrade(link);
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(TICKET_WAIT_MAX).await;
+        if let Some(link) = link.upgrade() {
+            let expired = link.tickets.borrow_mut().waiting.remove(&number);
+            drop(expired);
+        }
+    });
+    Some(number)
+}
+
+async fn accept(listener: Option<&Watched>) -> io::Result<AcceptedSocket> {
+    let Some(listener) = listener else { return std::future::pending().await };
+    loop {
+        let mut ready = listener.readable().await?;
+        match socket::accept(listener.get_ref().as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            Err(error) if socket::is_shortage(&error) => {
+                tokio::time::sleep(super::ACCEPT_PAUSE).await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
+            // The error concerns only this connection.
+            Err(_) => {}
+            Ok(accepted) => return Ok(accepted),
+        }
+    }
+}
+
+/// Moves the bytes of a client that has arrived.
+async fn serve_client(
+    link: &Rc<ServedLink>,
+    mut stream: LinkStream,
+    end: &OtherEnd,
+    request: TakeRequest,
+) -> io::Result<()> {
+    let over: Option<RunEnd> = run_end(link, end, request.session);
+    let ticket = {
+        let mut tickets = link.tickets.borrow_mut();
+        let is_its_own = tickets
+            .waiting
+            .get(&request.ticket)
+            .is_some_and(|ticket| ticket.session == request.session);
+        if is_its_own && over.is_some() { tickets.waiting.remove(&request.ticket) } else { None }
+    };
+    let (Some(mut over), Some(ticket)) = (over, ticket) else {
+        return refuse(&mut stream, "the client does not wait any more".to_owned()).await;
+    };
+    let Ticket { socket, local, counted: _counted, .. } = ticket;
+    stream.send_message(&LinkAnswer::Connected(local)).await?;
+    let socket = StreamSocket::new(socket, Security::Clear)?;
+    tokio::select! {
+        _ = transfer::run(stream, socket) => Ok(()),
+        () = over.wait() => Ok(()),
+    }
+}

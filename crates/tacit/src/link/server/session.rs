@@ -1,0 +1,220 @@
+//! Counts the sessions and sockets of runs, and decides which requests of a run are served.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use tacit_sys::handed;
+use tokio::sync::watch;
+
+use super::open::Reached;
+use super::state::{OtherEnd, RunState};
+use super::{RUNS_MAX, ServedLink, Server};
+use crate::clock::Rfc3339;
+use crate::log::Event;
+use crate::run::link::protocol::{LinkHello, LinkWelcome, OpenRequest, RUN_BYTES_MAX, VERSION};
+
+/// A run that uses a link, until this is dropped.
+pub(super) struct Session<'a> {
+    server: &'a Server,
+    link: Rc<ServedLink>,
+    number: u64,
+    /// What is logged at the end.
+    ended: Event,
+}
+
+impl<'a> Session<'a> {
+    /// Begins the session of a run; the reason if the link refuses it. `far_session` is the number
+    /// of the session at the server that has the network, if that is another server.
+    pub(super) fn begin(
+        server: &'a Server,
+        link: &Rc<ServedLink>,
+        end: OtherEnd,
+        hello: &LinkHello,
+        far_session: Option<u64>,
+    ) -> Result<Self, String> {
+        check_hello(link, hello)?;
+        let pid = end.pid();
+        let run = RunState {
+            name: hello.run.clone(),
+            end,
+            far_session,
+            alive: watch::Sender::new(()),
+            since: Rfc3339(SystemTime::now()),
+            opened: 0,
+            failed: 0,
+            refused: 0,
+            lost: 0,
+        };
+        let number = link.state.borrow_mut().begin(run);
+        let about = |event: Event| {
+            let event = event.field("link", &link.name).field("run", &hello.run);
+            event.value("pid", pid).value("session", number)
+        };
+        server.log.info(about(Event::new("link-run-began")));
+        let ended = about(Event::new("link-run-ended"));
+        Ok(Self { server, link: Rc::clone(link), number, ended })
+    }
+
+    /// The number of the session.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What a server that has the network offers.
+    pub(super) fn welcome(&self, server: &Server) -> LinkWelcome {
+        let Reached { ipv4, ipv6 } = server.reached(&self.link.name);
+        LinkWelcome {
+            version: VERSION,
+            link: self.link.name.clone(),
+            session: self.number,
+            ipv4,
+            ipv6,
+            sockets_max: sockets_max(server, &self.link),
+            resolvers: server.offered_resolvers(&self.link.name),
+            remote: false,
+        }
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.link.state.borrow_mut().leave(self.number);
+        self.server.log.info(self.ended.clone());
+    }
+}
+
+/// A request that may still become a socket, until this is dropped.
+pub(super) struct PendingRequest {
+    link: Rc<ServedLink>,
+    /// The session of the other server, if that has the network.
+    pub(super) far_session: Option<u64>,
+    /// Wakes when the run has ended.
+    pub(super) over: RunEnd,
+}
+
+impl Drop for PendingRequest {
+    fn drop(&mut self) {
+        self.link.state.borrow_mut().settle();
+    }
+}
+
+/// Waits for the end of a run.
+#[derive(Clone, Debug)]
+pub(super) struct RunEnd(watch::Receiver<()>);
+
+impl RunEnd {
+    /// Waits until the run has ended.
+    pub(super) async fn wait(&mut self) {
+        while self.0.changed().await.is_ok() {}
+    }
+}
+
+/// A socket that counts for its run, until this is dropped.
+pub(super) struct CountedSocket {
+    link: Rc<ServedLink>,
+    cookie: u64,
+}
+
+impl CountedSocket {
+    pub(super) fn new(
+        link: &Rc<ServedLink>,
+        socket: BorrowedFd<'_>,
+        session: u64,
+    ) -> io::Result<Self> {
+        let cookie = handed::identity(socket)?.cookie;
+        link.state.borrow_mut().add(cookie, session);
+        Ok(Self { link: Rc::clone(link), cookie })
+    }
+}
+
+impl Drop for CountedSocket {
+    fn drop(&mut self) {
+        self.link.state.borrow_mut().end(self.cookie);
+    }
+}
+
+/// Changes a counter of a run, if the run still exists.
+pub(super) fn count(link: &ServedLink, session: u64, add: fn(&mut RunState)) {
+    if let Some(run) = link.state.borrow_mut().run(session) {
+        add(run);
+    }
+}
+
+/// The error number for the other side.
+pub(super) fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error())
+}
+
+/// Whether the other side may have the socket; otherwise the reason.
+pub(super) fn admit(
+    server: &Server,
+    link: &Rc<ServedLink>,
+    end: &OtherEnd,
+    request: &OpenRequest,
+) -> Result<PendingRequest, String> {
+    let mut state = link.state.borrow_mut();
+    let sockets = state.sockets();
+    let Some(run) = state.run(request.session).filter(|run| run.end.is_same(end)) else {
+        return Err("the link has no such session".to_owned());
+    };
+    let sockets_max = sockets_max(server, link);
+    let judged = match link.remote {
+        // The server that has the network decides.
+        Some(_) => Ok(()),
+        None => server.judge(&link.name, request),
+    };
+    let judged = judged.and_then(|()| {
+        if sockets >= sockets_max {
+            let fix = format!("raise `sockets` in [link.{}]", link.name);
+            return Err(format!("the link has {sockets} sockets already, the maximum: {fix}"));
+        }
+        Ok(())
+    });
+    if let Err(reason) = judged {
+        run.refused += 1;
+        log_refusal(server, link, &run.name, &reason);
+        return Err(reason);
+    }
+    let far_session = run.far_session;
+    let over = RunEnd(run.alive.subscribe());
+    state.expect();
+    Ok(PendingRequest { link: Rc::clone(link), far_session, over })
+}
+
+/// The end of the run of a session, if the other side may use the session.
+pub(super) fn run_end(link: &ServedLink, end: &OtherEnd, session: u64) -> Option<RunEnd> {
+    let mut state = link.state.borrow_mut();
+    let run = state.run(session).filter(|run| run.end.is_same(end))?;
+    Some(RunEnd(run.alive.subscribe()))
+}
+
+/// Logs that a run did not get a socket.
+pub(super) fn log_refusal(server: &Server, link: &ServedLink, run: &str, reason: &str) {
+    let event = Event::new("link-refused").field("link", &link.name).field("run", run);
+    let key = format!("link-refused {}", link.name);
+    server.log.warn(event.field("reason", &reason).limited(key));
+}
+
+pub(super) fn sockets_max(server: &Server, link: &ServedLink) -> usize {
+    server.policy.borrow().links.get(&link.name).map_or(0, |link| link.sockets_max)
+}
+
+fn check_hello(link: &ServedLink, hello: &LinkHello) -> Result<(), String> {
+    if hello.version != VERSION {
+        return Err(format!(
+            "the run uses version {} of the protocol, and the server version {VERSION}\n    fix: \
+             use the same version of tacit on both sides",
+            hello.version
+        ));
+    }
+    let name = &hello.run;
+    if name.is_empty() || name.len() > RUN_BYTES_MAX || name.contains(char::is_control) {
+        return Err(format!("the name of the run must have 1 to {RUN_BYTES_MAX} bytes"));
+    }
+    if link.state.borrow().runs() >= RUNS_MAX {
+        return Err(format!("{RUNS_MAX} runs use the link already, the maximum: end a run first"));
+    }
+    Ok(())
+}

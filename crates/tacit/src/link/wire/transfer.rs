@@ -1,0 +1,197 @@
+//! Moves the bytes between a TCP socket and a stream to another kernel.
+//!
+//! ```text
+//!   socket ── read ───────> Data, End, Reset ──> stream
+//!   socket <── write ────── Data, End, Reset <── stream
+//! ```
+//!
+//! Both directions end independently. A reset of the socket becomes a frame with its error number.
+//! A reset from the other side, and the end of the stream without [`LinkFrame::End`], reset the
+//! socket after all bytes before it were delivered.
+//!
+//! Backpressure: while bytes wait to be written to one side, the other side is not read.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tacit_core::link_frame::{DATA_BYTES_MAX, LinkFrame};
+use tacit_sys::socket;
+
+use super::LinkStream;
+use crate::net::stream_socket::{DELIVERY_WAIT_MAX, Outgoing, StreamSocket};
+
+/// How long the reset of a socket may take to reach the other side.
+const RESET_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Moves bytes until both directions have ended, then closes both sides accordingly.
+pub(in crate::link) async fn run(stream: LinkStream, socket: StreamSocket) -> StreamFate {
+    // Until the end is known, the kernel resets the socket if this process ends.
+    socket.reset();
+    let mut transfer = Transfer {
+        stream,
+        socket,
+        buffer: vec![0; DATA_BYTES_MAX].into_boxed_slice(),
+        to_socket: Outgoing::default(),
+        sending: Direction::Open,
+        receiving: Direction::Open,
+    };
+    let end = poll_fn(|cx| transfer.poll(cx)).await;
+    let fate = match end {
+        TransferEnd::Lost => StreamFate::Lost,
+        TransferEnd::Orderly | TransferEnd::Socket(_) | TransferEnd::Reset => StreamFate::Ended,
+    };
+    transfer.finish(end).await;
+    fate
+}
+
+/// What has become of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::link) enum StreamFate {
+    /// It has ended with its socket.
+    Ended,
+    /// It has failed, so the socket was reset.
+    Lost,
+}
+
+/// The state of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// More bytes may arrive.
+    Open,
+    /// Its last bytes are being written.
+    Ending,
+    /// It has ended.
+    Done,
+}
+
+/// How a transfer ends.
+enum TransferEnd {
+    /// Both directions have ended in order.
+    Orderly,
+    /// The socket has failed.
+    Socket(io::Error),
+    /// The other side has reported a reset.
+    Reset,
+    /// The stream has failed.
+    Lost,
+}
+
+struct Transfer {
+    stream: LinkStream,
+    socket: StreamSocket,
+    buffer: Box<[u8]>,
+    to_socket: Outgoing,
+    sending: Direction,
+    receiving: Direction,
+}
+
+/// What a frame does.
+enum Received {
+    Bytes,
+    End,
+    Reset,
+}
+
+impl Transfer {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
+        let sending = self.poll_sending(cx);
+        let receiving = self.poll_receiving(cx);
+        match (sending, receiving) {
+            (Poll::Ready(Err(end)), _) | (_, Poll::Ready(Err(end))) => Poll::Ready(end),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(TransferEnd::Orderly),
+            _ => self.poll_reset(cx),
+        }
+    }
+
+    /// Detects a reset of the socket while the socket is not read.
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
+        if self.stream.is_flushed() && self.sending == Direction::Open {
+            return Poll::Pending;
+        }
+        self.socket.poll_reset(cx).map(TransferEnd::Socket)
+    }
+
+    fn poll_sending(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransferEnd>> {
+        loop {
+            let flushed = ready!(self.stream.poll_flush(cx));
+            flushed.map_err(|_| TransferEnd::Lost)?;
+            match self.sending {
+                Direction::Open => {}
+                Direction::Ending | Direction::Done => {
+                    self.sending = Direction::Done;
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            let buffer = &mut self.buffer[..];
+            let asked = buffer.len();
+            let read = self.socket.poll_read(cx, asked, |fd| socket::read(fd, &mut *buffer));
+            let count = ready!(read).map_err(TransferEnd::Socket)?;
+            let frame = match self.buffer.get(..count) {
+                Some(bytes) if count > 0 => LinkFrame::Data(bytes),
+                _ => {
+                    self.sending = Direction::Ending;
+                    LinkFrame::End
+                }
+            };
+            self.stream.push(frame).map_err(|_| TransferEnd::Lost)?;
+        }
+    }
+
+    fn poll_receiving(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransferEnd>> {
+        loop {
+            let flushed = ready!(self.to_socket.poll_flush(&self.socket, cx));
+            flushed.map_err(TransferEnd::Socket)?;
+            match self.receiving {
+                Direction::Open => {}
+                Direction::Ending => {
+                    self.socket.shutdown_write().map_err(TransferEnd::Socket)?;
+                    self.receiving = Direction::Done;
+                    return Poll::Ready(Ok(()));
+                }
+                Direction::Done => return Poll::Ready(Ok(())),
+            }
+            let to_socket = self.to_socket.tail();
+            let taken = ready!(self.stream.poll_frame(cx, |frame| match frame {
+                LinkFrame::Data(bytes) => {
+                    to_socket.extend_from_slice(bytes);
+                    Received::Bytes
+                }
+                LinkFrame::End => Received::End,
+                _ => Received::Reset,
+            }));
+            match taken {
+                Ok(Some(Received::Bytes)) => {}
+                Ok(Some(Received::End)) => self.receiving = Direction::Ending,
+                Ok(Some(Received::Reset)) => return Poll::Ready(Err(TransferEnd::Reset)),
+                Ok(None) | Err(_) => return Poll::Ready(Err(TransferEnd::Lost)),
+            }
+        }
+    }
+
+    async fn finish(mut self, end: TransferEnd) {
+        match end {
+            TransferEnd::Orderly => {
+                self.socket.end_in_order();
+                self.stream.close().await;
+            }
+            TransferEnd::Socket(error) => {
+                self.socket.reset();
+                let errno = error.raw_os_error().unwrap_or(ECONNRESET);
+                // If the stream has failed too, its other side resets its socket for that reason.
+                let sent = self.stream.send(LinkFrame::Reset(errno));
+                if tokio::time::timeout(RESET_WAIT_MAX, sent).await.is_ok_and(|sent| sent.is_ok()) {
+                    self.stream.close().await;
+                }
+            }
+            TransferEnd::Reset | TransferEnd::Lost => {
+                let delivered = self.to_socket.deliver(&self.socket);
+                let _ = tokio::time::timeout(DELIVERY_WAIT_MAX, delivered).await;
+                self.socket.reset();
+            }
+        }
+    }
+}
+
+const ECONNRESET: i32 = rustix::io::Errno::CONNRESET.raw_os_error();
