@@ -8,8 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::content::Policy;
 use super::diagnostic::SourcePosition;
 use super::ike::{IkePeer, InnerAddressSource};
+use super::link::LinkVerdict;
 use super::rule::{Action, Rule};
-use super::selector::{Mismatch, Near, UnknownOwner, unit_of};
+use super::selector::{Mismatch, Near, Selectors, UnknownOwner, unit_of};
 use crate::flow::{Address, Direction, Flow};
 
 /// The number of entries of a list that are shown. The remaining entries are counted.
@@ -165,6 +166,33 @@ pub fn explain_at(
     Explanation { verdict: "deny", decision: None, earlier }
 }
 
+/// Tries the rules of a link in order, as its server does for a request.
+#[must_use]
+pub fn explain_link(policy: &Policy, link: &str, flow: &Flow) -> Explanation {
+    let mut earlier = Vec::new();
+    for one in policy.link_rules.iter().filter(|one| one.links.iter().any(|name| name == link)) {
+        let SourcePosition { line, .. } = one.position;
+        let file = policy.file_of(one.position).map(|name| name.to_string());
+        let rule = one.name.clone();
+        match one.selectors.matches(flow, UnknownOwner::Differs) {
+            Ok(()) => {
+                let decision =
+                    Some(DecidingRule { rule, file, line, would: None, ike: None, tunnel: None });
+                let verdict = match one.verdict {
+                    LinkVerdict::Permit => "permit",
+                    LinkVerdict::Deny => "deny",
+                };
+                return Explanation { verdict, decision, earlier };
+            }
+            Err(selector) => {
+                let why = why_not_selected(&one.selectors, flow, selector);
+                earlier.push(SkippedRule { rule, file, line, selector, why });
+            }
+        }
+    }
+    Explanation { verdict: "deny", decision: None, earlier }
+}
+
 /// An explanation in JSON, with any text as its verdict.
 #[derive(Deserialize)]
 struct ReceivedExplanation {
@@ -232,9 +260,16 @@ impl Display for Explanation {
 }
 
 fn why(rule: &Rule, flow: &Flow, selector: Mismatch) -> String {
-    let s = &rule.selectors;
     match selector {
         Mismatch::Listen => why_listen(rule, flow),
+        _ => why_not_selected(&rule.selectors, flow, selector),
+    }
+}
+
+fn why_not_selected(s: &Selectors, flow: &Flow, selector: Mismatch) -> String {
+    match selector {
+        // Depends on the form of the rule.
+        Mismatch::Listen => String::new(),
         Mismatch::Direction => {
             format!("direction {} is not {}", direction(flow.direction), direction(s.direction))
         }
@@ -414,6 +449,26 @@ remote = "10.0.0.0/8"
 program = "/bin/sh"
 deny = true
 "#;
+
+    #[test]
+    fn rules_of_a_link_are_tried_in_order() {
+        let text = "version = 1\n[link.a]\n[link.b]\n\
+            [[rule]]\nname = \"other\"\nlink = \"b\"\ndirection = \"outbound\"\npermit = true\n\
+            [[rule]]\nname = \"web\"\nlink = \"a\"\ndirection = \"outbound\"\nremote-ports = 443\n\
+            permit = true\n\
+            [[rule]]\nname = \"no\"\nlink = [\"a\", \"b\"]\ndirection = \"outbound\"\n\
+            remote = \"10.0.0.0/8\"\ndeny = true\n";
+        let policy = parse(text).policy.unwrap();
+        let to = |remote: &str| Flow { remote: remote.parse().unwrap(), ..flow() };
+        let text = |remote: &str| explain_link(&policy, "a", &to(remote)).to_string();
+        assert_eq!(text("10.1.1.1:443"), "line 9: rule `web` matches: permit");
+        assert_eq!(
+            text("10.1.1.1:80"),
+            "line 9: rule `web` does not match: remote port 80 is not in 443\n\
+             line 15: rule `no` matches: deny"
+        );
+        assert!(text("192.0.2.1:80").ends_with("is not in 10.0.0.0/8\nno rule matches: deny"));
+    }
 
     fn flow() -> Flow {
         Flow {

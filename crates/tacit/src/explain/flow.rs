@@ -18,6 +18,8 @@ pub(crate) struct FlowDescription {
     pub(crate) protocol: Protocol,
     /// The listening address of a rule; inbound flows only.
     pub(crate) listen: Option<Address>,
+    /// The link whose other side requests a socket; then there is no listening address.
+    pub(crate) link: Option<String>,
     /// The local address; `listen` if that is given.
     pub(crate) local: Option<Address>,
     /// The remote address.
@@ -55,6 +57,7 @@ impl FlowDescription {
     pub(crate) fn into_flow(self) -> Result<Flow, NoFlow> {
         let direction = match (self.direction, &self.listen) {
             (None | Some(Direction::Inbound), Some(_)) => Direction::Inbound,
+            (Some(Direction::Inbound), None) if self.link.is_some() => Direction::Inbound,
             (Some(Direction::Inbound), None) => return Err(NoFlow::ListenMissing),
             (None | Some(Direction::Outbound), None) => Direction::Outbound,
             (Some(Direction::Outbound), Some(_)) => return Err(NoFlow::ListenUnexpected),

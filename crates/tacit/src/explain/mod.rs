@@ -14,7 +14,8 @@ use rustls_pki_types::UnixTime;
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{
-    Diagnostic, DiagnosticSeverity, Explanation, FindingsShown, Policy, explain, parse_files,
+    Diagnostic, DiagnosticSeverity, Explanation, FindingsShown, Policy, explain, explain_link,
+    parse_files,
 };
 
 use crate::clock;
@@ -46,6 +47,8 @@ Examples:
         --protocol icmp --remote 10.2.0.1:0
   The same with the policy that an agent has installed:
     tacit explain --control --direction outbound --remote 10.7.0.9:5432
+  Whether the other side of a link gets a socket:
+    tacit explain --policy link.toml --link guest --direction outbound --remote 10.7.0.9:5432
   How a rule evaluates a client's certificate, and which entry of its map matches:
     tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
@@ -58,6 +61,11 @@ pub struct ExplainArgs {
     /// The listening address of a rule, as written in the policy
     #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["direction", "peer"])]
     listen: Option<Address>,
+    /// The link whose other side requests a socket; inbound with --local, outbound with --remote
+    #[arg(long, value_name = "NAME", requires = "direction")]
+    #[arg(conflicts_with_all = ["control", "listen", "peer", "program", "user", "group"])]
+    #[arg(conflicts_with_all = ["cgroup", "run", "names"])]
+    link: Option<String>,
     /// The direction of the connection, seen from the program
     #[arg(long, value_enum)]
     direction: Option<DirectionArg>,
@@ -68,7 +76,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "ADDRESS")]
     local: Option<Address>,
     /// The remote address, with its port
-    #[arg(long, value_name = "ADDRESS", required_unless_present = "peer")]
+    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["peer", "link"])]
     remote: Option<Address>,
     /// A name that the program resolved; may be repeated
     #[arg(long = "name", value_name = "NAME")]
@@ -147,9 +155,14 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
             if let Some(file) = &args.peer {
                 return explain_peer(args, &policy, &directory_of(path), file);
             }
-            match flow(args) {
-                Ok(flow) => Ok(explain(&policy, &flow)),
-                Err(next_step) => return fail(NO_FLOW, next_step, EXIT_USAGE),
+            match (flow(args), &args.link) {
+                (Ok(flow), None) => Ok(explain(&policy, &flow)),
+                (Ok(_), Some(link)) if !policy.links.contains_key(link) => {
+                    let reason = format!("the policy has no [link.{link}]");
+                    return fail(MessageId("no-link"), reason, EXIT_USAGE);
+                }
+                (Ok(flow), Some(link)) => Ok(explain_link(&policy, link, &flow)),
+                (Err(next_step), _) => return fail(NO_FLOW, next_step, EXIT_USAGE),
             }
         }
     };
@@ -229,6 +242,13 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     if args.direction.is_none() && args.listen.is_none() {
         return Err(LISTEN_MISSING);
     }
+    let needed = match args.direction {
+        Some(DirectionArg::Inbound) => &args.local,
+        _ => &args.remote,
+    };
+    if args.link.is_some() && needed.is_none() {
+        return Err(LINK_END_MISSING);
+    }
     let description = FlowDescription {
         direction: args.direction.map(|direction| match direction {
             DirectionArg::Inbound => Direction::Inbound,
@@ -240,6 +260,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
             ProtocolArg::Icmp => Protocol::Icmp,
         },
         listen: args.listen.clone(),
+        link: args.link.clone(),
         local: args.local.clone(),
         remote: args.remote.clone().unwrap_or(Address::Unnamed),
         names: args.names.clone(),
@@ -261,6 +282,9 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
 
 const LISTEN_MISSING: &str = "an inbound flow needs a listening address\n    fix: add --listen \
                               ADDRESS, with the value of `listen` in the rule";
+
+const LINK_END_MISSING: &str = "a request of a link needs one address\n    fix: add --remote for \
+                                an outbound flow, or --local for an inbound one";
 
 pub(crate) fn time(text: &str) -> Result<Timestamp, &'static str> {
     text.parse().map_err(|_| "expected date, time and zone, such as 2025-06-01T12:00:00Z")

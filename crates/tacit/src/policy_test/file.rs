@@ -12,6 +12,7 @@
 //! program   = "/usr/bin/psql"
 //! user      = "orders"
 //! run       = "nightly"
+//! link      = "guest"                 # a request of this link; then without program, user, run
 //! at        = "2025-06-01T12:00:00Z"  # default: now
 //! expect    = "db"                    # a rule, or "denied"
 //! action    = "tls"
@@ -58,6 +59,7 @@ const FLOW: TableSchema = schema(&[
     "group",
     "cgroup",
     "run",
+    "link",
     "at",
     "expect",
     "action",
@@ -85,6 +87,8 @@ pub(super) struct FlowTest {
     pub(super) name: String,
     /// The flow.
     pub(super) flow: Flow,
+    /// The link whose other side requests the flow.
+    pub(super) link: Option<String>,
     /// The expected decision.
     pub(super) expectation: Expectation,
 }
@@ -133,13 +137,15 @@ impl TestFile {
     /// An error for each expected rule that the policy does not have.
     pub(super) fn unknown_rules(&self, policy: &Policy) -> Vec<Diagnostic> {
         let names: Vec<&str> = policy.rules.iter().map(|rule| rule.name.as_str()).collect();
+        let of_links: Vec<&str> = policy.link_rules.iter().map(|rule| rule.name.as_str()).collect();
         let mut unknown = Vec::new();
         for test in &self.flows {
             let Some(ExpectedRule::Rule { name, position }) = &test.expectation.rule else {
                 continue;
             };
-            if policy.rule(name).is_none() {
-                let fix = match nearest_word(name, &names) {
+            let known = if test.link.is_some() { &of_links } else { &names };
+            if !known.contains(&name.as_str()) {
+                let fix = match nearest_word(name, known) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("write the name of a rule, or `{DENIED}`"),
                 };
@@ -182,9 +188,10 @@ fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
     });
     let listen = optional(&table, "listen", address);
     let local = optional(&table, "local", address);
-    let remote = table
-        .required("remote", "add remote = \"10.7.0.9:5432\" or remote = \"db.example:5432\"")
-        .and_then(|value| Remote::read(&value));
+    let link = link(&table);
+    let is_bound =
+        link.as_ref().is_some_and(Option::is_some) && direction == Some(Some(Direction::Inbound));
+    let remote = if is_bound { bound(&table) } else { remote(&table) };
     let ip = optional(&table, "address", |value| {
         let ip = value.string()?.parse::<IpAddr>().ok();
         if ip.is_none() {
@@ -204,6 +211,7 @@ fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
         direction: direction?,
         protocol: protocol?.unwrap_or(Protocol::Tcp),
         listen: listen?,
+        link: link?,
         local: local?,
         remote: Address::Unnamed,
         names: names?.unwrap_or_default(),
@@ -220,6 +228,7 @@ fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
     let usual_port = description.listen.is_some().then_some(CLIENT_PORT);
     let remotes = remotes(&table, remote?, ip?, ports?, usual_port)?;
     let several = remotes.len() > 1;
+    let description_link = description.link.clone();
     let mut tests = Vec::with_capacity(remotes.len());
     for End { address, host, shown } in remotes {
         let mut description = FlowDescription { remote: address.clone(), ..description.clone() };
@@ -229,13 +238,43 @@ fn flow(value: &TomlValue<'_>) -> Option<Vec<FlowTest>> {
             Err(error) => return refuse(&table, error),
         };
         let name = match (name, address.port()) {
+            (None, _) if is_bound => flow.local.to_string(),
             (None, _) => shown,
             (Some(name), Some(port)) if several => format!("{name}, port {port}"),
             (Some(name), _) => name.to_owned(),
         };
-        tests.push(FlowTest { line, name, flow, expectation: expectation.clone() });
+        let link = description_link.clone();
+        tests.push(FlowTest { line, name, flow, link, expectation: expectation.clone() });
     }
     Some(tests)
+}
+
+fn remote(table: &TomlTable<'_>) -> Option<Remote> {
+    let fix = "add remote = \"10.7.0.9:5432\" or remote = \"db.example:5432\"";
+    table.required("remote", fix).and_then(|value| Remote::read(&value))
+}
+
+/// The end of an address that the other side of a link binds: its clients are not known.
+fn bound(table: &TomlTable<'_>) -> Option<Remote> {
+    let why = "the clients of an address are not known when the other side of a link binds it";
+    table.refuse(&["remote", "address", "ports"], why, "remove the key, and set `local`");
+    let fix = "add the address that the other side binds: local = \"192.0.2.1:8080\"";
+    table.required("local", fix).map(|_| Remote::Unix(Address::Unnamed))
+}
+
+/// The link whose other side requests the flow.
+#[expect(
+    clippy::option_option,
+    reason = "the outer Option reports an error, and the inner Option a missing key"
+)]
+fn link(table: &TomlTable<'_>) -> Option<Option<String>> {
+    let link = optional(table, "link", |value| value.string().map(str::to_owned));
+    if table.holds("link") {
+        let keys = ["listen", "names", "program", "user", "group", "cgroup", "run"];
+        let why = "the other side of a link may report any program and user, so they never match";
+        table.refuse(&keys, why, "remove the key");
+    }
+    link
 }
 
 fn refuse<T>(table: &TomlTable<'_>, error: NoFlow) -> Option<T> {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
-use tacit_core::policy::{Diagnostic, Explanation, Policy, explain};
+use tacit_core::policy::{Diagnostic, Explanation, Policy, explain, explain_link};
 
 use self::file::{Expectation, ExpectedRule, FlowTest, TestFile};
 use crate::control::render::table::lay_out;
@@ -174,7 +174,10 @@ impl TestReport {
 
 impl FlowResult {
     fn of(policy: &Policy, test: &FlowTest) -> Self {
-        let explanation = explain(policy, &test.flow);
+        let explanation = match &test.link {
+            None => explain(policy, &test.flow),
+            Some(link) => explain_link(policy, link, &test.flow),
+        };
         let as_expected = test.expectation.is_met(&explanation);
         let why = if as_expected { Vec::new() } else { why(policy, test, &explanation) };
         let rule = match &test.expectation.rule {
@@ -209,7 +212,7 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
                 missed.line, missed.why
             )),
             (None, Some(decision)) if decision.rule != *name => {
-                let line = policy.rule(name).map_or(0, |rule| rule.position.line);
+                let line = line_of(policy, name);
                 lines.push(format!("line {line}: rule `{name}` comes after the rule that decides"));
             }
             _ => {}
@@ -232,6 +235,13 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
         }
     }
     lines
+}
+
+/// The line of a rule for flows or for links.
+fn line_of(policy: &Policy, name: &str) -> usize {
+    let of_links = || policy.link_rules.iter().find(|rule| rule.name == name);
+    let position = policy.rule(name).map(|rule| rule.position);
+    position.or_else(|| of_links().map(|rule| rule.position)).map_or(0, |position| position.line)
 }
 
 impl Expectation {
@@ -329,6 +339,31 @@ action = "permit"
         let names: Vec<_> = report.flows.iter().map(|flow| flow.name.as_str()).collect();
         assert_eq!(names[..3], ["db.corp.example:5432", "ports, port 5432", "ports, port 6000"]);
         assert!(report.text().ends_with("\n8 flows: 8 as expected, 0 different\n"));
+    }
+
+    #[test]
+    fn requests_of_a_link_are_compared_with_its_rules() {
+        let rules = "[link.guest]\n[[rule]]\nname = \"out\"\nlink = \"guest\"\n\
+             direction = \"outbound\"\nremote = \"10.7.0.0/16\"\npermit = true\n\
+             [[rule]]\nname = \"in\"\nlink = \"guest\"\ndirection = \"inbound\"\n\
+             local = \"192.0.2.1\"\nlocal-ports = 8080\npermit = true\n";
+        let policy = parse(&format!("{POLICY}{rules}")).policy.unwrap();
+        let file = TestFile::parse(
+            "[[flow]]\nlink = \"guest\"\nremote = \"10.7.0.9:1\"\nexpect = \"out\"\n\
+             [[flow]]\nlink = \"guest\"\nremote = \"10.9.0.9:1\"\nexpect = \"denied\"\n\
+             [[flow]]\nlink = \"other\"\nremote = \"10.7.0.9:1\"\nexpect = \"denied\"\n\
+             [[flow]]\nlink = \"guest\"\ndirection = \"inbound\"\nlocal = \"192.0.2.1:8080\"\n\
+             expect = \"in\"\n",
+        );
+        let file = file.unwrap();
+        assert_eq!(file.unknown_rules(&policy), []);
+        let report = TestReport::of("flows.toml", Path::new("policy.toml"), &policy, &file);
+        assert_eq!((report.as_expected, report.unexpected), (4, 0), "{}", report.text());
+        assert_eq!(report.flows[3].name, "192.0.2.1:8080");
+        let owned = "[[flow]]\nlink = \"guest\"\nremote = \"10.7.0.9:1\"\nuser = \"a\"\n\
+             expect = \"out\"\n";
+        let errors = TestFile::parse(owned).unwrap_err();
+        assert!(errors[0].message.contains("never match"), "{errors:?}");
     }
 
     #[test]
