@@ -26,7 +26,7 @@ use crate::datagram::enlarge_buffers;
 use crate::ip_version::IpVersion;
 use crate::mark;
 use crate::message::{self, ControlItem};
-use crate::option::{OptionName, option, set_option};
+use crate::option::{self, OptionName, option, set_option};
 
 /// The largest number of datagrams in a batch (`UDP_MAX_SEGMENTS` of older kernels).
 pub const BATCH_DATAGRAMS_MAX: usize = 64;
@@ -81,6 +81,17 @@ pub struct ReceivedBatch {
     pub traffic_class: u8,
 }
 
+/// The datagrams that wait to be received from a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveQueue {
+    /// The memory that they use, in bytes.
+    pub bytes: u64,
+    /// The limit for this memory.
+    pub bytes_max: u64,
+    /// How many datagrams were dropped at this limit.
+    pub drops: u64,
+}
+
 impl BatchSocket {
     /// Opens a socket at a local address.
     ///
@@ -123,6 +134,19 @@ impl BatchSocket {
     /// The error of `getsockname`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         Ok(SocketAddr::try_from(rustix::net::getsockname(&self.socket)?)?)
+    }
+
+    /// Returns the state of the receive queue.
+    ///
+    /// # Errors
+    /// The error of `getsockopt`.
+    pub fn receive_queue(&self) -> io::Result<ReceiveQueue> {
+        let numbers = option::memory(self.as_fd())?;
+        Ok(ReceiveQueue {
+            bytes: numbers[option::MEMORY_RECEIVED].into(),
+            bytes_max: numbers[option::MEMORY_RECEIVED_MAX].into(),
+            drops: numbers[option::MEMORY_DROPS].into(),
+        })
     }
 
     /// Reports whether the socket has the IP version of an address.
@@ -387,6 +411,22 @@ mod tests {
         sender.send(&batch).unwrap();
         let cut = receiver.receive(&mut [0; 2_500]).unwrap();
         assert_eq!((cut.bytes, cut.datagram_bytes, cut.is_cut), (2_500, 1_000, true));
+    }
+
+    #[test]
+    fn datagrams_beyond_the_limit_of_the_queue_are_dropped_and_counted() {
+        let (sender, receiver) = pair(ADDRESSES[0]);
+        let to = receiver.local_address().unwrap();
+        let empty = receiver.receive_queue().unwrap();
+        assert_eq!((empty.bytes, empty.drops), (0, 0));
+        let payloads = [7; 60_000];
+        let batch =
+            DatagramBatch { payloads: &payloads, datagram_bytes: 60_000, to, traffic_class: 0 };
+        let most = empty.bytes_max / 60_000 + 2;
+        (0..most).for_each(|_| sender.send(&batch).unwrap());
+        let full = receiver.receive_queue().unwrap();
+        assert!(full.drops >= 1 && full.drops < most, "{full:?}");
+        assert!(full.bytes > 0 && full.bytes <= full.bytes_max + 70_000, "{full:?}");
     }
 
     #[test]

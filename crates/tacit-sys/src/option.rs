@@ -40,6 +40,26 @@ pub(crate) fn option(socket: BorrowedFd<'_>, option: OptionName) -> io::Result<l
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
+/// Reads what the kernel stores for the socket, as `SO_MEMINFO` numbers it.
+pub(crate) fn memory(socket: BorrowedFd<'_>) -> io::Result<[u32; MEMORY_NUMBERS]> {
+    let mut numbers = [0; MEMORY_NUMBERS];
+    let mut length = socklen::<[u32; MEMORY_NUMBERS]>();
+    let to = (&raw mut numbers).cast();
+    let fd = socket.as_raw_fd();
+    // SAFETY: the value is a live, writable array of that length for the time of the call.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, to, &raw mut length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(numbers) }
+}
+
+/// `SK_MEMINFO_VARS`.
+const MEMORY_NUMBERS: usize = 9;
+/// The positions of the bytes that wait to be received, of their limit, and of the packets that
+/// were dropped at this limit.
+pub(crate) const MEMORY_RECEIVED: usize = 0;
+pub(crate) const MEMORY_RECEIVED_MAX: usize = 1;
+pub(crate) const MEMORY_DROPS: usize = 8;
+
 /// Makes the kernel drop every packet that arrives at the socket.
 pub(crate) fn drop_all_packets(socket: BorrowedFd<'_>) -> io::Result<()> {
     // The only instruction returns the number of bytes to keep: none.

@@ -16,11 +16,12 @@ use super::reload::ReloadOrigin;
 use super::{Agent, Control, Drain, service_manager, takeover, traces};
 use crate::control::display::audit::audit;
 use crate::control::display::cpus::{CpuUsers, PlacedRun, cpu_users};
-use crate::control::display::engines::EnginesDisplay;
+use crate::control::display::engines::{EnginesDisplay, PacketEnginesDisplay};
 use crate::control::display::identities::identities;
 use crate::control::display::policy::policy;
 use crate::control::display::refused::refused;
 use crate::control::display::rules::rules;
+use crate::control::display::stats::StatsDisplay;
 use crate::control::display::unix::unix;
 use crate::control::display::{VERSION, connections, costs};
 use crate::control::outcome::{Closed, Confirmed, Draining};
@@ -30,6 +31,7 @@ use crate::control::{Display, PeerState, Request};
 use crate::ledger::on_own_thread;
 use crate::live::{ClearAccessState, Live};
 use crate::log::Event;
+use crate::net::udp_counters::udp_counters;
 use crate::run::Run;
 use crate::session::ConnectionRecord;
 use crate::session::trace::TraceEndReason;
@@ -101,6 +103,7 @@ impl Agent {
             Display::Traces => Reply::written(&self.show_traces()),
             Display::Ike => Reply::written(&self.tunnels.show_ike(&self.credentials.loaded)),
             Display::Sa => Reply::written(&self.tunnels.show_sa()),
+            Display::Stats => self.show_stats(),
         };
         // The client may have closed its connection.
         let _ = back.send(reply);
@@ -123,6 +126,17 @@ impl Agent {
             spill: self.workers.spill(),
             workers: self.workers.count(),
             workers_max: self.workers.count_max(),
+            packets: PacketEnginesDisplay::new(&self.tunnels.statistics()),
+        }
+    }
+
+    fn show_stats(&self) -> Reply {
+        match udp_counters() {
+            Ok(udp) => {
+                let packets = self.tunnels.statistics();
+                Reply::written(&StatsDisplay::new(self.since, &packets, udp))
+            }
+            Err(error) => Reply::error(format!("cannot read /proc/net/snmp: {error}")),
         }
     }
 

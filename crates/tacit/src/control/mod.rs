@@ -132,6 +132,8 @@ pub enum Display {
     Ike,
     /// The IPsec tunnels of runs, and the packets that were dropped.
     Sa,
+    /// The packets of tunnels by the threads that have processed them, and datagrams of UDP.
+    Stats,
     /// The traces in progress.
     Traces,
     /// The refused requests of programs, newest first, with the change that would allow each.

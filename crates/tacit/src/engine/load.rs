@@ -209,7 +209,9 @@ fn raise(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-fn class_word(class: SchedulingClass) -> &'static str {
+/// The word of a scheduling class in displays.
+#[must_use]
+pub fn class_word(class: SchedulingClass) -> &'static str {
     match class {
         SchedulingClass::Normal => "normal",
         SchedulingClass::Batch => "batch",

@@ -28,7 +28,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::placement::CpuBinding;
 
 pub use cpu_workers::{CPU_WORKERS_MAX, CpuWorkers};
-pub use load::{ClockLook, LoadGuard, ThreadLoad};
+pub use load::{ClockLook, LoadGuard, ThreadLoad, class_word};
 pub use slots::EngineSlots;
 pub use state::{ThreadPurpose, ThreadState};
 

@@ -52,7 +52,7 @@ use tokio::sync::mpsc;
 
 use crate::log::Log;
 use crate::net::target::LiveTarget;
-use crate::packet::{PacketStatistics, PacketWorker, TunLease, UdpUnderlay};
+use crate::packet::{PacketStatistics, PacketThreads, PacketWorker, TunLease, UdpUnderlay};
 
 use inputs::Inputs;
 pub use status::{ChildStatus, IkeState, IkeStatus};
@@ -183,7 +183,7 @@ impl IkeDriver {
     /// Opens the sockets to peers, and starts the threads.
     ///
     /// # Errors
-    /// A socket or a thread cannot be created.
+    /// A socket or a thread cannot be created, or the kernel refuses the CPU of an engine.
     pub fn start(
         policy: IkePolicy,
         notices: mpsc::Sender<IkeNotice>,
@@ -194,7 +194,8 @@ impl IkeDriver {
         let underlay = underlay()?;
         let locals = underlay.local_addresses()?;
         let inputs = Arc::<Inputs>::default();
-        let worker = Arc::new(PacketWorker::start(underlay, Arc::clone(&inputs))?);
+        let threads = PacketThreads::of_policy(&policy.policy);
+        let worker = Arc::new(PacketWorker::start(underlay, Arc::clone(&inputs), threads)?);
         let statuses = Arc::<Mutex<Vec<IkeStatus>>>::default();
         let thread = IkeThread::new(
             policy,

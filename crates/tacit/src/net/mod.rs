@@ -3,6 +3,7 @@
 //! * [`stream_socket`]: reads and writes one socket of a connection;
 //! * [`target`]: the addresses that a rule connects to;
 //! * [`pool`]: sockets that were created in advance;
+//! * [`udp_counters`]: the kernel's counters of datagrams;
 //! * [`route`]: the address from which this host sends to another;
 //! * [`Position`]: whether a socket is downstream or upstream;
 //! * [`Security`]: whether a socket transfers data with TLS or in clear;
@@ -15,6 +16,7 @@ pub mod route;
 mod security;
 pub mod stream_socket;
 pub mod target;
+pub mod udp_counters;
 
 pub use accepted::Accepted;
 pub use position::Position;

@@ -34,6 +34,11 @@ struct SocketPair {
 }
 
 impl SentDatagrams {
+    /// Reports whether a packet is a UDP datagram. No other packets are recorded.
+    pub(super) fn are_concerned(packet: &IpPacket) -> bool {
+        udp_ports(packet).is_some()
+    }
+
     /// Records a packet that leaves, if it is a UDP datagram.
     pub(super) fn record(&mut self, packet: &IpPacket) {
         let Some((source, destination)) = udp_ports(packet) else { return };

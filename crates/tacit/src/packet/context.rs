@@ -1,28 +1,62 @@
-//! Defines [`Context`]: the data that a packet worker uses for both directions.
+//! Defines [`Context`]: what each direction of a packet worker uses.
 
 use std::fmt;
 use std::sync::Arc;
 
-use tacit_ipsec::esp::DropReason;
+use tacit_ipsec::esp::{DropCounters, DropReason};
 
-use super::statistics::Counters;
+use super::statistics::{Counters, TrafficCounters};
+use super::tunnel::Direction;
 use super::underlay::UdpUnderlay;
 use super::{PacketEvent, PacketEvents};
 
-/// What both directions use.
+/// The threads of a packet worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ThreadRole {
+    /// It sends and receives.
+    Pipeline = 0,
+    /// It receives while the engine is saturated.
+    Second = 1,
+}
+
+/// What one direction uses.
 pub(super) struct Context {
     pub(super) underlay: Arc<UdpUnderlay>,
     pub(super) counters: Arc<Counters>,
+    direction: Direction,
+    /// The thread that uses this direction.
+    pub(super) role: ThreadRole,
     events: Box<dyn PacketEvents>,
 }
 
 impl Context {
     pub(super) fn new(
-        underlay: Arc<UdpUnderlay>,
-        counters: Arc<Counters>,
-        events: Box<dyn PacketEvents>,
+        underlay: &Arc<UdpUnderlay>,
+        counters: &Arc<Counters>,
+        direction: Direction,
+        events: impl PacketEvents + 'static,
     ) -> Self {
-        Self { underlay, counters, events }
+        Self {
+            underlay: Arc::clone(underlay),
+            counters: Arc::clone(counters),
+            direction,
+            role: ThreadRole::Pipeline,
+            events: Box::new(events),
+        }
+    }
+
+    /// Returns the counters of the packets that this direction drops.
+    pub(super) fn drops(&self) -> &DropCounters {
+        self.counters.drops.of(self.direction)
+    }
+
+    /// Returns the counters of the packets that pass.
+    pub(super) fn traffic(&self) -> &TrafficCounters {
+        match (self.direction, self.role) {
+            (Direction::Outbound, _) => &self.counters.outbound,
+            (Direction::Inbound, ThreadRole::Pipeline) => &self.counters.inbound,
+            (Direction::Inbound, ThreadRole::Second) => &self.counters.inbound_second,
+        }
     }
 
     /// Reports an event. An error says why the event is lost.

@@ -1,5 +1,6 @@
-//! Defines [`Device`]: a TUN device of a packet worker. The device holds the first packets until
-//! IKE has negotiated a tunnel, and counts refused packets.
+//! Defines [`OutboundDevice`] and [`InboundDevice`]: a TUN device as the two directions of a packet
+//! worker use it. [`OutboundDevice`] holds the first packets until IKE has negotiated a tunnel, and
+//! counts refused packets.
 //!
 //! IKE needs some milliseconds to negotiate a tunnel. If the first packet were dropped, TCP would
 //! repeat it only after a second.
@@ -10,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tacit_ipsec::offload::VNET_HEADER_BYTES;
 use tacit_ipsec::packet::IpPacket;
@@ -28,14 +30,24 @@ const DEMANDS_MAX: usize = 16;
 /// packets to further ones have only the counter of the worker.
 const REFUSED_MAX: usize = 256;
 
-/// A TUN device.
+/// What both directions use.
 #[derive(Debug)]
-pub(super) struct Device {
-    pub(super) tun: Tun,
+struct Shared {
+    tun: Tun,
+    /// The datagrams that a peer may answer.
+    sent: Mutex<SentDatagrams>,
+}
+
+/// A TUN device to which packets are written.
+#[derive(Debug)]
+pub(super) struct InboundDevice(Arc<Shared>);
+
+/// A TUN device from which packets are read.
+#[derive(Debug)]
+pub(super) struct OutboundDevice {
+    shared: Arc<Shared>,
     /// The tunnels that send its packets, newest first.
     pub(super) active: Vec<TunnelSlot>,
-    /// The datagrams that a peer may answer.
-    pub(super) sent: SentDatagrams,
     held: VecDeque<HeldPacket>,
     /// The destinations without tunnel that were reported in this second.
     demanded: Vec<IpAddr>,
@@ -53,15 +65,46 @@ pub(super) struct HeldPacket {
     turns: u32,
 }
 
-impl Device {
-    pub(super) fn new(tun: Tun) -> Self {
-        Self {
-            tun,
+impl Shared {
+    fn sent(&self) -> MutexGuard<'_, SentDatagrams> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InboundDevice {
+    pub(super) fn tun(&self) -> &Tun {
+        &self.0.tun
+    }
+
+    /// Reports whether a packet that arrives is not an unrequested UDP datagram.
+    pub(super) fn permits(&self, packet: &IpPacket) -> bool {
+        !SentDatagrams::are_concerned(packet) || self.0.sent().permit(packet)
+    }
+}
+
+impl OutboundDevice {
+    /// Divides a device.
+    pub(super) fn new(tun: Tun) -> (Self, InboundDevice) {
+        let shared = Arc::new(Shared { tun, sent: Mutex::default() });
+        let inbound = InboundDevice(Arc::clone(&shared));
+        let outbound = Self {
+            shared,
             active: Vec::new(),
-            sent: SentDatagrams::default(),
             held: VecDeque::new(),
             demanded: Vec::new(),
             refused: Vec::new(),
+        };
+        (outbound, inbound)
+    }
+
+    pub(super) fn tun(&self) -> &Tun {
+        &self.shared.tun
+    }
+
+    /// Permits answers to a packet that leaves.
+    pub(super) fn record(&self, packet: &IpPacket) {
+        if SentDatagrams::are_concerned(packet) {
+            self.shared.sent().record(packet);
         }
     }
 
@@ -124,7 +167,7 @@ impl Device {
     /// Begins the next second. Returns the packets that have waited too long.
     pub(super) fn turn(&mut self) -> Vec<HeldPacket> {
         self.demanded.clear();
-        self.sent.turn();
+        self.shared.sent().turn();
         self.held.iter_mut().for_each(|packet| packet.turns += 1);
         // They are in the order of their age.
         let late = self.held.iter().take_while(|packet| packet.turns > HELD_TURNS_MAX).count();

@@ -1,5 +1,5 @@
-//! Defines [`FlowCache`], which caches whether a flow is permitted in a tunnel. A tunnel may have a
-//! long list of permitted flows.
+//! Defines [`FlowCache`], which caches whether a flow is permitted in one direction of a tunnel. A
+//! tunnel may have a long list of permitted flows.
 //!
 //! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache, because
 //! their headers are not sufficient for a decision.
@@ -8,6 +8,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use tacit_ipsec::packet::IpPacket;
 
@@ -18,22 +19,21 @@ const ENTRIES: usize = 1_024;
 /// Up to this many flows, a search costs less than a look-up.
 const FLOWS_WITHOUT_CACHE: usize = 8;
 
-/// The flows of one tunnel.
+/// The flows of one direction.
 #[derive(Debug)]
 pub(super) struct FlowCache {
-    flows: Vec<TunnelFlow>,
+    direction: Direction,
+    flows: Arc<[TunnelFlow]>,
     /// Empty if there are few flows.
     entries: Vec<Option<(FlowKey, Permission)>>,
     hasher: RandomState,
-    /// The flows of the last packets: often the next packet belongs to the same flow.
-    last_inbound: Option<(FlowKey, Permission)>,
-    last_outbound: Option<(FlowKey, Permission)>,
+    /// The flow of the last packet: often the next packet belongs to the same one.
+    last: Option<(FlowKey, Permission)>,
 }
 
 /// The headers of a packet that decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FlowKey {
-    direction: Direction,
     protocol: u8,
     source: IpAddr,
     destination: IpAddr,
@@ -41,32 +41,20 @@ struct FlowKey {
 }
 
 impl FlowCache {
-    pub(super) fn new(flows: Vec<TunnelFlow>) -> Self {
+    pub(super) fn new(direction: Direction, flows: Arc<[TunnelFlow]>) -> Self {
         let entries = if flows.len() > FLOWS_WITHOUT_CACHE { vec![None; ENTRIES] } else { vec![] };
-        let hasher = RandomState::new();
-        Self { flows, entries, hasher, last_inbound: None, last_outbound: None }
+        Self { direction, flows, entries, hasher: RandomState::new(), last: None }
     }
 
     /// Finds out whether a packet may go through the tunnel.
-    pub(super) fn permission(
-        &mut self,
-        direction: Direction,
-        packet: &IpPacket,
-        bytes: &[u8],
-    ) -> Permission {
-        let Some(key) = FlowKey::of(direction, packet, bytes) else {
-            return permission(&self.flows, direction, packet, bytes);
-        };
-        let last = match direction {
-            Direction::Inbound => &mut self.last_inbound,
-            Direction::Outbound => &mut self.last_outbound,
-        };
-        if let Some((known, permission)) = last
-            && *known == key
+    pub(super) fn permission(&mut self, packet: &IpPacket, bytes: &[u8]) -> Permission {
+        let search = || permission(&self.flows, self.direction, packet, bytes);
+        let Some(key) = FlowKey::of(packet, bytes) else { return search() };
+        if let Some((known, permission)) = self.last
+            && known == key
         {
-            return *permission;
+            return permission;
         }
-        let search = || permission(&self.flows, direction, packet, bytes);
         let entry = if self.entries.is_empty() {
             None
         } else {
@@ -78,19 +66,19 @@ impl FlowCache {
             Some(entry) => entry.insert((key, search())).1,
             None => search(),
         };
-        *last = Some((key, found));
+        self.last = Some((key, found));
         found
     }
 }
 
 impl FlowKey {
-    fn of(direction: Direction, packet: &IpPacket, bytes: &[u8]) -> Option<Self> {
+    fn of(packet: &IpPacket, bytes: &[u8]) -> Option<Self> {
         let is_plain = !packet.is_fragment
             && !matches!(packet.protocol, ICMP | ICMPV6)
             && !opens_connection(packet, bytes);
         let ports = packet.ports.filter(|_| is_plain)?;
         let IpPacket { protocol, source, destination, .. } = *packet;
-        Some(Self { direction, protocol, source, destination, ports })
+        Some(Self { protocol, source, destination, ports })
     }
 }
 
@@ -153,15 +141,16 @@ mod tests {
                 1..200,
             ),
         ) {
-            let flows: Vec<_> = flows.into_iter().map(flow).collect();
-            let mut cache = FlowCache::new(flows.clone());
+            let flows: Arc<[_]> = flows.into_iter().map(flow).collect();
+            let mut caches = [Direction::Outbound, Direction::Inbound]
+                .map(|direction| FlowCache::new(direction, Arc::clone(&flows)));
             for (number, headers) in packets.into_iter().enumerate() {
-                let direction =
-                    if number % 2 == 0 { Direction::Outbound } else { Direction::Inbound };
+                let cache = &mut caches[number % 2];
+                let direction = cache.direction;
                 let bytes = packet(headers, direction);
                 let parsed = IpPacket::parse(&bytes).unwrap();
                 let wanted = permission(&flows, direction, &parsed, &bytes);
-                prop_assert_eq!(cache.permission(direction, &parsed, &bytes), wanted);
+                prop_assert_eq!(cache.permission(&parsed, &bytes), wanted);
             }
         }
     }

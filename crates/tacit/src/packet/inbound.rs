@@ -24,9 +24,12 @@ use tacit_ipsec::offload::{OpenedPacket, coalesce};
 use tacit_sys::datagram_batch::{BatchSocket, ReceivedBatch};
 
 use super::context::Context;
-use super::device::Device;
+use super::device::InboundDevice;
+use super::halves::InboundTunnel;
+use super::order::Order;
 use super::table::TunnelTable;
-use super::tunnel::{Direction, Permission, TunId};
+use super::thread::OrderSender;
+use super::tunnel::{Permission, TunId};
 use super::{IkeDatagram, PacketEvent};
 use crate::ledger::meter;
 
@@ -47,6 +50,14 @@ pub(super) struct Inbound {
     tun: Option<TunId>,
 }
 
+/// The tunnels, and where their packets go.
+pub(super) struct Tunnels {
+    pub(super) devices: HashMap<TunId, InboundDevice>,
+    pub(super) table: TunnelTable<InboundTunnel>,
+    /// Tells the other direction where roaming peers are.
+    pub(super) orders: OrderSender<Order>,
+}
+
 /// Where a datagram came from.
 #[derive(Clone, Copy)]
 struct Origin {
@@ -61,16 +72,10 @@ impl Inbound {
     }
 
     /// Receives datagrams until there are none, and delivers their packets.
-    pub(super) fn forward(
-        &mut self,
-        socket: usize,
-        devices: &HashMap<TunId, Device>,
-        table: &mut TunnelTable,
-        context: &mut Context,
-    ) {
+    pub(super) fn forward(&mut self, socket: usize, tunnels: &mut Tunnels, context: &mut Context) {
         for _ in 0..ROUNDS_PER_TURN {
-            let is_empty = self.fill(socket, devices, table, context);
-            self.deliver(devices, context);
+            let is_empty = self.fill(socket, tunnels, context);
+            self.deliver(&tunnels.devices, context);
             if is_empty {
                 break;
             }
@@ -79,13 +84,7 @@ impl Inbound {
 
     /// Receives batches into the buffer and opens their packets. Returns whether the socket is
     /// empty.
-    fn fill(
-        &mut self,
-        socket: usize,
-        devices: &HashMap<TunId, Device>,
-        table: &mut TunnelTable,
-        context: &mut Context,
-    ) -> bool {
+    fn fill(&mut self, socket: usize, tunnels: &mut Tunnels, context: &mut Context) -> bool {
         let mut at = 0;
         for _ in 0..RECEIVES_MAX {
             let room = self.buffer.get_mut(at..at + BATCH_ROOM_BYTES).unwrap_or_default();
@@ -95,12 +94,12 @@ impl Inbound {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(_) => {
-                    context.counters.drops.add(DropReason::Kernel);
+                    context.drops().add(DropReason::Kernel);
                     return true;
                 }
             };
             meter::switch(Component::Open);
-            self.open_batch(at, &received, devices, table, context);
+            self.open_batch(at, &received, tunnels, context);
             at += received.bytes;
             if received.bytes < FULL_BATCH_BYTES {
                 return false;
@@ -114,8 +113,7 @@ impl Inbound {
         &mut self,
         start: usize,
         received: &ReceivedBatch,
-        devices: &HashMap<TunId, Device>,
-        table: &mut TunnelTable,
+        tunnels: &mut Tunnels,
         context: &mut Context,
     ) {
         let ReceivedBatch { bytes, datagram_bytes, is_cut, source, traffic_class } = *received;
@@ -128,15 +126,15 @@ impl Inbound {
                 Err(DropReason::Malformed)
             } else {
                 let origin = Origin { source, traffic_class };
-                self.open_datagram(at..next, origin, devices, table, context)
+                self.open_datagram(at..next, origin, tunnels, context)
             };
             if let Err(reason) = result {
-                context.counters.drops.add(reason);
+                context.drops().add(reason);
             }
             at = next;
         }
         if bytes == 0 {
-            context.counters.drops.add(DropReason::Malformed);
+            context.drops().add(DropReason::Malformed);
         }
     }
 
@@ -144,15 +142,14 @@ impl Inbound {
         &mut self,
         place: Range<usize>,
         origin: Origin,
-        devices: &HashMap<TunId, Device>,
-        table: &mut TunnelTable,
+        tunnels: &mut Tunnels,
         context: &mut Context,
     ) -> Result<(), DropReason> {
         let datagram = self.buffer.get_mut(place.clone()).unwrap_or_default();
         match UdpContent::of(datagram) {
             UdpContent::Esp(spi) => self
-                .open_esp(spi, place, origin, devices, table, context)
-                .inspect_err(|reason| table.note_drop(spi, *reason)),
+                .open_esp(spi, place, origin, tunnels, context)
+                .inspect_err(|reason| tunnels.note_drop(spi, *reason)),
             UdpContent::Ike(message) => {
                 context.counters.ike_messages.add(1);
                 let message = message.to_vec();
@@ -171,17 +168,19 @@ impl Inbound {
         spi: EspSpi,
         place: Range<usize>,
         origin: Origin,
-        devices: &HashMap<TunId, Device>,
-        table: &mut TunnelTable,
+        tunnels: &mut Tunnels,
         context: &mut Context,
     ) -> Result<(), DropReason> {
-        let slot = table.slot_of(spi).ok_or(DropReason::UnknownSpi)?;
-        let tunnel = table.tunnel_mut(slot).ok_or(DropReason::UnknownSpi)?;
+        let Tunnels { devices, table, orders } = tunnels;
+        let tunnel = table.with_spi(spi).ok_or(DropReason::UnknownSpi)?;
         let frame = self.buffer.get_mut(place.clone()).ok_or(DropReason::Malformed)?;
-        let before = tunnel.inbound.sequence();
-        let opened = tunnel.inbound.open(frame, origin.traffic_class)?;
-        let is_newest = tunnel.inbound.sequence() > before;
-        if is_newest && let Some(to) = tunnel.moved(origin.source) {
+        let before = tunnel.sa.sequence();
+        let opened = tunnel.sa.open(frame, origin.traffic_class)?;
+        let is_newest = tunnel.sa.sequence() > before;
+        let to = origin.source;
+        // If the queue is full, the next packet moves the peer.
+        if is_newest && tunnel.has_moved(to) && orders.try_order(Order::MovePeer(spi, to)) {
+            tunnel.move_peer(to);
             // If the queue is full, displays have the address before.
             let _ = context.report(PacketEvent::PeerMoved { spi, to });
         }
@@ -189,8 +188,8 @@ impl Inbound {
         let Opened::Packet(parsed, inner) = opened else { return Ok(()) };
         let bytes = frame.get(inner.clone()).ok_or(DropReason::InnerPacket)?;
         let tun = tunnel.tun;
-        let was_asked = || devices.get(&tun).is_some_and(|device| device.sent.permit(&parsed));
-        match tunnel.permission(Direction::Inbound, &parsed, bytes) {
+        let was_asked = || devices.get(&tun).is_some_and(|device| device.permits(&parsed));
+        match tunnel.permission(&parsed, bytes) {
             Permission::Granted => {}
             Permission::Answer if was_asked() => {}
             Permission::Answer | Permission::Denied => return Err(DropReason::Flow),
@@ -200,12 +199,13 @@ impl Inbound {
             self.tun = Some(tun);
         }
         let place = place.start + inner.start..place.start + inner.end;
+        context.traffic().add(&parsed, parsed.bytes);
         self.opened.push(OpenedPacket { parsed, place });
         Ok(())
     }
 
     /// Writes the opened packets to their device.
-    fn deliver(&mut self, devices: &HashMap<TunId, Device>, context: &Context) {
+    fn deliver(&mut self, devices: &HashMap<TunId, InboundDevice>, context: &Context) {
         meter::switch(Component::Send);
         let device = self.tun.and_then(|tun| devices.get(&tun));
         let mut rest = self.opened.as_slice();
@@ -220,11 +220,20 @@ impl Inbound {
                 let bytes = self.buffer.get(packet.place.clone()).unwrap_or_default();
                 parts.push(IoSlice::new(bytes.get(skipped..).unwrap_or_default()));
             }
-            if device.is_none_or(|device| device.tun.write(&parts).is_err()) {
-                packets.iter().for_each(|_| context.counters.drops.add(DropReason::Kernel));
+            if device.is_none_or(|device| device.tun().write(&parts).is_err()) {
+                packets.iter().for_each(|_| context.drops().add(DropReason::Kernel));
             }
         }
         self.opened.clear();
+    }
+}
+
+impl Tunnels {
+    /// Counts a dropped packet of the tunnel with this SPI.
+    fn note_drop(&mut self, spi: EspSpi, reason: DropReason) {
+        if let Some(tunnel) = self.table.with_spi(spi) {
+            tunnel.drops().add(reason);
+        }
     }
 }
 

@@ -29,8 +29,9 @@ use tacit_sys::datagram_batch::{
 
 use super::PacketEvent;
 use super::context::Context;
-use super::device::{Device, is_multicast};
-use super::table::{InstalledTunnel, TunnelTable};
+use super::device::{OutboundDevice, is_multicast};
+use super::halves::{OutboundTunnel, tunnel_for};
+use super::table::TunnelTable;
 use super::tunnel::{Permission, TunId};
 use crate::ledger::meter;
 
@@ -46,6 +47,14 @@ pub(super) struct Outbound {
     batch: Batch,
 }
 
+/// A device, and what its packets need.
+pub(super) struct Route<'a> {
+    pub(super) tun: TunId,
+    pub(super) device: &'a mut OutboundDevice,
+    pub(super) table: &'a mut TunnelTable<OutboundTunnel>,
+    pub(super) context: &'a mut Context,
+}
+
 impl Outbound {
     pub(super) fn new() -> Self {
         Self {
@@ -57,18 +66,16 @@ impl Outbound {
 
     /// Reads packets until there are none, and sends them. An error means that the device cannot be
     /// read.
-    pub(super) fn forward(
-        &mut self,
-        tun: TunId,
-        device: &mut Device,
-        table: &mut TunnelTable,
-        context: &mut Context,
-    ) -> io::Result<()> {
+    pub(super) fn forward(&mut self, mut route: Route<'_>) -> io::Result<()> {
         let mut result = Ok(());
         for _ in 0..PACKETS_PER_TURN {
             meter::switch(Component::Receive);
-            match device.tun.read(&mut self.header, &mut self.input) {
-                Ok(bytes) => self.forward_packet(bytes, tun, device, table, context),
+            match route.device.tun().read(&mut self.header, &mut self.input) {
+                Ok(bytes) => {
+                    meter::switch(Component::Seal);
+                    let packet = self.input.get_mut(..bytes).unwrap_or_default();
+                    forward(self.header, packet, &mut route, &mut self.batch);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -77,63 +84,60 @@ impl Outbound {
                 }
             }
         }
-        self.finish(table, context);
+        self.finish(route);
         result
     }
 
     /// Sends the packets that have waited for a tunnel.
-    pub(super) fn forward_held(
-        &mut self,
-        tun: TunId,
-        device: &mut Device,
-        table: &mut TunnelTable,
-        context: &mut Context,
-    ) {
-        for packet in device.take_held() {
-            self.header = packet.header;
-            self.input[..packet.bytes.len()].copy_from_slice(&packet.bytes);
-            self.forward_packet(packet.bytes.len(), tun, device, table, context);
+    pub(super) fn forward_held(&mut self, mut route: Route<'_>) {
+        for mut packet in route.device.take_held() {
+            forward(packet.header, &mut packet.bytes, &mut route, &mut self.batch);
         }
-        self.finish(table, context);
+        self.finish(route);
     }
 
     /// Sends what is left of the batch, and learns the MTU of a path that was exceeded.
-    fn finish(&mut self, table: &mut TunnelTable, context: &Context) {
+    fn finish(&mut self, route: Route<'_>) {
+        let Route { table, context, .. } = route;
         self.batch.flush(context);
         if let Some(peer) = self.batch.exceeded.take() {
-            table.learn_paths(Some(peer.ip()));
+            let tunnels = table.iter_mut().map(|(_, tunnel)| tunnel);
+            let of_peer = tunnels.filter(|tunnel| tunnel.peer.ip() == peer.ip());
+            of_peer.for_each(OutboundTunnel::learn_path);
         }
     }
+}
 
-    fn forward_packet(
-        &mut self,
-        bytes: usize,
-        tun: TunId,
-        device: &mut Device,
-        table: &mut TunnelTable,
-        context: &mut Context,
-    ) {
-        let Some(bytes) = self.input.get_mut(..bytes) else { return };
-        meter::switch(Component::Seal);
-        let result = seal(self.header, bytes, device, table, &mut self.batch, context);
-        let Err((reason, packet)) = result else { return };
-        if let (DropReason::NoSa, Some(packet)) = (reason, packet) {
-            if device.is_new_demand(&packet) {
-                // If the queue is full, the packet of the next second reports it again.
-                let _ = context.report(PacketEvent::Demand { tun, packet });
-            }
-            if !is_multicast(&packet) && device.hold(self.header, bytes) {
-                return;
-            }
+/// Seals one packet of a device into the batch, or holds it if there is no tunnel yet.
+fn forward(
+    header: [u8; VNET_HEADER_BYTES],
+    bytes: &mut [u8],
+    route: &mut Route<'_>,
+    batch: &mut Batch,
+) {
+    let Err((reason, packet)) = seal(header, bytes, route, batch) else { return };
+    let Route { tun, device, context, .. } = route;
+    if let (DropReason::NoSa, Some(packet)) = (reason, packet) {
+        if device.is_new_demand(&packet) {
+            // If the queue is full, the packet of the next second reports it again.
+            let _ = context.report(PacketEvent::Demand { tun: *tun, packet });
         }
-        refuse(bytes, reason, device, context);
+        if !is_multicast(&packet) && device.hold(header, bytes) {
+            return;
+        }
     }
+    refuse(bytes, reason, device, context);
 }
 
 /// Counts a packet that is not sent. If that is because there is no tunnel, its sender gets to know
 /// it (RFC 4301 section 5.1.1), and the packet is reported.
-pub(super) fn refuse(bytes: &[u8], reason: DropReason, device: &mut Device, context: &Context) {
-    context.counters.drops.add(reason);
+pub(super) fn refuse(
+    bytes: &[u8],
+    reason: DropReason,
+    device: &mut OutboundDevice,
+    context: &Context,
+) {
+    context.drops().add(reason);
     let Ok(packet) = IpPacket::parse(bytes) else { return };
     let lacks_tunnel = matches!(reason, DropReason::NoSa | DropReason::Expired);
     if !lacks_tunnel || is_multicast(&packet) {
@@ -158,33 +162,31 @@ fn may_be_answered(packet: &IpPacket, bytes: &[u8]) -> bool {
 }
 
 /// Reports an error to the sender of a packet.
-fn answer(cause: IcmpError, packet: &IpPacket, bytes: &[u8], device: &Device) {
+fn answer(cause: IcmpError, packet: &IpPacket, bytes: &[u8], device: &OutboundDevice) {
     if let Some(answer) = error_about(cause, bytes, packet.destination, packet.source) {
         let parts = [&[0; VNET_HEADER_BYTES][..], &answer].map(IoSlice::new);
         // If the device refuses it, the packet is counted as dropped all the same.
-        let _ = device.tun.write(&parts);
+        let _ = device.tun().write(&parts);
     }
 }
 
-/// Seals one packet of a device into the batch. On failure returns the reason, and the packet if it
-/// has valid headers.
+/// Seals one packet. On failure returns the reason, and the packet if it has valid headers.
 fn seal(
     header: [u8; VNET_HEADER_BYTES],
     bytes: &mut [u8],
-    device: &mut Device,
-    table: &mut TunnelTable,
+    route: &mut Route<'_>,
     batch: &mut Batch,
-    context: &Context,
 ) -> Result<(), (DropReason, Option<IpPacket>)> {
+    let Route { device, table, context, .. } = route;
     let packet = IpPacket::parse(bytes).map_err(|_| (DropReason::InnerPacket, None))?;
     let bytes = bytes.get_mut(..packet.bytes).unwrap_or_default();
     let failed = |reason| (reason, Some(packet));
     let offload = Offload::parse(header).map_err(|_| failed(DropReason::Segmentation))?;
-    let (slot, permission) = table.outbound(&device.active, &packet, bytes).map_err(failed)?;
+    let found = tunnel_for(table, &device.active, &packet, bytes);
+    let (tunnel, permission) = found.map_err(failed)?;
     if permission == Permission::Granted {
-        device.sent.record(&packet);
+        device.record(&packet);
     }
-    let tunnel = table.tunnel_mut(slot).ok_or_else(|| failed(DropReason::NoSa))?;
     let sealed = match offload {
         Offload::TcpSegments { segment_bytes } => {
             seal_segments(&packet, bytes, segment_bytes, tunnel, batch, context)
@@ -195,8 +197,11 @@ fn seal(
         }
         _ => batch.seal(tunnel, bytes, context),
     };
+    if sealed.is_ok() && !matches!(offload, Offload::TcpSegments { .. }) {
+        context.traffic().add(&packet, packet.bytes);
+    }
     sealed.map_err(|reason| {
-        tunnel.drops.add(reason);
+        tunnel.drops().add(reason);
         failed(reason)
     })
 }
@@ -206,7 +211,7 @@ fn seal_segments(
     packet: &IpPacket,
     bytes: &[u8],
     segment_bytes: usize,
-    tunnel: &mut InstalledTunnel,
+    tunnel: &mut OutboundTunnel,
     batch: &mut Batch,
     context: &Context,
 ) -> Result<(), DropReason> {
@@ -222,10 +227,11 @@ fn seal_segments(
     let class = traffic_class(bytes);
     while let Some(part_bytes) = segments.next_bytes() {
         let frame = batch.frame(tunnel, part_bytes, class, context)?;
-        let at = tunnel.outbound.header_bytes();
+        let at = tunnel.sa.header_bytes();
         segments.write_next(frame.get_mut(at..at + part_bytes).ok_or(DropReason::TooBig)?);
-        let sealed = tunnel.outbound.seal(frame, part_bytes)?;
+        let sealed = tunnel.sa.seal(frame, part_bytes)?;
         batch.append(sealed);
+        context.traffic().add(packet, part_bytes);
     }
     Ok(())
 }
@@ -234,8 +240,8 @@ fn seal_segments(
 fn seal_oversized(
     packet: &IpPacket,
     bytes: &[u8],
-    device: &Device,
-    tunnel: &mut InstalledTunnel,
+    device: &OutboundDevice,
+    tunnel: &mut OutboundTunnel,
     batch: &mut Batch,
     context: &Context,
 ) -> Result<(), DropReason> {
@@ -249,6 +255,7 @@ fn seal_oversized(
         batch.flush(context);
         batch.seal(tunnel, bytes, context)?;
         batch.flush_fragmented(context);
+        context.counters.fragmented.add(1);
         return Ok(());
     }
     let mtu_bytes = if packet.is_v4() { mtu_bytes } else { mtu_bytes.max(V6_MTU_BYTES_MIN) };
@@ -289,15 +296,15 @@ impl Batch {
     /// Copies a whole packet into the batch and seals it there.
     fn seal(
         &mut self,
-        tunnel: &mut InstalledTunnel,
+        tunnel: &mut OutboundTunnel,
         packet: &[u8],
         context: &Context,
     ) -> Result<(), DropReason> {
         let frame = self.frame(tunnel, packet.len(), traffic_class(packet), context)?;
-        let at = tunnel.outbound.header_bytes();
+        let at = tunnel.sa.header_bytes();
         let place = frame.get_mut(at..at + packet.len()).ok_or(DropReason::TooBig)?;
         place.copy_from_slice(packet);
-        let sealed = tunnel.outbound.seal(frame, packet.len())?;
+        let sealed = tunnel.sa.seal(frame, packet.len())?;
         self.append(sealed);
         Ok(())
     }
@@ -305,12 +312,12 @@ impl Batch {
     /// Returns the room for the frame of a packet, after sending a batch that it does not fit.
     fn frame(
         &mut self,
-        tunnel: &InstalledTunnel,
+        tunnel: &OutboundTunnel,
         packet_bytes: usize,
         traffic_class: u8,
         context: &Context,
     ) -> Result<&mut [u8], DropReason> {
-        let frame_bytes = tunnel.outbound.frame_bytes(packet_bytes);
+        let frame_bytes = tunnel.sa.frame_bytes(packet_bytes);
         let continues = self.peer == tunnel.peer
             && self.traffic_class == traffic_class
             && frame_bytes <= self.frame_bytes
@@ -368,7 +375,7 @@ impl Batch {
             } else {
                 DropReason::Kernel
             };
-            (0..self.frames).for_each(|_| context.counters.drops.add(reason));
+            (0..self.frames).for_each(|_| context.drops().add(reason));
         }
         self.bytes = 0;
         self.frames = 0;

@@ -1,118 +1,294 @@
-//! Runs the thread of a packet worker. The thread waits for packets, and for commands from other
-//! threads.
+//! Runs a thread of a packet worker. The thread waits for packets, and for orders of other threads.
 //!
-//! Limit: at most [`COMMANDS_MAX`] commands wait.
+//! Limit: at most [`ORDERS_MAX`] orders wait.
 
-use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use tacit_core::meter::Component;
-use tacit_ipsec::EspSpi;
-use tacit_ipsec::esp::DropReason;
+use tacit_sys::cpu;
 use tacit_sys::sandbox::{self, WorkerRights};
-use tacit_sys::tun::Tun;
+use tacit_sys::schedule::{self, Scheduling};
 
-use super::PacketEvent;
-use super::context::Context;
-use super::device::Device;
-use super::inbound::Inbound;
-use super::outbound::{self, Outbound};
-use super::table::{InstalledTunnel, TunnelTable};
-use super::tunnel::TunId;
+use super::PacketWorkerError;
+use super::context::ThreadRole;
+use super::plan::PacketEngine;
+use super::statistics::{BusyTime, Counters, PacketThreadState};
 use crate::ledger::{Account, ThreadKind, meter};
 
 /// The largest number of orders that wait.
-pub(super) const COMMANDS_MAX: usize = 1_024;
-/// How often lifetimes and waiting packets are examined.
+const ORDERS_MAX: usize = 1_024;
+/// How often [`PacketLoop::turn`] is called.
 const TURN: Duration = Duration::from_secs(1);
-/// After how many turns the MTUs of paths are looked up again: they may have grown (RFC 1191
-/// section 6.3).
-const TURNS_PER_PATH: u32 = 60;
 /// How many events one wait returns.
 const EVENTS_MAX: usize = 64;
 
-/// An order of the handle.
+/// What a thread does with packets and orders.
+pub(super) trait PacketLoop {
+    /// An order of another thread.
+    type Order: Send;
+
+    /// Obeys an order.
+    fn obey(&mut self, order: Self::Order);
+
+    /// Moves packets from a descriptor that can be read.
+    fn forward(&mut self, number: u64);
+
+    /// Called after each round of events.
+    fn after_packets(&mut self, now: Instant);
+
+    /// Whether something has to be done in time.
+    fn has_turns(&self) -> bool;
+
+    /// Does what is due each second; `since` is the time since the last turn.
+    fn turn(&mut self, since: Duration);
+}
+
+/// What a thread is, and where it runs.
 #[derive(Debug)]
-pub(super) enum Command {
-    AddTun(TunId, Tun),
-    RemoveTun(TunId),
-    Install(Box<InstalledTunnel>),
-    Activate(EspSpi),
-    Remove(EspSpi),
-    MovePeer(EspSpi, SocketAddr),
+pub(super) struct ThreadSetup {
+    pub(super) name: &'static str,
+    pub(super) role: ThreadRole,
+    /// `None`: the CPUs of the thread that starts it.
+    pub(super) engine: Option<PacketEngine>,
+    pub(super) counters: Arc<Counters>,
+}
+
+/// What a running thread has found out about itself.
+#[derive(Clone, Copy, Debug)]
+struct ThreadFacts {
+    number: u32,
+    scheduling: Option<Scheduling>,
+}
+
+/// The handle of a thread, which ends when the handle is dropped.
+#[derive(Debug)]
+pub(super) struct PacketThread<O> {
+    setup: Arc<ThreadSetup>,
+    facts: ThreadFacts,
+    orders: OrderSender<O>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a thread needs to begin.
+#[derive(Debug)]
+pub(super) struct ThreadParts<O> {
+    sender: OrderSender<O>,
+    orders: Receiver<Message<O>>,
+    descriptors: Descriptors,
+}
+
+/// Gives orders to a thread.
+#[derive(Debug)]
+pub(super) struct OrderSender<O> {
+    queue: SyncSender<Message<O>>,
+    wake: Arc<OwnedFd>,
+}
+
+/// The descriptors from which a thread reads packets.
+#[derive(Clone, Debug)]
+pub(super) struct Descriptors(Arc<OwnedFd>);
+
+/// What the queue contains.
+#[derive(Debug)]
+enum Message<O> {
+    Order(O),
     /// Gives up rights, and sends the result.
     Confine(WorkerRights, SyncSender<io::Result<()>>),
     Stop,
 }
 
-/// The state of the thread.
-pub(super) struct PacketThread {
-    epoll: OwnedFd,
+/// The thread itself.
+struct Runner<L: PacketLoop> {
+    work: L,
+    descriptors: Descriptors,
+    orders: Receiver<Message<L::Order>>,
     wake: Arc<OwnedFd>,
-    commands: Receiver<Command>,
-    context: Context,
-    devices: HashMap<TunId, Device>,
-    /// Devices that could not be read; they are read again in the next turn.
-    resting: BTreeSet<TunId>,
-    table: TunnelTable,
-    outbound: Outbound,
-    inbound: Inbound,
-    turns: u32,
+    setup: Arc<ThreadSetup>,
 }
 
-impl PacketThread {
-    pub(super) fn new(
-        wake: Arc<OwnedFd>,
-        commands: Receiver<Command>,
-        context: Context,
-    ) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
-        for (number, socket) in (FIRST_SOCKET..).zip(context.underlay.sockets()) {
-            epoll::add(&epoll, socket, EventData::new_u64(number), EventFlags::IN)?;
-        }
-        Ok(Self {
-            epoll,
-            wake,
-            commands,
-            context,
-            devices: HashMap::new(),
-            resting: BTreeSet::new(),
-            table: TunnelTable::default(),
-            outbound: Outbound::new(),
-            inbound: Inbound::new(),
-            turns: 0,
-        })
+impl<O: Send + 'static> ThreadParts<O> {
+    /// Creates the queue and the descriptors of a thread.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub(super) fn new() -> io::Result<Self> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let descriptors = Descriptors(Arc::new(epoll::create(CreateFlags::CLOEXEC)?));
+        descriptors.add(WAKE, &wake)?;
+        let (queue, orders) = sync_channel(ORDERS_MAX);
+        Ok(Self { sender: OrderSender { queue, wake }, orders, descriptors })
     }
 
-    /// Runs until the handle is dropped. Its CPU time is charged to the agent itself: a batch has
+    pub(super) fn sender(&self) -> OrderSender<O> {
+        self.sender.clone()
+    }
+
+    pub(super) fn descriptors(&self) -> Descriptors {
+        self.descriptors.clone()
+    }
+
+    /// Starts the thread, and waits until it is on its CPU.
+    ///
+    /// # Errors
+    /// The thread cannot be created, or the kernel refuses its CPU or its scheduling class.
+    pub(super) fn start<L>(self, setup: ThreadSetup, work: L) -> io::Result<PacketThread<O>>
+    where
+        L: PacketLoop<Order = O> + Send + 'static,
+    {
+        let Self { sender, orders, descriptors } = self;
+        let wake = Arc::clone(&sender.wake);
+        let setup = Arc::new(setup);
+        let runner = Runner { work, descriptors, orders, wake, setup: Arc::clone(&setup) };
+        let (started, result) = sync_channel(1);
+        let thread = std::thread::Builder::new().name(setup.name.to_owned()).spawn(move || {
+            let facts = runner.setup.occupy().map(|()| ThreadFacts {
+                number: cpu::thread_id(),
+                scheduling: schedule::own_scheduling().ok(),
+            });
+            let is_ready = facts.is_ok();
+            // The thread that started this one waits for it.
+            let _ = started.send(facts);
+            if is_ready {
+                runner.run();
+            }
+        })?;
+        let facts = result.recv().map_err(io::Error::other)??;
+        Ok(PacketThread { setup, facts, orders: sender, thread: Some(thread) })
+    }
+}
+
+impl ThreadSetup {
+    /// Brings the calling thread to its CPU.
+    fn occupy(&self) -> io::Result<()> {
+        self.engine.map_or(Ok(()), |engine| engine.occupy(self.name))
+    }
+
+    fn busy(&self) -> &BusyTime {
+        &self.counters.busy[self.role as usize]
+    }
+}
+
+impl<O> PacketThread<O> {
+    /// Returns the state for displays.
+    pub(super) fn state(&self) -> PacketThreadState {
+        PacketThreadState {
+            name: self.setup.name,
+            cpu: self.setup.engine.map(|engine| engine.cpu),
+            scheduling: self.facts.scheduling,
+            cpu_ns: cpu::thread_ns_of(self.facts.number).unwrap_or(0),
+            waited_ns: cpu::thread_waited_ns_of(self.facts.number).ok(),
+            is_engine: self.setup.engine.is_some(),
+            busy_permille: self.setup.busy().permille(),
+        }
+    }
+
+    /// Gives an order. Waits if too many orders wait.
+    pub(super) fn order(&self, order: O) -> Result<(), PacketWorkerError> {
+        self.orders.send(Message::Order(order))
+    }
+
+    /// Makes the thread give up rights.
+    pub(super) fn confine(&self, rights: WorkerRights) -> io::Result<()> {
+        let (done, result) = sync_channel(1);
+        self.orders.send(Message::Confine(rights, done)).map_err(io::Error::other)?;
+        result.recv().map_err(io::Error::other)?
+    }
+}
+
+impl<O> Drop for PacketThread<O> {
+    fn drop(&mut self) {
+        // If the thread has ended already, it needs no order.
+        let _ = self.orders.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<O> OrderSender<O> {
+    /// Gives an order, without waiting. Returns `false` if the queue is full or the thread has
+    /// ended.
+    pub(super) fn try_order(&self, order: O) -> bool {
+        self.queue.try_send(Message::Order(order)).is_ok() && self.wake().is_ok()
+    }
+
+    fn send(&self, message: Message<O>) -> Result<(), PacketWorkerError> {
+        self.queue.send(message).map_err(|_| PacketWorkerError::Ended)?;
+        self.wake()
+    }
+
+    fn wake(&self) -> Result<(), PacketWorkerError> {
+        rustix::io::write(&self.wake, &1_u64.to_ne_bytes())
+            .map_err(|_| PacketWorkerError::Ended)?;
+        Ok(())
+    }
+}
+
+impl<O> Clone for OrderSender<O> {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone(), wake: Arc::clone(&self.wake) }
+    }
+}
+
+impl Descriptors {
+    /// Reads packets from a descriptor from now on.
+    pub(super) fn add(&self, number: u64, descriptor: impl AsFd) -> io::Result<()> {
+        let data = EventData::new_u64(number);
+        Ok(epoll::add(&self.0, descriptor, data, EventFlags::IN)?)
+    }
+
+    /// Reads no longer from a descriptor.
+    pub(super) fn remove(&self, descriptor: impl AsFd) {
+        // A descriptor that is not there needs no removal.
+        let _ = epoll::delete(&self.0, descriptor);
+    }
+}
+
+impl<L: PacketLoop> Runner<L> {
+    /// Runs until the handle is dropped. The CPU time is charged to the agent itself: a batch has
     /// packets of several rules.
-    pub(super) fn run(mut self) {
-        meter::start(ThreadKind::General);
+    fn run(mut self) {
+        let engine = self.setup.engine;
+        meter::start(if engine.is_some() { ThreadKind::Engine } else { ThreadKind::General });
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        let mut next_turn = Instant::now() + TURN;
+        let mut woken = Instant::now();
+        let mut polls_until = woken;
+        let mut turned = woken;
         loop {
             let now = Instant::now();
-            if now >= next_turn {
-                self.turn();
-                next_turn = now + TURN;
+            if !events.is_empty() {
+                self.setup.busy().add(now.saturating_duration_since(woken));
+                self.work.after_packets(now);
+                polls_until = now + engine.map_or(Duration::ZERO, |engine| engine.poll);
             }
-            // Without devices nothing has to be done in time.
-            let wait = (!self.devices.is_empty()).then(|| next_turn.saturating_duration_since(now));
-            let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
+            let mut wait = None;
+            if self.work.has_turns() {
+                let since = now.saturating_duration_since(turned);
+                if since >= TURN {
+                    self.work.turn(since);
+                    turned = now;
+                }
+                wait = Timespec::try_from((turned + TURN).saturating_duration_since(now)).ok();
+            }
+            if now < polls_until {
+                wait = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+            }
             events.clear();
             // An interrupted wait has no events.
             meter::waits();
-            let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), wait.as_ref());
+            let _ = epoll::wait(&self.descriptors.0, spare_capacity(&mut events), wait.as_ref());
             meter::wakes();
+            if !events.is_empty() {
+                woken = Instant::now();
+            }
             for event in &events {
                 let mut component = Component::Receive;
                 let turn = meter::turn(Account::agent(), &mut component, || self.handle(event));
@@ -128,22 +304,13 @@ impl PacketThread {
         match event.data.u64() {
             WAKE => {
                 meter::switch(Component::Control);
-                return self.obey();
-            }
-            number if number < FIRST_TUN => {
-                let socket = usize::try_from(number - FIRST_SOCKET).unwrap_or(usize::MAX);
-                self.inbound.forward(socket, &self.devices, &mut self.table, &mut self.context);
+                self.obey()
             }
             number => {
-                let tun = TunId(number - FIRST_TUN);
-                let Some(device) = self.devices.get_mut(&tun) else { return true };
-                let table = &mut self.table;
-                if self.outbound.forward(tun, device, table, &mut self.context).is_err() {
-                    self.rest(tun);
-                }
+                self.work.forward(number);
+                true
             }
         }
-        true
     }
 
     /// Obeys all waiting orders. Returns `false` when the thread ends.
@@ -151,104 +318,16 @@ impl PacketThread {
         // The counter only wakes the thread; its value does not matter.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         loop {
-            match self.commands.try_recv() {
-                Ok(Command::AddTun(id, tun)) => self.add_tun(id, tun),
-                Ok(Command::RemoveTun(id)) => self.remove_tun(id),
-                Ok(Command::Install(tunnel)) => self.table.add(*tunnel),
-                Ok(Command::Activate(spi)) => self.activate(spi),
-                Ok(Command::Remove(spi)) => self.remove(spi),
-                Ok(Command::MovePeer(spi, to)) => {
-                    let slot = self.table.slot_of(spi);
-                    if let Some(tunnel) = slot.and_then(|slot| self.table.tunnel_mut(slot)) {
-                        tunnel.moved(to);
-                    }
-                }
-                Ok(Command::Confine(rights, done)) => {
+            match self.orders.try_recv() {
+                Ok(Message::Order(order)) => self.work.obey(order),
+                Ok(Message::Confine(rights, done)) => {
                     // The handle waits for it.
                     let _ = done.send(confine(rights));
                 }
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(Message::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
         }
-    }
-
-    fn add_tun(&mut self, id: TunId, tun: Tun) {
-        self.devices.insert(id, Device::new(tun));
-        if self.watch(id).is_err() {
-            self.resting.insert(id);
-        }
-    }
-
-    fn remove_tun(&mut self, id: TunId) {
-        self.table.remove_tun(id);
-        self.resting.remove(&id);
-        if let Some(device) = self.devices.remove(&id) {
-            // The descriptor may be open in another process, which would keep it in the epoll.
-            let _ = epoll::delete(&self.epoll, &device.tun);
-        }
-    }
-
-    fn watch(&self, id: TunId) -> io::Result<()> {
-        let Some(device) = self.devices.get(&id) else { return Ok(()) };
-        let data = EventData::new_u64(FIRST_TUN + id.0);
-        Ok(epoll::add(&self.epoll, &device.tun, data, EventFlags::IN)?)
-    }
-
-    /// Reads a device no longer until the next turn: it is down, or its namespace is gone.
-    fn rest(&mut self, id: TunId) {
-        if let Some(device) = self.devices.get(&id) {
-            let _ = epoll::delete(&self.epoll, &device.tun);
-            self.resting.insert(id);
-        }
-    }
-
-    fn activate(&mut self, spi: EspSpi) {
-        let Some(slot) = self.table.slot_of(spi) else { return };
-        let Some(tun) = self.table.tunnel_mut(slot).map(|tunnel| tunnel.tun) else { return };
-        let Some(device) = self.devices.get_mut(&tun) else { return };
-        device.activate(slot);
-        self.outbound.forward_held(tun, device, &mut self.table, &mut self.context);
-        self.count_held();
-    }
-
-    fn remove(&mut self, spi: EspSpi) {
-        let Some((slot, tun)) = self.table.remove(spi) else { return };
-        if let Some(device) = self.devices.get_mut(&tun) {
-            device.deactivate(slot);
-        }
-    }
-
-    /// Does what is due each second.
-    fn turn(&mut self) {
-        self.turns = self.turns.wrapping_add(1);
-        // Before reports of refused packets, which can fill the queue.
-        for spi in self.table.rekeys_due() {
-            // If the queue is full, the next turn reports it again.
-            let _ = self.context.report(PacketEvent::RekeyDue(spi));
-        }
-        for (tun, device) in &mut self.devices {
-            for late in device.turn() {
-                outbound::refuse(&late.bytes, DropReason::NoSa, device, &self.context);
-            }
-            device.report_refused(|packet, count| {
-                self.context.report(PacketEvent::Refused { tun: *tun, packet, count }).is_ok()
-            });
-        }
-        self.count_held();
-        if self.turns.is_multiple_of(TURNS_PER_PATH) {
-            self.table.learn_paths(None);
-        }
-        for id in std::mem::take(&mut self.resting) {
-            if self.watch(id).is_err() {
-                self.resting.insert(id);
-            }
-        }
-    }
-
-    fn count_held(&self) {
-        let held: usize = self.devices.values().map(Device::held_packets).sum();
-        self.context.counters.held.set(u64::try_from(held).unwrap_or(0));
     }
 }
 
@@ -259,7 +338,5 @@ fn confine(rights: WorkerRights) -> io::Result<()> {
     sandbox::filter_worker(sockets)
 }
 
-/// The numbers of descriptors in the epoll: the wake-up, sockets, TUN devices.
-const WAKE: u64 = 0;
-const FIRST_SOCKET: u64 = 1;
-const FIRST_TUN: u64 = 16;
+/// The number of the descriptor that wakes the thread.
+const WAKE: u64 = u64::MAX;

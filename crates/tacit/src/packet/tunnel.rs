@@ -63,7 +63,7 @@ pub enum FlowOpener {
 }
 
 /// Where a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// From the TUN device to the peer.
     Outbound,

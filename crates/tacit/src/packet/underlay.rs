@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use tacit_ipsec::esp::{KEEPALIVE, NON_ESP_MARKER};
-use tacit_sys::datagram_batch::{BatchSocket, DatagramBatch, is_too_big};
+use tacit_sys::datagram_batch::{BatchSocket, DatagramBatch, ReceiveQueue, is_too_big};
 
 /// The sockets that ESP, IKE and keepalives share.
 #[derive(Debug)]
@@ -49,6 +49,16 @@ impl UdpUnderlay {
     /// The error of `getsockname`.
     pub fn local_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.sockets.iter().map(BatchSocket::local_address).collect()
+    }
+
+    /// Returns the sum of the receive queues.
+    pub(super) fn receive_queue(&self) -> ReceiveQueue {
+        let queues = self.sockets.iter().filter_map(|socket| socket.receive_queue().ok());
+        queues.fold(ReceiveQueue::default(), |sum, one| ReceiveQueue {
+            bytes: sum.bytes + one.bytes,
+            bytes_max: sum.bytes_max + one.bytes_max,
+            drops: sum.drops + one.drops,
+        })
     }
 
     pub(super) fn sockets(&self) -> &[BatchSocket] {

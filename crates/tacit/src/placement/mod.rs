@@ -15,6 +15,7 @@
 //! tacit does not move other processes away from these CPUs.
 
 mod binding;
+mod thread;
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -27,6 +28,7 @@ use tacit_core::policy::{Diagnostic, Placement, Policy, SourcePosition};
 use tacit_sys::schedule;
 
 pub use binding::CpuBinding;
+pub use thread::{bind_thread, set_engine_class};
 
 /// The maximum number of assignments to one CPU that are counted.
 const CHOICES_MAX: usize = 64;

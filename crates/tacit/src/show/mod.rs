@@ -24,6 +24,7 @@ use crate::control::display::policy::PolicyDisplay;
 use crate::control::display::refused::RefusedDisplay;
 use crate::control::display::rules::RulesDisplay;
 use crate::control::display::runs::RunsDisplay;
+use crate::control::display::stats::StatsDisplay;
 use crate::control::display::traces::TracesDisplay;
 use crate::control::display::tunnels::{IkeDisplay, SaDisplay};
 use crate::control::display::unix::UnixDisplay;
@@ -48,6 +49,7 @@ Examples:
   tacit show refused
   tacit show ike
   tacit show sa --wide
+  tacit show stats --interval 60s --json >> records
   tacit show policy web
   tacit show rules --json | jq '.rules[] | select(.hits + .\"kernel-hits\" == 0).name'
   tacit show costs --by component --interval 10s")]
@@ -83,7 +85,8 @@ pub struct ShowArgs {
     #[arg(long, value_enum, value_name = "WHAT")]
     by: Option<By>,
     /// With costs: measure for this long [default: since the agent started]; with cpus: measure
-    /// for this long [default: 1s]; with --csv: time between samples
+    /// for this long [default: 1s]; with stats: print a record for each such time, until stopped;
+    /// with --csv: time between samples. A number without a unit is in seconds
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     interval: Option<Duration>,
     /// The control socket of the agent [default: that of the shared agent; without one, of the
@@ -104,6 +107,8 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Policy, _) => show_policy(args),
         (Display::Costs, _) => show_costs(args),
         (Display::Cpus, _) => return show_cpus(args),
+        (Display::Stats, _) if args.interval.is_some() => return show_intervals(args),
+        (Display::Stats, _) => args.show::<StatsDisplay>(),
         (Display::Rules, _) => args.show::<RulesDisplay>(),
         (Display::Runs, _) => args.show::<RunsDisplay>(),
         (Display::Engines, _) => args.show::<EnginesDisplay>(),
@@ -149,10 +154,12 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     if args.csv && (!is_connections || args.of.is_none()) {
         return Err("--csv is only for `tacit show connections ID`");
     }
-    let is_measured = matches!(args.what, Display::Costs | Display::Cpus);
+    let is_measured = matches!(args.what, Display::Costs | Display::Cpus | Display::Stats);
     if args.interval.is_some() && !is_measured && !args.csv {
-        return Err("--interval is only for `tacit show costs`, for `tacit show cpus`, and for \
-                    `tacit show connections ID --csv`");
+        return Err(
+            "--interval is only for `tacit show costs`, for `tacit show cpus`, for `tacit \
+                    show stats`, and for `tacit show connections ID --csv`",
+        );
     }
     if args.by == Some(By::Connection) && args.interval.is_some() {
         return Err(
@@ -289,6 +296,34 @@ fn show_cpus(args: &ShowArgs) -> ExitCode {
     }
 }
 
+/// Prints the counters of one interval after another, until the reader closes standard output or
+/// the agent ends. With `--json`, each is a line.
+fn show_intervals(args: &ShowArgs) -> ExitCode {
+    let ask = || args.ask::<StatsDisplay>(&Request::Show { what: Display::Stats });
+    let mut before = ask();
+    let mut out = io::stdout();
+    loop {
+        let earlier = match before {
+            Ok(earlier) => earlier,
+            Err(error) => return fail(error.id(), error, EXIT_FAILURE),
+        };
+        std::thread::sleep(args.interval.unwrap_or_default());
+        before = ask();
+        let Ok(now) = &before else { continue };
+        let interval = now.minus(&earlier);
+        let text =
+            if args.json { format!("{}\n", json!(interval)) } else { interval.text() + "\n" };
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK.into(),
+            Err(error) => {
+                let reason = format_args!("cannot write to standard output: {error}");
+                return fail(MessageId("output-failed"), reason, EXIT_FAILURE);
+            }
+        }
+    }
+}
+
 fn show_costs(args: &ShowArgs) -> Result<String, ClientError> {
     let by = args.by.unwrap_or_default();
     if by == By::Connection {
@@ -301,6 +336,7 @@ fn show_costs(args: &ShowArgs) -> Result<String, ClientError> {
 }
 
 fn wait(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text).filter(|duration| !duration.is_zero());
+    let seconds = text.parse().ok().map(Duration::from_secs);
+    let duration = seconds.or_else(|| parse_duration(text)).filter(|time| !time.is_zero());
     duration.ok_or_else(|| "expected a duration such as 100ms, 30s or 1h30m".to_owned())
 }

@@ -10,14 +10,13 @@ use std::sync::{Arc, mpsc as blocking};
 use tacit_core::meter::Component;
 use tacit_core::policy::EngineClass;
 use tacit_sys::sandbox::{self, WorkerRights};
-use tacit_sys::schedule;
 use tokio::runtime::LocalRuntime;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::{CpuWorkers, EngineThread, Thread, ThreadLoad};
 use crate::ledger::{ThreadKind, meter, metered};
 use crate::log::{Event, Log};
-use crate::placement::CpuBinding;
+use crate::placement::{self, CpuBinding};
 
 use super::lanes::{Lanes, Served, WorkSource};
 
@@ -72,21 +71,10 @@ impl<L: Lanes> ThreadRole<L> {
     /// Sets up the calling thread for this role.
     fn take(&self) -> io::Result<()> {
         if let Some(cpu) = self.load.cpu() {
-            schedule::pin_thread(&[cpu])?;
+            placement::bind_thread(self.load.name(), cpu)?;
         }
         if let Some(Scheduling { class, nice }) = self.scheduling {
-            let kernel_class = match class {
-                EngineClass::Normal => schedule::SchedulingClass::Normal,
-                EngineClass::Batch => schedule::SchedulingClass::Batch,
-            };
-            schedule::set_own_class(kernel_class, nice).map_err(|error| {
-                let text = format!(
-                    "cannot set the scheduling class of [engine] with nice = {nice}: {error}; set \
-                     a higher value of `nice` (lower priority) in [engine], or give the agent \
-                     CAP_SYS_NICE or a higher RLIMIT_NICE (LimitNICE=)"
-                );
-                io::Error::new(error.kind(), text)
-            })?;
+            placement::set_engine_class(class, nice)?;
         }
         self.load.begin();
         Ok(())

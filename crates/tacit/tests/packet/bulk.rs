@@ -38,6 +38,21 @@ fn a_stream_survives_loss_repetition_and_reordering() {
     run("gcm", ["10.99.0.1:4600", "10.99.0.1:4601"], LOSSY);
 }
 
+#[test]
+fn streams_and_datagrams_cross_while_receiving_moves_between_threads() {
+    run_with("moving", "gcm", V4, &format!("{TRANSFER}{MOVED}"));
+}
+
+#[test]
+fn an_engine_moves_all_packets_on_its_cpu() {
+    run_with("engine", "gcm", V4, &format!("{ON_ENGINE}{TRANSFER}{NOT_SPILLED}"));
+}
+
+#[test]
+fn a_saturated_engine_spills_what_it_receives_to_another_cpu() {
+    run_with("spill", "gcm", V4, &format!("{ON_ENGINE}{TRANSFER}{SPILLED}"));
+}
+
 const V4: [&str; 2] = ["10.99.0.2:4500", "10.99.0.1:4500"];
 const V6: [&str; 2] = ["[fd99::2]:4500", "[fd99::1]:4500"];
 
@@ -59,6 +74,45 @@ for end in near far; do
         fail \"$(cat $end.numbers)\"
 done";
 
+/// Receiving has moved often, and both threads have received.
+const MOVED: &str = "
+for end in near far; do
+    grep -q ' moves: [0-9][0-9][0-9]' $end.numbers || fail \"$(cat $end.numbers)\"
+    grep -q 'received_second: Traffic { v4: PacketVolume { packets: [1-9]' $end.numbers ||
+        fail \"$(cat $end.numbers)\"
+done";
+
+/// The thread of the engine has the last CPU only.
+const ON_ENGINE: &str = "
+cpus() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' $1/status; }
+of_thread() {
+    local driver=$(pgrep -P $$ -f bulk::driver | sed -n $1p)
+    grep -lx $2 /proc/$driver/task/*/comm
+}
+last=$(cpus /proc/self | sed 's/.*[,-]//')
+for end in 1 2; do
+    packet=$(of_thread $end tacit-packet) || fail no thread
+    [ \"$(cpus ${packet%/comm})\" = \"$last\" ] || fail \"on $(cpus ${packet%/comm})\"
+done";
+
+/// The engine has received everything.
+const NOT_SPILLED: &str = "
+for end in near far; do
+    grep -q ' moves: 0,' $end.numbers || fail \"$(cat $end.numbers)\"
+    grep -q 'received_second: Traffic { v4: PacketVolume { packets: 0,' $end.numbers ||
+        fail \"$(cat $end.numbers)\"
+done";
+
+/// Another thread has received, and may use all CPUs.
+const SPILLED: &str = "
+for end in near far; do
+    grep -q ' moves: 1,' $end.numbers || fail \"$(cat $end.numbers)\"
+    grep -q 'received_second: Traffic { v4: PacketVolume { packets: [1-9]' $end.numbers ||
+        fail \"$(cat $end.numbers)\"
+done
+receive=$(of_thread 1 tacit-receive) || fail no thread
+[ \"$(cpus ${receive%/comm})\" = \"$(cpus /proc/self)\" ] || fail \"on $(cpus ${receive%/comm})\"";
+
 /// The interfaces divide batches of datagrams, so that the capture shows each.
 const DIVIDE: &str = "ip link set w0 gso_max_segs 1; far ip link set w1 gso_max_segs 1";
 
@@ -77,6 +131,10 @@ for end in near far; do
 done";
 
 fn run(cipher: &str, peers: [&str; 2], steps: &str) {
+    run_with("default", cipher, peers, steps);
+}
+
+fn run_with(threads: &str, cipher: &str, peers: [&str; 2], steps: &str) {
     let script = concat!(include_str!("../peers/processes.sh"), include_str!("begin.sh"))
         .replace("@TAP@", include_str!("tap.py"))
         .replace("@TALK@", include_str!("talk.py"))
@@ -88,6 +146,7 @@ fn run(cipher: &str, peers: [&str; 2], steps: &str) {
     let mut command = Command::new("timeout");
     let script = format!("{script}\n{steps}\n");
     command.args(["--kill-after=5", "400", "unshare", "-rnm", "bash", "-c", &script]);
+    command.env("PACKET_THREADS", threads);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));

@@ -2,16 +2,49 @@
 
 use std::io::BufRead;
 use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use tacit::packet::{
-    FlowOpener, PacketEvent, PacketWorker, PeerAddress, Tunnel, TunnelFlow, UdpUnderlay,
+    FlowOpener, PacketEngine, PacketEvent, PacketThreads, PacketWorker, PeerAddress, SpillLimits,
+    Tunnel, TunnelFlow, UdpUnderlay,
 };
+use tacit_core::policy::EngineClass;
 use tacit_ipsec::esp::DataLifetime;
 use tacit_ipsec::{Cipher, IntegrityHash};
 use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets, has_call_filters};
+use tacit_sys::schedule;
 use tacit_sys::tun::Tun;
 
 use super::{ip, keys};
+
+/// Receiving moves to the other thread after each round of packets.
+pub(crate) const MOVING: PacketThreads = PacketThreads {
+    engine: None,
+    second: Some(SpillLimits {
+        window: Duration::ZERO,
+        begin_busy_percent: 0,
+        end_busy_percent: u64::MAX,
+    }),
+};
+
+/// `PACKET_THREADS`: `moving`, an `engine` on the last CPU, an engine that
+/// begins to spill with its first packets (`spill`), or the default.
+fn threads() -> PacketThreads {
+    let cpu = *schedule::allowed_cpus().unwrap().last().unwrap();
+    let poll = PacketEngine::POLL_TIME;
+    let engine = Some(PacketEngine { cpu, class: EngineClass::Normal, nice: 0, poll });
+    let at_once = SpillLimits {
+        window: Duration::from_millis(1),
+        begin_busy_percent: 1,
+        end_busy_percent: 0,
+    };
+    match std::env::var("PACKET_THREADS").as_deref() {
+        Ok("moving") => MOVING,
+        Ok("engine") => PacketThreads { engine, second: None },
+        Ok("spill") => PacketThreads { engine, second: Some(at_once) },
+        _ => PacketThreads::default(),
+    }
+}
 
 /// Runs until the standard input ends; prints the statistics for each line.
 pub(crate) fn run(end: &str) {
@@ -37,7 +70,8 @@ pub(crate) fn run(end: &str) {
     let addresses: Vec<_> =
         variable("PACKET_LOCAL").split(' ').map(|address| address.parse().unwrap()).collect();
     let (sender, events) = sync_channel::<PacketEvent>(16);
-    let worker = PacketWorker::start(UdpUnderlay::bind(&addresses).unwrap(), sender).unwrap();
+    let underlay = UdpUnderlay::bind(&addresses).unwrap();
+    let worker = PacketWorker::start(underlay, sender, threads()).unwrap();
     confine(&worker);
     let tun = worker.add_tun(tun).unwrap();
     let spi = child.inbound.spi;

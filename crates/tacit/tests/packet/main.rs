@@ -1,6 +1,7 @@
 //! Tests the data path of IPsec with TUN devices, in network namespaces of the tests.
 //!
-//! In `faults`, a peer in the worker's process sends invalid packets. In `bulk`, two workers in
+//! In `faults`, a peer in the worker's process sends invalid packets. In `moving`, the thread that
+//! receives changes all the time. In `bulk`, two workers in
 //! separate namespaces transfer the data of unmodified programs.
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +14,7 @@ mod driver;
 mod faults;
 mod keys;
 mod lifecycle;
+mod moving;
 mod peer;
 
 use std::process::Command;

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use tacit::packet::{
-    FlowOpener, PacketEvent, PacketStatistics, PacketWorker, PeerAddress, TunId, Tunnel,
-    TunnelFlow, UdpUnderlay,
+    FlowOpener, PacketEvent, PacketStatistics, PacketThreads, PacketWorker, PeerAddress, TunId,
+    Tunnel, TunnelFlow, UdpUnderlay,
 };
 use tacit_core::packet::datagram;
 use tacit_ipsec::esp::{DataLifetime, DropReason, InboundSa, Opened, OutboundSa};
@@ -37,6 +37,11 @@ pub(crate) struct PeerSas {
 impl Lab {
     /// Opens the device, and a worker at a loopback address.
     pub(crate) fn open() -> Self {
+        Self::open_with(PacketThreads::default())
+    }
+
+    /// The same, with these threads.
+    pub(crate) fn open_with(threads: PacketThreads) -> Self {
         ip("link set lo up");
         // Otherwise the interface would send packets of its own.
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
@@ -46,7 +51,7 @@ impl Lab {
         ip("route add 10.2.0.0/24 dev tacit0");
         let (sender, events) = sync_channel(EVENTS_MAX);
         let underlay = UdpUnderlay::bind(&[WORKER.parse().unwrap()]).unwrap();
-        let worker = PacketWorker::start(underlay, sender).unwrap();
+        let worker = PacketWorker::start(underlay, sender, threads).unwrap();
         driver::confine(&worker);
         let tun = worker.add_tun(tun).unwrap();
         Self { worker, events, tun, socket: socket() }

@@ -80,6 +80,80 @@ fn displays_have_every_fact_of_a_tunnel() {
 }
 
 #[test]
+fn statistics_and_records_of_intervals_have_the_packets_of_tunnels() {
+    let text = scenario(
+        "are_recorded() { [ $(wc -l <records) -ge 2 ]; }
+        waiting
+        control show stats --json | tr -d '\\n'; echo
+        ordinary exec ./tacit show stats --interval 1 --json --control scratch/control >records &
+        records=$!
+        until_true are_recorded
+        kill $records
+        head -n 2 records
+        control show engines --json | tr -d '\\n'; echo
+        control show stats; control show engines
+        ended",
+    );
+    let mut lines = text.lines();
+    let [stats, first, second, engines] = [(); 4].map(|()| lines.next().unwrap());
+    for record in [stats, first, second] {
+        assert_fits("show-stats", record);
+    }
+    assert_fits("show-engines", engines);
+    let [stats, first, second, engines]: [Value; 4] =
+        [stats, first, second, engines].map(|line| serde_json::from_str(line).unwrap());
+    let general = &stats["packets"][4];
+    assert_eq!((&general["by"], &general["ip-version"]), (&"general".into(), &4.into()), "{text}");
+    for count in ["packets-sent", "bytes-sent", "packets-received", "bytes-received"] {
+        assert!(general[count].as_u64().unwrap() >= 3, "{count}: {text}");
+    }
+    assert!(stats["udp"][0]["sent"].as_u64().unwrap() >= 4, "{text}");
+    assert_eq!(first["until"], second["since"], "records follow each other");
+    assert_eq!(second["packets"][4]["packets-sent"], 0, "{text}");
+    let packets = &engines["packets"];
+    assert_eq!(packets["threads"][0]["thread"], "tacit-packet");
+    assert_eq!(packets["threads"][0]["by"], "general");
+    assert!(packets["queue-bytes-max"].as_u64().unwrap() > 0);
+    for part in ["BY", "general", "fragments: 0 received", "tacit-packet", "spilled 0 times"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn packets_of_tunnels_are_those_of_an_engine_if_the_policy_has_one() {
+    if std::thread::available_parallelism().unwrap().get() == 1 {
+        println!("skipped: an engine needs a CPU that is not the only one");
+        return;
+    }
+    let engine = "
+        cpu=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status | sed 's/.*[,-]//')
+        printf '[engine]\\ncpus = \"%s\"\\nspill = false\\n' $cpu >>private/run.toml
+        echo $cpu";
+    let steps = "
+        waiting
+        control show stats --json | tr -d '\\n'; echo
+        control show engines --json | tr -d '\\n'; echo
+        ended";
+    let steps = format!("{AUDITED}\n{steps}");
+    let steps = format!("{engine}\n{steps}");
+    let text = Scenario { rules: WEB, inner: "\"10.1.0.1\"", steps: &steps }.output();
+    let mut lines = text.lines();
+    let [cpu, stats, engines] = [(); 3].map(|()| lines.next().unwrap());
+    let [cpu, stats, engines]: [Value; 3] =
+        [cpu, stats, engines].map(|line| serde_json::from_str(line).unwrap());
+    let rows = |by: &str| {
+        let rows = stats["packets"].as_array().unwrap().iter().filter(|row| row["by"] == by);
+        rows.map(|row| row["packets-sent"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert!(rows("engine") > 0, "{text}");
+    assert_eq!((rows("general"), rows("spilled")), (0, 0), "{text}");
+    let threads = engines["packets"]["threads"].as_array().unwrap();
+    assert_eq!(threads.len(), 1, "without `spill` there is no other thread: {text}");
+    assert_eq!((&threads[0]["by"], &threads[0]["cpu"]), (&"engine".into(), &cpu), "{text}");
+    assert_eq!(threads[0]["class"], "normal");
+}
+
+#[test]
 fn costs_have_the_cpu_time_of_tunnels() {
     let text = scenario(
         "enrolled bash -c 'for round in 1 2 3; do

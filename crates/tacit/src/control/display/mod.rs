@@ -15,6 +15,7 @@ pub mod policy;
 pub mod refused;
 pub mod rules;
 pub mod runs;
+pub mod stats;
 pub mod traces;
 pub mod tunnels;
 pub mod unix;

@@ -367,7 +367,7 @@ pub fn sa(statuses: &[IkeStatus], statistics: &PacketStatistics) -> SaDisplay {
     SaDisplay {
         version: VERSION,
         tunnels,
-        drops: drops(&statistics.drops),
+        drops: dropped(&statistics.drops),
         ike_messages: statistics.ike_messages,
         keepalives: statistics.keepalives,
         held: statistics.held,
@@ -410,7 +410,7 @@ fn sa_entry(
         hard: data_left(hard, found),
         inbound: direction(found.inbound_spi, found.inbound),
         outbound: direction(found.outbound_spi, found.outbound),
-        drops: drops(&found.drops),
+        drops: dropped(&found.drops),
     }
 }
 
@@ -423,12 +423,13 @@ fn data_left(limit: DataVolume, used: &TunnelStatistics) -> DataLeft {
     }
 }
 
-fn drops(counts: &[(DropReason, u64)]) -> Vec<DroppedPackets> {
-    let dropped = |(reason, count): &(DropReason, u64)| DroppedPackets {
+/// Dropped packets in the words of displays.
+pub(super) fn dropped(counts: &[(DropReason, u64)]) -> Vec<DroppedPackets> {
+    let of_reason = |(reason, count): &(DropReason, u64)| DroppedPackets {
         reason: reason.name().to_owned(),
         count: *count,
     };
-    counts.iter().map(dropped).collect()
+    counts.iter().map(of_reason).collect()
 }
 
 fn seconds_until(at: Instant, now: Instant) -> u64 {

@@ -5,6 +5,7 @@ pub mod connections;
 pub mod costs;
 mod identities;
 pub mod policy;
+mod stats;
 pub(crate) mod table;
 mod tunnels;
 mod unix;
@@ -16,7 +17,7 @@ use self::table::{Column, list, optional, table};
 use super::display::audit::{AuditDisplay, AuditedRule, RepeatedFlow};
 use super::display::connections::ConnectionsDisplay;
 use super::display::coverage::{CoverageDisplay, CoverageFlows, CoverageTotal, KernelCoverage};
-use super::display::engines::EnginesDisplay;
+use super::display::engines::{EnginesDisplay, PacketEnginesDisplay, PacketThreadDisplay};
 use super::display::limits::{LimitDisplay, LimitValue, LimitsDisplay};
 use super::display::metrics::MetricsDisplay;
 use super::display::policy::PolicyDisplay;
@@ -168,8 +169,30 @@ impl Table for EnginesDisplay {
         };
         let Self { workers, workers_max, .. } = self;
         let threads = table(&self.threads, &COLUMNS);
-        format!("{threads}({end}; {workers} of at most {workers_max} workers)\n")
+        let packets = self.packets.as_ref().map(packet_threads).unwrap_or_default();
+        format!("{threads}({end}; {workers} of at most {workers_max} workers)\n{packets}")
     }
+}
+
+/// The threads that move packets of tunnels.
+fn packet_threads(packets: &PacketEnginesDisplay) -> String {
+    const COLUMNS: [Column<PacketThreadDisplay>; 9] = [
+        ("THREAD", |one| one.thread.clone()),
+        ("BY", |one| one.by.word().to_owned()),
+        ("CPU", |one| one.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())),
+        ("CLASS", |one| optional(one.class.as_ref())),
+        ("NICE", |one| optional(one.nice)),
+        ("STATE", |one| one.state.clone()),
+        ("BUSY%", |one| one.busy_percent.to_string()),
+        ("CPU-MS", |one| format!("{:.0}", one.cpu_us / 1e3)),
+        ("DELAY-MS", |one| optional(one.delay_us.map(|us| format!("{:.0}", us / 1e3)))),
+    ];
+    let PacketEnginesDisplay { queue_bytes, queue_bytes_max, queue_drops, spills, .. } = packets;
+    format!(
+        "\n{}(queue: {queue_bytes} of {queue_bytes_max} bytes, {queue_drops} datagrams dropped; \
+         spilled {spills} times)\n",
+        table(&packets.threads, &COLUMNS)
+    )
 }
 
 impl Table for RefusedDisplay {

@@ -65,11 +65,13 @@ impl Table for SaDisplay {
 impl SaDisplay {
     /// Adds the dropped packets of all tunnels, and of none.
     fn with_drops(&self, text: String) -> String {
-        if self.drops.is_empty() {
-            return text;
-        }
-        format!("{text}\n{}", table(&self.drops, &DROPS))
+        text + &dropped_table(&self.drops)
     }
+}
+
+/// Dropped packets, below an empty line; nothing if there are none.
+pub(super) fn dropped_table(drops: &[DroppedPackets]) -> String {
+    if drops.is_empty() { String::new() } else { format!("\n{}", table(drops, &DROPS)) }
 }
 
 /// All facts of a connection.

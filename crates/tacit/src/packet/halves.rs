@@ -1,0 +1,188 @@
+//! Defines [`OutboundTunnel`] and [`InboundTunnel`]: the two directions of a tunnel, which two
+//! threads can use at the same time.
+//!
+//! A packet that leaves gets the newest matching tunnel of its TUN device. So a tunnel with new
+//! keys replaces the old one. The old tunnel still decrypts packets until it is removed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tacit_ipsec::EspSpi;
+use tacit_ipsec::esp::{
+    DataLifetime, DropCounters, DropReason, InboundSa, KeyLengthError, LifetimeState, OutboundSa,
+    SaCounters,
+};
+use tacit_ipsec::packet::IpPacket;
+use tacit_sys::datagram_batch::path_mtu;
+
+use super::flow_cache::FlowCache;
+use super::statistics::{DirectionDrops, TunnelCounters};
+use super::table::{TunnelSlot, TunnelTable};
+use super::tunnel::{Direction, PeerAddress, Permission, TunId, Tunnel};
+
+/// A tunnel that is ready to be installed.
+#[derive(Debug)]
+pub(super) struct InstalledTunnel {
+    pub(super) tun: TunId,
+    pub(super) spi: EspSpi,
+    pub(super) outbound: Box<OutboundTunnel>,
+    pub(super) inbound: Box<InboundTunnel>,
+}
+
+/// The direction to the peer.
+#[derive(Debug)]
+pub(super) struct OutboundTunnel {
+    pub(super) sa: OutboundSa,
+    pub(super) peer: SocketAddr,
+    /// The longest inner packet for the path to the peer.
+    pub(super) inner_bytes_max: usize,
+    flows: FlowCache,
+    drops: Arc<DirectionDrops>,
+    lifetime: DataLifetime,
+    /// What the other direction has processed.
+    received: Arc<SaCounters>,
+    peer_address: PeerAddress,
+}
+
+/// The direction from the peer.
+#[derive(Debug)]
+pub(super) struct InboundTunnel {
+    pub(super) tun: TunId,
+    pub(super) sa: InboundSa,
+    flows: FlowCache,
+    drops: Arc<DirectionDrops>,
+    /// From where the newest packet came.
+    peer: SocketAddr,
+    peer_address: PeerAddress,
+}
+
+impl InstalledTunnel {
+    /// Prepares keys, and looks up the MTU of the path.
+    pub(super) fn new(tunnel: Tunnel) -> Result<Self, KeyLengthError> {
+        let Tunnel { tun, child, peer, peer_address, lifetime, flows } = tunnel;
+        let flows: Arc<[_]> = flows.into();
+        let drops = Arc::<DirectionDrops>::default();
+        let inbound = InboundTunnel {
+            tun,
+            sa: InboundSa::new(&child, lifetime)?,
+            flows: FlowCache::new(Direction::Inbound, Arc::clone(&flows)),
+            drops: Arc::clone(&drops),
+            peer,
+            peer_address,
+        };
+        let mut outbound = OutboundTunnel {
+            sa: OutboundSa::new(&child, lifetime)?,
+            peer,
+            inner_bytes_max: 0,
+            flows: FlowCache::new(Direction::Outbound, flows),
+            drops,
+            lifetime,
+            received: Arc::clone(inbound.sa.counters()),
+            peer_address,
+        };
+        outbound.learn_path();
+        let spi = inbound.sa.spi();
+        Ok(Self { tun, spi, outbound: Box::new(outbound), inbound: Box::new(inbound) })
+    }
+
+    /// Returns the counters for displays.
+    pub(super) fn counters(&self) -> TunnelCounters {
+        TunnelCounters {
+            tun: self.tun,
+            outbound_spi: self.outbound.sa.spi(),
+            inbound: Arc::clone(self.inbound.sa.counters()),
+            outbound: Arc::clone(self.outbound.sa.counters()),
+            drops: Arc::clone(&self.outbound.drops),
+        }
+    }
+}
+
+impl OutboundTunnel {
+    /// Returns the counters of dropped packets that this tunnel was found for. The counters of the
+    /// worker have these packets too.
+    pub(super) fn drops(&self) -> &DropCounters {
+        self.drops.of(Direction::Outbound)
+    }
+
+    /// Sends to another address of a roaming peer from now on.
+    pub(super) fn move_peer(&mut self, to: SocketAddr) {
+        if self.peer_address == PeerAddress::Roaming && to != self.peer {
+            self.peer = to;
+            self.learn_path();
+        }
+    }
+
+    /// Computes the longest inner packet from the MTU of the path, as far as the kernel knows it.
+    pub(super) fn learn_path(&mut self) {
+        let mtu = path_mtu(self.peer.ip()).unwrap_or(MTU_BYTES_DEFAULT);
+        let outer_bytes = if self.peer.is_ipv4() { V4_HEADER_BYTES } else { V6_HEADER_BYTES };
+        let frame_bytes_max = mtu.saturating_sub(outer_bytes + UDP_HEADER_BYTES);
+        let fits = |inner: &usize| self.sa.frame_bytes(*inner) <= frame_bytes_max;
+        self.inner_bytes_max = (0..=frame_bytes_max).rev().find(fits).unwrap_or(0);
+    }
+
+    /// Reports whether an SA of one of the directions needs a successor.
+    pub(super) fn is_rekey_due(&self) -> bool {
+        let states = [self.sa.lifetime_state(), self.lifetime.state(&self.received)];
+        states.iter().any(|state| *state != LifetimeState::Current)
+    }
+}
+
+impl InboundTunnel {
+    /// The same as [`OutboundTunnel::drops`].
+    pub(super) fn drops(&self) -> &DropCounters {
+        self.drops.of(Direction::Inbound)
+    }
+
+    /// Finds out whether a packet may come out of the tunnel.
+    pub(super) fn permission(&mut self, packet: &IpPacket, bytes: &[u8]) -> Permission {
+        self.flows.permission(packet, bytes)
+    }
+
+    /// Reports whether a packet from this address shows that the peer has moved.
+    pub(super) fn has_moved(&self, source: SocketAddr) -> bool {
+        self.peer_address == PeerAddress::Roaming && source != self.peer
+    }
+
+    /// Expects packets from this address of a roaming peer from now on.
+    pub(super) fn move_peer(&mut self, to: SocketAddr) {
+        self.peer = to;
+    }
+}
+
+/// Finds the tunnel for a packet among the active ones of its device, newest first, and what it
+/// permits. A tunnel that permits the packet itself comes before one that permits it as an answer,
+/// because the answer may belong to the connection of another peer.
+pub(super) fn tunnel_for<'a>(
+    table: &'a mut TunnelTable<OutboundTunnel>,
+    active: &[TunnelSlot],
+    packet: &IpPacket,
+    bytes: &[u8],
+) -> Result<(&'a mut OutboundTunnel, Permission), DropReason> {
+    let mut reason = DropReason::NoSa;
+    let mut found = None;
+    for slot in active {
+        let Some(tunnel) = table.at(*slot) else { continue };
+        if !tunnel.sa.matches(packet) {
+            continue;
+        }
+        match tunnel.flows.permission(packet, bytes) {
+            Permission::Denied => reason = DropReason::Flow,
+            Permission::Granted => {
+                found = Some((*slot, Permission::Granted));
+                break;
+            }
+            Permission::Answer => {
+                found.get_or_insert((*slot, Permission::Answer));
+            }
+        }
+    }
+    let (slot, permission) = found.ok_or(reason)?;
+    table.at(slot).map(|tunnel| (tunnel, permission)).ok_or(reason)
+}
+
+const V4_HEADER_BYTES: usize = 20;
+const V6_HEADER_BYTES: usize = 40;
+const UDP_HEADER_BYTES: usize = 8;
+/// The assumed MTU of a path that the kernel does not know.
+const MTU_BYTES_DEFAULT: usize = 1_500;

@@ -1,0 +1,20 @@
+//! Defines [`Order`]: what other threads, or the inbound direction, tell the thread `tacit-packet`.
+
+use std::net::SocketAddr;
+
+use tacit_ipsec::EspSpi;
+use tacit_sys::tun::Tun;
+
+use super::halves::InstalledTunnel;
+use super::tunnel::TunId;
+
+/// An order of the handle. Tunnels have the number of their inbound direction.
+#[derive(Debug)]
+pub(super) enum Order {
+    AddTun(TunId, Tun),
+    RemoveTun(TunId),
+    Install(Box<InstalledTunnel>),
+    Activate(EspSpi),
+    Remove(EspSpi),
+    MovePeer(EspSpi, SocketAddr),
+}
