@@ -17,8 +17,8 @@ use tacit_core::policy::{
     ClientCertPolicy, ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings,
     ExpiredAnchors, ForwardRule, Group, HostMode, HostSettings, Identity, IdentityMap, InboundRule,
     Invalid, Limits, NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn,
-    Revocation, Rule, RuleForm, Selectors, SendProxy, ServerTls, SourcePosition, Start, Starttls,
-    StarttlsMode, StarttlsProtocol, Suite, TargetOrder, Tls, TlsCommon, TlsVersion, Trust,
+    Revocation, Rule, RuleForm, Selectors, ServerTls, SourcePosition, Start, Starttls,
+    StarttlsMode, StarttlsProtocol, Suite, Tls, TlsCommon, TlsVersion, Trust,
     TrustSource, Verify,
 };
 
@@ -27,6 +27,7 @@ use crate::live::Live;
 
 use super::VERSION;
 
+mod forward;
 mod ike;
 mod link;
 
@@ -284,7 +285,7 @@ fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> Polic
     let mut settings = Settings::default();
     selectors(&mut settings, rule);
     match &rule.form {
-        RuleForm::Forward(forward) => forwarding(&mut settings, forward),
+        RuleForm::Forward(forward) => forward::forwarding(&mut settings, forward),
         RuleForm::Inbound(InboundRule { listen, local_ports }) => {
             settings.add("listen", texts(listen), false);
             settings.add("local-ports", ports(local_ports), false);
@@ -386,37 +387,6 @@ fn selectors(settings: &mut Settings, rule: &Rule) {
     }
     settings.add("when", when.as_ref().map(ToString::to_string), when.is_none());
 }
-
-fn forwarding(settings: &mut Settings, forward: &ForwardRule) {
-    let ForwardRule { listen, connect, accept_proxy, send_proxy, connect_timeout, unix } = forward;
-    settings.add("listen", texts(listen), false);
-    if let Some(connect) = connect {
-        settings.add("connect", texts(&connect.targets), false);
-        if connect.targets.len() > 1 {
-            let is_default = connect.order == TargetOrder::default();
-            settings.add("order", connect.order.word(), is_default);
-        }
-        let is_default = *connect_timeout == CONNECT_TIMEOUT_DEFAULT;
-        settings.add("connect-timeout", duration(*connect_timeout), is_default);
-        let send: SettingValue = match send_proxy {
-            None => false.into(),
-            Some(SendProxy::Addresses) => true.into(),
-            Some(SendProxy::Tls) => "tls".into(),
-        };
-        settings.add("send-proxy", send, send_proxy.is_none());
-    }
-    settings.add("accept-proxy", *accept_proxy, !*accept_proxy);
-    if listen.iter().any(|address| matches!(address, tacit_core::flow::Address::Path(_))) {
-        settings.add("unix-mode", format!("{:04o}", unix.mode), unix.mode == UNIX_MODE_DEFAULT);
-        settings.add("unix-owner", unix.owner.clone(), unix.owner.is_none());
-        settings.add("replace-stale", unix.replace_stale, !unix.replace_stale);
-    }
-}
-
-/// The default of `connect-timeout`.
-const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// The default of `unix-mode`.
-const UNIX_MODE_DEFAULT: u32 = 0o600;
 
 /// The value of `on-tls` in a rule that does not have it.
 fn own_tls_default(policy: &Policy, rule: &Rule) -> OwnTls {
