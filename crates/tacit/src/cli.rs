@@ -28,8 +28,8 @@ use crate::live::check_file;
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
 use crate::{
-    ca, check, completions, doctor, explain, import, launch, link, policy_test, project, show,
-    signer, top, trace, workload,
+    activate, ca, check, completions, doctor, explain, import, launch, link, policy_test, project,
+    show, signer, top, trace, workload,
 };
 
 /// The output of `--version`; `-V` prints the first line.
@@ -106,6 +106,16 @@ enum Verb {
     /// Keep the private keys of an agent and sign for it; started by the agent
     #[command(hide = true)]
     Signer,
+    /// Start the programs of [activate.NAME]; started by the agent
+    #[command(hide = true)]
+    Starter,
+    /// Execute a program with its socket as descriptor 3; started by the starter
+    #[command(hide = true)]
+    ListenFds {
+        /// The program and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// Protect a container, as a hook of an OCI runtime
     OciHook(launch::oci::OciHookArgs),
     /// Print the names that a running agent knows, for completions
@@ -327,6 +337,8 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
         Verb::Link(args) => link::command::run(args),
         Verb::OciHook(args) => launch::oci::hook(&args),
         Verb::Signer => signer::run(),
+        Verb::Starter => activate::serve::run(),
+        Verb::ListenFds { command } => activate::serve::exec(&command),
         Verb::Check(args) => check::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Test(args) => policy_test::run(&args),

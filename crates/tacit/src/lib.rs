@@ -12,6 +12,7 @@
 
 pub mod cli;
 
+pub mod activate;
 pub mod agent;
 pub mod engine;
 pub mod ike;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
+use super::activate::Activation;
 use super::agent::{AgentSettings, Limits};
 use super::credentials::{Identity, Trust};
 use super::diagnostic::SourcePosition;
@@ -31,6 +32,8 @@ pub struct Policy {
     /// `[[rule]]`, in order. Each rule is stored once and shared with the [`Index`](super::Index)
     /// and the agent.
     pub rules: Vec<Arc<Rule>>,
+    /// `[activate.NAME]`: programs that connections start.
+    pub activations: BTreeMap<String, Activation>,
     /// `[link.NAME]`: links whose other side may use sockets of this host.
     pub links: BTreeMap<String, Link>,
     /// `[[rule]]` with `link`, in order.

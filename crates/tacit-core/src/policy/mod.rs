@@ -7,6 +7,7 @@
 //! [`Rule::matches`] defines a match, [`Index`] finds the rule fast, and [`explain`] explains the
 //! choice.
 
+mod activate;
 mod agent;
 mod capture;
 mod clear_clients;
@@ -34,6 +35,7 @@ mod tls;
 mod tunnel;
 pub mod when;
 
+pub use activate::{ActivateOn, Activation, ProcessFor, RuleActivation, SocketAs};
 pub use agent::{AgentSettings, Limits};
 pub use capture::{
     CAPTURE_RANGES_MAX, COUNTED_RANGES_MAX, CaptureRange, CountedRange, Extension,

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::activate::RuleActivation;
 use super::diagnostic::SourcePosition;
 use super::selector::{Mismatch, NamePattern, Selectors, UnknownOwner};
 use super::target::Connect;
@@ -137,8 +138,14 @@ impl Rule {
         }
     }
 
-    /// Returns where the connections of a forwarding rule go; `None` for a rule that denies and for
-    /// rules for runs.
+    /// Returns the program that the connections of a forwarding rule start.
+    #[must_use]
+    pub fn activation(&self) -> Option<&RuleActivation> {
+        self.forward()?.activate.as_ref()
+    }
+
+    /// Returns where the connections of a forwarding rule go; `None` for a rule that denies, for a
+    /// rule with `activate`, and for rules for runs.
     #[must_use]
     pub fn connect(&self) -> Option<&Connect> {
         self.forward()?.connect.as_ref()
@@ -296,8 +303,10 @@ pub enum RuleForm {
 pub struct ForwardRule {
     /// The addresses at which connections arrive; at least one.
     pub listen: Vec<Address>,
-    /// The targets of the connections. `None` only for a rule that denies.
+    /// The targets of the connections. `None` for a rule that denies or activates a program.
     pub connect: Option<Connect>,
+    /// The program that its connections start.
+    pub activate: Option<RuleActivation>,
     /// Whether to read a PROXY protocol v2 header before all other bytes, and to use the client
     /// address in it.
     pub accept_proxy: bool,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::Diagnostic;
 
+use crate::activate::client::StarterError;
 use crate::control::client::ClientError;
 use crate::live::RuleRefused;
 use crate::run::link::client::LinkError;
@@ -31,6 +32,8 @@ pub enum AgentError {
     Control(PathBuf, io::Error),
     /// The host cannot be captured.
     Host(HostError),
+    /// The programs of activations cannot be started.
+    Activate(StarterError),
     /// The link cannot be used.
     Link(LinkError),
     /// The predecessor does not hand its sockets over.
@@ -57,6 +60,7 @@ impl AgentError {
             Self::Listen(_) => MessageId("cannot-listen"),
             Self::Control(..) => MessageId("control-unusable"),
             Self::Host(error) => error.id(),
+            Self::Activate(_) => MessageId("starter-unusable"),
             Self::Link(_) => MessageId("link-unusable"),
             Self::TakeOver(_) => MessageId("no-take-over"),
         }
@@ -86,6 +90,7 @@ impl fmt::Display for AgentError {
                 path.display()
             ),
             Self::Host(error) => write!(f, "{error}"),
+            Self::Activate(error) => write!(f, "{error}"),
             Self::Link(error) => write!(f, "{error}"),
             Self::TakeOver(error) => {
                 write!(f, "cannot take over the sockets of the running agent: {error}")

@@ -7,14 +7,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{
-    AgentSettings, Diagnostic, FindingsShown, HostSettings, IncludePattern, Limits, Policy,
+    Activation, AgentSettings, Diagnostic, FindingsShown, HostSettings, IncludePattern, Limits,
+    Policy,
 };
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::verify::ChainCache;
 
 use super::listeners::{self, RequiredListeners};
-use super::sandbox::Sandbox;
+use super::sandbox::{RESTART, Sandbox};
 use crate::live::{
     BuildContext, Built, Changes, Checked, Credentials, Installed, Live, Refreshed, RuleRefused,
     check_parsed, check_text, directory_of, read_policy, rebuild, renew,
@@ -114,7 +116,9 @@ impl Inputs {
                 let in_reach =
                     |pattern: &IncludePattern, path: &Path| self.check_include(pattern, path);
                 let text = read_policy(&file, in_reach)?;
-                let admit = |policy: &Policy| self.check_sandbox(policy);
+                let admit = |policy: &Policy| {
+                    self.check_sandbox(policy).and_then(|()| self.check_activations(policy))
+                };
                 check_text(&text, &base, &self.keys, FindingsShown::All, admit)
             }
             PolicySource::Parsed(policy) => check_parsed((*policy).clone(), &base, &self.keys),
@@ -125,6 +129,21 @@ impl Inputs {
     /// sandbox hides would be reported as one that the user may not read.
     fn check_sandbox(&self, policy: &Policy) -> Result<(), Diagnostic> {
         self.sandbox.as_ref().map_or(Ok(()), |sandbox| sandbox.check(policy, &self.file))
+    }
+
+    /// Rejects activations that the starter does not know. It gets its programs once, so that only
+    /// the policy of the agent's start decides what it may start.
+    fn check_activations(&self, policy: &Policy) -> Result<(), Diagnostic> {
+        let known = &self.live.policy.activations;
+        let is_new = |(name, one): &(&String, &Activation)| {
+            !known.get(*name).is_some_and(|known| known.same(one))
+        };
+        let Some((name, activation)) = policy.activations.iter().find(is_new) else {
+            return Ok(());
+        };
+        let message = format!("a reload cannot add or change [activate.{name}]");
+        let id = MessageId("needs-restart");
+        Err(Diagnostic::error(id, activation.position, message).with_fix(RESTART))
     }
 
     /// Rejects a pattern of files to include whose directory the sandbox does not allow.

@@ -30,6 +30,7 @@ use super::{
     Agent, AgentError, AgentOptions, Control, Inbox, Metrics, PassedSockets, Signals, file_name,
     takeover, targets, traces,
 };
+use crate::activate::client::Starter;
 use crate::address::UserNames;
 use crate::control::client::ClientError;
 use crate::control::directory;
@@ -86,7 +87,7 @@ impl Agent {
         }
         let connections_max = connections_max(installed.limits(), descriptors);
         warn_of_few(connections_max, installed.limits(), &log);
-        let shared = shared(&installed, table, connections_max, log);
+        let shared = shared(&installed, &options, table, connections_max, log).await?;
         let secret = supervisor.as_ref().and_then(Supervisor::secret);
         let Sources { mut handover, launcher } = Sources::new(&options, given, secret, &shared)?;
         // From here on there are socket files to remove, so signals must not end the process at
@@ -264,6 +265,20 @@ fn read_policy(
     Ok(checked)
 }
 
+/// The process that starts the programs of the policy. A private agent has no clients that could
+/// start one.
+async fn starter(
+    policy: &Policy,
+    options: &AgentOptions,
+    log: &Log,
+) -> Result<Option<Arc<Starter>>, AgentError> {
+    if policy.activations.is_empty() || options.private {
+        return Ok(None);
+    }
+    let started = Starter::start(&policy.activations, log.clone()).await;
+    started.map(Some).map_err(AgentError::Activate)
+}
+
 /// Where the sockets of runs to the outside are opened.
 async fn outside(
     policy: &Policy,
@@ -344,13 +359,14 @@ impl Sources {
 }
 
 /// The state that all workers share.
-fn shared(
+async fn shared(
     installed: &Arc<Live>,
+    options: &AgentOptions,
     table: Arc<ConnectionTable>,
     connections_max: usize,
     log: Log,
-) -> Shared {
-    Shared {
+) -> Result<Shared, AgentError> {
+    Ok(Shared {
         live: Arc::new(ArcSwap::new(Arc::clone(installed))),
         table,
         limiter: Arc::new(HandshakeLimiter::new(installed.limits(), connections_max)),
@@ -358,8 +374,9 @@ fn shared(
         places: Arc::new(Semaphore::new(connections_max)),
         congestion_control: congestion_control(&installed.policy, &log),
         refusals: Arc::new(RefusalTable::default()),
+        starter: starter(&installed.policy, options, &log).await?,
         log,
-    }
+    })
 }
 
 impl Control {

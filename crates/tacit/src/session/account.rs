@@ -369,6 +369,10 @@ pub fn settle(log: &Log, record: &ConnectionRecord, end: &ConnectionEnd) {
         | ConnectionEnd::Refused(_)
         | ConnectionEnd::ControlFailed(_)
         | ConnectionEnd::NotPassed(_) => log.warn(event()),
+        ConnectionEnd::NotStarted(_) => {
+            record.rule.counters.count_failure("activate");
+            log.warn(event().limited(format!("not-started {}", record.rule.name())));
+        }
         _ if record.rule.rule.log => log.info(event()),
         _ => {}
     }

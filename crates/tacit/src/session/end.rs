@@ -31,6 +31,8 @@ pub enum ConnectionEnd {
     ControlFailed(&'static str),
     /// The program itself has started TLS, with these bytes.
     OwnTls(Box<[u8]>),
+    /// The program that the connection should start was not started.
+    NotStarted(Box<str>),
     /// The program itself has started TLS, and the connection without the rule's TLS failed.
     NotPassed(Box<str>),
 }
@@ -63,7 +65,7 @@ impl ConnectionEnd {
             Self::Orderly | Self::KeyLimit => None,
             Self::Broken { socket, .. } => Some(*socket),
             Self::Truncated | Self::Session(_) | Self::Refused(_) => Some(BrokenSocket::Far),
-            Self::ControlFailed(_) | Self::OwnTls(_) | Self::NotPassed(_) => {
+            Self::ControlFailed(_) | Self::OwnTls(_) | Self::NotStarted(_) | Self::NotPassed(_) => {
                 Some(BrokenSocket::Clear)
             }
         }
@@ -94,6 +96,7 @@ impl fmt::Display for ConnectionEnd {
                 "the program uses TLS itself, and the rule would add a second layer of TLS: set \
                  on-tls = \"pass\" in the rule, or disable TLS in the program",
             ),
+            Self::NotStarted(reason) => f.write_str(reason),
             Self::NotPassed(reason) => {
                 write!(
                     f,

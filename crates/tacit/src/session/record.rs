@@ -420,6 +420,13 @@ impl ConnectionRecord {
         self.has_mark(OPEN)
     }
 
+    /// Whether it is established, and waits for its first message, or for a free process, before
+    /// it gets its program.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.is_open() && self.sockets.get().is_none() && self.rule.rule.activation().is_some()
+    }
+
     /// Whether a trace may record it.
     #[must_use]
     pub fn is_traced(&self) -> bool {
@@ -450,12 +457,14 @@ impl ConnectionRecord {
     /// How long no byte was sent or received over TCP; zero if the kernel does not report it, as
     /// for two UNIX sockets.
     pub(super) fn silence(&self, now: Instant) -> Duration {
-        let Some(sockets) = self.sockets.get() else { return Duration::ZERO };
+        let age = now.saturating_duration_since(self.accepted);
+        let Some(sockets) = self.sockets.get() else {
+            return if self.is_waiting() { age } else { Duration::ZERO };
+        };
         let sockets =
             [&sockets.downstream, &sockets.upstream].into_iter().filter_map(Weak::upgrade);
         let infos = sockets.filter_map(|socket| socket::tcp_info(socket.as_fd()).ok());
         let silent_ms = infos.map(|info| info.silent_ms).min().unwrap_or(0);
-        let age = now.saturating_duration_since(self.accepted);
         Duration::from_millis(silent_ms.into()).min(age)
     }
 

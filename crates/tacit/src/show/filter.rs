@@ -21,6 +21,8 @@ pub(super) struct ConnectionFilter<'a> {
 pub(super) enum StateFilter {
     /// Connecting, or in a handshake
     SettingUp,
+    /// Waiting for the first message, which starts its program
+    Waiting,
     /// Relaying bytes
     Open,
     /// Its rule has been changed or removed since it was opened
@@ -54,6 +56,7 @@ impl ConnectionFilter<'_> {
             })
             && self.state.is_none_or(|state| match state {
                 StateFilter::SettingUp => connection.state == "setting-up",
+                StateFilter::Waiting => connection.state == "waiting",
                 StateFilter::Open => connection.state == "open",
                 StateFilter::Stale => connection.policy == "stale",
             })

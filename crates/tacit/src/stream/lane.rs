@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::activate::client::Starter;
 use crate::engine::{CpuWorkers, EngineThread, Thread, ThreadLoad};
 use crate::live::Live;
 use crate::log::Log;
@@ -38,6 +39,8 @@ pub struct Shared {
     pub congestion_control: Option<String>,
     /// The table of refusals.
     pub refusals: Arc<RefusalTable>,
+    /// Starts programs; `None` if the policy of the agent's start had none.
+    pub starter: Option<Arc<Starter>>,
     /// The log.
     pub log: Log,
 }

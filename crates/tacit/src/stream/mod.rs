@@ -20,6 +20,7 @@ pub mod stage;
 mod admit;
 pub mod intercept;
 
+mod activated;
 mod dial;
 pub mod establish;
 pub mod handed;

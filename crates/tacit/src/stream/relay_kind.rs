@@ -51,6 +51,30 @@ pub enum RelayKind<L = StreamSocket> {
     Controlled(Box<ControlledRelay<L>>),
     /// The program itself has started TLS, under a TLS rule.
     OwnTls(Box<OwnTlsRelay<L>>),
+    /// The first message starts the program.
+    Waiting(Box<WaitingRelay<L>>),
+}
+
+/// A connection that gets its program when its first message arrives. It has one socket.
+#[derive(Debug)]
+pub struct WaitingRelay<L = StreamSocket> {
+    /// The accepted socket.
+    pub downstream: L,
+    /// The TLS of this socket.
+    pub tls: Option<WaitingTls>,
+    /// Bytes that arrived together with a PROXY header, for the program.
+    pub initial: Vec<u8>,
+}
+
+/// The TLS session of a connection that waits for its first message.
+#[derive(Debug)]
+pub struct WaitingTls {
+    /// The session.
+    pub session: Session,
+    /// Records that arrived together with the handshake and are not opened yet.
+    pub incomplete: Vec<u8>,
+    /// Records that must be sent to the TLS peer first.
+    pub initial: Vec<u8>,
 }
 
 /// A connection on which both the program and tacit have started TLS.
@@ -175,6 +199,11 @@ impl<L> RelayKind<L> {
             }
             Self::Clear(relay) => RelayKind::Clear(Box::new(relay.with_sockets(change)?)),
             Self::Delivery(relay) => RelayKind::Delivery(Box::new(relay.with_sockets(change)?)),
+            Self::Waiting(relay) => {
+                let WaitingRelay { downstream, tls, initial } = *relay;
+                let downstream = change(downstream)?;
+                RelayKind::Waiting(Box::new(WaitingRelay { downstream, tls, initial }))
+            }
             Self::OwnTls(relay) => {
                 let OwnTlsRelay { program, upstream, session, waiting, first } = *relay;
                 let program = change(program)?;

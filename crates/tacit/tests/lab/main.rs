@@ -21,6 +21,7 @@ mod public;
 mod schema;
 
 mod accept_both;
+mod activate;
 mod audit;
 mod check;
 mod cli;

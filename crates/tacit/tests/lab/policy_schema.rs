@@ -27,6 +27,7 @@ fn schema_of<'s>(schema: &'s Value, title: &str) -> &'s Value {
         "[trust.NAME]" => named("trust"),
         "[ike.NAME]" => named("ike"),
         "[link.NAME]" => named("link"),
+        "[activate.NAME]" => named("activate"),
         "`ipsec`" => &rule["ipsec"],
         "[[map.NAME]]" => &named("map")["items"],
         "[agent]" | "[engine]" | "[host]" | "[limits]" => {

@@ -16,7 +16,8 @@ const LATER: i64 = 4_000_000_000;
 fn subjects(lab: &Lab) -> Vec<String> {
     let help = lab.tacit(&["show", "--help"]);
     let words = help.lines().filter_map(|line| line.trim().strip_prefix("- ")?.split_once(':'));
-    let states = ["setting-up", "open", "stale", "rule", "component", "program", "connection"];
+    let states =
+        ["setting-up", "waiting", "open", "stale", "rule", "component", "program", "connection"];
     let subjects: Vec<_> = words
         .map(|(word, _)| word.to_owned())
         .filter(|word| !states.contains(&word.as_str()))

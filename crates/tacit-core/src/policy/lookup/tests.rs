@@ -25,6 +25,7 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
         RuleForm::Forward(ForwardRule {
             listen,
             connect: None,
+            activate: None,
             accept_proxy: false,
             send_proxy: None,
             connect_timeout: Duration::from_secs(10),

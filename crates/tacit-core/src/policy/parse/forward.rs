@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{address, value};
 use crate::flow::Address;
 use crate::message_id::MessageId;
+use crate::policy::activate::RuleActivation;
 use crate::policy::rule::{Action, ForwardRule, Rule, SendProxy, UnixSocket};
 use crate::policy::starttls::Start;
 use crate::policy::target::{Connect, TARGETS_MAX, Target, TargetOrder};
@@ -20,15 +21,15 @@ const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 /// The default of `unix-mode`: only the agent's own user has access.
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
-/// Rejects keys about the destination in a deny: `Some(None)`, or `None` after an error.
-pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
-    let keys = ["connect", "order", "connect-timeout", "send-proxy"];
+/// Rejects keys about the destination in a deny; `None` after an error.
+pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Destination> {
+    let keys = ["connect", "activate", "order", "connect-timeout", "send-proxy"];
     table.refuse(&keys, "a rule with `deny` does not connect to a server", "remove the key");
-    (!keys.into_iter().any(|key| table.holds(key))).then_some(None)
+    (!keys.into_iter().any(|key| table.holds(key))).then_some(Destination::Nowhere)
 }
 
 /// Parses `connect`; `None` after an error.
-pub(super) fn connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
+pub(super) fn connect(table: &TomlTable<'_>) -> Option<Destination> {
     // A rule with an invalid `deny` gets the error about `deny`, and not one about `connect`.
     if table.holds("deny") && !table.holds("connect") {
         return None;
@@ -36,7 +37,7 @@ pub(super) fn connect(table: &TomlTable<'_>) -> Option<Option<Connect>> {
     let fix = "set the address to connect to: connect = \"127.0.0.1:8080\"";
     let targets = table.required("connect", fix).and_then(|value| targets(&value));
     let order = order(table, targets.as_deref());
-    Some(Some(Connect { targets: targets?, order: order? }))
+    Some(Destination::Server(Connect { targets: targets?, order: order? }))
 }
 
 fn targets(value: &TomlValue<'_>) -> Option<Vec<Target>> {
@@ -69,8 +70,19 @@ pub(super) fn item<'a>(
     table.value(key)?.items()?.into_iter().nth(place)
 }
 
-/// Parses the remaining keys.
-pub(super) fn read(table: &TomlTable<'_>, connect: Option<Option<Connect>>) -> Option<ForwardRule> {
+/// Where the connections of a forwarding rule go.
+#[derive(Clone, Debug)]
+pub(super) enum Destination {
+    /// Nowhere: the rule denies.
+    Nowhere,
+    /// To a server.
+    Server(Connect),
+    /// To a program that they start.
+    Program(RuleActivation),
+}
+
+/// Parses the remaining keys. `None` as the destination: after an error.
+pub(super) fn read(table: &TomlTable<'_>, destination: Option<Destination>) -> Option<ForwardRule> {
     let listen = table.value("listen").and_then(|value| value.each_once(address::listen));
     let accept_proxy = table.boolean("accept-proxy", false);
     let send_proxy = table.value("send-proxy").map_or(Some(None), |value| send_proxy(&value));
@@ -79,9 +91,15 @@ pub(super) fn read(table: &TomlTable<'_>, connect: Option<Option<Connect>>) -> O
             value::duration(&value, CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX)
         });
     let unix = unix_socket(table);
+    let (connect, activate) = match destination? {
+        Destination::Nowhere => (None, None),
+        Destination::Server(connect) => (Some(connect), None),
+        Destination::Program(activation) => (None, Some(activation)),
+    };
     let forward = ForwardRule {
         listen: listen?,
-        connect: connect?,
+        connect,
+        activate,
         accept_proxy: accept_proxy?,
         send_proxy: send_proxy?,
         connect_timeout: connect_timeout?,

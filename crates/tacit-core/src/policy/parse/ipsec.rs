@@ -71,6 +71,7 @@ fn refuse(table: &TomlTable<'_>) {
     let sockets = [
         "listen",
         "connect",
+        "activate",
         "order",
         "connect-timeout",
         "accept-proxy",

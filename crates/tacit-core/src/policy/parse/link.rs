@@ -387,6 +387,7 @@ fn refuse(table: &TomlTable<'_>) {
         "path",
         "listen",
         "connect",
+        "activate",
         "order",
         "connect-timeout",
         "accept-proxy",

@@ -27,6 +27,7 @@ use names::{Names, Tables};
 use review::Read;
 use words::Scope;
 
+mod activate;
 mod address;
 mod aliases;
 mod ciphers;
@@ -119,7 +120,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
     let include = include(top);
     let names = Names::read(top);
     let ikes = ike::read_all(top, &names);
-    let names = names.with_ikes(ikes);
+    let names = names.with_ikes(ikes).with_activations(activate::read_all(top));
     let agent = agent(top);
     let engine = engine::read(top);
     let limits = limits(top);
@@ -155,7 +156,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
     if !engine.as_ref().is_none_or(apart) {
         return None;
     }
-    let Tables { identities, trusts, maps, ikes } = tables?;
+    let Tables { identities, trusts, maps, ikes, activations } = tables?;
     let links = link::finish(&links)?;
     let Rules { of_flows: rules, of_links: link_rules } = rules?;
     Some(Policy {
@@ -163,6 +164,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
         trusts,
         maps,
         ikes,
+        activations,
         links,
         link_rules,
         rules,

@@ -8,6 +8,7 @@ use super::map;
 use super::value;
 use super::words::Scope;
 use crate::message_id::MessageId;
+use crate::policy::activate::Activation;
 use crate::policy::credentials::{
     ExpiredAnchors, FilePositions, Identity, Revocation, Trust, TrustSource,
 };
@@ -28,10 +29,12 @@ pub(super) struct Names<'a> {
     trusts: BTreeMap<&'a str, Option<Trust>>,
     maps: BTreeMap<&'a str, Option<IdentityMap>>,
     ikes: BTreeMap<&'a str, Option<IkePeer>>,
+    activations: BTreeMap<&'a str, Option<Activation>>,
     used_identities: RefCell<BTreeSet<String>>,
     used_trusts: RefCell<BTreeSet<String>>,
     used_maps: RefCell<BTreeSet<String>>,
     used_ikes: RefCell<BTreeSet<String>>,
+    used_activations: RefCell<BTreeSet<String>>,
     system_first_named: RefCell<Option<SourcePosition>>,
     /// Whether there is an `[engine]`, valid or not.
     pub(super) has_engine: bool,
@@ -43,6 +46,7 @@ pub(super) struct Tables {
     pub(super) trusts: BTreeMap<String, Trust>,
     pub(super) maps: BTreeMap<String, IdentityMap>,
     pub(super) ikes: BTreeMap<String, IkePeer>,
+    pub(super) activations: BTreeMap<String, Activation>,
 }
 
 impl<'a> Names<'a> {
@@ -54,10 +58,12 @@ impl<'a> Names<'a> {
             trusts: tables(top, "trust", Scope::Trusts, trust),
             maps: tables(top, "map", Scope::Maps, map::read),
             ikes: BTreeMap::new(),
+            activations: BTreeMap::new(),
             used_identities: RefCell::default(),
             used_trusts: RefCell::default(),
             used_maps: RefCell::default(),
             used_ikes: RefCell::default(),
+            used_activations: RefCell::default(),
             system_first_named: RefCell::default(),
             has_engine: top.holds("engine"),
         }
@@ -66,6 +72,14 @@ impl<'a> Names<'a> {
     /// Adds the peers of tunnels, which name identities and trusts.
     pub(super) fn with_ikes(self, ikes: BTreeMap<&'a str, Option<IkePeer>>) -> Self {
         Self { ikes, ..self }
+    }
+
+    /// Adds the activations.
+    pub(super) fn with_activations(
+        self,
+        activations: BTreeMap<&'a str, Option<Activation>>,
+    ) -> Self {
+        Self { activations, ..self }
     }
 
     /// Resolves the value as the name of an identity.
@@ -117,11 +131,28 @@ impl<'a> Names<'a> {
         )
     }
 
+    /// Resolves the value as the name of an activation.
+    pub(super) fn activation(&self, value: &TomlValue<'_>) -> Option<String> {
+        let name = value.string()?;
+        self.used_activations.borrow_mut().insert(name.to_owned());
+        let known: Vec<&str> = self.activations.keys().copied().collect();
+        check_known(value, name, &known, "activate", "the key `command`")
+    }
+
+    /// Returns the activation with this name, if it has no error.
+    pub(super) fn activation_named(&self, name: &str) -> Option<&Activation> {
+        self.activations.get(name)?.as_ref()
+    }
+
     /// Warns about tables that no rule uses.
     pub(super) fn warn_of_unused(&self) {
         let warn = |kind: &str, name: &str, position: SourcePosition| {
             let message = format!("no rule uses [{kind}.{name}]");
-            let action = if kind == "ike" { "ipsec" } else { "tls" };
+            let action = match kind {
+                "ike" => "ipsec",
+                "activate" => "activate",
+                _ => "tls",
+            };
             let fix = format!("remove the table, or use its name in `{action}` of a rule");
             self.report.warning(MessageId("unused"), position, message, fix);
         };
@@ -153,6 +184,13 @@ impl<'a> Names<'a> {
                 warn("ike", name, peer.position);
             }
         }
+        for (name, activation) in &self.activations {
+            if let Some(activation) = activation
+                && !self.used_activations.borrow().contains(*name)
+            {
+                warn("activate", name, activation.position);
+            }
+        }
     }
 
     /// Returns the tables that were read.
@@ -172,7 +210,8 @@ impl<'a> Names<'a> {
             trusts.insert(SYSTEM.to_owned(), system);
         }
         let ikes = owned(self.ikes)?;
-        Some(Tables { identities, trusts, maps: owned(self.maps)?, ikes })
+        let activations = owned(self.activations)?;
+        Some(Tables { identities, trusts, maps: owned(self.maps)?, ikes, activations })
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::forward;
+use super::activate;
+use super::forward::{self, Destination};
 use super::ipsec;
 use super::names::Names;
 use super::run;
@@ -15,7 +16,7 @@ use crate::message_id::MessageId;
 use crate::policy::rule::{Action, Answers, Deny, ForwardRule, PathChoice, Rule, RuleForm};
 use crate::policy::selector::Selectors;
 use crate::policy::selector::{AddressSelector, NamePattern};
-use crate::policy::target::{Connect, Target};
+use crate::policy::target::Target;
 use crate::policy::text::{TomlTable, TomlValue};
 
 /// The range of `idle`. Its lower end prevents normal pauses of programs from closing connections.
@@ -29,7 +30,7 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
     let word = action_word(&table);
     let Body { selectors, form, setting } = match word {
         Some(Word::Ipsec) => tunnel_body(&table),
-        _ if is_forwarding(&table) => forwarding_body(&table, word),
+        _ if is_forwarding(&table) => forwarding_body(&table, word, names),
         _ => run_body(&table),
     };
     let allowed = allowed_names(&table, word, selectors.as_ref());
@@ -68,7 +69,8 @@ pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
         & check_answers(&table, &rule)
         & check_path(&table, &rule)
         & forward::check_clear(&table, &rule)
-        & forward::check_send_proxy(&table, &rule);
+        & forward::check_send_proxy(&table, &rule)
+        & activate::check(&table, &rule);
     let rule = match mode? {
         Mode::Enforce => rule,
         Mode::Audit => {
@@ -139,13 +141,14 @@ struct Body {
     setting: Setting,
 }
 
-fn forwarding_body(table: &TomlTable<'_>, word: Option<Word>) -> Body {
-    let connect = match word {
+fn forwarding_body(table: &TomlTable<'_>, word: Option<Word>, names: &Names<'_>) -> Body {
+    let destination = match word {
         Some(Word::Deny) => forward::refuse_connect(table),
+        _ if table.holds("activate") => activate::named(table, names).map(Destination::Program),
         _ => forward::connect(table),
     };
-    let setting = forwarding_setting(connect.as_ref());
-    let forward = forward::read(table, connect);
+    let setting = forwarding_setting(destination.as_ref());
+    let forward = forward::read(table, destination);
     let selectors = forwarding_selectors(table, forward.as_ref());
     Body { selectors, form: forward.map(RuleForm::Forward), setting }
 }
@@ -233,12 +236,17 @@ fn said(value: &TomlValue<'_>, word: Word) -> bool {
 
 /// Whether the author meant a forwarding rule, even if the rule has errors.
 fn is_forwarding(table: &TomlTable<'_>) -> bool {
-    let of_run = table.holds("direction") && !table.holds("connect");
+    let has_target = table.holds("connect") || table.holds("activate");
+    let of_run = table.holds("direction") && !has_target;
     table.holds("listen") && !table.holds("local-ports") && !of_run
 }
 
-fn forwarding_setting(connect: Option<&Option<Connect>>) -> Setting {
-    let server = connect.and_then(Option::as_ref).map(|connect| {
+fn forwarding_setting(destination: Option<&Destination>) -> Setting {
+    let connect = match destination {
+        Some(Destination::Server(connect)) => Some(connect),
+        Some(Destination::Nowhere | Destination::Program(_)) | None => None,
+    };
+    let server = connect.map(|connect| {
         let hosts: Option<Vec<_>> = connect.targets.iter().map(Target::host).collect();
         match hosts.as_deref() {
             Some([first, others @ ..]) if others.iter().all(|other| other == first) => {

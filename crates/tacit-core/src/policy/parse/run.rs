@@ -185,6 +185,7 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
 fn refuse_sockets(table: &TomlTable<'_>) -> bool {
     let keys = [
         "connect",
+        "activate",
         "order",
         "connect-timeout",
         "accept-proxy",

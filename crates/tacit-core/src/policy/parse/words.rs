@@ -17,6 +17,8 @@ pub(super) enum Scope {
     Ike,
     Links,
     Link,
+    Activations,
+    Activation,
     Agent,
     Engine,
     Host,
@@ -37,12 +39,13 @@ pub(super) enum Scope {
 
 impl Scope {
     /// The scopes with keys, outer tables first.
-    pub(super) const TABLES: [Self; 17] = [
+    pub(super) const TABLES: [Self; 18] = [
         Self::ClientCertTable,
         Self::Policy,
         Self::MapEntry,
         Self::Ike,
         Self::Link,
+        Self::Activation,
         Self::Identity,
         Self::Trust,
         Self::Agent,
@@ -61,7 +64,13 @@ impl Scope {
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Policy => POLICY,
-            Self::Identities | Self::Trusts | Self::Maps | Self::Ikes | Self::Links => &[],
+            Self::Identities
+            | Self::Trusts
+            | Self::Maps
+            | Self::Ikes
+            | Self::Links
+            | Self::Activations => &[],
+            Self::Activation => &["command", "on", "process", "socket", "max", "starts", "user"],
             Self::Link => &["listen", "sockets", "names", "connect", "tls"],
             Self::Ike => IKE,
             Self::Ipsec => &["ike"],
@@ -109,6 +118,7 @@ impl Scope {
             Self::Maps | Self::MapEntry => "[[map.NAME]]",
             Self::Ikes | Self::Ike => "[ike.NAME]",
             Self::Links | Self::Link => "[link.NAME]",
+            Self::Activations | Self::Activation => "[activate.NAME]",
             Self::Ipsec => "`ipsec`",
             Self::Agent => "[agent]",
             Self::Engine => "[engine]",
@@ -132,9 +142,12 @@ pub fn language() -> impl Iterator<Item = (&'static str, &'static [&'static str]
 impl From<Scope> for TableSchema {
     fn from(scope: Scope) -> Self {
         let keys = match scope {
-            Scope::Identities | Scope::Trusts | Scope::Maps | Scope::Ikes | Scope::Links => {
-                TableKeys::Names
-            }
+            Scope::Identities
+            | Scope::Trusts
+            | Scope::Maps
+            | Scope::Ikes
+            | Scope::Links
+            | Scope::Activations => TableKeys::Names,
             _ => TableKeys::Fixed(scope.words()),
         };
         let planned = match scope {
@@ -146,8 +159,8 @@ impl From<Scope> for TableSchema {
 }
 
 const POLICY: &[&str] = &[
-    "version", "include", "identity", "trust", "map", "ike", "link", "agent", "engine", "host",
-    "limits", "path", "rule",
+    "version", "include", "identity", "trust", "map", "ike", "link", "activate", "agent", "engine",
+    "host", "limits", "path", "rule",
 ];
 
 const IKE: &[&str] = &[
@@ -221,6 +234,7 @@ const RULE: &[&str] = &[
     "path",
     "listen",
     "connect",
+    "activate",
     "order",
     "connect-timeout",
     "accept-proxy",

@@ -23,6 +23,7 @@ use std::path::Path;
 use tacit_core::policy::{Diagnostic, Policy, SourcePosition};
 use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, Reach, WorkerRights, WorkerSockets};
 
+pub(super) use reach::RESTART;
 use reach::Reachable;
 
 use super::AgentOptions;

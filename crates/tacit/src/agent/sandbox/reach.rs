@@ -20,7 +20,7 @@ const OF_HOST: [&str; 5] =
 const LINKS_OF_HOST: [&str; 4] =
     ["/etc/resolv.conf", "/etc/hosts", "/etc/localtime", "/etc/ssl/certs/ca-certificates.crt"];
 /// The fix for a policy that needs a new sandbox.
-pub(super) const RESTART: &str =
+pub(in crate::agent) const RESTART: &str =
     "run `tacit restart`, which starts an agent with the new policy and closes no connection";
 /// The output of a signer.
 const NULL: &str = "/dev/null";

@@ -55,7 +55,7 @@ pub struct ConnectionDisplay {
     pub starttls: Option<StarttlsState>,
     /// Whether TLS is on, if the program decides when it begins.
     pub controlled: Option<ConnectionState>,
-    /// `setting-up` or `open`.
+    /// `setting-up`, `waiting` for the first message that starts a program, or `open`.
     pub state: String,
     /// `current`, or `stale` if its rule was changed or removed.
     pub policy: String,
@@ -329,7 +329,7 @@ fn connection(
         path: path_of(record),
         starttls,
         controlled: record.tls_control().map(|_| record.state()),
-        state: if record.is_open() { "open" } else { "setting-up" }.to_owned(),
+        state: state_of(record).to_owned(),
         policy: if live.is_current(&record.rule) { "current" } else { "stale" }.to_owned(),
         remote: record.remote.clone(),
         client: record.proxied.as_ref().map(|proxied| proxied.client.clone()),
@@ -345,6 +345,16 @@ fn connection(
         tls: tls.map(|tls| tls_state(record, &tls)),
         accepted_tcp: sockets.and_then(|sockets| tcp(&sockets.downstream)),
         dialled_tcp: sockets.and_then(|sockets| tcp(&sockets.upstream)),
+    }
+}
+
+fn state_of(record: &ConnectionRecord) -> &'static str {
+    if record.is_waiting() {
+        "waiting"
+    } else if record.is_open() {
+        "open"
+    } else {
+        "setting-up"
     }
 }
 

@@ -43,11 +43,12 @@ use super::data::PendingDataConnection;
 use super::dial::Upstream;
 use super::lane::StreamLane;
 use super::relay_kind::{
-    ClearRelay, ControlledRelay, Established, OwnTlsRelay, RelayKind, SealedRelay,
+    ClearRelay, ControlledRelay, Established, OwnTlsRelay, RelayKind, SealedRelay, WaitingRelay,
+    WaitingTls,
 };
 use super::stage::{Admitted, Downstream};
 use super::starttls_driver::StarttlsDriver;
-use super::{dial, header};
+use super::{activated, dial, header};
 
 mod deadline;
 mod detect;
@@ -201,6 +202,7 @@ impl Establishing<'_> {
     ) -> Result<RelayKind, Failure> {
         self.show_sockets();
         match &plan.protection {
+            Protection::Clear if plan.waits => self.wait_in_clear(),
             Protection::Clear => {
                 let initial = std::mem::take(&mut self.early);
                 let Sockets { downstream, upstream } = self.into_sockets()?;
@@ -314,6 +316,12 @@ impl Establishing<'_> {
             self.close_refused(tls).await;
             return Err(failure);
         }
+        if plan.waits {
+            let downstream = self.downstream.take().ok_or_else(not_connected)?;
+            let tls = Some(WaitingTls { session, incomplete, initial: last_flight });
+            let relay = WaitingRelay { downstream, tls, initial: Vec::new() };
+            return Ok(RelayKind::Waiting(Box::new(relay)));
+        }
         if tls.dial == Dial::AfterHandshake {
             meter::switch(Component::Accept);
             self.dial_for_proved_client(plan).await?;
@@ -405,6 +413,9 @@ impl Establishing<'_> {
         if let Some(downstream) = &mut self.downstream {
             downstream.set_security(Security::Clear);
         }
+        if plan.waits {
+            return self.wait_in_clear();
+        }
         if self.upstream.is_none() {
             self.dial(plan).await?;
         }
@@ -422,6 +433,13 @@ impl Establishing<'_> {
                 RelayKind::Clear(Box::new(relay))
             }
         })
+    }
+
+    /// Returns the relay of a connection whose first message, in clear, starts the program.
+    fn wait_in_clear(mut self) -> Result<RelayKind, Failure> {
+        let downstream = self.downstream.take().ok_or_else(not_connected)?;
+        let relay = WaitingRelay { downstream, tls: None, initial: self.early };
+        Ok(RelayKind::Waiting(Box::new(relay)))
     }
 
     /// Returns the settings of this handshake. A connection to which other connections belong has
@@ -539,6 +557,9 @@ impl Establishing<'_> {
         security: Security,
     ) -> Result<Upstream, Failure> {
         let record = self.connection.record();
+        if record.rule.rule.activation().is_some() {
+            return activated::start(&self.lane.shared, record).await.map_err(Failure::Dial);
+        }
         let forward = record.rule.rule.forward();
         let timeout = forward.map_or(CONNECT_TIMEOUT, |forward| forward.connect_timeout);
         let log = &self.lane.shared.log;

@@ -8,13 +8,14 @@
 //! | TLS as a server | STARTTLS, as a server | downstream | after the handshake |
 //! | TLS as a server | the client's first byte | downstream | after the handshake |
 //! | clear, where TLS is optional | the client's first byte | none | after this byte |
+//! | rule with `activate` on a message | the same | the same | after the first message |
 //! | TLS as a client | STARTTLS, as a client | upstream | before the handshake |
 //! | FTP data connection | the client's first bytes | either | before the handshake |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tacit_core::policy::Starttls;
+use tacit_core::policy::{ActivateOn, Starttls};
 use tacit_core::starttls::StarttlsSide;
 use tacit_core::starttls::ftp::DataRequest;
 
@@ -30,6 +31,8 @@ pub(super) struct Plan<'r> {
     pub(super) target: Target,
     /// The protection of one of the sockets.
     pub(super) protection: Protection<'r>,
+    /// Whether there is no upstream socket before the first message has arrived.
+    pub(super) waits: bool,
 }
 
 /// The destination of the upstream socket.
@@ -99,11 +102,14 @@ impl<'r> Plan<'r> {
     /// The plan of a connection under its rule.
     pub(super) fn of_rule(rule: &'r LiveRule) -> Self {
         let target = Target::OfRule;
+        let activation = rule.rule.activation();
+        let waits = activation.is_some_and(|activation| activation.on == ActivateOn::Message);
         let LiveAction::Tls(settings) = &rule.action else {
-            return Self { target, protection: Protection::Clear };
+            return Self { target, protection: Protection::Clear, waits };
         };
         if rule.is_controlled() {
-            return Self { target, protection: Protection::OnRequest(Arc::clone(settings)) };
+            let protection = Protection::OnRequest(Arc::clone(settings));
+            return Self { target, protection, waits: false };
         }
         let before = match settings.common().start.starttls() {
             Some(starttls) => Before::Starttls(starttls),
@@ -121,14 +127,14 @@ impl<'r> Plan<'r> {
             },
             parent: None,
         };
-        Self { target, protection: Protection::Tls(tls) }
+        Self { target, protection: Protection::Tls(tls), waits }
     }
 
     /// The plan of a data connection, whose control connection has the rule.
     pub(super) fn of_data(pending: &'r PendingDataConnection) -> Self {
         let target = Target::Data(pending.request);
         let Some(settings) = &pending.tls else {
-            return Self { target, protection: Protection::Clear };
+            return Self { target, protection: Protection::Clear, waits: false };
         };
         let before = match settings.role() {
             TlsRole::Server(_) => Before::FirstBytes,
@@ -141,13 +147,13 @@ impl<'r> Plan<'r> {
         let settings = Arc::clone(settings);
         let parent = Some(&*pending.parent);
         let tls = TlsPlan { on, settings, before, dial: Dial::First, parent };
-        Self { target, protection: Protection::Tls(tls) }
+        Self { target, protection: Protection::Tls(tls), waits: false }
     }
 
     /// Whether the upstream socket is dialled before anything else.
     pub(super) fn dials_first(&self) -> bool {
         match &self.protection {
-            Protection::Clear | Protection::OnRequest(_) => true,
+            Protection::Clear | Protection::OnRequest(_) => !self.waits,
             Protection::Tls(tls) => tls.dial == Dial::First,
         }
     }

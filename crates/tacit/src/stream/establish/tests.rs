@@ -35,6 +35,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
         places: Arc::new(Semaphore::new(1)),
         congestion_control: None,
         refusals: Arc::default(),
+        starter: None,
         log: Log::start(Settings {
             format: Format::Text,
             level: LogLevel::Warn,

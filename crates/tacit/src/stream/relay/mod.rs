@@ -28,6 +28,7 @@ mod follow;
 mod own_tls;
 mod sealed;
 mod starttls;
+mod waiting;
 
 pub use super::scratch::{BATCH_RECORDS_MAX, HELD_BYTES_MAX};
 
@@ -137,6 +138,7 @@ pub fn run(
                 Left::Ended(Box::pin(controlled::run(lane, *relay, &connection)).await?)
             }
             RelayKind::OwnTls(relay) => Left::Ended(own_tls::run(lane, relay, &connection).await),
+            RelayKind::Waiting(relay) => Box::pin(waiting::run(lane, relay, &connection)).await,
         };
         Some(match left {
             Left::Ended(end) => Relayed::Finished(Finished { connection, end }),

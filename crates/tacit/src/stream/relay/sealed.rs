@@ -30,6 +30,13 @@ use super::{
 /// time.
 const KEY_PAUSE: Duration = Duration::from_millis(100);
 
+/// The first payload of a TLS connection.
+pub(super) struct FirstMessage {
+    pub(super) payload: Vec<u8>,
+    /// Whether the peer has ended its direction after it.
+    pub(super) is_last: bool,
+}
+
 /// Runs the transfer to the end, then ends both sockets accordingly. If the program starts TLS
 /// itself, [`own_tls`] continues. If the program is on another CPU, the worker on that CPU
 /// continues.
@@ -41,6 +48,31 @@ pub(super) fn run<'a>(
     // Created here, so that the future stores each of them only once.
     let mut transfer = SealedTransfer::new(&lane.scratch, relay, connection);
     transfer.follow = CpuFollower::of(lane, connection);
+    run_transfer(lane, transfer)
+}
+
+/// The same for a connection whose first message was opened before the socket in clear existed.
+pub(super) fn run_after<'a>(
+    lane: &'a StreamLane,
+    relay: Box<SealedRelay>,
+    first: FirstMessage,
+    connection: &'a Connection,
+) -> impl Future<Output = Left> {
+    let mut transfer = SealedTransfer::new(&lane.scratch, relay, connection);
+    transfer.follow = CpuFollower::of(lane, connection);
+    transfer.unexamined = false;
+    transfer.to_clear = Outgoing::new(first.payload);
+    if first.is_last {
+        transfer.opening = Direction::Ending;
+    }
+    run_transfer(lane, transfer)
+}
+
+fn run_transfer<'a>(
+    lane: &'a StreamLane,
+    transfer: SealedTransfer<'a>,
+) -> impl Future<Output = Left> {
+    let mut transfer = transfer;
     async move {
         let Some(end) = poll_fn(|cx| poll_here(&mut transfer, SealedTransfer::leaves, cx)).await
         else {

@@ -7,7 +7,8 @@ use tacit_core::policy::{ForwardRule, SendProxy, TargetOrder};
 use super::{SettingValue, Settings, duration, texts};
 
 pub(super) fn forwarding(settings: &mut Settings, forward: &ForwardRule) {
-    let ForwardRule { listen, connect, accept_proxy, send_proxy, connect_timeout, unix } = forward;
+    let ForwardRule { listen, connect, activate, accept_proxy, send_proxy, connect_timeout, unix } =
+        forward;
     settings.add("listen", texts(listen), false);
     if let Some(connect) = connect {
         settings.add("connect", texts(&connect.targets), false);
@@ -23,6 +24,9 @@ pub(super) fn forwarding(settings: &mut Settings, forward: &ForwardRule) {
             Some(SendProxy::Tls) => "tls".into(),
         };
         settings.add("send-proxy", send, send_proxy.is_none());
+    }
+    if let Some(activation) = activate {
+        settings.add("activate", activation.name.clone(), false);
     }
     settings.add("accept-proxy", *accept_proxy, !*accept_proxy);
     if listen.iter().any(|address| matches!(address, tacit_core::flow::Address::Path(_))) {

@@ -18,8 +18,7 @@ use tacit_core::policy::{
     ExpiredAnchors, ForwardRule, Group, HostMode, HostSettings, Identity, IdentityMap, InboundRule,
     Invalid, Limits, NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn,
     Revocation, Rule, RuleForm, Selectors, ServerTls, SourcePosition, Start, Starttls,
-    StarttlsMode, StarttlsProtocol, Suite, Tls, TlsCommon, TlsVersion, Trust,
-    TrustSource, Verify,
+    StarttlsMode, StarttlsProtocol, Suite, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
 };
 
 use crate::clock::Rfc3339;
@@ -27,6 +26,7 @@ use crate::live::Live;
 
 use super::VERSION;
 
+mod activate;
 mod forward;
 mod ike;
 mod link;
@@ -125,6 +125,7 @@ fn tables(policy: &Policy) -> Vec<PolicyTable> {
     tables.extend(maps.iter().flat_map(|(name, one)| map(policy, name, one)));
     tables.extend(ikes.iter().map(|(name, one)| ike::table(policy, name, one)));
     tables.extend(link::tables(policy));
+    tables.extend(activate::tables(policy));
     tables
 }
 

@@ -153,6 +153,7 @@ async fn part(
         | ConnectionEnd::Session(_)
         | ConnectionEnd::ControlFailed(_)
         | ConnectionEnd::OwnTls(_)
+        | ConnectionEnd::NotStarted(_)
         | ConnectionEnd::NotPassed(_) => program.reset(),
         ConnectionEnd::Broken { .. } => {
             program.reset();

@@ -1,0 +1,245 @@
+//! Starts the starter from the agent, and asks it for the programs of connections.
+//!
+//! Limits: [`REQUESTS_MAX`] requests wait to be sent, [`START_WAIT_MAX`] for an answer. While as
+//! many processes of a program run as its `max`, further connections wait here, in their order.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tacit_core::policy::{Activation, ProcessFor};
+use tacit_sys::process;
+use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::VERB;
+use super::protocol::{FromStarter, Program, REPLY_BYTES_MAX, StartRequest, ToStarter};
+use crate::log::{Event, Log};
+use crate::run::channel::{adopt, read_frame, write_frame};
+use crate::run::protocol::Frame;
+
+/// The maximum number of requests that wait to be sent. Further ones wait in their connections.
+const REQUESTS_MAX: usize = 1024;
+/// How long the starter may take to start a program.
+const START_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How often the agent looks whether the process of an ended starter is gone.
+const REAP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The agent's access to its starter.
+#[derive(Debug)]
+pub struct Starter {
+    /// The permits for processes, for activations with a process for each connection.
+    processes: BTreeMap<String, Option<Arc<Semaphore>>>,
+    requests: mpsc::Sender<PendingStart>,
+}
+
+/// A request that has no answer yet.
+#[derive(Debug)]
+struct PendingStart {
+    program: String,
+    remote: Option<SocketAddr>,
+    /// Held until the process has ended.
+    permit: Option<OwnedSemaphorePermit>,
+    back: oneshot::Sender<Result<ActivatedProgram, String>>,
+}
+
+/// The program of a connection.
+#[derive(Debug)]
+pub struct ActivatedProgram {
+    /// The agent's end of the connection to it.
+    pub socket: OwnedFd,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// Why an agent with activations cannot start.
+#[derive(Debug)]
+pub enum StarterError {
+    /// The starter cannot be started, or has ended.
+    Process(io::Error),
+    /// It cannot start a program of the policy.
+    Unusable(String),
+}
+
+impl fmt::Display for StarterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(error) => write!(f, "cannot start the starter of programs: {error}"),
+            Self::Unusable(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for StarterError {}
+
+impl From<io::Error> for StarterError {
+    fn from(error: io::Error) -> Self {
+        Self::Process(error)
+    }
+}
+
+/// What the tasks of the starter share.
+#[derive(Debug, Default)]
+struct Answers {
+    last_number: u64,
+    pending: HashMap<u64, PendingStart>,
+    /// The permits of running processes.
+    running: HashMap<u32, OwnedSemaphorePermit>,
+}
+
+impl Starter {
+    /// Starts the starter with the programs of a policy. Call this before the agent enters its
+    /// sandbox.
+    ///
+    /// # Errors
+    /// See [`StarterError`].
+    pub async fn start(
+        activations: &BTreeMap<String, Activation>,
+        log: Log,
+    ) -> Result<Arc<Self>, StarterError> {
+        let (ours, theirs) = StdStream::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("tacit").arg(VERB).stdin(Stdio::from(OwnedFd::from(theirs)));
+        let child = process::own_process_group(&mut command).stdout(Stdio::null()).spawn()?;
+        let reader = ours.try_clone()?;
+        let mut reader = adopt(reader)?;
+        let mut writer = adopt(ours)?;
+        let programs = activations.iter().map(|(name, one)| Program::of(name, one)).collect();
+        write_frame(&mut writer, &ToStarter::Programs(programs)).await?;
+        let first = tokio::time::timeout(START_WAIT_MAX, read_frame(&mut reader, REPLY_BYTES_MAX));
+        let first = first.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        match first.map(|Frame { message, .. }| message) {
+            Some(FromStarter::Ready) => {}
+            Some(FromStarter::Unusable(reason)) => return Err(StarterError::Unusable(reason)),
+            _ => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        }
+        let (requests, received) = mpsc::channel(REQUESTS_MAX);
+        let answers = Rc::new(RefCell::new(Answers::default()));
+        let sending = tokio::task::spawn_local(send_all(writer, received, Rc::clone(&answers)));
+        tokio::task::spawn_local(async move {
+            receive_all(reader, &answers, &log).await;
+            // Requests fail from now on.
+            sending.abort();
+            answers.borrow_mut().pending.clear();
+            report_end(child, &log).await;
+        });
+        let processes = activations.iter().map(|(name, one)| {
+            let permits = || Arc::new(Semaphore::new(one.processes_max));
+            (name.clone(), (one.process == ProcessFor::Each).then(permits))
+        });
+        Ok(Arc::new(Self { processes: processes.collect(), requests }))
+    }
+
+    /// Starts the program of a connection, or connects to the program that serves all connections.
+    /// Waits while the maximum number of processes runs.
+    ///
+    /// # Errors
+    /// The reason why the connection has no program.
+    pub async fn activate(
+        &self,
+        program: &str,
+        remote: Option<SocketAddr>,
+    ) -> Result<ActivatedProgram, String> {
+        let permits = self.processes.get(program).ok_or("this agent has no such program")?;
+        let permit = match permits {
+            // The semaphore is never closed.
+            Some(permits) => Arc::clone(permits).acquire_owned().await.ok(),
+            None => None,
+        };
+        let (back, answer) = oneshot::channel();
+        let pending = PendingStart { program: program.to_owned(), remote, permit, back };
+        let ended = || {
+            "the starter of programs has ended\n    fix: run `tacit restart`, which starts another"
+                .to_owned()
+        };
+        self.requests.send(pending).await.map_err(|_| ended())?;
+        match tokio::time::timeout(START_WAIT_MAX, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(ended()),
+            Err(_) => Err("the starter of programs did not answer in time".to_owned()),
+        }
+    }
+}
+
+/// Sends requests to the starter.
+async fn send_all(
+    mut writer: UnixStream,
+    mut requests: mpsc::Receiver<PendingStart>,
+    answers: Rc<RefCell<Answers>>,
+) {
+    while let Some(pending) = requests.recv().await {
+        if pending.back.is_closed() {
+            continue;
+        }
+        let number = {
+            let mut answers = answers.borrow_mut();
+            answers.last_number += 1;
+            answers.last_number
+        };
+        let PendingStart { program, remote, .. } = &pending;
+        let request = StartRequest { number, program: program.clone(), remote: *remote };
+        answers.borrow_mut().pending.insert(number, pending);
+        if write_frame(&mut writer, &ToStarter::Start(request)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Receives answers and ends of processes until the starter ends.
+async fn receive_all(mut reader: UnixStream, answers: &RefCell<Answers>, log: &Log) {
+    while let Ok(Some(Frame { message, mut descriptors })) =
+        read_frame::<FromStarter>(&mut reader, REPLY_BYTES_MAX).await
+    {
+        match message {
+            FromStarter::Started { number, pid } => {
+                let mut answers = answers.borrow_mut();
+                let Some(PendingStart { permit, back, .. }) = answers.pending.remove(&number)
+                else {
+                    continue;
+                };
+                if let Some(permit) = permit {
+                    answers.running.insert(pid, permit);
+                }
+                let socket = descriptors.pop().ok_or_else(|| "no socket was received".to_owned());
+                // If the connection has ended, the program reads the end of its input.
+                let _ = back.send(socket.map(|socket| ActivatedProgram { socket, pid }));
+            }
+            FromStarter::Refused { number, reason } => {
+                let pending = answers.borrow_mut().pending.remove(&number);
+                if let Some(PendingStart { back, .. }) = pending {
+                    let _ = back.send(Err(reason));
+                }
+            }
+            FromStarter::Ended { program, pid, failure } => {
+                answers.borrow_mut().running.remove(&pid);
+                if let Some(failure) = failure {
+                    let event = Event::new("program-failed").field("activate", &program);
+                    let event = event.value("pid", pid).field("status", &failure);
+                    log.warn(event.limited(format!("program-failed {program}")));
+                }
+            }
+            FromStarter::Ready | FromStarter::Unusable(_) => {}
+        }
+    }
+}
+
+/// Logs that the starter has ended, and waits for its process.
+async fn report_end(mut child: Child, log: &Log) {
+    let event = Event::new("starter-ended").value("pid", child.id());
+    let next = "connections of rules with `activate` are refused; run `tacit restart`, which \
+                starts another agent with another starter";
+    log.error(event.field("next", next));
+    while child.try_wait().is_ok_and(|status| status.is_none()) {
+        tokio::time::sleep(REAP_INTERVAL).await;
+    }
+}

@@ -1,0 +1,28 @@
+//! Starts the programs of `[activate.NAME]` for the connections of an agent.
+//!
+//! An agent in its sandbox cannot start programs. So it starts another process, the *starter*,
+//! before it enters the sandbox, and before it accepts a connection:
+//!
+//! ```text
+//!   agent ── programs of the policy, once ──> starter
+//!         ── "start NAME" ──────────────────>    ├─ NAME[1] ── its socket
+//!         <── the agent's end of the socket ──   └─ NAME[2]
+//! ```
+//!
+//! The first message has all programs of the policy, with arguments, users and limits. Later
+//! messages contain only the name of one of them and the address of the client. So neither a
+//! client, nor an agent that a client has taken over, can start anything else. A policy with other
+//! activations needs `tacit restart`.
+//!
+//! The starter ends when the agent ends. Then the programs of single connections read the end of
+//! their connections, and programs that serve all connections get SIGTERM.
+
+pub mod client;
+mod passwd;
+mod protocol;
+pub mod serve;
+
+/// The hidden command of the starter.
+pub const VERB: &str = "starter";
+/// The hidden command that executes a program with `LISTEN_FDS`.
+pub const EXEC_VERB: &str = "listen-fds";
