@@ -147,7 +147,7 @@ impl Report {
         let mut out = format!(
             "# Benchmarks\n\nWritten by `{}`. \
              [docs/benchmarks.md](docs/benchmarks.md) describes what is measured and how to read \
-             it.\n\n",
+             it. [docs/papers.md](docs/papers.md) describes the tables of published papers.\n\n",
             self.command
         );
         self.head.iter().for_each(|line| out.push_str(&format!("* {line}\n")));

@@ -52,6 +52,18 @@ pub fn land(eligible: f64, engines: u32, capacity: f64) -> EngineSplit {
     EngineSplit { on_engines, spilled: eligible - on_engines }
 }
 
+/// Returns the number of engines that do this work if none is busier than `utilisation`, in per
+/// cent of one CPU.
+#[must_use]
+pub fn engines_needed(eligible: f64, utilisation: f64) -> u32 {
+    (0..ENGINES_MAX)
+        .find(|&count| f64::from(count) * utilisation >= eligible)
+        .unwrap_or(ENGINES_MAX)
+}
+
+/// More CPUs than any machine has.
+const ENGINES_MAX: u32 = 65_536;
+
 /// Returns the relative change of the whole (0.61 is +61 %) for a relative change of a part;
 /// `share` is the part's share of the whole before the change.
 #[must_use]
@@ -130,6 +142,16 @@ mod tests {
         let at = |rate, utilisation| RateAtUtilisation { rate, utilisation };
         near(rate_per_utilisation(at(43_579.0, 61.9), at(58_247.0, 64.4)), 1.285, 5e-4);
         near(rate_per_utilisation(at(39_267.0, 31.2), at(50_740.0, 28.8)), 1.400, 5e-4);
+    }
+
+    #[test]
+    fn engines_are_needed_for_eligible_work_at_the_target() {
+        for (eligible, utilisation, wanted) in
+            [(0.0, 80.0, 0), (80.0, 80.0, 1), (105.17, 100.0, 2), (105.17, 50.0, 3)]
+        {
+            assert_eq!(engines_needed(eligible, utilisation), wanted, "{eligible}");
+        }
+        assert_eq!(engines_needed(1.0, 0.0), ENGINES_MAX);
     }
 
     #[test]

@@ -40,13 +40,24 @@ pub struct MeasuredCosts {
     pub rules: Vec<MeasuredRuleCosts>,
 }
 
+/// Whose CPU time a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CostsOwner {
+    /// The agent itself, or rules that were removed. It does not change with the traffic.
+    Agent,
+    /// The packets of IPsec tunnels.
+    Packets,
+    /// A rule.
+    Rule,
+}
+
 /// The part of one rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredRuleCosts {
     /// The name of the rule or of the row.
     pub name: String,
-    /// Whether it is the part of a rule, and not the agent's own part.
-    pub is_rule: bool,
+    /// Whose part it is.
+    pub owner: CostsOwner,
     /// Connections opened.
     pub connections: u64,
     /// Handshakes that succeeded.
@@ -123,7 +134,7 @@ impl MeasuredCosts {
     /// Returns the part of one rule.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&MeasuredRuleCosts> {
-        self.rules.iter().find(|rule| rule.is_rule && rule.name == name)
+        self.rules.iter().find(|rule| rule.is_rule() && rule.name == name)
     }
 
     /// Converts microseconds to per cent of one CPU.
@@ -134,6 +145,12 @@ impl MeasuredCosts {
 }
 
 impl MeasuredRuleCosts {
+    /// Whether it is the part of a rule.
+    #[must_use]
+    pub fn is_rule(&self) -> bool {
+        self.owner == CostsOwner::Rule
+    }
+
     /// Whether the rule used TLS.
     #[must_use]
     pub fn has_tls(&self) -> bool {

@@ -18,9 +18,10 @@ mod costs;
 mod model;
 
 pub use arithmetic::{
-    CpuReading, EngineSplit, RateAtUtilisation, land, of_whole, rate_per_utilisation,
+    CpuReading, EngineSplit, RateAtUtilisation, engines_needed, land, of_whole,
+    rate_per_utilisation,
 };
-pub use costs::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
+pub use costs::{Components, CostsOwner, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
 pub use model::{
     CpuLoad, Projection, ProjectionError, ProjectionRequest, RuleChange, UnitCosts, project,
 };

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::arithmetic::{EngineSplit, land};
-use super::costs::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
+use super::costs::{Components, CostsOwner, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
 use crate::meter::Component;
 
 /// The work that an engine does for a connection in addition to its handshake: accepting, looking
@@ -180,7 +180,7 @@ pub fn project(
     }
     for name in question.changes.keys() {
         if costs.rule(name).is_none() {
-            let rules = costs.rules.iter().filter(|rule| rule.is_rule);
+            let rules = costs.rules.iter().filter(|rule| rule.is_rule());
             let known = rules.map(|rule| rule.name.clone()).collect();
             return Err(ProjectionError::NoSuchRule(name.clone(), known));
         }
@@ -221,7 +221,7 @@ fn changed(
     question: &ProjectionRequest,
 ) -> Result<Components, ProjectionError> {
     let mut cells = rule.cpu_us.clone();
-    if !rule.is_rule {
+    if rule.owner == CostsOwner::Agent {
         return Ok(cells);
     }
     let name = &rule.name;
@@ -306,7 +306,11 @@ mod tests {
         }
         MeasuredRuleCosts {
             name: name.into(),
-            is_rule: name != "agent",
+            owner: match name {
+                "agent" => CostsOwner::Agent,
+                "packets" => CostsOwner::Packets,
+                _ => CostsOwner::Rule,
+            },
             connections: 10,
             handshakes: 10,
             messages: 200,
@@ -403,6 +407,20 @@ mod tests {
             near(rule.total(), percent);
         }
         near(projected.after.uncaptured, 5.0 * 185.0 / 95.0);
+    }
+
+    #[test]
+    fn packets_scale_with_traffic_and_all_of_them_move_to_engines() {
+        use Component::{Open, Receive, Seal};
+        let mut costs = second();
+        let packets = [(Receive, could(100_000.0)), (Seal, could(200_000.0)), (Open, could(0.0))];
+        costs.rules.push(rule("packets", &packets));
+        let question = ProjectionRequest { engines: Some(2), scale: 2.0, ..ask(&[]) };
+        let after = project(&costs, &question).unwrap().after;
+        near(after.rules[3].engine, 60.0);
+        near(after.rules[3].general + after.rules[3].eligible, 0.0);
+        // It is not a rule, so no setting of a rule applies to it.
+        assert!(costs.rule("packets").is_none());
     }
 
     #[test]

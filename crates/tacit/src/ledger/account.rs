@@ -54,15 +54,17 @@ pub enum ThreadKind {
 pub enum Owner {
     /// The agent itself, for work that no rule caused.
     Agent,
+    /// The IPsec tunnels: a batch has packets of several rules.
+    Packets,
     /// The rule with this name.
     Rule(String),
 }
 
 impl Owner {
-    /// The name of the rule; `None` for the agent, which sorts before all names.
+    /// The name of the rule; `None` for the others, which sort before all names.
     fn rule(&self) -> Option<&str> {
         match self {
-            Self::Agent => None,
+            Self::Agent | Self::Packets => None,
             Self::Rule(name) => Some(name),
         }
     }
@@ -94,7 +96,7 @@ impl Totals {
 /// All accounts, and the totals of removed ones.
 #[derive(Debug)]
 pub struct Accounts {
-    /// The accounts in use: first the agent's, then those of rules by name.
+    /// The accounts in use: first those of the agent and of packets, then those of rules by name.
     pub held: Vec<Arc<Account>>,
     /// The totals of the accounts that are no longer in use.
     pub removed: Totals,
@@ -159,6 +161,18 @@ impl Account {
     pub fn agent() -> &'static Arc<Self> {
         static AGENT: OnceLock<Arc<Account>> = OnceLock::new();
         AGENT.get_or_init(|| Self::of(Owner::Agent))
+    }
+
+    /// The account of the packets of IPsec tunnels, which exists if there is a thread for packets.
+    /// An engine can do all of this work.
+    #[must_use]
+    pub fn packets() -> &'static Arc<Self> {
+        static PACKETS: OnceLock<Arc<Account>> = OnceLock::new();
+        PACKETS.get_or_init(|| {
+            let account = Self::of(Owner::Packets);
+            account.set_relay_eligible(true);
+            account
+        })
     }
 
     fn of(owner: Owner) -> Arc<Self> {
@@ -336,5 +350,16 @@ mod tests {
         let spent = account.totals().spent;
         assert_eq!(spent[Component::Handshake as usize], [0, 1, 2]);
         assert_eq!(spent[Component::Send as usize], [1, 1, 1]);
+    }
+
+    #[test]
+    fn all_work_on_packets_is_for_engines() {
+        let mut cells = Cells::default();
+        cells[Component::Seal as usize] = 5;
+        let spent = || Account::packets().totals().spent[Component::Seal as usize];
+        let before = spent();
+        Account::packets().add(&cells, &Counts::default(), ThreadKind::General);
+        Account::packets().add(&cells, &Counts::default(), ThreadKind::Engine);
+        assert_eq!(spent(), [before[0], before[1] + 5, before[2] + 5]);
     }
 }

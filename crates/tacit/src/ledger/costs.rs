@@ -105,6 +105,8 @@ impl ByCpuPlace {
 pub enum Kind {
     /// The agent itself, for work that no rule caused.
     Agent,
+    /// The packets of IPsec tunnels; the row exists if there is a thread for packets.
+    Packets,
     /// A rule.
     Rule,
     /// All removed rules together.
@@ -353,6 +355,7 @@ fn rows(accounts: Accounts, failures: impl Fn(&Account) -> Option<u64>) -> Vec<R
         let totals = account.totals();
         match account.owner() {
             Owner::Agent => rows.push(row(Kind::Agent, None, &totals, 0)),
+            Owner::Packets => rows.push(row(Kind::Packets, None, &totals, 0)),
             Owner::Rule(name) => match failures(&account) {
                 Some(failures) => rows.push(row(Kind::Rule, Some(name), &totals, failures)),
                 None => removed.add(&totals),

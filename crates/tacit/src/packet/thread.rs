@@ -253,8 +253,8 @@ impl Descriptors {
 }
 
 impl<L: PacketLoop> Runner<L> {
-    /// Runs until the handle is dropped. The CPU time is charged to the agent itself: a batch has
-    /// packets of several rules.
+    /// Runs until the handle is dropped. A batch has packets of several rules, so their CPU time is
+    /// charged to one account for all packets, and that of orders to the agent itself.
     fn run(mut self) {
         let engine = self.setup.engine;
         meter::start(if engine.is_some() { ThreadKind::Engine } else { ThreadKind::General });
@@ -291,7 +291,11 @@ impl<L: PacketLoop> Runner<L> {
             }
             for event in &events {
                 let mut component = Component::Receive;
-                let turn = meter::turn(Account::agent(), &mut component, || self.handle(event));
+                let account = match event.data.u64() {
+                    WAKE => Account::agent(),
+                    _ => Account::packets(),
+                };
+                let turn = meter::turn(account, &mut component, || self.handle(event));
                 if !turn.output {
                     return;
                 }

@@ -23,6 +23,8 @@ Examples:
   Twice the traffic of a test, with ChaCha20, from files written before and after the test:
     tacit show costs --json > before.json; ...; tacit show costs --json > after.json
     tacit project --costs before.json --costs after.json --scale 2 --suite chacha20
+  How many engines the packets of tunnels need, if each is busy for at most 70 %:
+    tacit project --target 70
   The cost of TLS: without TLS for one rule, and with TLS for another:
     tacit project --rule orders-db=permit --rule resolver=tls
 
@@ -40,6 +42,12 @@ pub struct ProjectArgs {
     /// Number of CPUs that are reserved as engines
     #[arg(long, value_name = "N")]
     pub(super) engines: Option<u32>,
+    /// The engines are CPUs in addition to those of the machine
+    #[arg(long, requires = "engines")]
+    pub(super) added: bool,
+    /// How busy an engine may be, for the number of engines that are needed
+    #[arg(long, value_name = "PERCENT", default_value = "80", value_parser = target)]
+    pub(super) target: f64,
     /// Cipher suite of all rules with TLS
     #[arg(long, value_enum, ignore_case = true, value_name = "SUITE")]
     pub(super) suite: Option<SuiteArg>,
@@ -129,6 +137,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
+fn target(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| *percent >= 1.0 && *percent <= 100.0);
+    percent.ok_or_else(|| "expected a percentage from 1 to 100, such as 80".to_owned())
+}
+
 fn scale(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|factor| *factor > 0.0 && *factor <= SCALE_MAX);
     factor.ok_or_else(|| format!("expected a factor above 0 and at most {SCALE_MAX}, such as 1.5"))
@@ -164,6 +177,10 @@ mod tests {
         assert_eq!(scale("2.5"), Ok(2.5));
         for wrong in ["0", "-1", "NaN", "inf", "1001", "two"] {
             assert!(scale(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(target("70"), Ok(70.0));
+        for wrong in ["0", "-1", "NaN", "101", "all"] {
+            assert!(target(wrong).is_err(), "{wrong}");
         }
         assert_eq!(interval("10s"), Ok(Duration::from_secs(10)));
         for wrong in ["1ms", "2h", "10", ""] {

@@ -5,7 +5,9 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use tacit_core::policy::Suite;
-use tacit_core::projection::{Components, MeasuredCosts, MeasuredRuleCosts, PlaceCosts};
+use tacit_core::projection::{
+    Components, CostsOwner, MeasuredCosts, MeasuredRuleCosts, PlaceCosts,
+};
 
 use super::arguments::{ProjectArgs, SuiteArg};
 use crate::control::client::{self, ClientError};
@@ -138,7 +140,11 @@ fn rule(ledger: &costs::RuleCosts) -> MeasuredRuleCosts {
     }
     MeasuredRuleCosts {
         name: name(ledger),
-        is_rule: ledger.kind == Kind::Rule,
+        owner: match ledger.kind {
+            Kind::Rule => CostsOwner::Rule,
+            Kind::Packets => CostsOwner::Packets,
+            Kind::Agent | Kind::Removed => CostsOwner::Agent,
+        },
         connections: ledger.connections,
         handshakes: ledger.handshakes,
         messages: ledger.messages_sent + ledger.messages_received,

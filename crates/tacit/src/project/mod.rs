@@ -24,6 +24,7 @@ use tacit_core::projection::{MeasuredCosts, ProjectionError, ProjectionRequest, 
 
 pub use self::arguments::ProjectArgs;
 use self::interval::{Interval, IntervalError};
+use self::report::{EngineCpus, EngineTarget};
 use self::units::Units;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, fail, pretty, print};
 use tacit_tls::measure::CannotMeasure;
@@ -102,6 +103,7 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
     let engines = args.engines.or_else(|| engines_in_use(costs, &mut assumptions));
     if let Some(asked) = engines
         && asked >= costs.cpus
+        && !args.added
     {
         return Err(ProjectError::Engines { asked, cpus: costs.cpus });
     }
@@ -109,7 +111,9 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
     let changes = units.changes(args, &suites, &mut assumptions).map_err(ProjectError::Units)?;
     let question = ProjectionRequest { engines, scale: args.scale, changes };
     let projected = project(costs, &question).map_err(ProjectError::Refused)?;
-    Ok(report::Answer::new(costs, &question, projected, assumptions))
+    let cpus = if args.added { EngineCpus::Added } else { EngineCpus::OfMachine };
+    let target = EngineTarget { percent: args.target, cpus };
+    Ok(report::Answer::new(costs, &question, projected, target, assumptions))
 }
 
 /// The number of engines during the measurement, used if --engines is not given.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tacit_core::meter::Component;
 use tacit_core::projection::{
     Components, CpuLoad, CpuReading, EngineSplit, MeasuredCosts, PlaceCosts, Projection,
-    ProjectionRequest, RateAtUtilisation, of_whole, rate_per_utilisation,
+    ProjectionRequest, RateAtUtilisation, engines_needed, of_whole, rate_per_utilisation,
 };
 
 use crate::control::display::VERSION;
@@ -18,9 +18,42 @@ pub(super) struct Answer {
     cpus: u32,
     scale: f64,
     engines: Option<u32>,
+    target: EngineTarget,
     rules: Vec<String>,
     projected: Projection,
     assumptions: Vec<String>,
+}
+
+/// How engines are counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EngineTarget {
+    /// How busy an engine may be, in percent.
+    pub(super) percent: f64,
+    /// Which CPUs the engines are.
+    pub(super) cpus: EngineCpus,
+}
+
+/// Which CPUs engines are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EngineCpus {
+    /// General CPUs of the machine become engines.
+    OfMachine,
+    /// The engines are further CPUs.
+    Added,
+}
+
+/// The eligible work, and what engines would change.
+struct Relief {
+    /// Eligible work, on engines or not, in percent of one CPU.
+    eligible: f64,
+    /// The part of it in the CPU time of the agent, in percent.
+    share: f64,
+    /// The number of engines for it at the target.
+    needed: u32,
+    /// The CPU time that leaves general CPUs, in percent of one CPU.
+    relief: f64,
+    /// The same for each general CPU; `None` if their number changes.
+    of_each: Option<f64>,
 }
 
 /// The use of general CPUs, before or after the change.
@@ -42,6 +75,7 @@ impl Answer {
         costs: &MeasuredCosts,
         question: &ProjectionRequest,
         projected: Projection,
+        target: EngineTarget,
         mut assumptions: Vec<String>,
     ) -> Self {
         let mut assume = |text: &str| assumptions.push(text.to_owned());
@@ -62,10 +96,10 @@ impl Answer {
         }
         if question.engines.is_some() {
             assume(
-                "engines do handshakes and the work before them, and relay bytes for rules with \
-                 relay = \"engine\", until the engines are fully used. Data workers do the rest \
-                 (spill). With spill = false, connections wait for an engine instead. The \
-                 projection ignores short bursts",
+                "engines do handshakes and the work before them, relay bytes for rules with relay \
+                 = \"engine\", and process the packets of tunnels, until they are full. Other \
+                 threads do the rest (spill). With spill = false, connections wait for an engine \
+                 instead. The projection ignores short bursts",
             );
         }
         Self {
@@ -73,6 +107,7 @@ impl Answer {
             cpus: costs.cpus,
             scale: question.scale,
             engines: question.engines,
+            target,
             rules: costs.rules.iter().map(|rule| rule.name.clone()).collect(),
             projected,
             assumptions,
@@ -88,13 +123,28 @@ impl Answer {
         let engines_before = if before.total().engine > 0.0 { in_use } else { 0 };
         let side = |load: &CpuLoad, engines: u32| {
             let total = load.total();
-            let cpus = self.cpus.saturating_sub(engines).max(1);
+            let taken = if self.target.cpus == EngineCpus::Added { 0 } else { engines };
+            let cpus = self.cpus.saturating_sub(taken).max(1);
             General { cpus, percent: total.general + total.eligible }
         };
         [
             side(before, engines_before),
             side(&self.projected.after, self.engines.unwrap_or(engines_before)),
         ]
+    }
+
+    fn relief(&self) -> Relief {
+        let after = self.projected.after.total();
+        let eligible = after.eligible + after.engine;
+        let [general_before, general_after] = self.general();
+        let is_equal = general_before.cpus == general_after.cpus;
+        Relief {
+            eligible,
+            share: 100.0 * eligible / after.total(),
+            needed: engines_needed(eligible, self.target.percent),
+            relief: general_before.percent - general_after.percent,
+            of_each: is_equal.then(|| general_before.percent_each() - general_after.percent_each()),
+        }
     }
 
     /// The factor by which the traffic per second of the agent's CPU time changes.
@@ -148,12 +198,19 @@ impl Answer {
 
     fn sums(&self, out: &mut String) {
         let Projection { landed, engine_capacity, .. } = &self.projected;
+        let Relief { eligible, share, needed, relief, of_each } = self.relief();
+        let _ = writeln!(
+            out,
+            "eligible for engines: {eligible:.2}, which is {share:.0} % of the agent's CPU time; \
+             engines needed if each is at most {:.0} % busy: {needed}",
+            self.target.percent
+        );
         if let (Some(engines), Some(EngineSplit { on_engines, spilled })) = (self.engines, landed) {
             let all = on_engines + spilled;
             let _ = writeln!(
                 out,
                 "engines: {engines}, each with a capacity of {engine_capacity:.1}; eligible work \
-                 {all:.1}, on engines {on_engines:.1}, spilled to data workers {spilled:.1}"
+                 {all:.1}, on engines {on_engines:.1}, spilled to general CPUs {spilled:.1}"
             );
             if *spilled > 0.0 && engines > 0 {
                 let carried = on_engines / all;
@@ -172,6 +229,12 @@ impl Answer {
                 side.cpus,
                 side.percent_each()
             );
+        }
+        if self.engines.is_some() {
+            let of_each = of_each.map_or_else(String::new, |of_each| {
+                format!(", which is {of_each:.2} points of each CPU")
+            });
+            let _ = writeln!(out, "relief of general CPUs: {relief:.2}{of_each}");
         }
         if after.percent_each() > 100.0 {
             let _ = writeln!(
@@ -194,7 +257,14 @@ impl Answer {
     pub(super) fn display(&self) -> ProjectionDisplay<'_> {
         let Projection { before, after, landed, engine_capacity, programs } = &self.projected;
         let [general_before, general_after] = self.general();
+        let Relief { eligible, share, needed, relief, of_each } = self.relief();
         ProjectionDisplay {
+            eligible_percent: eligible,
+            eligible_share_percent: share,
+            target_percent: self.target.percent,
+            engines_needed: needed,
+            relief_percent: relief,
+            relief_points_of_each_cpu: of_each,
             version: VERSION,
             interval_s: self.interval_s,
             cpus: self.cpus,
@@ -239,6 +309,12 @@ pub(super) struct ProjectionDisplay<'a> {
     before: SideDisplay<'a>,
     after: SideDisplay<'a>,
     engines: Option<ProjectedEngines>,
+    eligible_percent: f64,
+    eligible_share_percent: f64,
+    target_percent: f64,
+    engines_needed: u32,
+    relief_percent: f64,
+    relief_points_of_each_cpu: Option<f64>,
     programs_percent: f64,
     work_per_cpu: f64,
     of_whole_percent: Option<f64>,
@@ -293,7 +369,9 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
-    use tacit_core::projection::{MeasuredRuleCosts, project};
+    use tacit_core::projection::{CostsOwner, MeasuredRuleCosts, project};
+
+    const OF_MACHINE: EngineTarget = EngineTarget { percent: 80.0, cpus: EngineCpus::OfMachine };
 
     /// A bulk transfer: the agent uses 105.17 % eligible and 8.59 % other CPU time.
     fn costs() -> MeasuredCosts {
@@ -302,7 +380,11 @@ mod tests {
             cpu_us.set(component, cell);
             MeasuredRuleCosts {
                 name: name.into(),
-                is_rule: name == "bulk",
+                owner: match name {
+                    "bulk" => CostsOwner::Rule,
+                    "(packets of tunnels)" => CostsOwner::Packets,
+                    _ => CostsOwner::Agent,
+                },
                 connections: 1,
                 handshakes: 1,
                 messages: 2,
@@ -329,7 +411,64 @@ mod tests {
     fn answer(engines: Option<u32>, scale: f64) -> Answer {
         let question = ProjectionRequest { engines, scale, changes: BTreeMap::new() };
         let projected = project(&costs(), &question).unwrap();
-        Answer::new(&costs(), &question, projected, vec!["a thing".into()])
+        Answer::new(&costs(), &question, projected, OF_MACHINE, vec!["a thing".into()])
+    }
+
+    /// The published example: bulk data through IPsec on two general CPUs, in percent of one CPU.
+    fn published(packets: PlaceCosts, general: f64) -> MeasuredCosts {
+        let mut costs = costs();
+        let cells = |component, cell: PlaceCosts| {
+            let mut cpu_us = Components::default();
+            cpu_us.set(component, cell.times(1e4));
+            cpu_us
+        };
+        let own = PlaceCosts { general, ..PlaceCosts::default() };
+        costs.cpus = 2;
+        costs.agent_us = (packets.total() + general) * 1e4;
+        costs.rules[0].cpu_us = cells(Component::Control, own);
+        costs.rules[1].owner = CostsOwner::Packets;
+        costs.rules[1].cpu_us = cells(Component::Seal, packets);
+        costs
+    }
+
+    fn added(costs: &MeasuredCosts, engines: Option<u32>) -> Answer {
+        let question = ProjectionRequest { engines, scale: 1.0, changes: BTreeMap::new() };
+        let projected = project(costs, &question).unwrap();
+        let target = EngineTarget { percent: 100.0, cpus: EngineCpus::Added };
+        Answer::new(costs, &question, projected, target, Vec::new())
+    }
+
+    #[test]
+    fn the_published_example_is_reproduced() {
+        let eligible = PlaceCosts { eligible: 105.17, ..PlaceCosts::default() };
+        let text = added(&published(eligible, 8.59), Some(1)).text();
+        for line in [
+            "eligible for engines: 105.17, which is 92 % of the agent's CPU time; engines needed \
+             if each is at most 100 % busy: 2",
+            "general CPUs before: 2; the agent uses 56.88 % of each CPU",
+            "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \
+             spilled to general CPUs 5.2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
+        }
+        let value = |answer: Answer, side: &str| {
+            let value = json!(answer.display());
+            value[side]["percent-of-each-general-cpu"].as_f64().unwrap()
+        };
+        let near = |found: f64, wanted: f64| {
+            assert!((found - wanted).abs() < 0.006, "{found} is not {wanted}");
+        };
+        let without = value(added(&published(eligible, 0.0), Some(1)), "before");
+        near(without, 52.59);
+        // With the processor, the paper measured 95.13 % on it, and 7.78 % spilled.
+        let one = PlaceCosts { engine: 95.13, eligible: 7.78, general: 0.0 };
+        let with = value(added(&published(one, 0.0), None), "before");
+        near(with, 3.89);
+        near(without - with, 48.70);
+        let two = json!(added(&published(eligible, 8.59), Some(2)).display());
+        near(two["relief-percent"].as_f64().unwrap(), 105.17);
+        near(two["relief-points-of-each-cpu"].as_f64().unwrap(), 52.59);
+        near(two["engines"]["spilled-percent"].as_f64().unwrap(), 0.0);
     }
 
     #[test]
@@ -346,7 +485,7 @@ mod tests {
         }
         for line in [
             "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \
-             spilled to data workers 5.2",
+             spilled to general CPUs 5.2",
             "         with spill = false, engines would do 95 % of the eligible work",
             "general CPUs before: 3; the agent uses 37.92 % of each CPU",
             "general CPUs after: 2; the agent uses 6.88 % of each CPU",

@@ -65,7 +65,7 @@ impl<'a> Units<'a> {
             changes.entry(rule.name.clone()).or_default().push(what);
         }
         let Some(wanted) = wanted else { return Ok(changes) };
-        for rule in self.costs.rules.iter().filter(|rule| rule.is_rule && rule.has_tls()) {
+        for rule in self.costs.rules.iter().filter(|rule| rule.is_rule() && rule.has_tls()) {
             let name = &rule.name;
             if changes.get(name).is_some_and(|changes| changes.contains(&RuleChange::Permit)) {
                 continue;
@@ -204,14 +204,14 @@ fn message_bytes(rule: &MeasuredRuleCosts) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tacit_core::projection::Components;
+    use tacit_core::projection::{Components, CostsOwner};
 
     #[test]
     fn message_lengths_are_rounded_to_two_digits() {
         let of = |sent_bytes| {
             message_bytes(&MeasuredRuleCosts {
                 name: "web".into(),
-                is_rule: true,
+                owner: CostsOwner::Rule,
                 connections: 1,
                 handshakes: 0,
                 messages: 1,

@@ -47,6 +47,10 @@ pub(super) enum WorkloadError {
     Beside(PathBuf, io::Error),
     /// No operation finished in time.
     Nothing,
+    /// The network namespaces for a paper cannot be made.
+    Namespace(String),
+    /// A cell of a paper could not be measured.
+    Paper(String),
 }
 
 impl WorkloadError {
@@ -69,6 +73,8 @@ impl WorkloadError {
             Self::Write(..) => MessageId("file-failed"),
             Self::Beside(..) => MessageId("report-unreadable"),
             Self::Nothing => MessageId("nothing-measured"),
+            Self::Namespace(_) => MessageId("no-namespace"),
+            Self::Paper(_) => MessageId("cell-not-measured"),
         }
     }
 }
@@ -130,6 +136,13 @@ impl std::fmt::Display for WorkloadError {
                 "no operation finished during the measurement: use a longer measurement \
                  (--seconds)",
             ),
+            Self::Namespace(error) => {
+                write!(f, "cannot prepare network namespaces: {error}: {ALLOW_NAMESPACES}")
+            }
+            Self::Paper(reason) => write!(
+                f,
+                "a measurement failed: {reason}: see the reasons of empty cells, and measure again"
+            ),
         }
     }
 }
@@ -140,3 +153,5 @@ const CHECK_THE_PEERS: &str = "check the logs of the proxies between client and 
                                sure that the server is a `tacit workload` server";
 const KEEP_STEERING: &str = "the controlling program must keep standard input and output open";
 const GIVE_A_REPORT: &str = "use a report that `tacit workload --json` has written";
+const ALLOW_NAMESPACES: &str = "install util-linux and iproute2, and allow user namespaces \
+                                (`tacit doctor` checks them)";

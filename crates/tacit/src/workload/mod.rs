@@ -14,6 +14,7 @@
 //! stream.rs              stream
 //! open.rs                opens connections for connect, ramp and start-stop
 //! steering.rs            lets another program start and stop the measurement
+//! paper/                 repeats the measurements of published papers with these workloads
 //! ```
 //!
 //! Client and server do not use TLS, so the same command can measure a direct connection and a
@@ -29,6 +30,7 @@ mod exchange;
 mod ledgers;
 mod limits;
 mod open;
+mod paper;
 mod ramp;
 mod report;
 mod samples;
@@ -57,6 +59,7 @@ Examples:
   tacit workload interactive client --connect 127.0.0.1:7000 --seconds 10s
   tacit workload request-reply client --connect 127.0.0.1:7000 --rate 2000 --html report.html
   tacit workload ramp client --connect 127.0.0.1:7000 --cpu-of agent=1234 --json ramp.json
+  tacit workload paper zvm --html zvm.html
 
 Exit status: 0 the measurement succeeded, 1 it failed, 64 the command line is invalid.")]
 pub struct WorkloadArgs {
@@ -78,6 +81,8 @@ enum Mode {
     Ramp(RoleArgs<ramp::RampArgs>),
     /// Start thousands of connections, then stop them
     StartStop(RoleArgs<start_stop::StartStopArgs>),
+    /// Repeat the measurements of published papers, and print their tables
+    Paper(paper::PaperArgs),
 }
 
 #[derive(Debug, Args)]
@@ -104,6 +109,7 @@ pub fn run(args: &WorkloadArgs) -> ExitCode {
         Mode::Connect(args) => args.run(connect::run),
         Mode::Ramp(args) => args.run(ramp::run),
         Mode::StartStop(args) => args.run(start_stop::run),
+        Mode::Paper(args) => paper::run(args),
     };
     match result {
         Ok(()) => EXIT_OK.into(),

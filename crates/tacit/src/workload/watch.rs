@@ -73,6 +73,17 @@ pub(super) enum ProgressLines {
     Always,
 }
 
+impl ProgressLines {
+    /// Whether lines are printed: not if standard error is no terminal, unless they always are.
+    pub(super) fn are_printed(self) -> bool {
+        match self {
+            Self::Never => false,
+            Self::OnTerminal => std::io::stderr().is_terminal(),
+            Self::Always => true,
+        }
+    }
+}
+
 /// The progress at one instant.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
@@ -106,10 +117,7 @@ impl Watch {
             thread().spawn(move || agent_sockets::follow(&agent, start, &ended)).ok()
         };
         let agent_samplers = watched.agents.into_iter().filter_map(follow).collect();
-        let lines = match lines {
-            ProgressLines::OnTerminal if !std::io::stderr().is_terminal() => ProgressLines::Never,
-            lines => lines,
-        };
+        let lines = if lines.are_printed() { lines } else { ProgressLines::Never };
         let done = done.clone();
         let progress_sampler =
             ProgressSampler { ended: Arc::clone(&ended), unit, done, own: watched.own, lines };

@@ -14,6 +14,7 @@ mod certificates;
 mod fits;
 mod harness;
 mod lane;
+mod papers;
 mod peers;
 mod policy_test;
 mod programs;

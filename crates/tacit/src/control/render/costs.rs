@@ -9,7 +9,7 @@ use crate::ledger::costs::{ByCpuPlace, Costs, Kind, RuleCosts, RunCosts, percent
 /// The meaning of the rows of `tacit show costs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum By {
-    /// A rule; one more row is the agent itself.
+    /// A rule; further rows are the agent itself, and the packets of IPsec tunnels.
     #[default]
     Rule,
     /// A component of the agent, such as handshake or receive.
@@ -184,6 +184,7 @@ pub(crate) fn name(rule: &RuleCosts) -> String {
     match (&rule.rule, rule.kind) {
         (Some(name), _) => name.clone(),
         (None, Kind::Removed) => "(removed rules)".into(),
+        (None, Kind::Packets) => "(packets of tunnels)".into(),
         (None, _) => "(agent itself)".into(),
     }
 }

@@ -227,7 +227,7 @@ fn rounded(value: f64) -> Value {
     json!(format!("{value:.5e}").parse::<f64>().ok().filter(|value| value.is_finite()))
 }
 
-pub(super) fn kernel() -> String {
+pub(in crate::workload) fn kernel() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 

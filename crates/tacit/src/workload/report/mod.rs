@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use self::content::Beside;
-pub(super) use self::content::{Report, with_noun};
+pub(super) use self::content::{Report, kernel, with_noun};
 use super::clocks::ClocksArgs;
 use super::error::WorkloadError;
 use super::ledgers::Agent;
@@ -90,11 +90,11 @@ impl Report {
     }
 }
 
-fn write(path: &Path, text: &str) -> Result<(), WorkloadError> {
+pub(super) fn write(path: &Path, text: &str) -> Result<(), WorkloadError> {
     std::fs::write(path, text).map_err(|error| WorkloadError::Write(path.to_owned(), error))
 }
 
-fn print(text: &str) -> Result<(), WorkloadError> {
+pub(super) fn print(text: &str) -> Result<(), WorkloadError> {
     use std::io::Write;
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,0 +1,182 @@
+//! `tacit workload paper`: repeats the measurements of published papers about mainframes, and
+//! prints their tables with the measured figures beside the published ones.
+//!
+//! ```text
+//! stage.rs      namespaces, directory and processes     session.rs  a program behind some path
+//! agents.rs     a server and the two agents before it   cell.rs     samples, cells and gaps
+//! paths.rs      networks for programs                   sheet.rs    text, JSON and HTML
+//! drawn.rs      loads from a seed
+//! ztpf.rs, mq.rs, zvm.rs, lfp.rs, ipsec.rs    one paper each
+//! ```
+//!
+//! The measurements use the commands of tacit itself, and programs that are installed. A cell that
+//! cannot be measured stays empty, and its reason follows the table: the part does not exist, a
+//! program is missing, or the measurement failed.
+
+mod agents;
+mod cell;
+mod drawn;
+mod ipsec;
+mod lfp;
+mod mq;
+mod paths;
+mod session;
+mod sheet;
+mod stage;
+mod ztpf;
+mod zvm;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use self::ipsec::NetworkShare;
+use self::sheet::{PaperReport, PaperSheet};
+use self::stage::{Extent, Stage};
+use super::arguments::{count, time};
+use super::error::WorkloadError;
+use super::report;
+use super::threads;
+use super::watch::ProgressLines;
+use crate::exit::pretty;
+
+/// Repeat the measurements of published papers, and print their tables with the published figures
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit workload paper zvm
+  tacit workload paper all --quick --html papers.html
+  tacit workload paper ipsec --network-share 8,30 --seed 7
+  tacit workload paper ztpf --locks before.json,after.json --json -
+
+The command uses network namespaces of its own; it does not need root.")]
+pub(super) struct PaperArgs {
+    /// The paper
+    paper: PaperChoice,
+    /// Number of measurements of each cell; the table has their median
+    #[arg(long, value_name = "N", default_value = "3", value_parser = count(ROUNDS_MAX))]
+    rounds: usize,
+    /// Duration of each measurement without a length of its own
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
+    seconds: Duration,
+    /// Measure each cell once and briefly, and transfer a tenth of the bytes
+    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    quick: bool,
+    /// Two files of `cargo xtask bench sockets --json`: with the lock before and after the change
+    #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
+    locks: Vec<PathBuf>,
+    /// The share of networking in all CPU time of interactive and of bulk loads, for the normalised
+    /// columns of ipsec
+    #[arg(long, value_name = "PERCENT,PERCENT", value_delimiter = ',', default_value = "8,30",
+          value_parser = percent)]
+    network_share: Vec<f64>,
+    /// Draw other loads for ipsec; the same number draws the same loads
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write the tables as JSON to this file; `-` prints JSON instead of text
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+    /// Write the tables to this file as a self-contained HTML page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the tables to this file as Markdown
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Print what is measured, even if standard error is not a terminal
+    #[arg(long)]
+    progress: bool,
+    /// The process is in the namespaces
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+/// A paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PaperChoice {
+    /// z/TPF: messages through an older and a newer TLS library, and a shared lock
+    Ztpf,
+    /// MQ for z/OS with AT-TLS: starts and stops of channels, round trips
+    Mq,
+    /// z/VM: new connections by the number of open ones, with and without client certificates
+    Zvm,
+    /// z/VSE Linux Fast Path: transfers with and without a TCP/IP stack of the program's side
+    Lfp,
+    /// z/OS IPsec with a zIIP: interactive and bulk loads, in clear and through a tunnel
+    Ipsec,
+    /// All of them
+    All,
+}
+
+impl PaperArgs {
+    /// A single share applies to all loads.
+    fn shares(&self) -> NetworkShare {
+        let first = self.network_share.first().copied().unwrap_or_default();
+        let second = self.network_share.get(1).copied();
+        NetworkShare { interactive: first, bulk: second.unwrap_or(first) }
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| "expected a percentage from 0 to 100, such as 8".to_owned())
+}
+
+/// Measures one paper.
+type Measure = fn(&PaperArgs, &Stage) -> PaperSheet;
+
+const PAPERS: [(PaperChoice, Measure); 5] = [
+    (PaperChoice::Ztpf, |args, stage| ztpf::measure(stage, &args.locks)),
+    (PaperChoice::Mq, |_, stage| mq::measure(stage)),
+    (PaperChoice::Zvm, |_, stage| zvm::measure(stage)),
+    (PaperChoice::Lfp, |_, stage| lfp::measure(stage)),
+    (PaperChoice::Ipsec, |args, stage| ipsec::measure(stage, args.shares(), args.seed)),
+];
+
+/// More measurements would take longer than a day.
+const ROUNDS_MAX: usize = 100;
+const QUICK: Extent = Extent { rounds: 1, time: Duration::from_millis(300), divisor: 10 };
+
+pub(super) fn run(args: &PaperArgs) -> Result<(), WorkloadError> {
+    if !args.inside {
+        let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+        return Err(stage::enter_namespaces(&arguments));
+    }
+    let extent = match args.quick {
+        true => QUICK,
+        false => Extent { rounds: args.rounds, time: args.seconds, divisor: 1 },
+    };
+    let progress = if args.progress { ProgressLines::Always } else { ProgressLines::OnTerminal };
+    let stage = Stage::prepare(extent, progress)?;
+    let chosen = |choice| args.paper == PaperChoice::All || args.paper == choice;
+    let papers = PAPERS.iter().filter(|(choice, _)| chosen(*choice));
+    let sheets = papers.map(|(_, measure)| sheet(args, &stage, *measure)).collect();
+    let machine = stage::machine(report::kernel(), threads::cpus());
+    let all = PaperReport { machine, rounds: extent.rounds, sheets };
+    write(args, &all)?;
+    all.failure().map_or(Ok(()), |reason| Err(WorkloadError::Paper(reason.to_owned())))
+}
+
+fn sheet(args: &PaperArgs, stage: &Stage, measure: Measure) -> PaperSheet {
+    let mut sheet = measure(args, stage);
+    if let Some(note) = stage.disturbance() {
+        sheet.note(note);
+    }
+    sheet
+}
+
+fn write(args: &PaperArgs, all: &PaperReport) -> Result<(), WorkloadError> {
+    if let Some(path) = &args.html {
+        report::write(path, &all.html())?;
+    }
+    if let Some(path) = &args.markdown {
+        report::write(path, &all.markdown())?;
+    }
+    let json = || pretty(&all.json());
+    match &args.json {
+        Some(path) if path.as_os_str() == "-" => return report::print(&json()),
+        Some(path) => report::write(path, &json())?,
+        None => {}
+    }
+    report::print(&all.text())
+}

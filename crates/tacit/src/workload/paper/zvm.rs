@@ -1,0 +1,251 @@
+//! Repeats the measurement of the z/VM SSL server: the CPU time of a new connection by the number
+//! of open connections, with and without the check of a client certificate.
+//!
+//! The paper opened 600 Telnet connections in steps of 120. "7.1" and "7.2+CCC_NONE" do not ask for
+//! a client certificate, "7.2" asks for one and checks it. Here these are `client-cert` `none` and
+//! `preferred` of the agent that accepts TLS; the client presents a certificate if asked.
+
+use serde_json::Value;
+use tacit_core::page::{Chart, Series, SeriesMark};
+use tacit_core::statistics::Point;
+
+use super::agents::{self, ANYWHERE, Protection, Route};
+use super::cell::{CellSamples, Gap, PaperCell};
+use super::sheet::{PaperChart, PaperSheet, PaperTable};
+use super::stage::Stage;
+
+/// A published row: open connections, and milliseconds of 7.1, 7.2, their difference, and
+/// 7.2+CCC_NONE.
+type PublishedRow = (&'static str, [f64; 4]);
+
+const PUBLISHED: [PublishedRow; 5] = [
+    ("0-120", [7.16, 31.34, 24.18, 7.14]),
+    ("121-240", [9.40, 32.53, 23.13, 9.0]),
+    ("241-360", [12.66, 37.49, 24.83, 12.4]),
+    ("361-480", [15.91, 38.70, 22.79, 15.5]),
+    ("481-600", [20.90, 45.66, 24.76, 20.6]),
+];
+
+const STEP: usize = 120;
+const CONNECTIONS: usize = 600;
+
+/// The routes: as the columns 7.1, 7.2 and 7.2+CCC_NONE of the paper, and one whose agent verifies
+/// each chain again.
+const NONE: &str = "none";
+const CHECKED: &str = "preferred";
+const NONE_AGAIN: &str = "none-again";
+const UNCACHED: &str = "preferred-uncached";
+
+const SUITE: &str = "TLS_AES_128_GCM_SHA256";
+
+pub(super) fn measure(stage: &Stage) -> PaperSheet {
+    let mut samples = CellSamples::default();
+    stage.progress("zvm: ramps to 600 connections");
+    ramps(stage, &mut samples, &[(NONE, "none"), (CHECKED, "preferred"), (NONE_AGAIN, "none")], "");
+    stage.progress("zvm: the same without the cache of verified chains");
+    ramps(stage, &mut samples, &[(UNCACHED, "preferred")], "chain-cache = false");
+    sheet(&samples)
+}
+
+/// Measures ramps over routes with these values of `client-cert`.
+fn ramps(
+    stage: &Stage,
+    samples: &mut CellSamples,
+    wanted: &[(&'static str, &'static str)],
+    settings: &str,
+) {
+    let routes: Vec<_> = (1..)
+        .zip(wanted)
+        .map(|(number, (name, client_cert))| Route {
+            name,
+            number,
+            protection: Protection::Tls { version: "1.3", suite: SUITE, client_cert },
+        })
+        .collect();
+    let report = report(stage, &routes, settings);
+    for (at, route) in routes.iter().enumerate() {
+        let figures = report.as_ref().map_err(Clone::clone);
+        let figures = figures.and_then(|report| figures_of(report, route, at));
+        samples.add(route.name, figures);
+    }
+}
+
+fn report(stage: &Stage, routes: &[Route], settings: &str) -> Result<Value, Gap> {
+    let pair = agents::start(stage, routes, settings, ANYWHERE)?;
+    let [connections, step] = [CONNECTIONS, STEP].map(|count| count.to_string());
+    let ramps = stage.extent.rounds.to_string();
+    let [first, others @ ..] = routes else { return Err(Gap::failed("no route")) };
+    let mut words: Vec<String> = ["ramp", "client", "--connections", &connections, "--step", &step]
+        .into_iter()
+        .chain(["--ramps", &ramps, "--pause", "500ms", "--connect", &first.entry()])
+        .chain(["--label", first.name, "--cpu-of", &pair.far.cpu_of()])
+        .map(str::to_owned)
+        .collect();
+    for other in others {
+        words.extend(["--also".to_owned(), format!("{}={}", other.name, other.entry())]);
+    }
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    // Only the far agent is measured, so the report cannot tell whether other programs disturbed.
+    stage.report(&[], &words)
+}
+
+/// The CPU time of the far agent for a new connection in each step.
+fn figures_of(report: &Value, route: &Route, at: usize) -> Result<Vec<(String, f64)>, Gap> {
+    let tables = report["tables"].as_array().into_iter().flatten();
+    let starts = |table: &&Value, title: &str| {
+        table["title"].as_str().is_some_and(|found| found.starts_with(title))
+    };
+    // With one route only the table of the median has the steps.
+    let by_route = "CPU time of a new connection for each address (route)";
+    let of_one = "CPU time of a new connection, median";
+    let mut tables: Vec<_> = tables.collect();
+    tables.sort_by_key(|table| !starts(table, by_route));
+    let table = tables
+        .into_iter()
+        .find(|table| starts(table, by_route) || (at == 0 && starts(table, of_one)))
+        .ok_or_else(|| Gap::failed("the report of the ramp has no steps"))?;
+    let rows = table["rows"].as_array().into_iter().flatten();
+    let columns = [format!("{} us", route.name), "far us".to_owned()];
+    let figures = rows.zip(PUBLISHED).map(|(row, (step, _))| {
+        let value = columns.iter().find_map(|column| row[column].as_f64());
+        let value = value.ok_or_else(|| Gap::failed("a step of the ramp has no CPU time"))?;
+        Ok((step.to_owned(), value))
+    });
+    figures.collect()
+}
+
+fn sheet(samples: &CellSamples) -> PaperSheet {
+    let columns = [
+        "open connections",
+        "7.1, ms",
+        "none, us",
+        "7.2, ms",
+        "preferred, us",
+        "preferred, no cache, us",
+        "delta, ms",
+        "delta, us",
+        "delta, no cache, us",
+        "7.2+CCC_NONE, ms",
+        "none again, us",
+    ];
+    let title = "CPU time of the TLS server for a new connection";
+    let mut table = PaperTable::new("connection-cpu", title, &columns);
+    for (step, [old, new, delta, none]) in PUBLISHED {
+        let difference = |with: &str| {
+            let pair = samples
+                .median(with, step)
+                .and_then(|with| samples.median(NONE, step).map(|without| with - without));
+            PaperCell::from(pair)
+        };
+        table.rows.push(vec![
+            PaperCell::name(step),
+            PaperCell::Published(old),
+            samples.cell(NONE, step),
+            PaperCell::Published(new),
+            samples.cell(CHECKED, step),
+            samples.cell(UNCACHED, step),
+            PaperCell::Published(delta),
+            difference(CHECKED),
+            difference(UNCACHED),
+            PaperCell::Published(none),
+            samples.cell(NONE_AGAIN, step),
+        ]);
+    }
+    let mut sheet = PaperSheet {
+        key: "zvm",
+        title: "TLS certificate verification of the z/VM SSL server",
+        method: "600 connections in steps of 120, one at a time, TLS 1.3 with full handshakes. \
+                 Published: z/VM 7.1 and 7.2, ECDHE-RSA with AES-128. Measured: the CPU time of \
+                 the agent that accepts TLS, with client-cert none or preferred"
+            .to_owned(),
+        tables: vec![table],
+        charts: charts(samples),
+        notes: Vec::new(),
+    };
+    sheet.note(
+        "the published times rise with the number of open connections; the measured ones should \
+         not, because the agent finds a connection without a search",
+    );
+    sheet.note(
+        "the delta is the price of asking for a client certificate and of checking it. With the \
+         cache of verified chains (the default) the agent checks the signature of the handshake \
+         each time, and the chain of a certificate once",
+    );
+    sheet
+}
+
+fn charts(samples: &CellSamples) -> Vec<PaperChart> {
+    let middle = |at: usize| (at * STEP + STEP / 2) as f64;
+    let lines = |title: &str, unit: &str, series: Vec<(&str, Vec<Option<f64>>)>| {
+        let series = series.into_iter().map(|(name, values)| {
+            let points = values.into_iter().enumerate();
+            let points = points.filter_map(|(at, value)| Some(Point { x: middle(at), y: value? }));
+            Series::new(name, SeriesMark::Line, points.collect())
+        });
+        PaperChart::Lines(Chart {
+            title: title.to_owned(),
+            x: "open connections".to_owned(),
+            y: unit.to_owned(),
+            series: series.collect(),
+        })
+    };
+    let published = |at: usize| PUBLISHED.iter().map(|(_, row)| row.get(at).copied()).collect();
+    let measured = |name: &str| {
+        PUBLISHED.iter().map(|(step, _)| samples.median(name, step).ok()).collect::<Vec<_>>()
+    };
+    let names = [NONE, CHECKED, UNCACHED];
+    vec![
+        lines(
+            "published: CPU time of a new connection",
+            "ms",
+            vec![("7.1", published(0)), ("7.2", published(1)), ("7.2+CCC_NONE", published(3))],
+        ),
+        lines(
+            "measured: CPU time of a new connection",
+            "us",
+            names.into_iter().map(|name| (name, measured(name))).collect(),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn route(name: &'static str) -> Route {
+        Route { name, number: 1, protection: Protection::Permit }
+    }
+
+    #[test]
+    fn steps_are_read_by_route_and_without_one() {
+        let row = |none: f64, checked: f64| json!({ "none us": none, "preferred us": checked });
+        let rows: Vec<_> = (1..=5).map(|at| row(f64::from(at), f64::from(10 * at))).collect();
+        let title = "CPU time of a new connection for each address (route), median of all ramps";
+        let report = json!({ "tables": [{ "title": title, "rows": rows }] });
+        let figures = figures_of(&report, &route(CHECKED), 1).unwrap();
+        assert_eq!(figures[4], ("481-600".to_owned(), 50.0));
+        let rows: Vec<_> = (1..=5).map(|at| json!({ "client us": 1, "far us": at })).collect();
+        let title = "CPU time of a new connection, median of all ramps";
+        let report = json!({ "tables": [{ "title": title, "rows": rows }] });
+        assert_eq!(figures_of(&report, &route(UNCACHED), 0).unwrap()[2].1, 3.0);
+        assert!(figures_of(&json!({}), &route(NONE), 0).is_err());
+    }
+
+    #[test]
+    fn the_table_has_the_published_rows_and_the_difference_of_measured_ones() {
+        let mut samples = CellSamples::default();
+        let figures = |us| Ok(PUBLISHED.iter().map(|(step, _)| ((*step).to_owned(), us)).collect());
+        samples.add(NONE, figures(200.0));
+        samples.add(CHECKED, figures(260.0));
+        samples.add(UNCACHED, Err(Gap::failed("it ended")));
+        samples.add(NONE_AGAIN, figures(201.0));
+        let sheet = sheet(&samples);
+        let row = &sheet.tables[0].rows[0];
+        assert_eq!(row[1], PaperCell::Published(7.16));
+        assert_eq!(row[7], PaperCell::Measured(60.0));
+        assert!(matches!(row[8], PaperCell::Empty(_)));
+        assert!(PUBLISHED.iter().all(|(_, [old, new, delta, _])| (new - old - delta).abs() < 0.01));
+    }
+}
