@@ -123,7 +123,8 @@ mod tests {
         assert_eq!(json["lock"], "rw");
         assert_eq!(json["send"], "throughout");
         let text = text(&args, &measured, &figures).unwrap();
-        assert!(text.contains("lock rw, sends throughout, displays off, 2 threads"), "{text}");
+        let first = "lock rw, lock for send: throughout, displays off, 2 threads";
+        assert!(text.contains(first), "{text}");
         assert!(text.contains("rose by 28 % on 8 CPUs"), "{text}");
     }
 }

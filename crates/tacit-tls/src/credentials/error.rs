@@ -118,7 +118,7 @@ impl CredentialFault {
                 format!("the certificate of {subject} is X.509 v{version}, which peers reject")
             }
             Self::WeakKey { subject, key } => {
-                format!("the certificate of {subject} has an {key} key, which peers reject")
+                format!("the certificate of {subject} has a weak key ({key}), which peers reject")
             }
             Self::Expired { subject, not_after } => {
                 format!("the certificate of {subject} expired at {}", utc(*not_after))

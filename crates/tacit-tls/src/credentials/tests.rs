@@ -150,7 +150,7 @@ fn certificates_that_peers_refuse_are_refused_at_once() {
     }
     for (old, expected) in [
         (openssl_v1(2048), "is X.509 v1, which peers reject"),
-        (openssl_v3(1024), "has an RSA 1024 key, which peers reject"),
+        (openssl_v3(1024), "has a weak key (RSA 1024), which peers reject"),
     ] {
         directory.write("web.pem", old.cert_pem, 0o644);
         directory.write("web.key", old.key_pem, 0o600);

@@ -57,7 +57,7 @@ fn meaning(alert: Alert) -> Meaning {
         Alert::CertificateRequired | Alert::NoCertificate => Meaning {
             kind: "peer-requires-certificate",
             party: Party::Policy,
-            reason: "the {peer} requires a certificate of this side",
+            reason: "the {peer} requires a certificate from tacit",
             step: "set `identity` in the rule",
         },
         Alert::ProtocolVersion => Meaning {

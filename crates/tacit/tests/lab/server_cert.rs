@@ -62,7 +62,7 @@ fn a_server_with_a_wrong_certificate_receives_no_data() {
         let log = agent.log();
         let line = log.lines().find(|line| line.contains(&format!("rule={name} "))).unwrap();
         assert!(line.contains(words) && line.contains(" warn failed "), "{name}: {line}");
-        let next_step = ["reissue", "renew", "wait", "issue the", "add this CA", "server-name"];
+        let next_step = ["reissue", "renew", "wait", "issue a", "add this CA", "server-name"];
         assert!(next_step.iter().any(|step| line.contains(step)), "{name}: {line}");
     }
 }
@@ -123,5 +123,7 @@ fn a_client_certificate_is_sent_only_where_the_rule_names_an_identity() {
     assert_eq!((back.as_slice(), &server.next()["got"]), (&b"hello"[..], &"hello".into()));
     assert!(is_reset(&mut connect(("127.0.0.1", without))));
     assert!(server.next()["error"].as_str().unwrap().contains("PEER_DID_NOT_RETURN"));
-    agent.wait_for_log("requires a certificate (alert CertificateRequired): set `identity`");
+    agent.wait_for_log(
+        "requires a certificate from tacit (alert CertificateRequired): set `identity`",
+    );
 }
