@@ -1,5 +1,6 @@
 //! Parses `[ike.NAME]`: a peer of IPsec tunnels.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use super::names::{Names, tables};
 use super::value;
 use super::words::Scope;
 use crate::message_id::MessageId;
+use crate::policy::diagnostic::SourcePosition;
 use crate::policy::ike::{
     EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeHost, IkeName, IkePeer, IkeSuite,
     InnerAddressSource, KeyLifetime, esp_offers,
@@ -24,11 +26,20 @@ pub(super) fn read_all<'a>(
     top: &TomlTable<'a>,
     names: &Names<'a>,
 ) -> BTreeMap<&'a str, Option<IkePeer>> {
-    tables(top, "ike", Scope::Ikes, |name, value| read(name, value, names))
+    let inner = RefCell::default();
+    tables(top, "ike", Scope::Ikes, |name, value| read(name, value, names, &inner))
 }
 
+/// The addresses inside tunnels, each with the peer that has it.
+type InnerUsers = RefCell<BTreeMap<IpAddr, (String, SourcePosition)>>;
+
 /// Reads one table; `None` after an error was reported.
-fn read(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<IkePeer> {
+fn read(
+    name: &str,
+    value: &TomlValue<'_>,
+    names: &Names<'_>,
+    users: &InnerUsers,
+) -> Option<IkePeer> {
     let table = value.table(Scope::Ike, format!("[ike.{name}]"))?;
     let is_ikev2 = check_version(&table);
     let fix = "set the address of the gateway: peer = \"192.0.2.1\"";
@@ -57,7 +68,10 @@ fn read(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<IkePeer>
         .map_or(Some(IkePeer::DPD_DEFAULT), |value| value::duration(&value, DPD_MIN, DPD_MAX));
     let fix = "set the address of runs inside the tunnel: inner = \"10.1.0.1\"; or, if the peer \
                assigns the address: inner = \"gateway\"";
-    let inner = table.required("inner", fix).and_then(|value| inner(&value));
+    let inner = table.required("inner", fix).and_then(|value| {
+        let source = inner(&value)?;
+        check_users(name, &value, &source, users).map(|()| source)
+    });
     let proposals = proposals?;
     let esp_proposals = esp_proposals?;
     let pfs = pfs?;
@@ -265,6 +279,30 @@ fn inner(value: &TomlValue<'_>) -> Option<InnerAddressSource> {
         return None;
     }
     Some(InnerAddressSource::Policy(addresses))
+}
+
+/// Reports an address that another peer has too: a packet to it would belong to two tunnels.
+fn check_users(
+    name: &str,
+    value: &TomlValue<'_>,
+    inner: &InnerAddressSource,
+    users: &InnerUsers,
+) -> Option<()> {
+    let InnerAddressSource::Policy(addresses) = inner else { return Some(()) };
+    let position = value.report.position(value.at.start);
+    for address in addresses {
+        let Some((other, first)) = users.borrow_mut().insert(*address, (name.to_owned(), position))
+        else {
+            continue;
+        };
+        let line = value.report.line(first, position);
+        let message =
+            format!("`inner` of [ike.{other}] in line {line} is the address {address} too");
+        let fix = "write another address: each [ike.NAME] needs an address of its own";
+        value.error_of(MessageId("shared-inner"), message, fix);
+        return None;
+    }
+    Some(())
 }
 
 const DPD_MIN: Duration = Duration::from_secs(5);
