@@ -11,7 +11,7 @@
 //! Datagrams are fragmented only if the caller allows it. Otherwise [`BatchSocket::send`] reports
 //! datagrams that exceed the MTU of the path.
 //!
-//! Limits: [`BATCH_DATAGRAMS_MAX`], [`BATCH_BYTES_MAX`].
+//! Limits: [`BATCH_DATAGRAMS_MAX`], [`BATCH_BYTES_MAX`], [`RECEIVE_BUFFER_BYTES`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -32,6 +32,8 @@ use crate::option::{self, OptionName, option, set_option};
 pub const BATCH_DATAGRAMS_MAX: usize = 64;
 /// The largest number of bytes in a batch: the longest payload of an IPv4 datagram.
 pub const BATCH_BYTES_MAX: usize = 65_507;
+/// The room for datagrams that arrive in a burst, if the kernel allows it.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// How long a call waits for room in a full socket buffer before it drops a batch.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
 
@@ -118,6 +120,8 @@ impl BatchSocket {
         let version = IpVersion::of(local.ip());
         rustix::io::ioctl_fionbio(&socket, true)?;
         enlarge_buffers(socket.as_fd())?;
+        // Only a process with CAP_NET_ADMIN may exceed net.core.rmem_max.
+        let _ = sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES);
         set_option(socket.as_fd(), receive_class(version), 1)?;
         let batch = Self { socket, version, has_segmentation: AtomicBool::new(true) };
         batch.set_fragmentation(Fragmentation::Forbidden)?;

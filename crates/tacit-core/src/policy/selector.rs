@@ -47,13 +47,13 @@ pub struct Selectors {
 }
 
 impl Selectors {
-    /// Whether a flow to this address matches because the address, or a network with it, is named
-    /// in `remote`. A rule for all addresses names none.
+    /// Whether a flow to this address with these names matches because the address, a network with
+    /// it, or a name is in `remote`. A rule for all addresses names none.
     #[must_use]
-    pub fn names_remote(&self, ip: IpAddr) -> bool {
+    pub fn names_remote(&self, ip: IpAddr, names: &[String]) -> bool {
         let is_all =
             |one: &&AddressSelector| matches!(one, AddressSelector::Prefix { length: 0, .. });
-        self.remote.iter().filter(|one| !is_all(one)).any(|one| one.matches(Some(ip), &[]))
+        self.remote.iter().filter(|one| !is_all(one)).any(|one| one.matches(Some(ip), names))
     }
 
     /// Compares the conditions one by one with the flow.

@@ -44,7 +44,7 @@ pub use failure::{FailureSide, IkeFailure};
 pub use identity::IkeIdentity;
 pub use limiter::{
     FIRST_REQUEST_BYTES_MAX, FirstRequestDecision, HALF_OPEN_MAX, HALF_OPEN_OF_ADDRESS_MAX,
-    IkeLimiter,
+    IkeLimiter, network,
 };
 pub use proposal::{EspProposal, IkeProposal};
 pub use signature::{AuthScheme, AuthSigner, AuthVerifier, CERTIFICATES_MAX, SignedByPeer};

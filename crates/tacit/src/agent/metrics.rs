@@ -82,6 +82,7 @@ impl Agent {
         let coverage = self.covered();
         let ike = self.tunnels.show_ike(&self.credentials.loaded);
         let packets = self.tunnels.statistics();
+        let refused_by_peer = self.tunnels.refused();
         let counted = self.count_flows_of_host();
         tokio::task::spawn_local(async move {
             counted.await;
@@ -103,6 +104,7 @@ impl Agent {
                     log_lines_lost: log.lost(),
                     refused: &refused(&refusals),
                     ike: &ike,
+                    refused_by_peer: &refused_by_peer,
                     packets: &packets,
                     coverage: coverage.as_ref(),
                 });

@@ -301,7 +301,7 @@ impl Agent {
                 }
                 _ = names.tick() => self.runs.capture_again(),
                 () = self.runs.resolvers_changed() => self.runs.read_resolvers(),
-                () = self.runs.host_changed() => self.runs.follow_host(),
+                () = self.runs.host_changed() => self.follow_host(),
                 _ = windows.tick(), if self.shared.live.load().has_windows() => {
                     self.runs.follow_windows();
                 }

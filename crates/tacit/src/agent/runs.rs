@@ -296,11 +296,13 @@ impl Runs {
         Arc::clone(&self.host)
     }
 
-    /// Updates every run if the addresses of the host have changed.
-    pub(super) fn follow_host(&self) {
-        if self.host.look() {
+    /// Updates every run if the addresses of the host have changed; returns whether they have.
+    pub(super) fn follow_host(&self) -> bool {
+        let has_changed = self.host.look();
+        if has_changed {
             self.capture_again();
         }
+        has_changed
     }
 
     /// Waits until a network interface of the host changes.

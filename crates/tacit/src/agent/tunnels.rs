@@ -1,6 +1,7 @@
 //! Starts the thread that runs IKE, when the first run needs an IPsec tunnel. Passes the installed
 //! policy, and the TUN devices of programs under `tacit run`, to this thread.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +11,16 @@ use tokio::sync::mpsc;
 use super::Agent;
 use super::runs::Runs;
 use crate::control::display::tunnels::{self, IkeDisplay, SaDisplay};
-use crate::ike::{IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, RefusalSink, TunnelRun};
+use crate::ike::{
+    IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, RefusalSink, RefusedByPeer, RunNames,
+    TunnelRun,
+};
 use crate::ledger::on_own_thread;
 use crate::live::Credentials;
 use crate::log::Event;
 use crate::net::target::LiveTarget;
 use crate::packet::PacketStatistics;
+use crate::run::Run;
 use crate::run::capture::Capture;
 use crate::run::launchers::{EnrolmentDecision, LauncherReply};
 use crate::run::tunnels::OpenedTun;
@@ -58,6 +63,13 @@ impl Tunnels {
         }
     }
 
+    /// The host has other addresses now.
+    pub(super) fn follow_own(&self, own: Vec<IpAddr>) {
+        if let Some(driver) = &self.driver {
+            driver.follow_own(own);
+        }
+    }
+
     /// `tacit show ike`.
     pub(super) fn show_ike(&self, credentials: &Credentials) -> IkeDisplay {
         let statuses = self.driver.as_ref().map(IkeDriver::statuses).unwrap_or_default();
@@ -68,6 +80,11 @@ impl Tunnels {
     pub(super) fn show_sa(&self) -> SaDisplay {
         let statuses = self.driver.as_ref().map(IkeDriver::statuses).unwrap_or_default();
         tunnels::sa(&statuses, &self.statistics())
+    }
+
+    /// The packets that were refused because there was no tunnel.
+    pub(super) fn refused(&self) -> RefusedByPeer {
+        self.driver.as_ref().map(IkeDriver::refused).unwrap_or_default()
     }
 
     /// The counters of packets.
@@ -104,6 +121,23 @@ impl KeyTraces for TunnelTraces {
     }
 }
 
+/// The names that programs of a run have looked up, as the driver sees them.
+#[derive(Debug)]
+struct LookedUp(Arc<Run>);
+
+impl RunNames for LookedUp {
+    fn count(&self) -> u64 {
+        self.0.news()
+    }
+
+    fn of(&self, address: IpAddr) -> Vec<String> {
+        let named = self.0.named().into_iter();
+        // Programs that use an alias address do not send to the address itself.
+        let of_address = named.filter(|one| one.address == address && one.alias.is_none());
+        of_address.map(|one| one.name).collect()
+    }
+}
+
 /// Has the keys of the tunnels that exist written to a trace that has started.
 fn give_keys(requests: &KeyRequests, trace: &Arc<Trace>) {
     if let TraceSelection::Ike(ike) = &trace.options.of {
@@ -115,7 +149,7 @@ fn give_keys(requests: &KeyRequests, trace: &Arc<Trace>) {
 impl Agent {
     /// Makes tunnels for a run. Without a driver, its packets are dropped.
     pub(super) fn take_tun(&mut self, opened: OpenedTun) {
-        let OpenedTun { run, name, tun, lease } = opened;
+        let OpenedTun { run, tun, lease } = opened;
         if self.draining.is_some() {
             return;
         }
@@ -145,7 +179,17 @@ impl Agent {
         }
         if let Some(driver) = &self.tunnels.driver {
             let own = self.runs.host().addresses().all().collect();
-            driver.add_run(TunnelRun { id: run, name, tun, lease, own });
+            let id = run.id;
+            let name = run.name.clone();
+            let names = Box::new(LookedUp(run));
+            driver.add_run(TunnelRun { id, name, tun, lease, own, names });
+        }
+    }
+
+    /// Updates runs and tunnels if the addresses of the host have changed.
+    pub(super) fn follow_host(&self) {
+        if self.runs.follow_host() {
+            self.tunnels.follow_own(self.runs.host().addresses().all().collect());
         }
     }
 
@@ -186,11 +230,16 @@ impl Runs {
             return;
         };
         let IkeNotice { ike, addresses, .. } = notice;
-        let addresses = match addresses {
-            Ok(addresses) => addresses,
-            Err(reason) => return enrolled.capture.tunnels.note_failure(ike, reason),
+        let has_changed = match addresses {
+            Ok(addresses) => {
+                enrolled.capture.tunnels.assign(ike, addresses);
+                true
+            }
+            Err(reason) => enrolled.capture.tunnels.note_failure(ike, reason),
         };
-        enrolled.capture.tunnels.assign(ike, addresses);
+        if !has_changed {
+            return;
+        }
         let capture = Arc::clone(&enrolled.capture);
         let log = self.shared.log.clone();
         tokio::task::spawn_local(async move {

@@ -1,17 +1,20 @@
 //! Decides which addresses a run takes from a peer that assigns addresses.
 //!
 //! A run rejects an address that already has another meaning: an address of the host, of another
-//! tunnel, of the peer, or of a rule. Otherwise flows to this address would stay inside the run.
-//! After a rejected address, the connection ends with the reason.
+//! tunnel, of a peer, or of a rule, also by a name that a program has looked up. Otherwise flows to
+//! this address would stay inside the run. After a rejected address, the connection ends with the
+//! reason. The address is checked again when it may have got another meaning (`runs`).
 
 use std::net::IpAddr;
 
-use tacit_core::policy::{IkePeer, Policy, Rule, TunnelRoutes};
+use tacit_core::policy::{InnerAddressSource, Rule, TunnelRoutes};
 use tacit_ipsec::ike::{FailureSide, IkeFailure};
+
+use super::{IkePolicy, RunNames};
 
 /// What decides about the addresses that a peer assigns to a run.
 pub(super) struct WantedAddresses<'a> {
-    pub(super) policy: &'a Policy,
+    pub(super) policy: &'a IkePolicy,
     /// The name of the run.
     pub(super) run: &'a str,
     /// The name of the peer.
@@ -21,6 +24,8 @@ pub(super) struct WantedAddresses<'a> {
     pub(super) own: &'a [IpAddr],
     /// The addresses of the run inside its other tunnels.
     pub(super) others: &'a [IpAddr],
+    /// The names that programs of the run have looked up.
+    pub(super) names: &'a dyn RunNames,
 }
 
 impl WantedAddresses<'_> {
@@ -50,7 +55,8 @@ impl WantedAddresses<'_> {
 
     /// What the address is already.
     fn conflict(&self, address: IpAddr) -> Option<String> {
-        let Self { policy, own, others, .. } = self;
+        let Self { own, others, .. } = self;
+        let policy = &self.policy.policy;
         if own.contains(&address) {
             return Some("an address of this host".to_owned());
         }
@@ -60,17 +66,26 @@ impl WantedAddresses<'_> {
         if others.contains(&address) {
             return Some("that of the run in another tunnel".to_owned());
         }
-        let is_its = |one: &IkePeer| one.address().is_some_and(|own| own.ip() == address);
-        if let Some((name, _)) = policy.ikes.iter().find(|(_, one)| is_its(one)) {
+        let is_its =
+            |name: &&String| self.policy.addresses(name).iter().any(|one| one.ip() == address);
+        if let Some(name) = policy.ikes.keys().find(is_its) {
             return Some(format!("the address of the peer [ike.{name}]"));
         }
-        let names = |rule: &&Rule| {
+        let is_inner = |source: &InnerAddressSource| match source {
+            InnerAddressSource::Policy(inner) => inner.contains(&address),
+            InnerAddressSource::Gateway => false,
+        };
+        if let Some((name, _)) = policy.ikes.iter().find(|(_, one)| is_inner(&one.inner)) {
+            return Some(format!("the `inner` address of [ike.{name}]"));
+        }
+        let names = self.names.of(address);
+        let is_named = |rule: &&Rule| {
             let is_of_peer = rule.ipsec().is_some_and(|ipsec| ipsec.ike == self.ike);
             let runs = &rule.selectors.run;
             let applies = runs.is_empty() || runs.iter().any(|run| run == self.run);
-            !is_of_peer && applies && rule.selectors.names_remote(address)
+            !is_of_peer && applies && rule.selectors.names_remote(address, &names)
         };
-        let rule = policy.rules.iter().map(AsRef::as_ref).find(names)?;
+        let rule = policy.rules.iter().map(AsRef::as_ref).find(is_named)?;
         Some(format!("an address of the rule `{}`", rule.name))
     }
 }
@@ -104,6 +119,11 @@ psk-file = "psk"
 local-id = "branch.example"
 remote-id = "gw2.example"
 inner = "gateway"
+[ike.fixed]
+peer = "gw3.example"
+psk-file = "psk"
+local-id = "branch.example"
+inner = "10.7.0.1"
 [[rule]]
 name = "web"
 direction = "outbound"
@@ -120,6 +140,11 @@ direction = "outbound"
 remote = ["10.4.0.9", "10.5.0.0/16"]
 permit = true
 [[rule]]
+name = "by-name"
+direction = "outbound"
+remote = "db.example"
+permit = true
+[[rule]]
 name = "of-another-run"
 direction = "outbound"
 run = "other"
@@ -132,11 +157,30 @@ remote = "0.0.0.0/0"
 permit = true
 "#;
 
+    /// `db.example` and another name.
+    #[derive(Debug)]
+    struct KnownNames;
+
+    impl RunNames for KnownNames {
+        fn count(&self) -> u64 {
+            2
+        }
+
+        fn of(&self, address: IpAddr) -> Vec<String> {
+            let name = match address.to_string().as_str() {
+                "10.7.0.9" => "db.example",
+                "10.7.0.8" => "other.example",
+                _ => return Vec::new(),
+            };
+            vec![name.to_owned()]
+        }
+    }
+
     fn usable(assigned: &[&str]) -> Result<Vec<IpAddr>, IkeFailure> {
-        let policy = tacit_core::policy::parse(POLICY).policy.unwrap();
+        let policy = IkePolicy::of_text(POLICY);
         let own = ["10.9.0.1".parse().unwrap()];
         let others = ["10.8.0.1".parse().unwrap()];
-        let routes = TunnelRoutes::of(&policy, "run", &own).unwrap();
+        let routes = TunnelRoutes::of(&policy.policy, "run", &own).unwrap();
         let wanted = WantedAddresses {
             policy: &policy,
             run: "run",
@@ -144,6 +188,7 @@ permit = true
             routes: &routes,
             own: &own,
             others: &others,
+            names: &KnownNames,
         };
         let assigned: Vec<IpAddr> = assigned.iter().map(|one| one.parse().unwrap()).collect();
         wanted.usable(&assigned)
@@ -159,12 +204,14 @@ permit = true
             ("10.3.0.7", "the rule `far`"),
             ("10.4.0.9", "the rule `database`"),
             ("10.5.6.7", "the rule `database`"),
+            ("10.7.0.1", "the `inner` address of [ike.fixed]"),
+            ("10.7.0.9", "the rule `by-name`"),
         ] {
             let failure = usable(&[address]).unwrap_err();
             assert_eq!(failure.kind, "assigned-address-refused", "{address}");
             assert!(failure.message.contains(what), "{}", failure.message);
         }
-        for address in ["10.1.0.1", "10.2.0.7", "10.4.0.8", "10.6.0.1"] {
+        for address in ["10.1.0.1", "10.2.0.7", "10.4.0.8", "10.6.0.1", "10.7.0.8"] {
             assert_eq!(usable(&[address]), Ok(vec![address.parse().unwrap()]), "{address}");
         }
     }

@@ -27,6 +27,11 @@ const TRUST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// How long the next attempt waits after this number of failures.
+fn retry_wait(failures: u32) -> Duration {
+    RETRY_MIN.saturating_mul(1 << failures.min(6)).min(RETRY_MAX)
+}
+
 /// The address of a peer whose name has none yet.
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
@@ -35,6 +40,15 @@ const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0
 pub(super) struct Pair {
     pub(super) run: u64,
     pub(super) ike: String,
+}
+
+/// The sender of a first request, until it has proved its identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stranger {
+    pub(super) from: SocketAddr,
+    pub(super) since: Instant,
+    /// Whether the address, with the port, is that of a peer in the policy.
+    pub(super) is_peer_address: bool,
 }
 
 /// What the policy says about a peer.
@@ -91,9 +105,9 @@ pub(super) struct PeerConnection {
     pub(super) open: Option<IkeConnection>,
     /// Whether it ends, and is forgotten then.
     pub(super) is_closing: bool,
-    /// The address of a peer that has opened the connection and has not proved its identity. Such
-    /// a connection is beside that of the pair.
-    pub(super) stranger: Option<IpAddr>,
+    /// A peer that has opened the connection and has not proved its identity. Such a connection is
+    /// beside that of the pair.
+    pub(super) stranger: Option<Stranger>,
     /// Which runs and peers the connection may be of, until the stranger proves its identity.
     pub(super) candidates: Vec<Candidate>,
     pub(super) is_established: bool,
@@ -121,6 +135,9 @@ pub(super) struct PeerConnection {
     /// What was logged last about this attempt, before it is established.
     reported: Option<IkeFailure>,
     retry_at: Option<Instant>,
+    /// Requests for a child SA since the last one was installed, and when the next one may follow.
+    child_requests: u32,
+    child_request_at: Option<Instant>,
     addresses: AddressChooser,
     /// The kinds of failures that were logged since it was last established.
     logged: BTreeSet<&'static str>,
@@ -160,6 +177,8 @@ impl PeerConnection {
             failure_side: None,
             reported: None,
             retry_at: None,
+            child_requests: 0,
+            child_request_at: None,
             logged: BTreeSet::new(),
         }
     }
@@ -204,6 +223,29 @@ impl PeerConnection {
     /// Whether a new attempt may begin.
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         !self.is_closing && self.open.is_none() && self.retry_at.is_none_or(|at| at <= now)
+    }
+
+    /// Requests a child SA, because a packet needs one and the peer has deleted the last one.
+    pub(super) fn request_child(&mut self, now: Instant) {
+        let is_usable = self.is_established && !self.is_closing && self.ending.is_none();
+        let may_request = self.child_request_at.is_none_or(|at| at <= now);
+        if let Some(open) = &mut self.open
+            && is_usable
+            && may_request
+            && self.children.is_empty()
+        {
+            // A peer that refuses or deletes each one is not asked again at once.
+            self.child_request_at = Some(now + retry_wait(self.child_requests));
+            self.child_requests = self.child_requests.saturating_add(1);
+            open.create_child(now);
+        }
+    }
+
+    /// Whether the peer has assigned the addresses of the run.
+    pub(super) fn has_assigned_addresses(&self) -> bool {
+        self.settings.peer.inner == InnerAddressSource::Gateway
+            && self.stranger.is_none()
+            && !self.inner.is_empty()
     }
 
     /// When an attempt begins by itself; `None`: a packet of a program begins it.
@@ -302,6 +344,7 @@ impl PeerConnection {
         let status = ChildStatus::new(child, before, lifetime);
         self.children.push(OwnedChild { sa: child.clone(), status });
         self.children_made += 1;
+        self.child_requests = 0;
         before
     }
 
@@ -353,9 +396,8 @@ impl PeerConnection {
     pub(super) fn note_failed(&mut self, failure: &IkeFailure, now: Instant) {
         self.open = None;
         self.is_established = false;
-        let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(6)).min(RETRY_MAX);
+        self.retry_at = Some(now + retry_wait(self.failures));
         self.failures = self.failures.saturating_add(1);
-        self.retry_at = Some(now + wait);
         self.failure = Some(failure.message.clone());
         self.failure_side = Some(failure.side);
     }

@@ -6,6 +6,7 @@ use tacit_ipsec::ChildSa;
 use tacit_ipsec::ike::{FailureSide, IkeFailure, InnerAddresses};
 
 use super::config::{data_lifetime, flows};
+use super::connection::PeerConnection;
 use super::thread::IkeThread;
 use super::{assigned, reports};
 use crate::packet::Tunnel;
@@ -15,21 +16,8 @@ impl IkeThread {
     /// are only logged: the agent sends queries from the network of the host, not from the run.
     pub(super) fn take_addresses(&mut self, at: usize, inner: &InnerAddresses) {
         let one = &self.connections[at];
-        let Some(run) = self.runs.get(&one.pair.run) else { return };
-        let of_others = self
-            .connections
-            .iter()
-            .filter(|other| other.pair.run == one.pair.run && other.pair.ike != one.pair.ike);
-        let others: Vec<IpAddr> = of_others.flat_map(|other| other.inner.iter().copied()).collect();
-        let wanted = assigned::WantedAddresses {
-            policy: &self.policy.policy,
-            run: &run.name,
-            ike: &one.pair.ike,
-            routes: &run.routes,
-            own: &run.own,
-            others: &others,
-        };
-        match wanted.usable(&inner.addresses) {
+        let Some(checked) = self.check_addresses(one, &inner.addresses) else { return };
+        match checked {
             Ok(usable) => {
                 let one = &mut self.connections[at];
                 reports::resolvers_not_used(&self.context.log, one, &inner.resolvers);
@@ -38,6 +26,31 @@ impl IkeThread {
             }
             Err(failure) => self.end_with(at, failure),
         }
+    }
+
+    /// Which of these addresses of a connection its run takes, or why it takes none; `None` if the
+    /// run has ended.
+    pub(super) fn check_addresses(
+        &self,
+        one: &PeerConnection,
+        addresses: &[IpAddr],
+    ) -> Option<Result<Vec<IpAddr>, IkeFailure>> {
+        let run = self.runs.get(&one.pair.run)?;
+        let of_others = self
+            .connections
+            .iter()
+            .filter(|other| other.pair.run == one.pair.run && other.pair.ike != one.pair.ike);
+        let others: Vec<IpAddr> = of_others.flat_map(|other| other.inner.iter().copied()).collect();
+        let wanted = assigned::WantedAddresses {
+            policy: &self.policy,
+            run: &run.name,
+            ike: &one.pair.ike,
+            routes: &run.routes,
+            own: &run.own,
+            others: &others,
+            names: &*run.names,
+        };
+        Some(wanted.usable(addresses))
     }
 
     /// Installs a tunnel, unless its connection ends or the run has no address for it.

@@ -22,6 +22,7 @@ mod assigned;
 mod certificates;
 mod config;
 mod connection;
+mod driven_run;
 mod first_requests;
 mod inputs;
 mod install;
@@ -30,8 +31,10 @@ mod key_table;
 mod refused;
 mod reports;
 mod responder;
+mod runs;
 mod status;
 mod thread;
+mod unproved;
 mod words;
 
 use std::collections::BTreeMap;
@@ -72,7 +75,11 @@ pub struct IkeDriver {
     inputs: Arc<Inputs>,
     worker: Arc<PacketWorker>,
     statuses: Arc<Mutex<Vec<IkeStatus>>>,
+    refused: Arc<Mutex<RefusedByPeer>>,
 }
+
+/// Packets that were refused because there was no tunnel, by the name of the peer.
+pub type RefusedByPeer = BTreeMap<String, u64>;
 
 /// A policy with the keys that it names.
 #[derive(Clone, Debug)]
@@ -95,6 +102,20 @@ impl IkePolicy {
         let fixed = self.policy.ikes.get(ike).and_then(IkePeer::address);
         let resolved = self.targets.get(ike).map(|target| target.known_addresses());
         fixed.map_or_else(|| resolved.unwrap_or_default(), |address| vec![address])
+    }
+
+    /// A policy whose peers all have the same shared key.
+    #[cfg(test)]
+    fn of_text(text: &str) -> Self {
+        let policy = tacit_core::policy::parse(text).policy.expect("a valid policy");
+        let key = || SecretBytes::new(b"a shared key".to_vec());
+        Self {
+            targets: BTreeMap::new(),
+            shared_keys: policy.ikes.keys().map(|ike| (ike.clone(), key())).collect(),
+            policy: Arc::new(policy),
+            identities: BTreeMap::new(),
+            trusts: BTreeMap::new(),
+        }
     }
 
     /// Whether authentication with a peer uses the same keys and certificates as in another policy.
@@ -127,6 +148,16 @@ pub struct TunnelRun {
     pub lease: TunLease,
     /// The addresses of the host, which the run has too.
     pub own: Vec<IpAddr>,
+    /// The names that its programs have looked up.
+    pub names: Box<dyn RunNames>,
+}
+
+/// The names that programs of a run have looked up.
+pub trait RunNames: std::fmt::Debug + Send {
+    /// The number of names and addresses that were stored so far. It grows with each new one.
+    fn count(&self) -> u64;
+    /// The names by which programs of the run reach this address.
+    fn of(&self, address: IpAddr) -> Vec<String>;
 }
 
 /// The traces that record the keys of tunnels.
@@ -171,6 +202,8 @@ enum Order {
     Follow(Box<IkePolicy>),
     AddRun(Box<TunnelRun>),
     RemoveRun(u64),
+    /// The host has these addresses now.
+    FollowOwn(Vec<IpAddr>),
     /// Writes the keys of the tunnels to this peer.
     WriteKeys(String, KeySink),
     /// Gives up rights, and sends the result.
@@ -197,12 +230,14 @@ impl IkeDriver {
         let threads = PacketThreads::of_policy(&policy.policy);
         let worker = Arc::new(PacketWorker::start(underlay, Arc::clone(&inputs), threads)?);
         let statuses = Arc::<Mutex<Vec<IkeStatus>>>::default();
+        let refused = Arc::<Mutex<RefusedByPeer>>::default();
         let thread = IkeThread::new(
             policy,
             thread::Surroundings {
                 inputs: Arc::clone(&inputs),
                 worker: Arc::clone(&worker),
                 statuses: Arc::clone(&statuses),
+                refused: Arc::clone(&refused),
                 locals,
                 notices,
                 log,
@@ -211,7 +246,7 @@ impl IkeDriver {
             },
         )?;
         std::thread::Builder::new().name("tacit-ike".to_owned()).spawn(move || thread.run())?;
-        Ok(Self { inputs, worker, statuses })
+        Ok(Self { inputs, worker, statuses, refused })
     }
 
     /// Makes both threads, which parse messages of strangers, give up the rights that they do not
@@ -238,6 +273,11 @@ impl IkeDriver {
         self.order(Order::AddRun(Box::new(run)));
     }
 
+    /// The host, and so each run, has these addresses from now on.
+    pub fn follow_own(&self, own: Vec<IpAddr>) {
+        self.order(Order::FollowOwn(own));
+    }
+
     /// Returns a handle with which traces request keys.
     #[must_use]
     pub fn key_requests(&self) -> KeyRequests {
@@ -253,6 +293,12 @@ impl IkeDriver {
     #[must_use]
     pub fn statuses(&self) -> Vec<IkeStatus> {
         self.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The packets that were refused so far, also those of runs that have ended.
+    #[must_use]
+    pub fn refused(&self) -> RefusedByPeer {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The counters of packets.
@@ -293,6 +339,9 @@ fn underlay() -> io::Result<UdpUnderlay> {
     }
     Err(failure)
 }
+
+#[cfg(test)]
+mod thread_tests;
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 //! error when it opens the connection.
 
 use std::net::SocketAddr;
+use std::sync::PoisonError;
 
 use tacit_core::flow::Protocol;
 use tacit_core::policy::TunnelPacket;
@@ -40,6 +41,10 @@ impl IkeThread {
         let run_label = RunLabel { id: *id, name: run.name.clone() };
         let total = run.refused.entry(pair.ike.clone()).or_default();
         *total = total.saturating_add(count);
+        let mut of_peers = self.context.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_peer = of_peers.entry(pair.ike.clone()).or_default();
+        *of_peer = of_peer.saturating_add(count);
+        drop(of_peers);
         let rule = run.routes.rule_of(&packet).map(str::to_owned);
         self.news = self.news.max(News::Soon);
         let is_it = |one: &&PeerConnection| one.pair == pair && one.stranger.is_none();

@@ -12,6 +12,7 @@ use tacit_ipsec::ChildSa;
 use tacit_ipsec::ike::{IkeFailure, IkeIdentity, IkeProposal};
 
 use super::connection::PeerConnection;
+use super::unproved::Suppressed;
 use super::words::{auth_word, cipher_words, proposal_words, selector_words};
 use crate::log::{AuditOutcome, Event, EventCause, Log};
 
@@ -96,6 +97,15 @@ pub(super) fn closed(log: &Log, one: &PeerConnection) {
 /// The connection, an attempt or a part of it has failed.
 pub(super) fn failed(log: &Log, one: &PeerConnection, failure: &IkeFailure) {
     log.audit(AuditOutcome::Failed, failure_event(one, failure));
+}
+
+/// Failures of senders that have not proved who they are, which have no lines of their own.
+pub(super) fn suppressed(log: &Log, run: &str, suppressed: &Suppressed) {
+    let Suppressed { pair, kind, count } = suppressed;
+    let label = RunLabel { id: pair.run, name: run.to_owned() };
+    let event = Event::new("ike-failures-suppressed").field("run", run).field("ike", &pair.ike);
+    let event = event.field("kind", *kind).value("count", *count).caused_by(EventCause::Run(label));
+    log.audit(AuditOutcome::Failed, event);
 }
 
 /// A failure of a kind that was not logged since the connection was last established.

@@ -4,76 +4,111 @@
 //! When the sender has proved its identity, this module assigns the connection to the peer with
 //! this identity. Until then, the connection counts as a connection of a *stranger*.
 //!
-//! Limits: [`STRANGERS_MAX`] connections of strangers, and [`ACCEPTED_CONFIGS_MAX`] peers, for each
-//! address.
+//! Strangers at the address of a peer, for example behind the same NAT, must not prevent that the
+//! peer connects. So the connections of those that send from the peer's own port are counted apart.
+//! A further connection replaces the oldest one, unless that one has just begun.
+//!
+//! Limits: [`STRANGERS_MAX`] connections of strangers that send from ports of peers, as many from
+//! other ports, and [`ACCEPTED_CONFIGS_MAX`] peers, for each address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tacit_core::policy::InnerAddressSource;
 use tacit_ipsec::ike::{
-    ACCEPTED_CONFIGS_MAX, FirstRequestDecision, IkeConfig, IkeConnection, IkePath, IkeRefusal,
+    ACCEPTED_CONFIGS_MAX, FirstRequestDecision, HALF_OPEN_OF_ADDRESS_MAX, IkeConfig, IkeConnection,
+    IkePath, IkeRefusal, network,
 };
 
-use super::connection::{Candidate, Pair, PeerConnection};
+use super::connection::{Candidate, Pair, PeerConnection, Stranger};
 use super::kernel::{KernelRandom, local};
 use super::thread::IkeThread;
 use crate::clock::boottime;
 
-/// The largest number of connections that strangers at one address have opened. It is higher than
-/// the number of first requests that are accepted without a cookie: those can have a forged
-/// address, and must leave room for the peer.
-const STRANGERS_MAX: usize = 8;
+/// The largest number of connections that strangers at one address have opened from ports of peers,
+/// and from other ports. It is higher than the number of first requests that are accepted without a
+/// cookie: those can have a forged address, and must leave room for the peer.
+const STRANGERS_MAX: usize = HALF_OPEN_OF_ADDRESS_MAX / 2;
+/// After this time, the connection of a stranger may have to end for another one. A peer has sent
+/// AUTH by then.
+const HELD_AT_LEAST: Duration = Duration::from_millis(250);
 
 impl IkeThread {
     /// Handles the first message of a peer that opens a connection itself.
     pub(super) fn answer_first(&mut self, from: SocketAddr, message: &[u8]) {
         let now = boottime();
         match self.limiter.check(now, from, message, &mut KernelRandom) {
-            Ok(FirstRequestDecision::Accept) => {}
+            Ok(FirstRequestDecision::Accept | FirstRequestDecision::Replace) => {}
             Ok(FirstRequestDecision::Respond(response)) => return self.send(&response, from),
             Ok(FirstRequestDecision::Drop) | Err(_) => return,
-        }
-        let of_strangers = self.connections.iter().filter(|one| one.stranger == Some(from.ip()));
-        if of_strangers.count() >= STRANGERS_MAX {
-            return;
         }
         let pairs = self.pairs_at(from);
         let candidates: Vec<Candidate> =
             pairs.iter().filter_map(|pair| self.candidate(pair)).collect();
         let Some(first) = candidates.first() else { return };
         let pair = first.pair.clone();
+        let is_its = |one: &Candidate| self.policy.addresses(&one.pair.ike).contains(&from);
+        let is_peer_address = candidates.iter().any(is_its);
+        let stranger = Stranger { from, since: now, is_peer_address };
+        if !self.make_room(&stranger, now) {
+            return;
+        }
         let configs: Vec<Arc<IkeConfig>> =
             candidates.iter().map(|one| Arc::clone(&one.settings.config)).collect();
         let path = IkePath { local: local(&self.context.locals, from), remote: from };
         match IkeConnection::accept(&configs, path, Box::new(KernelRandom), now, message) {
-            Ok(connection) => self.add_stranger(from, connection, candidates),
+            Ok(connection) => self.add_stranger(stranger, connection, candidates),
             Err(refusal) => self.refuse(&pair, from, &refusal),
         }
+    }
+
+    /// Makes room for the connection of a stranger, for which another one may have to end. Returns
+    /// `false` if there is none.
+    fn make_room(&mut self, wanted: &Stranger, now: Instant) -> bool {
+        let address = network(wanted.from.ip());
+        let is_beside = |one: &Stranger| {
+            network(one.from.ip()) == address && one.is_peer_address == wanted.is_peer_address
+        };
+        let strangers = self.connections.iter().enumerate().filter_map(|(at, one)| {
+            let stranger = one.stranger.filter(|_| one.open.is_some())?;
+            is_beside(&stranger).then_some((stranger.since, at))
+        });
+        let strangers: Vec<(Instant, usize)> = strangers.collect();
+        if strangers.len() < STRANGERS_MAX {
+            return true;
+        }
+        let oldest = strangers.into_iter().min();
+        let Some((_, at)) = oldest.filter(|(since, _)| now >= *since + HELD_AT_LEAST) else {
+            return false;
+        };
+        self.close_one(at, now);
+        true
     }
 
     /// Adds the connection of a stranger, which may be any of these.
     fn add_stranger(
         &mut self,
-        from: SocketAddr,
+        stranger: Stranger,
         connection: IkeConnection,
         candidates: Vec<Candidate>,
     ) {
         let is_it = |one: &&Candidate| Arc::ptr_eq(&one.settings.config, connection.config());
         let Some(candidate) = candidates.iter().find(is_it).cloned() else { return };
         let mut one = PeerConnection::new(candidate);
-        one.remote = from;
-        one.stranger = Some(from.ip());
+        one.remote = stranger.from;
+        one.stranger = Some(stranger);
         one.candidates = candidates;
         one.begin(connection);
-        self.limiter.note_opened(from.ip());
+        self.limiter.note_opened(stranger.from.ip());
         self.connections.push(one);
         self.drain(self.connections.len() - 1);
     }
 
     fn refuse(&mut self, pair: &Pair, from: SocketAddr, refusal: &IkeRefusal) {
+        self.limiter.note_refused(boottime());
         if let Some(at) = self.prepare(pair) {
-            self.report_failure(at, &refusal.failure);
+            self.report_unproved(at, &refusal.failure);
         }
         if let Some(response) = &refusal.response {
             self.send(response, from);
@@ -87,7 +122,7 @@ impl IkeThread {
         let Some(stranger) = one.stranger.take() else { return };
         one.candidates.clear();
         let pair = one.pair.clone();
-        self.limiter.note_closed(stranger);
+        self.limiter.note_closed(stranger.from.ip());
         let now = boottime();
         for other in 0..self.connections.len() {
             let one = &self.connections[other];

@@ -1,7 +1,7 @@
 //! Runs the IKE thread. The thread moves messages and events between IKE connections, the packet
 //! worker and the agent, and handles timers.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tacit_core::meter::Component;
-use tacit_core::policy::{IkePeer, InnerAddressSource, TunnelRoutes};
+use tacit_core::policy::{IkePeer, InnerAddressSource};
 use tacit_ipsec::EspSpi;
 use tacit_ipsec::ike::{
     IkeConfig, IkeConnection, IkeEvent, IkeFailure, IkeLimiter, IkePath, IkeRoute, IkeTransmit,
@@ -20,17 +20,19 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::config::{Authentication, ike_config, local_identity};
 use super::connection::{Candidate, Pair, PeerConnection, PeerSettings};
+use super::driven_run::DrivenRun;
 use super::inputs::{Input, Inputs};
 use super::kernel::{KernelRandom, local};
 use super::status::IkeStatus;
+use super::unproved::UnprovedFailures;
 use super::{
-    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, KeySink, KeyTraces, Order, RUNS_MAX, RefusalSink,
-    TunnelRun, reports,
+    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, KeySink, KeyTraces, Order, RefusalSink, RefusedByPeer,
+    reports,
 };
 use crate::clock::boottime;
 use crate::ledger::{Account, ThreadKind, meter};
 use crate::log::{Event, Log};
-use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunId, TunLease};
+use crate::packet::{IkeDatagram, PacketEvent, PacketWorker};
 
 /// The longest wait for an input.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -50,6 +52,7 @@ pub(super) struct Surroundings {
     pub(super) inputs: Arc<Inputs>,
     pub(super) worker: Arc<PacketWorker>,
     pub(super) statuses: Arc<Mutex<Vec<IkeStatus>>>,
+    pub(super) refused: Arc<Mutex<RefusedByPeer>>,
     /// The addresses of the sockets to peers.
     pub(super) locals: Vec<SocketAddr>,
     pub(super) notices: mpsc::Sender<IkeNotice>,
@@ -71,6 +74,9 @@ pub(super) struct IkeThread {
     peers: HashSet<IpAddr>,
     /// Addresses that peers have assigned, or failures, which the agent does not know yet.
     pub(super) assigned: BTreeMap<Pair, Result<Vec<IpAddr>, String>>,
+    /// When looked-up names are compared with assigned addresses next.
+    pub(super) names_check_at: Instant,
+    unproved: UnprovedFailures,
     published: Instant,
     /// What displays do not know yet.
     pub(super) news: News,
@@ -86,17 +92,6 @@ pub(super) enum News {
     Now,
 }
 
-/// A run with a TUN device.
-pub(super) struct DrivenRun {
-    pub(super) name: String,
-    pub(super) tun: TunId,
-    pub(super) own: Vec<IpAddr>,
-    pub(super) routes: TunnelRoutes,
-    /// Packets that were refused because there was no tunnel, by the name of the peer.
-    pub(super) refused: BTreeMap<String, u64>,
-    _lease: TunLease,
-}
-
 impl IkeThread {
     pub(super) fn new(policy: IkePolicy, context: Surroundings) -> io::Result<Self> {
         let limiter = IkeLimiter::new(&mut KernelRandom, boottime()).map_err(io::Error::other)?;
@@ -109,6 +104,8 @@ impl IkeThread {
             places: HashMap::new(),
             peers: HashSet::new(),
             assigned: BTreeMap::new(),
+            names_check_at: boottime(),
+            unproved: UnprovedFailures::default(),
             published: boottime(),
             news: News::None,
         };
@@ -174,6 +171,7 @@ impl IkeThread {
             Order::Follow(policy) => self.follow(*policy),
             Order::AddRun(run) => self.add_run(*run),
             Order::RemoveRun(id) => self.remove_run(id),
+            Order::FollowOwn(own) => self.follow_own(&own),
             Order::Confine(rights, done) => {
                 // The handle waits for it.
                 let _ = done.send(confine(rights));
@@ -214,7 +212,7 @@ impl IkeThread {
     }
 
     /// Gives requests from the current addresses of peers precedence.
-    fn follow_peers(&mut self) {
+    pub(super) fn follow_peers(&mut self) {
         let ikes = self.policy.policy.ikes.keys();
         let addresses = ikes.flat_map(|ike| self.policy.addresses(ike));
         let peers: HashSet<IpAddr> = addresses.map(|address| address.ip()).collect();
@@ -224,90 +222,17 @@ impl IkeThread {
         }
     }
 
-    /// Uses another policy. Connections end whose configuration is another one now.
-    fn follow(&mut self, policy: IkePolicy) {
-        let changed_keys: Vec<String> = policy
-            .policy
-            .ikes
-            .keys()
-            .filter(|ike| !policy.has_same_keys(&self.policy, ike))
-            .cloned()
-            .collect();
-        self.policy = policy;
-        self.follow_peers();
-        let mut changed_runs = BTreeSet::new();
-        for (id, run) in &mut self.runs {
-            let routes = TunnelRoutes::of(&self.policy.policy, &run.name, &run.own);
-            let routes = routes.unwrap_or_default();
-            if std::mem::replace(&mut run.routes, routes) != run.routes {
-                changed_runs.insert(*id);
-            }
-        }
-        let is_same = |pair: &Pair, settings: &PeerSettings| {
-            let peer = self.policy.policy.ikes.get(&pair.ike);
-            !changed_runs.contains(&pair.run)
-                && !changed_keys.contains(&pair.ike)
-                && peer.is_some_and(|peer| peer.same(&settings.peer))
-        };
-        for one in &mut self.connections {
-            let is_kept = is_same(&one.pair, &one.settings)
-                && one.candidates.iter().all(|other| is_same(&other.pair, &other.settings));
-            one.is_closing |= !is_kept;
-        }
-        let now = boottime();
-        for at in 0..self.connections.len() {
-            if self.connections[at].is_closing {
-                self.close_one(at, now);
-            }
-        }
-        let runs: Vec<u64> = self.runs.keys().copied().collect();
-        runs.into_iter().for_each(|run| self.connect_for_addresses(run));
-    }
-
-    fn add_run(&mut self, run: TunnelRun) {
-        let TunnelRun { id, name, tun, lease, own } = run;
-        if self.runs.len() >= RUNS_MAX {
-            return;
-        }
-        let Ok(tun) = self.context.worker.add_tun(tun) else { return };
-        let routes = TunnelRoutes::of(&self.policy.policy, &name, &own).unwrap_or_default();
-        let run = DrivenRun { name, tun, own, routes, refused: BTreeMap::new(), _lease: lease };
-        self.runs.insert(id, run);
-        self.connect_for_addresses(id);
-    }
-
-    fn remove_run(&mut self, id: u64) {
-        let Some(run) = self.runs.remove(&id) else { return };
-        let now = boottime();
-        for at in 0..self.connections.len() {
-            if self.connections[at].may_be_of(id) {
-                self.close_one(at, now);
-            }
-        }
-        // If the worker has ended, the device is closed.
-        let _ = self.context.worker.remove_tun(run.tun);
-    }
-
-    /// Connects a run with the peers that assign its addresses: before that, no program can send
-    /// a packet to them.
-    fn connect_for_addresses(&mut self, run: u64) {
-        let Some(driven) = self.runs.get(&run) else { return };
-        let assigns = |ike: &&str| {
-            let peer = self.policy.policy.ikes.get(*ike);
-            peer.is_some_and(|peer| peer.inner == InnerAddressSource::Gateway)
-        };
-        let ikes: Vec<String> = driven.routes.ikes().filter(assigns).map(str::to_owned).collect();
-        for ike in ikes {
-            self.connect(&Pair { run, ike });
-        }
-    }
-
     /// Begins a connection as the initiator, unless there is one or the last attempt was a moment
     /// ago.
     pub(super) fn connect(&mut self, pair: &Pair) {
         let now = boottime();
         let Some(at) = self.prepare(pair) else { return };
         let one = &mut self.connections[at];
+        if one.open.is_some() {
+            one.request_child(now);
+            self.drain(at);
+            return;
+        }
         if !one.may_begin(now) {
             return;
         }
@@ -404,10 +329,10 @@ impl IkeThread {
     }
 
     /// Handles an IKE message.
-    fn receive(&mut self, datagram: &IkeDatagram) {
+    pub(super) fn receive(&mut self, datagram: &IkeDatagram) {
         let IkeDatagram { from, message, .. } = datagram;
         let owns = |one: &PeerConnection| {
-            one.open.as_ref().is_some_and(|open| open.owns_datagram(message))
+            one.remote == *from && one.open.as_ref().is_some_and(|open| open.owns_datagram(message))
         };
         let place = match IkeRoute::of(message) {
             Some(IkeRoute::Sa(spi)) => match self.places.get(&spi) {
@@ -415,7 +340,7 @@ impl IkeThread {
                 // The IKE SA has ended while the message waited.
                 None => return,
             },
-            // It may be repeated.
+            // It may be repeated. From another address, it may be one that was seen on its way.
             Some(IkeRoute::First) => self.connections.iter().position(owns),
             None => return,
         };
@@ -459,11 +384,11 @@ impl IkeThread {
         });
         let report = (!self.assigned.is_empty()).then(|| boottime() + REPORT_INTERVAL);
         let publish = (self.news != News::None).then(|| self.published + PUBLISH_INTERVAL);
-        let times = times.flatten().chain(report).chain(publish);
+        let times = times.flatten().chain(report).chain(publish).chain(self.unproved.next_at());
         times.min().unwrap_or_else(|| boottime() + WAIT_MAX)
     }
 
-    fn pass_time(&mut self) {
+    pub(super) fn pass_time(&mut self) {
         let now = boottime();
         for at in 0..self.connections.len() {
             let one = &mut self.connections[at];
@@ -482,6 +407,8 @@ impl IkeThread {
             }
         }
         self.check_trust(now);
+        self.check_names(now);
+        self.report_suppressed(now);
         self.forget_ended();
         let due = |one: &&PeerConnection| one.begins_at().is_some_and(|at| at <= now);
         let due: Vec<Pair> =
@@ -498,7 +425,8 @@ impl IkeThread {
             return;
         }
         for one in self.connections.iter().filter(|one| one.open.is_none()) {
-            one.stranger.into_iter().for_each(|address| self.limiter.note_closed(address));
+            let addresses = one.stranger.iter().map(|stranger| stranger.from.ip());
+            addresses.for_each(|address| self.limiter.note_closed(address));
         }
         self.connections.retain(is_kept);
         self.news = self.news.max(News::Soon);
@@ -634,7 +562,10 @@ impl IkeThread {
                     let _ = self.context.worker.move_peer(spi, to);
                 }
             }
-            IkeEvent::ExchangeFailed(failure) => self.report_failure(at, &failure),
+            IkeEvent::ExchangeFailed(failure) => match one.stranger {
+                Some(_) => self.report_unproved(at, &failure),
+                None => self.report_failure(at, &failure),
+            },
             IkeEvent::Failed(failure) => match one.ending.take() {
                 // It was logged when the connection began to end.
                 Some(failure) => one.note_failed(&failure, now),
@@ -657,7 +588,10 @@ impl IkeThread {
         let one = &mut self.connections[at];
         let is_reported = one.is_reported(&failure);
         one.note_failed(&failure, boottime());
-        if !is_reported {
+        let is_stranger = one.stranger.is_some();
+        if is_stranger {
+            self.report_unproved(at, &failure);
+        } else if !is_reported {
             self.report_failure(at, &failure);
         }
         self.news = News::Now;
@@ -670,6 +604,21 @@ impl IkeThread {
         }
         reports::failed(&self.context.log, &self.connections[at], failure);
         self.connections[at].note_reported(failure);
+    }
+
+    /// Reports the failure of a sender that has not proved who it is: anyone can cause many.
+    pub(super) fn report_unproved(&mut self, at: usize, failure: &IkeFailure) {
+        let pair = &self.connections[at].pair;
+        if self.unproved.admits(pair, failure.kind, boottime()) {
+            self.report_failure(at, failure);
+        }
+    }
+
+    fn report_suppressed(&mut self, now: Instant) {
+        for suppressed in self.unproved.take_due(now) {
+            let run = self.runs.get(&suppressed.pair.run).map_or("", |run| run.name.as_str());
+            reports::suppressed(&self.context.log, run, &suppressed);
+        }
     }
 
     /// Writes the keys of the IKE SAs of a connection to the traces of its peer.

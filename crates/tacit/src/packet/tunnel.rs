@@ -15,6 +15,14 @@ use tacit_ipsec::{ChildSa, TrafficSelector};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunId(pub(super) u64);
 
+#[cfg(test)]
+impl TunId {
+    /// A device that no worker has.
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// A tunnel as IKE has negotiated it.
 #[derive(Clone, Debug)]
 pub struct Tunnel {

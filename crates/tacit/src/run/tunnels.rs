@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -72,10 +72,8 @@ const MTU_BYTES: u32 = 1400;
 /// A TUN device that the helper of a run has made.
 #[derive(Debug)]
 pub struct OpenedTun {
-    /// The number of the run.
-    pub run: u64,
-    /// The name of the run.
-    pub name: String,
+    /// The run.
+    pub run: Arc<Run>,
     /// The device.
     pub tun: Tun,
     /// Held as long as the device is read.
@@ -169,9 +167,14 @@ impl RunTunnels {
         assigned.insert(ike, addresses);
     }
 
-    /// Records why a peer has not assigned addresses. It may do so later.
-    pub fn note_failure(&self, ike: String, reason: String) {
+    /// Records why a peer has not assigned addresses, or why the run must not keep them. It may
+    /// assign others later. Returns whether the run has to give up addresses.
+    pub fn note_failure(&self, ike: String, reason: String) -> bool {
+        let mut assigned = self.assigned.lock().unwrap_or_else(PoisonError::into_inner);
+        let gives_up = assigned.remove(&ike).is_some();
+        drop(assigned);
         self.progress.send_modify(|progress| drop(progress.failed.insert(ike, reason)));
+        gives_up
     }
 
     /// The peers for which the policy has the address of the run.
@@ -232,7 +235,7 @@ impl RunTunnels {
     ///
     /// # Errors
     /// The kernel refuses, or there is no helper. No packet of a tunnel takes another route then.
-    pub async fn follow(&self, run: &Run, wanted: WantedTunnels) -> io::Result<()> {
+    pub async fn follow(&self, run: &Arc<Run>, wanted: WantedTunnels) -> io::Result<()> {
         let WantedTunnels { groups, addresses, assigned } = wanted;
         let mut mirror = self.mirror.lock().await;
         mirror.forget_unread();
@@ -260,12 +263,12 @@ impl RunTunnels {
         Ok(())
     }
 
-    async fn open_tun(&self, run: &Run) -> io::Result<LeasedDevice> {
+    async fn open_tun(&self, run: &Arc<Run>) -> io::Result<LeasedDevice> {
         let tun = run.helper.open_tun().await?;
         let name = tun.name()?;
         let ended = |_| io::Error::other("the agent is ending");
         let (lease, watch) = TunLease::new();
-        let opened = OpenedTun { run: run.id, name: run.name.clone(), tun, lease };
+        let opened = OpenedTun { run: Arc::clone(run), tun, lease };
         self.opened.send(opened).await.map_err(ended)?;
         Ok(LeasedDevice { name, lease: watch })
     }

@@ -248,11 +248,12 @@ fn packets_that_no_tunnel_takes_are_refused_and_counted_by_tunnel() {
         control show ike --json | tr -d '\n'; echo
         control show refused --json | tr -d '\n'; echo
         control show metrics | grep 'tacit_refused_total.*no-tunnel'
+        control show metrics | grep 'tacit_tunnel_refused_total{'
         grep 'denied.*no-tunnel' agent.log | head -n 1
         ended; clear",
     );
     let lines: Vec<&str> = text.lines().collect();
-    let [error, ike, refused, metric, logged, wire] = lines[..] else { panic!("{text}") };
+    let [error, ike, refused, metric, of_peer, logged, wire] = lines[..] else { panic!("{text}") };
     assert!(error.contains("10.2.0.1 port 80"), "{text}");
     assert_fits("show-ike", ike);
     assert_fits("show-refused", refused);
@@ -264,6 +265,8 @@ fn packets_that_no_tunnel_takes_are_refused_and_counted_by_tunnel() {
     let next = one["next"].as_str().unwrap();
     assert!(next.contains("[ike.branch] failed") && next.contains("AUTHENTICATION_FAILED"));
     assert!(!metric.ends_with(" 0"), "{text}");
+    let count = of_peer.strip_prefix("tacit_tunnel_refused_total{ike=\"branch\"} ").unwrap();
+    assert_ne!(count, "0", "{text}");
     assert!(logged.contains("destination=10.2.0.1:80") && logged.contains("rule=web"), "{text}");
     assert_eq!(wire, "only UDP 4500");
 }

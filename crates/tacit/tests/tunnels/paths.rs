@@ -80,6 +80,22 @@ END
 "#;
 
 #[test]
+fn a_tunnel_that_the_gateway_deletes_is_made_again_when_a_packet_needs_it() {
+    let text = web("agent
+        enrolled bash -c 'curl -sS -m 20 http://10.2.0.1/; touch scratch/up
+            until [ -e scratch/gone ]; do sleep 0.1; done
+            curl -sS -m 20 http://10.2.0.1/' & program=$!
+        until_true [ -e scratch/up ]
+        installed 1 || fail 'no tunnel'
+        swan --terminate --child net >terminate 2>&1 || fail \"$(cat terminate)\"
+        until_true installed 0
+        touch scratch/gone; wait $program
+        grep -c ike-established agent.log
+        clear");
+    assert_eq!(text, "from behind\nfrom behind\n1\nonly UDP 4500\n");
+}
+
+#[test]
 fn a_nat_is_found_kept_open_and_may_change_its_port() {
     let text = web(&format!(
         "{JUMP}

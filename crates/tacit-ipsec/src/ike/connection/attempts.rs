@@ -10,11 +10,14 @@
 //! ```
 //!
 //! An *attempt* is the exchange that follows one answer. The field `sas` contains the IKE SA of the
-//! *current* attempt. When a message for another attempt arrives, that attempt becomes the current
-//! attempt. If the peer refuses the last attempt, tacit waits [`OTHER_ANSWER_WAIT`] for another
-//! answer. Until the peer answers AUTH, tacit repeats the first request too.
+//! *current* attempt. When an authentic message for another attempt arrives, that attempt becomes
+//! the current attempt. An attacker may use the SPI of the peer, so the keys decide to which
+//! attempt a message belongs. If the peer refuses the last attempt, tacit waits
+//! [`OTHER_ANSWER_WAIT`] for another answer. Until the peer answers AUTH, tacit repeats the first
+//! request too.
 //!
-//! Limit: [`ANSWERS_MAX`](super::init::ANSWERS_MAX) answers to a first request.
+//! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further one replaces the oldest. `answers` limits
+//! how many begin in a period, so that each has time for an answer.
 
 use std::time::{Duration, Instant};
 
@@ -22,13 +25,19 @@ use super::auth::Attempt;
 use super::init::Opening;
 use super::sa::{IkeSa, SaState};
 use super::{IkeConnection, IkeEvent};
-use crate::ike::codec::IkeHeader;
+use crate::ike::codec::IkeMessage;
 use crate::ike::failure::IkeFailure;
 
 impl IkeConnection {
     /// Whether the initiator waits for AUTH of the peer.
     pub(super) fn is_attempting(&self) -> bool {
         self.opening.is_some() && self.auth.is_some()
+    }
+
+    /// Whether an attempt with this answer continues, so that the answer is a repetition.
+    pub(super) fn is_being_tried(&self, answer: &[u8]) -> bool {
+        let others = self.other_attempts.iter().map(|one| &one.auth);
+        self.auth.iter().chain(others).any(|one| one.init_response == answer)
     }
 
     /// Authenticates with another answer.
@@ -38,16 +47,24 @@ impl IkeConnection {
         attempt: Attempt,
     ) -> Result<(), IkeFailure> {
         self.set_aside();
+        if self.other_attempts.len() >= ATTEMPTS_MAX
+            && let Some((oldest, _)) =
+                self.other_attempts.iter().enumerate().min_by_key(|(_, one)| one.auth.began)
+        {
+            self.other_attempts.remove(oldest);
+        }
         self.take_up(attempt);
         self.send_auth(now)
     }
 
-    /// Makes the attempt the current one to which a message belongs.
-    pub(super) fn choose_attempt(&mut self, header: &IkeHeader) {
-        let is_it = |one: &Attempt| {
-            let spis = (one.sa.spis.initiator, one.sa.spis.responder);
-            spis == (header.initiator_spi, header.responder_spi)
-        };
+    /// Makes the attempt the current one to which an authentic message belongs.
+    pub(super) fn choose_attempt(&mut self, message: &IkeMessage, bytes: &[u8]) {
+        if self.other_attempts.is_empty()
+            || self.sas.iter().any(|sa| sa.is_authentic(message, bytes))
+        {
+            return;
+        }
+        let is_it = |one: &Attempt| one.sa.is_authentic(message, bytes);
         if let Some(at) = self.other_attempts.iter().position(is_it) {
             let attempt = self.other_attempts.remove(at);
             self.set_aside();
@@ -88,9 +105,13 @@ impl IkeConnection {
 
     /// The sender of the answer was refused, or has refused this side. It may not be the peer.
     pub(super) fn refuse_attempt(&mut self, now: Instant, failure: IkeFailure) {
+        if let Some(context) = &self.auth {
+            let answer = context.init_response.clone();
+            self.note_refused_answer(&answer);
+        }
         let continues = self.drop_attempt();
         let Some(opening) = &mut self.opening else { return self.fail(failure) };
-        if !continues {
+        if !continues && !opening.answers.is_waiting() {
             opening.await_another(now + OTHER_ANSWER_WAIT);
         }
         if opening.note_refusal(failure.clone()) {
@@ -100,21 +121,16 @@ impl IkeConnection {
 
     /// AUTH was repeated often enough, without a response.
     pub(super) fn give_up_attempt(&mut self, failure: IkeFailure) {
-        if !self.drop_attempt() {
+        let is_waiting = self.opening.as_ref().is_some_and(|one| one.answers.is_waiting());
+        if !self.drop_attempt() && !is_waiting {
             let refusal = self.opening.as_mut().and_then(Opening::take_refusal);
             self.fail(refusal.unwrap_or(failure));
         }
     }
 
-    /// Repeats AUTH of the other attempts, and the first request if AUTH of the current one is
-    /// repeated: the answer of the peer may be lost.
+    /// Repeats AUTH of the other attempts.
     pub(super) fn repeat_attempts(&mut self, now: Instant) {
         let is_due = |sa: &IkeSa| sa.retransmit_at().is_some_and(|at| at <= now);
-        if self.is_attempting() && self.sa(self.current).is_some_and(is_due) {
-            let request = self.opening.as_ref().and_then(Opening::last_request);
-            self.traffic.retransmitted += 1;
-            self.transmit(now, request);
-        }
         let mut sent = Vec::new();
         self.other_attempts.retain_mut(|one| {
             if !is_due(&one.sa) {
@@ -132,6 +148,8 @@ impl IkeConnection {
     }
 }
 
+/// The most attempts besides the current one.
+pub(super) const ATTEMPTS_MAX: usize = 64;
 /// How long another answer is awaited after the last attempt was refused. The true answer follows a
 /// forged one soon: both answer the same request.
 const OTHER_ANSWER_WAIT: Duration = Duration::from_secs(2);

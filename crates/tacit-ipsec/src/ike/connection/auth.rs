@@ -30,6 +30,8 @@ pub(super) struct AuthContext {
     pub(super) nonces: Nonces,
     /// The data of `SIGNATURE_HASH_ALGORITHMS` of the peer.
     pub(super) hashes_of_peer: Vec<u8>,
+    /// When the keys of the IKE SA were agreed on.
+    pub(super) began: Instant,
 }
 
 /// An answer to the first request, of which AUTH has not shown whose it is.

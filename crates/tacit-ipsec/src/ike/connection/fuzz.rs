@@ -115,7 +115,7 @@ impl Scene {
         if to == 1 && self.sides[1].connection.is_none() {
             let decision = self.limiter.check(now, path(1).remote, bytes, &mut TestRandom(8));
             match decision {
-                Ok(FirstRequestDecision::Accept) => {}
+                Ok(FirstRequestDecision::Accept | FirstRequestDecision::Replace) => {}
                 Ok(FirstRequestDecision::Respond(response)) => {
                     assert!(response.len() <= bytes.len(), "an answer amplifies");
                     return;

@@ -2,13 +2,16 @@
 //!
 //! Anyone who sees the first request can forge its answer. So an invalid answer does not end the
 //! connection: the initiator records the reason, and waits for another answer (RFC 7296 section
-//! 2.21.1). The initiator tries to authenticate with each valid answer (`attempts`). The peer may
-//! demand a cookie or another group. Then the initiator changes its request, at most
+//! 2.21.1). The initiator tries to authenticate with each valid answer (`answers`, `attempts`). The
+//! peer may demand a cookie or another group. Then the initiator changes its request, at most
 //! [`CHANGES_MAX`] times.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::digest::{SHA256, digest};
+
+use super::answers::{Answer, Answers, SentRequest};
 use super::auth::{Attempt, AuthContext};
 use super::payloads::{certificate_request, key_exchange, notifications};
 use super::sa::{IkeRole, IkeSa, RETRANSMITS_MAX, Retransmission};
@@ -33,27 +36,23 @@ pub(super) struct Opening {
     nonce: Vec<u8>,
     /// The requests that were sent, one for each group; the last one is repeated. An answer to an
     /// earlier one is accepted, because the demand for another group may be forged.
-    requests: Vec<SentRequest>,
+    requests: Vec<Arc<SentRequest>>,
     /// What the responder demands to see again (RFC 7296 section 2.6).
     cookie: Option<Vec<u8>>,
     /// The cookie of the next request.
     next_cookie: Option<Vec<u8>>,
     retransmission: Retransmission,
+    /// Whether the request is not repeated any more. Answers that are being tried remain.
+    is_exhausted: bool,
+    /// When the attempt ends if no answer is being tried then.
+    ends_at: Option<Instant>,
     /// How often the request may change.
     changes_left: u8,
-    /// The SPIs in the valid answers. At most [`ANSWERS_MAX`].
-    answers: Vec<u64>,
+    pub(super) answers: Answers,
     /// Why the last answer could not be used.
     refusal: Option<IkeFailure>,
     /// Whether such a reason was reported.
     is_reported: bool,
-}
-
-/// A first request and its secret.
-#[derive(Debug)]
-struct SentRequest {
-    secret: KeySecret,
-    bytes: Vec<u8>,
 }
 
 /// What follows from an answer to the first request.
@@ -71,7 +70,7 @@ impl Opening {
         self.spi
     }
 
-    pub(super) fn last_request(&self) -> Option<Vec<u8>> {
+    fn last_request(&self) -> Option<Vec<u8>> {
         self.requests.last().map(|one| one.bytes.clone())
     }
 
@@ -85,9 +84,11 @@ impl Opening {
         self.refusal.take()
     }
 
-    /// Waits until this time for another answer, and does not repeat the request.
+    /// Waits for another answer, until this time or that of an earlier call, and does not repeat
+    /// the request.
     pub(super) fn await_another(&mut self, until: Instant) {
-        self.retransmission = Retransmission::end_at(until);
+        self.ends_at.get_or_insert(until);
+        self.is_exhausted = true;
     }
 
     /// Counts a change of the request.
@@ -114,6 +115,7 @@ impl Opening {
             self.change()?;
         }
         self.next_cookie = Some(cookie.to_vec());
+        self.is_exhausted = false;
         self.retransmission.at = self.retransmission.at.min(now + COOKIE_WAIT);
         Ok(())
     }
@@ -150,12 +152,14 @@ impl IkeConnection {
             cookie: None,
             next_cookie: None,
             retransmission: Retransmission::start(now, RETRANSMITS_MAX),
+            is_exhausted: false,
+            ends_at: None,
             changes_left: CHANGES_MAX,
-            answers: Vec::new(),
+            answers: Answers::default(),
             refusal: None,
             is_reported: false,
         };
-        let secret = KeySecret::generate(group, random)?;
+        let secret = Arc::new(KeySecret::generate(group, random)?);
         self.send_init(now, &mut opening, secret)?;
         self.opening = Some(opening);
         Ok(())
@@ -166,7 +170,7 @@ impl IkeConnection {
         &mut self,
         now: Instant,
         opening: &mut Opening,
-        secret: KeySecret,
+        secret: Arc<KeySecret>,
     ) -> Result<(), IkeFailure> {
         let header = init_header(opening.spi, 0, IkeRole::Initiator);
         let accepted = self.config.proposals.iter().take(PROPOSALS_MAX).copied();
@@ -184,47 +188,72 @@ impl IkeConnection {
         payloads.push(signature_hashes());
         payloads.push(fragmentation_supported());
         let bytes = encode_message(&header, &payloads);
-        opening.requests.push(SentRequest { secret, bytes: bytes.clone() });
+        opening.requests.push(Arc::new(SentRequest { secret, bytes: bytes.clone() }));
         opening.retransmission = Retransmission::start(now, RETRANSMITS_MAX);
+        opening.is_exhausted = false;
+        opening.ends_at = None;
         self.transmit(now, [bytes]);
         Ok(())
     }
 
-    /// When the first request is repeated or changed. While this side waits for AUTH, it is only
-    /// changed.
+    /// When the first request is repeated or changed, or the next answer may be tried. The request
+    /// is repeated while this side waits for AUTH too: its answer may be lost, and the answers
+    /// that are being tried may be forged.
     pub(super) fn init_due_at(&self) -> Option<Instant> {
         let opening = self.opening.as_ref()?;
-        let is_waiting = self.auth.is_none() || opening.next_cookie.is_some();
-        is_waiting.then_some(opening.retransmission.at)
+        let repeat = (!opening.is_exhausted).then_some(opening.retransmission.at);
+        let end = opening.ends_at.filter(|_| !self.is_trying(opening));
+        [repeat, end, opening.answers.next_at()].into_iter().flatten().min()
     }
 
-    /// Repeats the first request when it is time, or sends it with the cookie of the peer.
-    pub(super) fn repeat_init(&mut self, now: Instant) {
+    /// Whether an answer to the first request is being tried, or waits for its turn.
+    fn is_trying(&self, opening: &Opening) -> bool {
+        self.auth.is_some() || opening.answers.is_waiting()
+    }
+
+    /// Does what is due while the connection is opened.
+    pub(super) fn pass_opening(&mut self, now: Instant) {
         if self.init_due_at().is_none_or(|at| at > now) {
             return;
         }
-        let Some(mut opening) = self.opening.take() else { return };
-        let cookie = opening.next_cookie.take();
-        let failure = match cookie.and_then(|cookie| Some((cookie, opening.requests.pop()?))) {
-            Some((cookie, SentRequest { secret, .. })) => {
-                opening.cookie = Some(cookie);
-                opening.requests.clear();
-                self.send_init(now, &mut opening, secret).err()
+        if let Some(opening) = self.opening.take() {
+            match self.repeat_init(now, opening) {
+                Ok(opening) => self.opening = Some(opening),
+                Err(failure) => return self.fail(failure),
             }
-            None if opening.retransmission.repeat(now) => {
-                self.transmit(now, opening.last_request());
-                self.traffic.retransmitted += 1;
-                None
-            }
-            None => {
-                let silent = || IkeFailure::no_answer("the first request (IKE_SA_INIT)");
-                Some(opening.take_refusal().unwrap_or_else(silent))
-            }
-        };
-        match failure {
-            Some(failure) => self.fail(failure),
-            None => self.opening = Some(opening),
         }
+        if let Err(failure) = self.try_answers(now) {
+            self.fail(failure);
+        }
+    }
+
+    /// Repeats the first request when it is time, or sends it with the cookie of the peer. Fails
+    /// if there were enough repetitions, and no answer is being tried.
+    fn repeat_init(&mut self, now: Instant, mut opening: Opening) -> Result<Opening, IkeFailure> {
+        let is_trying = self.is_trying(&opening);
+        let is_over = !is_trying && opening.ends_at.is_some_and(|at| at <= now);
+        let is_due = !opening.is_exhausted && opening.retransmission.at <= now;
+        let cookie = opening.next_cookie.take_if(|_| is_due);
+        let last = opening.requests.last().map(|one| Arc::clone(&one.secret));
+        if let Some((cookie, secret)) = cookie.zip(last) {
+            opening.cookie = Some(cookie);
+            opening.requests.clear();
+            self.send_init(now, &mut opening, secret)?;
+        } else if is_due && opening.retransmission.repeat(now) {
+            self.repeat_request(now, opening.last_request());
+        } else if is_due && is_trying {
+            opening.is_exhausted = true;
+            opening.answers.close();
+        } else if is_due || is_over {
+            let silent = || IkeFailure::no_answer("the first request (IKE_SA_INIT)");
+            return Err(opening.take_refusal().unwrap_or_else(silent));
+        }
+        Ok(opening)
+    }
+
+    fn repeat_request(&mut self, now: Instant, request: Option<Vec<u8>>) {
+        self.transmit(now, request);
+        self.traffic.retransmitted += 1;
     }
 
     /// Handles a message of `IKE_SA_INIT`. It is not authenticated, so most faults are ignored.
@@ -261,38 +290,71 @@ impl IkeConnection {
         bytes: &[u8],
     ) -> Result<(), IkeFailure> {
         let is_demand = |one: &&NotifyPayload| one.is_error() || one.kind == notify::COOKIE;
-        let answered = message.header.responder_spi;
         let outcome = match notifications(&message.payloads).find(is_demand) {
-            // It is repeated, or there were enough.
-            None if opening.answers.contains(&answered) => Ok(()),
-            None if opening.answers.len() >= ANSWERS_MAX => Ok(()),
-            None => match self.agree_init(&opening, message) {
-                Ok(agreed) => {
-                    opening.answers.push(answered);
-                    self.opening = Some(opening);
-                    return self.finish_init(now, agreed, message, bytes);
-                }
-                Err(failure) => Err(failure),
-            },
+            None if self.is_being_tried(bytes) => Ok(()),
+            None => {
+                let requests = opening.requests.clone();
+                let answer = Answer { bytes: bytes.to_vec(), requests };
+                opening.answers.add(answer, self.random.as_mut());
+                self.opening = Some(opening);
+                return self.try_answers(now);
+            }
             Some(one) if one.kind == notify::COOKIE => opening.note_cookie(now, &one.data),
             Some(one) if one.kind == notify::INVALID_KE_PAYLOAD => {
                 self.change_group(now, &mut opening, &one.data)
             }
             Some(one) => Err(IkeFailure::refused(one.kind, "the IKE SA")),
         };
-        match outcome {
-            Err(refusal) if self.auth.is_none() => {
-                opening.retransmission.limit(REFUSED_RETRANSMITS_MAX);
-                if opening.note_refusal(refusal.clone()) {
-                    self.event(IkeEvent::ExchangeFailed(refusal));
+        self.opening = Some(opening);
+        outcome.or_else(|refusal| {
+            self.note_useless_answer(refusal);
+            Ok(())
+        })
+    }
+
+    /// Notes that an answer cannot be used. It may be forged, so this side waits for another one.
+    fn note_useless_answer(&mut self, refusal: IkeFailure) {
+        let Some(opening) = &mut self.opening else { return };
+        if self.auth.is_some() {
+            // It matters only if AUTH with the other answers fails.
+            opening.refusal = Some(refusal);
+            return;
+        }
+        opening.retransmission.limit(REFUSED_RETRANSMITS_MAX);
+        if opening.note_refusal(refusal.clone()) {
+            self.event(IkeEvent::ExchangeFailed(refusal));
+        }
+    }
+
+    /// Begins to authenticate with answers that wait, as many as may be tried now.
+    fn try_answers(&mut self, now: Instant) -> Result<(), IkeFailure> {
+        while let Some(opening) = &mut self.opening
+            && let Some(answer) = opening.answers.take(now, self.random.as_mut())
+        {
+            let Ok(message) = IkeMessage::parse(&answer.bytes) else { continue };
+            match self.agree_init(&answer.requests, &message) {
+                Ok(agreed) => self.finish_init(now, agreed, &message, &answer.bytes)?,
+                Err(refusal) => {
+                    self.note_useless_answer(refusal);
+                    self.note_refused_answer(&answer.bytes);
                 }
             }
-            // It matters only if AUTH with the other answers fails.
-            Err(refusal) => opening.refusal = Some(refusal),
-            Ok(()) => {}
         }
-        self.opening = Some(opening);
+        if let Some(opening) = &mut self.opening
+            && opening.answers.take_crowded()
+        {
+            // The peer answers again, in case its answer was among those that were dropped.
+            let request = opening.last_request();
+            self.repeat_request(now, request);
+        }
         Ok(())
+    }
+
+    /// Repetitions of this answer are not tried.
+    pub(super) fn note_refused_answer(&mut self, bytes: &[u8]) {
+        if let Some(opening) = &mut self.opening {
+            opening.answers.note_refused(bytes);
+        }
     }
 
     /// Sends a request with the group that the responder demands.
@@ -303,14 +365,14 @@ impl IkeConnection {
         data: &[u8],
     ) -> Result<(), IkeFailure> {
         let group = self.demanded_group(data)?;
-        let has_group = |one: &SentRequest| one.secret.group() == group;
+        let has_group = |one: &Arc<SentRequest>| one.secret.group() == group;
         // The demand may arrive twice.
         if opening.requests.last().is_some_and(has_group) {
             return Ok(());
         }
         opening.change()?;
         let Some(at) = opening.requests.iter().position(has_group) else {
-            let secret = KeySecret::generate(group, self.random.as_mut())?;
+            let secret = Arc::new(KeySecret::generate(group, self.random.as_mut())?);
             return self.send_init(now, opening, secret);
         };
         // The same request again, so that a responder recognizes it.
@@ -318,6 +380,7 @@ impl IkeConnection {
         self.transmit(now, [again.bytes.clone()]);
         opening.requests.push(again);
         opening.retransmission = Retransmission::start(now, RETRANSMITS_MAX);
+        opening.is_exhausted = false;
         Ok(())
     }
 
@@ -341,15 +404,18 @@ impl IkeConnection {
     /// Computes the keys that follow from an answer.
     fn agree_init(
         &self,
-        opening: &Opening,
+        requests: &[Arc<SentRequest>],
         message: &IkeMessage,
     ) -> Result<AgreedInit, IkeFailure> {
+        let Some(opening) = &self.opening else {
+            return Err(IkeFailure::protocol("the peer answers a request that has ended"));
+        };
         let read = InitPayloads::read(&message.payloads)?;
         let chosen = choose_ike(&self.config.proposals, read.proposals);
         let Some((proposal, _)) = chosen.filter(|_| read.proposals.len() == 1) else {
             return Err(IkeFailure::protocol("the peer chose algorithms that tacit did not offer"));
         };
-        let answered = opening.requests.iter().find(|one| {
+        let answered = requests.iter().find(|one| {
             one.secret.group() == proposal.group
                 && read.key_exchange.group == proposal.group.number()
         });
@@ -388,6 +454,7 @@ impl IkeConnection {
             init_response: bytes.to_vec(),
             nonces,
             hashes_of_peer: hashes(&message.payloads),
+            began: now,
         };
         let attempt = Attempt {
             sa,
@@ -450,6 +517,7 @@ impl IkeConnection {
         let mut connection = Self::empty(Arc::clone(config), path, random, now);
         connection.others =
             peers.iter().filter(|other| !Arc::ptr_eq(other, config)).cloned().collect();
+        connection.answered = Some((header.initiator_spi, digest(&SHA256, bytes)));
         connection.is_behind_nat = nat::is_translated(&message.payloads, spis, path.local);
         connection.is_peer_behind_nat =
             nat::is_peer_translated(&message.payloads, spis, path.remote);
@@ -464,6 +532,7 @@ impl IkeConnection {
             init_response: response.clone(),
             nonces,
             hashes_of_peer: hashes(&message.payloads),
+            began: now,
         });
         connection.transmit(now, [response]);
         Ok(connection)
@@ -613,8 +682,6 @@ fn init_header(initiator_spi: u64, responder_spi: u64, sender: IkeRole) -> IkeHe
     }
 }
 
-/// The most answers to a first request with which this side authenticates.
-pub(super) const ANSWERS_MAX: usize = 8;
 /// The most peers that a responder chooses from.
 pub const ACCEPTED_CONFIGS_MAX: usize = 16;
 /// How often the first request may change because of cookies and groups.

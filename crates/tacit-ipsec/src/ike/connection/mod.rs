@@ -16,6 +16,7 @@
 //! in two minutes, a deletion three times in 15 seconds. Forged messages are ignored.
 
 mod address;
+mod answers;
 mod attempts;
 mod auth;
 mod child;
@@ -38,6 +39,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest::{Digest, SHA256, digest};
 
 use super::codec::{ExchangeType, IkeMessage, IkePayload, NotifyPayload, notify};
 use super::config::IkeConfig;
@@ -66,7 +69,10 @@ pub struct IkeConnection {
     random: Box<dyn RandomSource>,
     /// The first request of an initiator, until it knows which answer is that of the peer.
     opening: Option<Opening>,
-    /// Attempts to authenticate with other answers than that of the current IKE SA.
+    /// The SPI and the digest of the first request of a peer that has opened the connection.
+    answered: Option<(u64, Digest)>,
+    /// Attempts to authenticate with other answers than that of the current IKE SA. At most
+    /// [`ATTEMPTS_MAX`](attempts::ATTEMPTS_MAX).
     other_attempts: Vec<auth::Attempt>,
     /// The AUTH exchange, until it is complete.
     auth: Option<auth::AuthContext>,
@@ -129,6 +135,7 @@ impl IkeConnection {
             path,
             random,
             opening: None,
+            answered: None,
             other_attempts: Vec::new(),
             auth: None,
             sas: Vec::new(),
@@ -154,7 +161,8 @@ impl IkeConnection {
         &self.config
     }
 
-    /// Reports whether a message belongs to this connection, by its SPIs.
+    /// Reports whether a message belongs to this connection: by its SPIs, or because it repeats the
+    /// first request. Anyone can send another first request with the SPI of the peer.
     #[must_use]
     pub fn owns_datagram(&self, bytes: &[u8]) -> bool {
         let spis =
@@ -163,12 +171,14 @@ impl IkeConnection {
         let initiator = u64::from_be_bytes(*initiator);
         let responder = u64::from_be_bytes(*responder);
         let opens = |opening: &Opening| opening.spi() == initiator;
+        let is_of_sa =
+            |sa: &IkeSa| (sa.spis.initiator, sa.spis.responder) == (initiator, responder);
+        let is_repeated = |(spi, first): &(u64, Digest)| {
+            (*spi, 0) == (initiator, responder) && digest(&SHA256, bytes).as_ref() == first.as_ref()
+        };
         self.opening.as_ref().is_some_and(opens)
-            || self.sas.iter().any(|sa| {
-                // A repeated first request has no responder SPI yet.
-                sa.spis.initiator == initiator
-                    && (sa.spis.responder == responder || (responder == 0 && !sa.is_initiator))
-            })
+            || self.sas.iter().any(is_of_sa)
+            || self.answered.as_ref().is_some_and(is_repeated)
     }
 
     /// Returns this side's SPIs of the IKE SAs, by which messages of the peer find the connection.
@@ -188,7 +198,7 @@ impl IkeConnection {
         if message.header.exchange == ExchangeType::SaInit {
             self.receive_init(now, &message, bytes);
         } else {
-            self.choose_attempt(&message.header);
+            self.choose_attempt(&message, bytes);
             if let Some(index) = self.find_sa(&message) {
                 self.receive(now, from, index, &message, bytes);
             }
@@ -311,7 +321,7 @@ impl IkeConnection {
     /// Handles the passing of time. The time is that of [`poll_timeout`](Self::poll_timeout) or
     /// later; an earlier call does nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.repeat_init(now);
+        self.pass_opening(now);
         self.repeat_attempts(now);
         self.repeat_requests(now);
         self.expire(now);
@@ -366,6 +376,15 @@ impl IkeConnection {
     pub fn rekey_child(&mut self, now: Instant, inbound: EspSpi) {
         self.want(Wanted::RekeyChild(inbound.number()));
         self.send_wanted(now);
+    }
+
+    /// Requests a child SA if there is none: the peer has deleted the last one, or has refused the
+    /// first one.
+    pub fn create_child(&mut self, now: Instant) {
+        if self.tunnels.is_empty() && !self.has_ended {
+            self.want(Wanted::CreateChild);
+            self.send_wanted(now);
+        }
     }
 
     /// Deletes the IKE SA and its child SAs. The event [`IkeEvent::Closed`] follows when the peer

@@ -110,11 +110,6 @@ impl Retransmission {
         Self { at: now + RETRANSMIT_FIRST, delay: RETRANSMIT_FIRST, left: most }
     }
 
-    /// Ends at this time without a repetition.
-    pub(super) fn end_at(at: Instant) -> Self {
-        Self { at, delay: Duration::ZERO, left: 0 }
-    }
-
     /// Repeats the request at most `most` more times.
     pub(super) fn limit(&mut self, most: u32) {
         self.left = self.left.min(most);
@@ -316,6 +311,16 @@ impl IkeSa {
             key.seal(&header, first, Some(Fragment { number, total }), part, random)
         });
         fragments.collect()
+    }
+
+    /// Whether a message is one of the peer in this IKE SA: with its SPIs, and authentic.
+    pub(super) fn is_authentic(&self, message: &IkeMessage, bytes: &[u8]) -> bool {
+        let header = &message.header;
+        let spis = (header.initiator_spi, header.responder_spi);
+        let key = if self.is_initiator { &self.keys.responder } else { &self.keys.initiator };
+        (self.spis.initiator, self.spis.responder) == spis
+            && self.is_initiator != header.from_initiator
+            && message.encrypted.is_some_and(|part| key.open(bytes, part.offset).is_ok())
     }
 
     /// Receives an encrypted message of this IKE SA.

@@ -4,9 +4,12 @@
 //! ```text
 //!   first request ──> few half-open IKE SAs ──> accept
 //!                ├──> many, without a cookie ──> reply COOKIE: the sender repeats its request
-//!                ├──> many, with tacit's cookie ──> accept, unless its address has many
+//!                ├──> many, with tacit's cookie ──> accept, or replace one of its address
 //!                └──> too many ──> drop
 //! ```
+//!
+//! A first request that was refused counts as a half-open IKE SA for [`REFUSED_COUNTED`]: its
+//! refusal costs a response and a line of the audit log.
 //!
 //! The cookie is a MAC of the sender's address, SPI and nonce. A sender with a forged address does
 //! not receive the cookie. tacit stores data about a sender only after a request that contains the
@@ -16,7 +19,7 @@
 //! address, [`FIRST_REQUEST_BYTES_MAX`] for a first request. All IPv6 addresses of a /64 network
 //! count as one address. All half-open IKE SAs together use less than 40 MB.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -37,6 +40,8 @@ pub struct IkeLimiter {
     changed_at: Instant,
     half_open: BTreeMap<IpAddr, usize>,
     total: usize,
+    /// When the last first requests were refused; at most [`COOKIES_FROM`].
+    refused: VecDeque<Instant>,
 }
 
 /// What to do with a first request.
@@ -44,6 +49,9 @@ pub struct IkeLimiter {
 pub enum FirstRequestDecision {
     /// Make a connection with [`IkeConnection::accept`](super::IkeConnection::accept).
     Accept,
+    /// The same, but in place of another half-open IKE SA of the same address, which is
+    /// [`network`].
+    Replace,
     /// Send this response, and keep nothing.
     Respond(Vec<u8>),
     /// Send nothing.
@@ -58,7 +66,9 @@ impl IkeLimiter {
     /// If there are no random bytes.
     pub fn new(random: &mut dyn RandomSource, now: Instant) -> Result<Self, RandomFailed> {
         let secrets = [secret(random)?, secret(random)?];
-        Ok(Self { secrets, version: 0, changed_at: now, half_open: BTreeMap::new(), total: 0 })
+        let half_open = BTreeMap::new();
+        let refused = VecDeque::new();
+        Ok(Self { secrets, version: 0, changed_at: now, half_open, total: 0, refused })
     }
 
     /// Decides about a message that belongs to no connection.
@@ -80,7 +90,7 @@ impl IkeLimiter {
         if self.total >= HALF_OPEN_MAX {
             return Ok(FirstRequestDecision::Drop);
         }
-        if self.total < COOKIES_FROM {
+        if self.total + self.refused_lately(now) < COOKIES_FROM {
             return Ok(FirstRequestDecision::Accept);
         }
         if now.saturating_duration_since(self.changed_at) >= SECRET_LIFETIME {
@@ -97,10 +107,23 @@ impl IkeLimiter {
             return Ok(FirstRequestDecision::Respond(first.demand(cookie)));
         }
         Ok(if self.has_many(remote.ip()) {
-            FirstRequestDecision::Drop
+            FirstRequestDecision::Replace
         } else {
             FirstRequestDecision::Accept
         })
+    }
+
+    /// Counts a first request that was not accepted as a connection.
+    pub fn note_refused(&mut self, now: Instant) {
+        if self.refused.len() == COOKIES_FROM {
+            self.refused.pop_front();
+        }
+        self.refused.push_back(now);
+    }
+
+    fn refused_lately(&self, now: Instant) -> usize {
+        let is_counted = |at: &&Instant| now.saturating_duration_since(**at) < REFUSED_COUNTED;
+        self.refused.iter().filter(is_counted).count()
     }
 
     fn has_many(&self, address: IpAddr) -> bool {
@@ -173,8 +196,9 @@ impl FirstRequest {
     }
 }
 
-/// What counts as one address: a host has a network of 64 bits of IPv6.
-fn network(address: IpAddr) -> IpAddr {
+/// Returns what counts as one address: a host has a network of 64 bits of IPv6.
+#[must_use]
+pub fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(v6) => {
@@ -205,6 +229,8 @@ fn secret(random: &mut dyn RandomSource) -> Result<hmac::Key, RandomFailed> {
 /// From this number of half-open IKE SAs on, every first request needs a cookie. It is low, because
 /// anyone can send the requests below it with the address of a peer.
 const COOKIES_FROM: usize = 4;
+/// How long a refused first request counts.
+const REFUSED_COUNTED: Duration = Duration::from_secs(10);
 /// The most half-open IKE SAs.
 pub const HALF_OPEN_MAX: usize = 1024;
 /// The most half-open IKE SAs of one address while cookies are demanded.

@@ -77,6 +77,29 @@ fn half_open_connections_have_limits() {
 }
 
 #[test]
+fn refused_first_requests_lead_to_cookies_for_a_time() {
+    let now = Instant::now();
+    let mut random = TestRandom(1);
+    let first = message(&mut initiator(now));
+    let mut limiter = IkeLimiter::new(&mut random, now).unwrap();
+    let check = |limiter: &mut IkeLimiter, at| {
+        limiter.check(at, remote(1), &first, &mut TestRandom(3)).unwrap()
+    };
+    for _ in 0..COOKIES_FROM {
+        assert_eq!(check(&mut limiter, now), FirstRequestDecision::Accept);
+        limiter.note_refused(now);
+    }
+    let FirstRequestDecision::Respond(demand) = check(&mut limiter, now) else {
+        panic!("no cookie");
+    };
+    let second = with_cookie(&first, &demand);
+    let checked = limiter.check(now, remote(1), &second, &mut random).unwrap();
+    assert_eq!(checked, FirstRequestDecision::Accept);
+    let later = now + REFUSED_COUNTED;
+    assert_eq!(check(&mut limiter, later), FirstRequestDecision::Accept);
+}
+
+#[test]
 fn other_messages_are_dropped() {
     let now = Instant::now();
     let mut limiter = full(now);
@@ -103,7 +126,7 @@ fn addresses_of_one_ipv6_network_count_as_one() {
         limiter.check(now, from, &second, &mut TestRandom(3)).unwrap()
     };
     (0..HALF_OPEN_OF_ADDRESS_MAX).for_each(|_| limiter.note_opened(at("2001:db8::1").ip()));
-    assert_eq!(check(&mut limiter, at("2001:db8::2")), FirstRequestDecision::Drop);
+    assert_eq!(check(&mut limiter, at("2001:db8::2")), FirstRequestDecision::Replace);
     assert_eq!(check(&mut limiter, at("2001:db8:0:1::2")), FirstRequestDecision::Accept);
     limiter.note_closed(at("2001:db8::3").ip());
     assert_eq!(check(&mut limiter, at("2001:db8::2")), FirstRequestDecision::Accept);

@@ -27,6 +27,7 @@ use super::display::rules::RulesDisplay;
 use super::display::tunnels::IkeDisplay;
 use super::render::costs::name;
 use crate::clock::Rfc3339;
+use crate::ike::RefusedByPeer;
 use crate::ledger::costs::{ByCpuPlace, Costs, RuleCosts};
 use crate::live::{Live, LiveAction, LiveRule};
 use crate::packet::PacketStatistics;
@@ -57,6 +58,8 @@ pub struct Sources<'a> {
     pub log_lines_lost: u64,
     /// Refused requests of programs, as `tacit show refused` has them.
     pub refused: &'a RefusedDisplay,
+    /// Packets that were refused because there was no tunnel.
+    pub refused_by_peer: &'a RefusedByPeer,
     /// The connections with peers of tunnels.
     pub ike: &'a IkeDisplay,
     /// What the tunnels have processed.
@@ -78,6 +81,7 @@ pub fn text(sources: &Sources<'_>) -> String {
         covered(&mut page, display);
     }
     tunnels::write(&mut page, sources.ike, sources.packets);
+    tunnels::refused(&mut page, sources.ike, sources.refused_by_peer);
     traffic(&mut page, &sources.costs.rules);
     cpu_time(&mut page, sources.costs);
     certificates(&mut page, sources.identities);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::exposition::{Kind, Page};
 use crate::control::display::tunnels::IkeDisplay;
-use crate::ike::IkeState;
+use crate::ike::{IkeState, RefusedByPeer};
 use crate::packet::{PacketStatistics, SaVolume};
 
 /// Writes all of them.
@@ -35,6 +35,22 @@ pub(super) fn write(page: &mut Page, ike: &IkeDisplay, packets: &PacketStatistic
     );
     for (reason, count) in drops {
         family.sample(&[("reason", reason.name())], *count as f64);
+    }
+}
+
+/// Writes the packets that were refused because there was no tunnel.
+pub(super) fn refused(page: &mut Page, ike: &IkeDisplay, refused: &RefusedByPeer) {
+    // Alert rules can watch a series only if it also exists while its value is zero.
+    let mut counts: BTreeMap<&str, u64> =
+        ike.connections.iter().map(|one| (one.ike.as_str(), 0)).collect();
+    counts.extend(refused.iter().map(|(ike, count)| (ike.as_str(), *count)));
+    let mut family = page.family(
+        "tacit_tunnel_refused_total",
+        Kind::Counter,
+        "Packets of programs that were refused because there was no tunnel, by peer.",
+    );
+    for (ike, count) in counts {
+        family.sample(&[("ike", ike)], count as f64);
     }
 }
 

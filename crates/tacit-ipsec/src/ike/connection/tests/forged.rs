@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use super::pair::{Pair, config, path};
 use crate::ike::codec::{
-    ExchangeType, IkeHeader, IkePayload, KePayload, NotifyPayload, encode_message, notify,
+    ExchangeType, IkeHeader, IkeMessage, IkePayload, KePayload, NotifyPayload, encode_message,
+    notify,
 };
-use crate::ike::connection::init::ANSWERS_MAX;
+use crate::ike::connection::answers::{NEW_ATTEMPTS_MAX, WAITING_MAX};
+use crate::ike::connection::attempts::ATTEMPTS_MAX;
 use crate::ike::crypto::TestRandom;
 use crate::ike::*;
 use crate::secret::SecretBytes;
@@ -80,8 +82,12 @@ fn forged(pair: &mut Pair) -> Vec<Vec<u8>> {
 struct Forger(IkeConnection);
 
 impl Forger {
-    /// Answers the first request.
+    /// Answers the first request, which is in flight.
     fn new(pair: &Pair, seed: u64, auth: ForgedAuth) -> Self {
+        Self::answering(&pair.in_flight(1)[0], pair, seed, auth)
+    }
+
+    fn answering(request: &[u8], pair: &Pair, seed: u64, auth: ForgedAuth) -> Self {
         let mut config = config("b.example", "a.example", [2, 1]);
         let key = || SecretBytes::new(b"another key".to_vec());
         config.local_auth = LocalAuth::SharedKey(key());
@@ -90,9 +96,8 @@ impl Forger {
         }
         // It seems to be behind a NAT, so that its address may change.
         let path = IkePath { local: "192.0.2.9:4500".parse().unwrap(), ..path(1) };
-        let request = pair.in_flight(1).remove(0);
         let random = Box::new(TestRandom(seed));
-        let accepted = IkeConnection::accept(&[Arc::new(config)], path, random, pair.now, &request);
+        let accepted = IkeConnection::accept(&[Arc::new(config)], path, random, pair.now, request);
         Self(accepted.unwrap())
     }
 
@@ -249,28 +254,116 @@ fn the_true_answer_is_repeated_while_a_forger_does_not_answer_auth() {
     pair.check();
 }
 
+/// Delivers this number of valid forged answers.
+fn deliver_forged(pair: &mut Pair, count: usize) {
+    let forgers = (1..).take(count).map(|seed| Forger::new(pair, seed, ForgedAuth::Refusal));
+    let answers: Vec<Vec<u8>> = forgers.map(|mut forger| forger.message()).collect();
+    for answer in answers {
+        deliver(pair, &answer);
+        let connection = pair.sides[0].connection();
+        assert!(connection.other_attempts.len() <= ATTEMPTS_MAX);
+    }
+}
+
 #[test]
 fn few_of_many_valid_forged_answers_are_tried_and_the_attempt_ends() {
-    let forge = |count: u64| {
+    let mut pair = pair();
+    let before = pair.datagrams;
+    deliver_forged(&mut pair, 3 * WAITING_MAX);
+    assert_eq!(pair.datagrams - before, NEW_ATTEMPTS_MAX, "AUTH requests");
+    pair.drop_flight();
+    pair.network.lost = 100;
+    pair.run(SECOND * 300);
+    assert_eq!(pair.sides[0].failure().unwrap().kind, "peer-does-not-answer");
+    assert!(pair.sides[0].children.is_empty());
+}
+
+#[test]
+fn valid_forged_answers_do_not_displace_the_true_one_however_many_arrive_before_it() {
+    for count in [7, 8, 9, 63, 200] {
         let mut pair = pair();
-        let forgers = (1..=count).map(|seed| Forger::new(&pair, seed, ForgedAuth::Refusal));
-        let mut forgers: Vec<Forger> = forgers.collect();
-        let before = pair.datagrams;
-        for forger in &mut forgers {
-            let answer = forger.message();
-            deliver(&mut pair, &answer);
+        deliver_forged(&mut pair, count);
+        pair.run(SECOND * 5);
+        pair.check();
+    }
+}
+
+#[test]
+fn forged_answers_that_are_refused_make_room_and_are_recognized() {
+    let mut pair = pair();
+    let request = pair.in_flight(1).remove(0);
+    for seed in 1..=40 {
+        let mut forger = Forger::answering(&request, &pair, seed, ForgedAuth::WrongKey);
+        let first = forger.message();
+        deliver(&mut pair, &first);
+        if seed % u64::try_from(NEW_ATTEMPTS_MAX).unwrap() == 0 {
+            pair.now += SECOND / 2;
         }
-        assert_eq!(pair.datagrams - before, forgers.len().min(ANSWERS_MAX), "AUTH requests");
-        pair
-    };
-    let most = u64::try_from(ANSWERS_MAX).unwrap();
-    let mut room = forge(most - 1);
-    room.run(SECOND / 2);
-    room.check();
-    let mut full = forge(3 * most);
-    full.run(SECOND * 120);
-    assert_eq!(full.sides[0].failure().unwrap().kind, "peer-does-not-answer");
-    assert!(full.sides[0].children.is_empty());
+        let refusal = forger.answer_auth(&pair);
+        deliver(&mut pair, &refusal);
+        let before = pair.datagrams;
+        deliver(&mut pair, &first);
+        assert_eq!(pair.datagrams, before, "AUTH for a repetition of a refused answer");
+        assert!(pair.sides[0].connection().other_attempts.is_empty());
+    }
+    assert_eq!(pair.sides[0].failure(), None);
+    pair.run(SECOND * 3);
+    pair.check();
+}
+
+#[test]
+fn a_forged_answer_with_the_spi_of_the_true_one_does_no_harm() {
+    let mut pair = pair();
+    while pair.in_flight(0).is_empty() {
+        pair.run(SECOND / 1000);
+    }
+    let mut forged = IkeMessage::parse(&pair.in_flight(0)[0]).unwrap();
+    for payload in &mut forged.payloads {
+        if let IkePayload::Nonce(nonce) = payload {
+            nonce[0] ^= 1;
+        }
+    }
+    let forged = encode_message(&forged.header, &forged.payloads);
+    deliver(&mut pair, &forged);
+    pair.run(SECOND / 2);
+    pair.check();
+    assert_eq!(pair.sides[0].failure(), None);
+}
+
+#[test]
+fn a_forged_first_request_with_the_spi_of_the_peer_is_no_repetition_of_its_request() {
+    let pair = pair();
+    let request = pair.in_flight(1).remove(0);
+    let mut forged = IkeMessage::parse(&request).unwrap();
+    for payload in &mut forged.payloads {
+        if let IkePayload::Nonce(nonce) = payload {
+            nonce[0] ^= 1;
+        }
+    }
+    let forged = encode_message(&forged.header, &forged.payloads);
+    let config = pair.sides[1].config.clone();
+    let random = Box::new(TestRandom(5));
+    let of_forger = IkeConnection::accept(&[config], path(1), random, pair.now, &forged).unwrap();
+    assert!(of_forger.owns_datagram(&forged) && !of_forger.owns_datagram(&request));
+}
+
+#[test]
+fn the_true_answer_is_found_while_forged_answers_arrive_without_end() {
+    let mut pair = pair();
+    let request = pair.in_flight(1).remove(0);
+    pair.drop_flight();
+    let mut forged = 0;
+    while !pair.sides[0].is_established() {
+        forged += 1;
+        assert!(forged < 10_000, "a forger of 250 answers in a second prevents the connection");
+        let mut forger = Forger::answering(&request, &pair, forged, ForgedAuth::Refusal);
+        let answer = forger.message();
+        deliver(&mut pair, &answer);
+        pair.run(SECOND / 250);
+    }
+    assert!(forged > 100, "the first answer of the peer was lost");
+    pair.run(SECOND / 2);
+    pair.check();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::pair::{Network, Pair, config};
 use crate::cipher::{Cipher, IntegrityHash};
+use crate::ike::connection::task::Wanted;
 use crate::ike::*;
 use crate::secret::SecretBytes;
 use crate::selector::TrafficSelector;
@@ -27,6 +28,26 @@ fn failure(initiator: IkeConfig, responder: IkeConfig) -> IkeFailure {
     pair.run(SECOND * 200);
     assert!(pair.sides.iter().all(|side| side.children.is_empty()));
     pair.sides[0].failure().expect("a failure").clone()
+}
+
+#[test]
+fn a_child_sa_that_the_peer_has_deleted_is_made_again_on_demand() {
+    for side in [0, 1] {
+        let mut pair = opened();
+        let deleted = pair.sides[1 - side].active();
+        pair.command(1 - side, |connection, now| {
+            connection.want(Wanted::DeleteChild(deleted.number()));
+            connection.send_wanted(now);
+        });
+        pair.run(SECOND);
+        assert!(pair.sides.iter().all(|side| side.children.is_empty()));
+        pair.command(side, IkeConnection::create_child);
+        pair.command(side, IkeConnection::create_child);
+        pair.run(SECOND);
+        pair.check();
+        let is_sa = |event: &IkeEvent| matches!(event, IkeEvent::Established { .. });
+        assert_eq!(pair.sides[side].count(is_sa), 1);
+    }
 }
 
 #[test]
