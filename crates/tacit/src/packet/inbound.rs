@@ -9,8 +9,8 @@
 //! examined. After a full batch, the worker receives another batch before it writes, so that more
 //! packets can be joined.
 //!
-//! Limits: [`RECEIVES_MAX`] batches in one buffer. After [`ROUNDS_PER_TURN`] buffers, other sockets
-//! are next.
+//! Limits: [`RECEIVES_MAX`] batches in one buffer. After [`ROUNDS_PER_TURN`] buffers with packets,
+//! or [`OTHERS_PER_TURN`] without, other sockets are next.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -37,6 +37,8 @@ use crate::ledger::meter;
 const RECEIVES_MAX: usize = 3;
 /// How often the buffer is filled before other sockets get their turn.
 const ROUNDS_PER_TURN: usize = 4;
+/// The same for buffers that only have IKE messages or invalid datagrams, which take less time.
+const OTHERS_PER_TURN: usize = 64;
 /// The room for one batch.
 const BATCH_ROOM_BYTES: usize = 65_535;
 /// A batch of this length was probably limited by its room, so another is waiting.
@@ -73,9 +75,16 @@ impl Inbound {
 
     /// Receives datagrams until there are none, and delivers their packets.
     pub(super) fn forward(&mut self, socket: usize, tunnels: &mut Tunnels, context: &mut Context) {
-        for _ in 0..ROUNDS_PER_TURN {
+        let mut rounds = 0;
+        let mut others = 0;
+        while rounds < ROUNDS_PER_TURN && others < OTHERS_PER_TURN {
             let is_empty = self.fill(socket, tunnels, context);
-            self.deliver(&tunnels.devices, context);
+            if self.opened.is_empty() {
+                others += 1;
+            } else {
+                rounds += 1;
+                self.deliver(&tunnels.devices, context);
+            }
             if is_empty {
                 break;
             }

@@ -128,7 +128,7 @@ pub enum PacketEvent {
         count: u64,
     },
     /// The keys of the tunnel with this inbound SPI need a successor, because they have protected
-    /// much data. Repeated each second.
+    /// much data. Repeated several times a second while packets arrive.
     RekeyDue(EspSpi),
     /// The peer of the tunnel with this inbound SPI has another address, to which packets are sent
     /// from now on.

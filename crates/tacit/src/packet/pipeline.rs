@@ -27,6 +27,10 @@ use super::tunnel::TunId;
 /// section 6.3).
 const TURNS_PER_PATH: u32 = 60;
 
+/// How often lifetimes are examined while packets arrive: fast tunnels use up the data of their
+/// keys in less than a second.
+const LIFETIMES_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The state of the thread.
 pub(super) struct Pipeline {
     context: Context,
@@ -40,6 +44,8 @@ pub(super) struct Pipeline {
     /// Decides when another thread receives; `None`: never.
     meter: Option<SpillMeter>,
     turns: u32,
+    /// When lifetimes are examined next.
+    lifetimes_at: Option<Instant>,
     /// The busy times of the threads at the last turn.
     busy_before: [u64; 2],
 }
@@ -61,6 +67,7 @@ impl Pipeline {
             inbound,
             meter,
             turns: 0,
+            lifetimes_at: None,
             busy_before: [0; 2],
         }
     }
@@ -127,6 +134,16 @@ impl Pipeline {
         }
     }
 
+    /// Reports tunnels that need a successor.
+    fn report_rekeys(&mut self) {
+        for (spi, tunnel) in self.table.iter_mut() {
+            if tunnel.is_rekey_due() {
+                // If the queue is full, the next call reports it again.
+                let _ = self.context.report(PacketEvent::RekeyDue(spi));
+            }
+        }
+    }
+
     fn count_held(&self) {
         let held: usize = self.devices.values().map(OutboundDevice::held_packets).sum();
         self.context.counters.held.set(u64::try_from(held).unwrap_or(0));
@@ -168,6 +185,10 @@ impl PacketLoop for Pipeline {
         if self.meter.as_mut().is_some_and(|meter| meter.begins(now, busy_ns)) {
             self.inbound.lock().move_to_second(now);
         }
+        if self.lifetimes_at.is_none_or(|at| at <= now) {
+            self.lifetimes_at = Some(now + LIFETIMES_INTERVAL);
+            self.report_rekeys();
+        }
     }
 
     /// Without devices nothing has to be done in time.
@@ -178,16 +199,10 @@ impl PacketLoop for Pipeline {
     fn turn(&mut self, since: Duration) {
         self.context.counters.end_second(&mut self.busy_before, since);
         self.turns = self.turns.wrapping_add(1);
-        let learns_paths = self.turns.is_multiple_of(TURNS_PER_PATH);
         // Before reports of refused packets, which can fill the queue.
-        for (spi, tunnel) in self.table.iter_mut() {
-            if tunnel.is_rekey_due() {
-                // If the queue is full, the next turn reports it again.
-                let _ = self.context.report(PacketEvent::RekeyDue(spi));
-            }
-            if learns_paths {
-                tunnel.learn_path();
-            }
+        self.report_rekeys();
+        if self.turns.is_multiple_of(TURNS_PER_PATH) {
+            self.table.iter_mut().for_each(|(_, tunnel)| tunnel.learn_path());
         }
         for (tun, device) in &mut self.devices {
             for late in device.turn() {
