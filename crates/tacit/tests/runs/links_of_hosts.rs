@@ -299,8 +299,12 @@ fn clients_of_the_other_host_reach_a_server_and_it_sees_their_addresses() {
             curl -s -o /dev/null http://10.9.8.7:8099/; echo "before $?"
             linked python3 -m http.server --bind 0.0.0.0 80 >/dev/null 2>served & background+=($!)
             until_true curl -s -o /dev/null --interface 10.9.8.99 http://10.9.8.7:8099/
-            grep -o '^10.9.8.99' served | head -1"#);
-        assert_eq!(said, "before 7\n10.9.8.99\n");
+            grep -o '^10.9.8.99' served | head -1
+            kill -9 $FAR; wait $FAR
+            curl -s -o /dev/null http://10.9.8.7:8099/; echo "lost $?"
+            serve_far
+            until_true curl -s -o /dev/null http://10.9.8.7:8099/; echo again"#);
+        assert_eq!(said, "before 7\n10.9.8.99\nlost 7\nagain\n");
     }
 }
 

@@ -170,7 +170,7 @@ async fn serve_socket(
                 // The server of the run reports that a stream was lost.
                 let _ = transfer::run(stream, StreamSocket::new(socket, Security::Clear)?).await;
             }
-            OpenKind::Bound => {
+            OpenKind::Bound | OpenKind::BoundAgain => {
                 let bound = BoundSocket { server, link, session: request.session, stream };
                 bound.serve(socket).await?;
             }

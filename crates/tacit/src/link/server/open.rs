@@ -37,7 +37,7 @@ impl Server {
         let none = SocketAddr::new(unspecified(address), 0);
         let (direction, protocol) = match kind {
             OpenKind::Connected => (Direction::Outbound, Protocol::Tcp),
-            OpenKind::Bound => (Direction::Inbound, Protocol::Tcp),
+            OpenKind::Bound | OpenKind::BoundAgain => (Direction::Inbound, Protocol::Tcp),
             OpenKind::Datagrams | OpenKind::DatagramsOfHost | OpenKind::DatagramsOfAll => {
                 (Direction::Outbound, Protocol::Udp)
             }
@@ -132,7 +132,7 @@ pub(super) async fn open(request: &OpenRequest) -> io::Result<Arc<OwnedFd>> {
     let address = canonical(request.address);
     let socket = match request.kind {
         OpenKind::Connected => return connect(address).await,
-        OpenKind::Bound => {
+        OpenKind::Bound | OpenKind::BoundAgain => {
             let at = SocketAddress::from(address);
             socket::reserve(&at, &StreamOptions::default().for_address(&at))
         }

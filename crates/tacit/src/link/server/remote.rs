@@ -260,7 +260,11 @@ pub(super) async fn serve_socket(
         return write(&mut stream, &LinkAnswer::Refused(reason.to_owned()), None).await;
     }
     let far_session = pending.far_session.unwrap_or_default();
-    let sent = LinkRequest::Open(OpenRequest { session: far_session, ..request });
+    let kind = match request.kind {
+        OpenKind::BoundAgain => OpenKind::Bound,
+        kind => kind,
+    };
+    let sent = LinkRequest::Open(OpenRequest { session: far_session, kind, ..request });
     let mut over = pending.over.clone();
     let asked = tokio::select! {
         asked = remote.ask(&sent) => asked,
@@ -311,6 +315,7 @@ impl Opened<'_> {
         let passed = match request.kind {
             OpenKind::Connected => self.pass_stream(stream).await,
             OpenKind::Bound => self.pass_bound(stream).await,
+            OpenKind::BoundAgain => self.keep_bound(stream).await,
             OpenKind::Datagrams | OpenKind::DatagramsOfHost | OpenKind::DatagramsOfAll => {
                 self.pass_datagrams(stream).await
             }
@@ -370,14 +375,37 @@ impl Opened<'_> {
     }
 
     async fn pass_bound(self, stream: &mut UnixStream) -> io::Result<()> {
-        let Self { link, remote, request, far, local, pending } = self;
-        let socket = remote.mirror.bound(local).await?;
-        let counted = CountedSocket::new(link, socket.as_fd(), request.session)?;
-        let mut closing = remote.mirror.closing(socket.as_fd())?;
+        let socket = self.remote.mirror.bound(self.local).await?;
+        let counted = CountedSocket::new(self.link, socket.as_fd(), self.request.session)?;
+        let mut closing = self.remote.mirror.closing(socket.as_fd())?;
+        let over = self.pending.over.clone();
+        let serving = self.serve_bound();
+        write(stream, &LinkAnswer::Socket, Some(socket.as_fd())).await?;
+        spawn_until(over, counted, async move {
+            tokio::select! {
+                () = serving => {}
+                () = closing.wait() => {}
+            }
+        });
+        Ok(())
+    }
+
+    /// The run has its socket from an earlier server.
+    async fn keep_bound(self, stream: &mut UnixStream) -> io::Result<()> {
+        let counted = CountedSocket::new(self.link, self.far.fd(), self.request.session)?;
+        let over = self.pending.over.clone();
+        let serving = self.serve_bound();
+        write(stream, &LinkAnswer::Done, None).await?;
+        spawn_until(over, counted, serving);
+        Ok(())
+    }
+
+    /// Serves a bound socket until its stream ends.
+    fn serve_bound(self) -> impl Future<Output = ()> + use<> {
+        let Self { link, remote, request, far, pending, .. } = self;
         let (orders, pending_orders) = mpsc::channel(ORDERS_MAX);
         let key = (request.session, request.address);
         remote.bound.borrow_mut().insert(key, orders);
-        write(stream, &LinkAnswer::Socket, Some(socket.as_fd())).await?;
         let bound = MirroredListener {
             link: Rc::clone(link),
             remote: Rc::clone(remote),
@@ -386,14 +414,7 @@ impl Opened<'_> {
             far,
             over: pending.over.clone(),
         };
-        let over = pending.over.clone();
-        spawn_until(over, counted, async move {
-            tokio::select! {
-                () = bound.serve(pending_orders) => {}
-                () = closing.wait() => {}
-            }
-        });
-        Ok(())
+        bound.serve(pending_orders)
     }
 }
 

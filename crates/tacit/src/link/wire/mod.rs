@@ -87,6 +87,11 @@ impl LinkStream {
         }
     }
 
+    /// The socket of the stream.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd()
+    }
+
     /// Takes the next frame; `None` if the other side has ended the stream.
     ///
     /// # Errors

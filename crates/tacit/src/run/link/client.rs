@@ -6,6 +6,7 @@
 //! Hello again every [`RETRY_INTERVAL`]. The sockets that the run already has continue to work,
 //! because they belong to the run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tacit_sys::{process, socket};
 use tokio::net::UnixStream;
+use tokio::sync::Mutex;
 
 use super::protocol::{
     ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, ListenOrder,
@@ -28,10 +30,10 @@ use crate::run::protocol::Frame;
 
 /// How long the server may take for its answer to a hello.
 const HELLO_WAIT_MAX: Duration = Duration::from_secs(5);
-const WRONG_ANSWER: &str =
-    "the server of the link sent an answer of another type than the request needs";
 /// The time between two attempts to reach a server that has ended.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const WRONG_ANSWER: &str =
+    "the server of the link sent an answer of another type than the request needs";
 
 /// The client of a link, for one run.
 #[derive(Debug)]
@@ -42,6 +44,9 @@ pub struct LinkClient {
     session: ArcSwapOption<LinkWelcome>,
     /// What it offered at the start of the run.
     first: LinkWelcome,
+    /// The addresses that a server of another kernel has bound for the run, and its last order for
+    /// each. A later server binds them again.
+    bound: Mutex<BTreeMap<SocketAddr, ListenOrder>>,
 }
 
 /// Why a link cannot be used.
@@ -77,7 +82,13 @@ impl LinkClient {
     pub async fn open(path: &Path, run: &str, log: Log) -> Result<Arc<Self>, LinkError> {
         let (stream, welcome) = hello(path, run).await?;
         let session = ArcSwapOption::from_pointee(welcome.clone());
-        let client = Self { path: path.to_owned(), run: run.to_owned(), session, first: welcome };
+        let client = Self {
+            path: path.to_owned(),
+            run: run.to_owned(),
+            session,
+            first: welcome,
+            bound: Mutex::default(),
+        };
         let client = Arc::new(client);
         tokio::task::spawn_local(Arc::clone(&client).watch(stream, log));
         Ok(client)
@@ -101,17 +112,23 @@ impl LinkClient {
     /// The error of the other side's kernel; `ConnectionRefused` if its policy or a limit does not
     /// allow the socket, or if there is no server.
     pub async fn socket(&self, kind: OpenKind, address: SocketAddr) -> io::Result<OwnedFd> {
-        let session = self.session.load().as_ref().map(|welcome| welcome.session);
-        let session = session.ok_or_else(|| refused("the server of the link has ended"))?;
+        let welcome = self.session.load();
+        let welcome =
+            welcome.as_ref().ok_or_else(|| refused("the server of the link has ended"))?;
+        let session = welcome.session;
         let request = LinkRequest::Open(OpenRequest { session, kind, address });
         let Frame { message, mut descriptors } = match ask(&self.path, &request).await {
             Ok((_, frame)) => frame,
             Err(error) => return Err(refused(&format!("the link does not answer: {error}"))),
         };
         match message {
-            LinkAnswer::Socket => descriptors
-                .pop()
-                .ok_or_else(|| refused("the server of the link sent an answer without the socket")),
+            LinkAnswer::Socket => {
+                if welcome.remote && kind == OpenKind::Bound {
+                    self.bound.lock().await.insert(address, ListenOrder::Suspend);
+                }
+                let missing = "the server of the link sent an answer without the socket";
+                descriptors.pop().ok_or_else(|| refused(missing))
+            }
             LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
             LinkAnswer::Refused(reason) => Err(refused(&reason)),
             _ => Err(refused(WRONG_ANSWER)),
@@ -131,12 +148,33 @@ impl LinkClient {
             return Ok(());
         }
         let request = ListeningRequest { session: session.session, address, order };
-        match ask(&self.path, &LinkRequest::Listening(request)).await?.1.message {
+        self.order(LinkRequest::Listening(request)).await?;
+        self.bound.lock().await.insert(address, order);
+        Ok(())
+    }
+
+    /// Sends a request whose answer has no content.
+    async fn order(&self, request: LinkRequest) -> io::Result<()> {
+        match ask(&self.path, &request).await?.1.message {
             LinkAnswer::Done => Ok(()),
             LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
             LinkAnswer::Refused(reason) => Err(refused(&reason)),
             _ => Err(refused(WRONG_ANSWER)),
         }
+    }
+
+    /// Lets a new server bind the addresses that the one before it had bound.
+    async fn bind_again(&self, session: u64) -> io::Result<()> {
+        let bound = self.bound.lock().await.clone();
+        for (address, order) in bound {
+            let open = OpenRequest { session, kind: OpenKind::BoundAgain, address };
+            self.order(LinkRequest::Open(open)).await?;
+            if order == ListenOrder::Listen {
+                let listen = ListeningRequest { session, address, order };
+                self.order(LinkRequest::Listening(listen)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the server ends, and looks for its successor.
@@ -152,7 +190,12 @@ impl LinkClient {
             stream = loop {
                 tokio::time::sleep(RETRY_INTERVAL).await;
                 if let Ok((stream, welcome)) = hello(&self.path, &self.run).await {
+                    let session = welcome.session;
                     self.session.store(Some(Arc::new(welcome)));
+                    if let Err(error) = self.bind_again(session).await {
+                        let event = Event::new("listen-failed").field("run", &self.run);
+                        log.error(event.field("error", &error));
+                    }
                     break stream;
                 }
             };

@@ -143,6 +143,9 @@ pub enum OpenKind {
     Connected,
     /// A TCP socket that is bound, for connections from outside.
     Bound,
+    /// The same after the server of another kernel was lost. The run still has its own end, and
+    /// gets no socket.
+    BoundAgain,
     /// A UDP socket that is connected.
     Datagrams,
     /// A UDP socket that is not connected, and receives from the address only.
