@@ -42,6 +42,24 @@ pub(super) fn rules_and_inbound(count: u32) -> String {
     )
 }
 
+/// A policy of a host with filter rules for TCP and UDP of other hosts. The last rule permits all
+/// others, so that it decides about each packet of the benchmark.
+pub(super) fn filters(count: u32) -> String {
+    let rule = |number: u32| {
+        let action = if number.is_multiple_of(2) { "permit" } else { "deny" };
+        format!(
+            "[[rule]]\nname = \"rule-{number}\"\nfilter = \"{action}\"\n\
+             protocol = [\"tcp\", \"udp\"]\nremote = \"10.{}.{}.1\"\nremote-ports = {}\n",
+            number / 250 + 1,
+            number % 250,
+            1000 + number
+        )
+    };
+    let rules: String = (0..count).map(rule).collect();
+    let rest = "[[rule]]\nname = \"rest\"\nfilter = \"permit\"\n";
+    format!("version = 1\n[host]\nunmatched = \"permit\"\n{rules}{rest}")
+}
+
 /// A policy of a host that protects the traffic to the far agent.
 pub(super) fn captured() -> String {
     format!(
@@ -80,7 +98,8 @@ mod tests {
 
     #[test]
     fn tacit_takes_all_policies() {
-        for text in [rules(10), rules_and_inbound(10), captured(), forwarding(), far()] {
+        for text in [rules(10), rules_and_inbound(10), filters(10), captured(), forwarding(), far()]
+        {
             let parsed = tacit_core::policy::parse(&text);
             assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
         }

@@ -46,6 +46,8 @@ pub(super) enum Content {
     Rules(u32),
     /// The same, and a rule for clients of the host.
     RulesAndInbound(u32),
+    /// Filter rules for single packets, of which every packet needs a lookup.
+    Filters(u32),
     /// Nothing of tacit; connection tracking by another program.
     Conntrack,
     /// Nothing any more.
@@ -75,6 +77,8 @@ impl Subject {
             subject("none again", Content::Nothing),
             subject("10 rules", Content::Rules(10)),
             subject("1,000 rules", Content::Rules(1000)),
+            subject("1,000 filters", Content::Filters(1000)),
+            subject("10,000 filters", Content::Filters(10_000)),
             subject("10 and inbound", Content::RulesAndInbound(10)),
             subject("removed", Content::Removed),
         ];
@@ -137,6 +141,7 @@ impl World {
             Content::Nothing => return Ok(None),
             Content::Rules(count) => policies::rules(count),
             Content::RulesAndInbound(count) => policies::rules_and_inbound(count),
+            Content::Filters(count) => policies::filters(count),
             Content::Removed => {
                 let agent = self.capture(&policies::rules(10))?;
                 self.remove_capture(agent)?;

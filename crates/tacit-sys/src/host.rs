@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::ip_version::IpVersion;
 use crate::namespace::{NamespaceError, Netlinks, ip_support, netlinks, with_ipv6};
-use crate::netlink::nft::host::{self, HostMarks, HostTable, PartAddress, StoredName};
+use crate::netlink::nft::host::{self, HostMarks, HostTable, PartAddress, StoredName, WindowTime};
 use crate::netlink::nft::{Copies, Element, SocketMarks};
 use crate::netlink::{Error, Netlink, Subsystem, routing_rule};
 use crate::{syn_log, transparent};
@@ -175,7 +175,22 @@ impl HostCapture {
     /// # Errors
     /// The error of the kernel.
     pub fn counts(&mut self, table: &HostTable<'_>) -> Result<BTreeMap<u32, u64>, Error> {
-        read_unbroken(|| host::counts(&mut self.netlinks.netfilter, table))
+        let netfilter = &mut self.netlinks.netfilter;
+        read_unbroken(|| {
+            let mut counts = host::counts(netfilter, table)?;
+            if let Some(filters) = &table.filters {
+                host::count_filters(netfilter, filters, &mut counts)?;
+            }
+            Ok(counts)
+        })
+    }
+
+    /// Replaces the time windows of filters in the installed table.
+    ///
+    /// # Errors
+    /// The kernel's. `ENOENT`: the table has no filters.
+    pub fn set_windows(&mut self, present: &[WindowTime]) -> Result<(), Error> {
+        host::set_windows(&mut self.netlinks.netfilter, present)
     }
 
     /// Installs the routing rules that another program has removed; returns whether there were any.

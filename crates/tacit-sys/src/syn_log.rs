@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 
-use crate::netlink::nflog::{self, LoggedPacket};
+use crate::netlink::nflog::{self, LogCause, LoggedPacket};
 pub use crate::netlink::nft::Copies;
 use crate::netlink::nft::{AGENT_MARK, RELEASE_MARK, SYN_LOG_GROUP};
 use crate::option::{attach_filter, bind_to_interface};
@@ -88,7 +88,8 @@ impl SynLog {
             Copies::OfInterface => {
                 let (bytes, _) =
                     rustix::net::recv(&*self.socket, &mut *buffer, RecvFlags::empty())?;
-                Ok(buffer.get(..bytes).map(|packet| LoggedPacket { packet, is_refused: false }))
+                let packet = buffer.get(..bytes);
+                Ok(packet.map(|packet| LoggedPacket { packet, cause: LogCause::Opens }))
             }
         }
     }

@@ -95,7 +95,7 @@ impl CheckReport {
                 let ok = !findings.iter().any(is_error);
                 Self {
                     ok,
-                    rules: ok.then_some(checked.policy.rules.len()),
+                    rules: ok.then_some(checked.policy.rules.len() + checked.policy.filters.len()),
                     included: checked.policy.included.iter().map(ToString::to_string).collect(),
                     findings,
                     exposed_when_replaced: exposed(&checked.policy, path),

@@ -10,6 +10,7 @@ use super::agent::{AgentSettings, Limits};
 use super::credentials::{Identity, Trust};
 use super::diagnostic::SourcePosition;
 use super::engine::EngineSettings;
+use super::filter_rule::FilterRule;
 use super::host::HostSettings;
 use super::ike::IkePeer;
 use super::link::{Link, LinkRule};
@@ -34,6 +35,8 @@ pub struct Policy {
     pub rules: Vec<Arc<Rule>>,
     /// `[activate.NAME]`: programs that connections start.
     pub activations: BTreeMap<String, Activation>,
+    /// `[[rule]]` with `filter`, in order. They are for packets, and not for flows.
+    pub filters: Vec<FilterRule>,
     /// `[link.NAME]`: links whose other side may use sockets of this host.
     pub links: BTreeMap<String, Link>,
     /// `[[rule]]` with `link`, in order.
@@ -114,6 +117,8 @@ impl Policy {
         }
         let link_whens = self.link_rules.iter_mut().filter_map(|rule| rule.selectors.when.as_mut());
         link_whens.for_each(|when| when.zone.set_local(local));
+        let whens = self.filters.iter_mut().filter_map(|rule| rule.selectors.when.as_mut());
+        whens.for_each(|when| when.zone.set_local(local));
     }
 
     /// For each rule with time windows, returns whether a window is open at a time (in seconds
@@ -121,7 +126,8 @@ impl Policy {
     /// between them. The result is empty if no rule has windows.
     #[must_use]
     pub fn open_windows(&self, unix_s: i64) -> Vec<bool> {
-        let whens = self.rules.iter().filter_map(|rule| rule.selectors.when.as_ref());
-        whens.map(|when| when.is_open(unix_s)).collect()
+        let of_flows = self.rules.iter().filter_map(|rule| rule.selectors.when.as_ref());
+        let of_packets = self.filters.iter().filter_map(|rule| rule.selectors.when.as_ref());
+        of_flows.chain(of_packets).map(|when| when.is_open(unix_s)).collect()
     }
 }

@@ -1,5 +1,7 @@
 //! Defines the table `[host]` of a policy: the settings for capturing the traffic of a whole host.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::diagnostic::SourcePosition;
@@ -20,6 +22,8 @@ pub struct HostSettings {
     pub mode: HostMode,
     /// Names of interfaces whose flows are captured too: bridges with containers behind them.
     pub forwarded: Vec<String>,
+    /// `classes`: the classes of interfaces, by name.
+    pub classes: BTreeMap<String, u8>,
 }
 
 impl HostSettings {

@@ -9,9 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::content::Policy;
 use super::diagnostic::{Diagnostic, SourcePosition};
-use super::host::{HostSettings, Unmatched};
+use super::filter::{FilterPacket, ICMPV6, PacketPath, TCP, TransportHeader, UDP, filter_scan};
+use super::filter_rule::{FilterRule, FilterVerdict};
+use super::host::{HostMode, HostSettings, Unmatched};
 use super::lookup::Index;
 use super::rule::{Action, Rule, RuleForm};
+use super::selector::AddressSelector;
 use crate::flow::{Address, Direction, Flow, Protocol};
 use crate::message_id::MessageId;
 
@@ -105,6 +108,9 @@ pub fn host_warnings(policy: &Policy, facts: &HostFacts, unix_s: i64) -> Vec<Dia
         found.extend(host.answers_to(session));
         found.extend(host.served(session));
     }
+    if settings.mode == HostMode::Enforce {
+        found.extend(host.filters(facts.session));
+    }
     found.extend(host.own_ports(&facts.agent_ports));
     found.extend(facts.marks.iter().flat_map(|mark| host.marks(mark)));
     found
@@ -123,6 +129,8 @@ enum Effect<'p> {
     Relays(&'p Rule),
     Protects(&'p Rule),
     Denies(&'p Rule),
+    /// A filter rule denies packets.
+    Discards(&'p FilterRule),
     DeniesUnmatched,
 }
 
@@ -133,12 +141,95 @@ impl Effect<'_> {
             Self::Relays(rule) => format!("rule `{}` captures {flows}", rule.name),
             Self::Protects(rule) => format!("rule `{}` requires TLS for {flows}", rule.name),
             Self::Denies(rule) => format!("rule `{}` denies {flows}", rule.name),
+            Self::Discards(rule) => format!("rule `{}` denies packets of {flows}", rule.name),
             Self::DeniesUnmatched => format!("no rule permits {flows}"),
         }
     }
 }
 
 impl HostPolicy<'_> {
+    /// What filter rules do with packets of a flow of which `local` and `remote` are the ends;
+    /// if none decides, the rules for flows do. `None`: the flow goes as without tacit.
+    fn effect_on_packets(
+        &self,
+        flow: &Flow,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<Effect<'_>> {
+        let packets = packets_of(flow, local, remote);
+        let decisions = packets.map(|packet| filter_scan(self.policy, &packet, self.unix_s).filter);
+        let denies = |filter: &&FilterRule| filter.verdict != FilterVerdict::Permit;
+        if let Some(filter) = decisions.into_iter().flatten().find(denies) {
+            return Some(Effect::Discards(filter));
+        }
+        if decisions.iter().all(Option::is_some) { None } else { self.effect(flow) }
+    }
+
+    /// Filter rules that deny SSH, or the neighbour discovery of IPv6, to all others.
+    fn filters(&self, session: Option<SshSession>) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        if session.is_none() {
+            found.extend(self.control_denied());
+        }
+        found.extend(self.neighbours_denied());
+        found
+    }
+
+    /// Without a session it is not known who uses SSH: some client must be able to.
+    fn control_denied(&self) -> Option<Diagnostic> {
+        let server = SocketAddr::from((SOME_SERVER, SSH_PORT));
+        let denied = |client: IpAddr| {
+            let client = SocketAddr::new(client, SOME_PORT);
+            let clients =
+                flow(Direction::Inbound, Protocol::Tcp, Some(server), client, self.unix_s);
+            let effect = self.effect_on_packets(&clients, server, client);
+            effect.filter(|effect| matches!(effect, Effect::Discards(_)))
+        };
+        let effect = denied(SOME_CLIENT.into())?;
+        let permits = self.policy.filters.iter();
+        let permits = permits.filter(|filter| filter.verdict == FilterVerdict::Permit);
+        let remote = permits.flat_map(|filter| &filter.selectors.remote);
+        let mut clients = remote.filter_map(AddressSelector::first_v4);
+        if clients.any(|client| denied(client).is_none()) {
+            return None;
+        }
+        let message = effect.on(&format!("all clients of port {SSH_PORT} (SSH)"));
+        let fix = format!(
+            "add at the start of the rules: [[rule]] with name = \"ssh\", filter = \"permit\", \
+             protocol = \"tcp\", local-ports = {SSH_PORT}, opened-by = \"remote\""
+        );
+        let message = format!("{message}: you cannot control this host by SSH, and sessions end");
+        Some(self.warning(MessageId("session-cut-off"), &effect, message, fix))
+    }
+
+    fn neighbours_denied(&self) -> Option<Diagnostic> {
+        let packet = |path: PacketPath, kind| FilterPacket {
+            path,
+            source: SOME_NEIGHBOUR.into(),
+            destination: SOME_NEIGHBOUR.into(),
+            protocol: ICMPV6,
+            header: TransportHeader::Icmp { kind, code: 0 },
+            is_fragment: false,
+        };
+        let packets = [NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT].into_iter();
+        let mut packets = packets.flat_map(|kind| {
+            let interface = String::new;
+            [PacketPath::In(interface()), PacketPath::Out(interface())]
+                .map(|path| packet(path, kind))
+        });
+        let denies = |packet: FilterPacket| {
+            let filter = filter_scan(self.policy, &packet, self.unix_s).filter?;
+            (filter.verdict != FilterVerdict::Permit).then_some(filter)
+        };
+        let effect = Effect::Discards(packets.find_map(denies)?);
+        let message = effect
+            .on("neighbour discovery, without which no IPv6 packet reaches another \
+                                 host");
+        let fix = "add before it: [[rule]] with name = \"neighbours\", filter = \"permit\", \
+                   protocol = \"icmpv6\", icmp-type = [133, 134, 135, 136, 137]";
+        Some(self.warning(MessageId("neighbours-cut-off"), &effect, message, fix.to_owned()))
+    }
+
     /// `None`: the flow goes as without tacit.
     fn effect(&self, flow: &Flow) -> Option<Effect<'_>> {
         let Some(at) = self.index.lookup(flow).rule else {
@@ -161,7 +252,8 @@ impl HostPolicy<'_> {
         let port = DNS_PORT;
         let effects = [Protocol::Udp, Protocol::Tcp].map(|protocol| {
             let to = SocketAddr::new(address, port);
-            self.effect(&flow(Direction::Outbound, protocol, None, to, self.unix_s))
+            let questions = flow(Direction::Outbound, protocol, None, to, self.unix_s);
+            self.effect_on_packets(&questions, client_of(to), to)
         });
         // A relayed question is answered.
         let cut = |effect: &Effect<'_>| !matches!(effect, Effect::Relays(_));
@@ -180,7 +272,11 @@ impl HostPolicy<'_> {
     fn answers_to(&self, session: SshSession) -> Option<Diagnostic> {
         let SshSession { client, server } = session;
         let answers = flow(Direction::Outbound, Protocol::Tcp, Some(server), client, self.unix_s);
-        let effect = self.effect(&answers)?;
+        let effect = self.effect_on_packets(&answers, server, client)?;
+        if let Effect::Discards(_) = effect {
+            // The rule for the clients is the same.
+            return None;
+        }
         let flows = effect.on(&format!("connections to {client}, the address of your SSH client"));
         let message = format!(
             "{flows}: the kernel will reset your SSH session, because the session began before the \
@@ -199,8 +295,18 @@ impl HostPolicy<'_> {
     fn served(&self, session: SshSession) -> Option<Diagnostic> {
         let SshSession { client, server } = session;
         let clients = flow(Direction::Inbound, Protocol::Tcp, Some(server), client, self.unix_s);
-        let effect = self.effect(&clients)?;
+        let effect = self.effect_on_packets(&clients, server, client)?;
         let port = server.port();
+        if let Effect::Discards(_) = effect {
+            let message = effect
+                .on(&format!("connections to local port {port}, which your SSH session uses"));
+            let fix = format!(
+                "add at the start of the rules: [[rule]] with name = \"operator\", filter = \
+                 \"permit\", protocol = \"tcp\", local-ports = {port}, remote = \"{}\"",
+                client.ip()
+            );
+            return Some(self.warning(MessageId("session-cut-off"), &effect, message, fix));
+        }
         let flows =
             effect.on(&format!("connections to local port {port}, which your SSH session uses"));
         let message =
@@ -268,6 +374,7 @@ impl HostPolicy<'_> {
     ) -> Diagnostic {
         let position = match effect {
             Effect::Relays(rule) | Effect::Protects(rule) | Effect::Denies(rule) => rule.position,
+            Effect::Discards(rule) => rule.position,
             Effect::DeniesUnmatched => self.settings.position,
         };
         self.at(position, id, message, fix)
@@ -283,6 +390,37 @@ impl HostPolicy<'_> {
         let mut warning = Diagnostic::warning(id, position, message).with_fix(fix);
         warning.file = self.policy.file_of(position).map(|file| (**file).into());
         warning
+    }
+}
+
+/// The first packet of a flow, and one from each end after it.
+fn packets_of(flow: &Flow, local: SocketAddr, remote: SocketAddr) -> [FilterPacket; 3] {
+    let packet = |is_sent: bool, opens| {
+        let (source, destination) = if is_sent { (local, remote) } else { (remote, local) };
+        let path = if is_sent { PacketPath::Out } else { PacketPath::In };
+        let opens = opens && flow.protocol == Protocol::Tcp;
+        FilterPacket {
+            path: path(String::new()),
+            source: source.ip(),
+            destination: destination.ip(),
+            protocol: if flow.protocol == Protocol::Udp { UDP } else { TCP },
+            header: TransportHeader::Ports {
+                source: source.port(),
+                destination: destination.port(),
+                opens,
+            },
+            is_fragment: false,
+        }
+    };
+    let is_sent = flow.direction == Direction::Outbound;
+    [packet(is_sent, true), packet(true, false), packet(false, false)]
+}
+
+/// An end of which only the IP version is known.
+fn client_of(to: SocketAddr) -> SocketAddr {
+    match to {
+        SocketAddr::V4(_) => SocketAddr::from((SOME_CLIENT, SOME_PORT)),
+        SocketAddr::V6(_) => SocketAddr::from((SOME_NEIGHBOUR, SOME_PORT)),
     }
 }
 
@@ -318,6 +456,15 @@ fn flow(
 }
 
 const DNS_PORT: u16 = 53;
+const SSH_PORT: u16 = 22;
+/// Addresses and a port that stand for any (RFC 5737, RFC 3849).
+const SOME_CLIENT: [u8; 4] = [192, 0, 2, 1];
+const SOME_SERVER: [u8; 4] = [198, 51, 100, 1];
+const SOME_NEIGHBOUR: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1];
+const SOME_PORT: u16 = 40_000;
+/// ICMPv6 messages of neighbour discovery (RFC 4861).
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
 #[cfg(test)]
 mod tests {
@@ -368,6 +515,35 @@ mod tests {
             (DENY, &udp, &["2:1 resolver-cut-off"]),
         ] {
             assert_eq!(warnings(settings, rules, &resolver()), wanted, "{settings} {rules}");
+        }
+    }
+
+    #[test]
+    fn filters_that_cut_off_control_and_neighbours_are_reported() {
+        let named = |name: &str, body: &str| format!("[[rule]]\nname = \"{name}\"\n{body}\n");
+        let deny = named("rest", "filter = \"deny\"");
+        let ssh = |remote: &str| {
+            let body = "filter = \"permit\"\nprotocol = \"tcp\"\nlocal-ports = 22";
+            named("ssh", &format!("{body}\nremote = \"{remote}\""))
+        };
+        let icmp = named("nd", "filter = \"permit\"\nprotocol = \"icmpv6\"");
+        let inbound =
+            named("rest", "filter = \"deny\"\ndirection = \"inbound\"\nprotocol = \"tcp\"");
+        let lines = |texts: &[&str]| texts.concat();
+        let none = HostFacts::default();
+        for (rules, facts, wanted) in [
+            (deny.clone(), &none, &["7:1 session-cut-off", "7:1 neighbours-cut-off"][..]),
+            (inbound, &none, &["7:1 session-cut-off"]),
+            (lines(&[&ssh("10.0.0.0/8"), &icmp, &deny]), &none, &[]),
+            (lines(&[&ssh("198.51.100.0/24"), &icmp, &deny]), &session(), &[]),
+            (lines(&[&ssh("10.0.0.0/8"), &icmp, &deny]), &session(), &["17:1 session-cut-off"]),
+            (
+                lines(&[&icmp, &deny]),
+                &resolver(),
+                &["11:1 resolver-cut-off", "11:1 session-cut-off"],
+            ),
+        ] {
+            assert_eq!(warnings(PERMIT, &rules, facts), wanted, "{rules}");
         }
     }
 

@@ -17,12 +17,15 @@ mod credentials;
 mod diagnostic;
 pub mod engine;
 mod explain;
+pub mod filter;
+mod filter_rule;
 mod host;
 mod host_warnings;
 mod ike;
 mod link;
 mod lookup;
 pub mod map;
+mod packet_explain;
 mod parse;
 mod rule;
 pub mod selector;
@@ -42,8 +45,8 @@ pub use capture::{
     HANDABLE_RANGES_MAX, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostName, HostPlan,
     HostRange, HostSection, HostUnits, HostVerdict, JoinedRun, LearntName, NAMED_PORTS_MAX,
     NameRules, NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet, SENDER_CHECKS_MAX, Senders,
-    can_match_address, can_match_name, captured, denial_of_name, extend, handable, host_plan,
-    is_decided_by_kernel, is_disputed, joined_plan, may_ask, unmatched_of_joined,
+    can_match_address, can_match_name, captured, denial_of_name, extend, filter_plan, handable,
+    host_plan, is_decided_by_kernel, is_disputed, joined_plan, may_ask, unmatched_of_joined,
 };
 pub use clear_clients::{ClearClients, ClientProtocol};
 pub use client_cert::{
@@ -67,6 +70,7 @@ pub use ike::{
 pub use link::{Link, LinkConnect, LinkNames, LinkRule, LinkTcp, LinkVerdict};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
+pub use packet_explain::{PacketExplainer, PacketExplanation, SkippedFilter};
 pub use parse::{
     FindingsShown, ParsedPolicy, RULES_MAX, language, parse, parse_duration, parse_files,
     parse_size,

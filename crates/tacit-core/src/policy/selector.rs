@@ -401,6 +401,12 @@ impl AddressSelector {
         }
     }
 
+    /// Returns the lowest IPv4 address that it selects.
+    pub(super) fn first_v4(&self) -> Option<IpAddr> {
+        let span = self.spans().find(|span| span.family == Family::V4)?;
+        Some(Ipv4Addr::from_bits(u32::try_from(span.first).ok()?).into())
+    }
+
     /// Returns the lowest and the highest address, if it selects addresses.
     pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
         let spans = match self {

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, sockopt};
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, answers, attributes};
-use super::nft::{COPIED_BYTES_MAX, REFUSED_PREFIX};
+use super::nft::{COPIED_BYTES_MAX, FILTERED_PREFIX, REFUSED_PREFIX};
 use super::socket::{Netlink, Subsystem};
 
 /// The largest number of bytes that are copied of a packet.
@@ -98,8 +98,35 @@ pub fn is_overrun(error: &io::Error) -> bool {
 pub struct LoggedPacket<'a> {
     /// Its first bytes.
     pub packet: &'a [u8],
-    /// Whether the kernel has refused the packet.
-    pub is_refused: bool,
+    /// Why the kernel has copied it.
+    pub cause: LogCause<'a>,
+}
+
+/// Why the kernel has copied a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogCause<'a> {
+    /// It opens a connection.
+    Opens,
+    /// The kernel has refused it.
+    Refused,
+    /// A filter rule logs it.
+    Filtered {
+        /// The name of the rule.
+        rule: &'a str,
+        /// Where in the kernel (`NF_INET_*`).
+        hook: FilterHook,
+    },
+}
+
+/// Where in the kernel a filter rule has decided about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterHook {
+    /// The packet has come in.
+    Input,
+    /// It is forwarded.
+    Forward,
+    /// It goes out.
+    Output,
 }
 
 /// Returns the packets in a report.
@@ -110,11 +137,31 @@ pub fn packets(report: &[u8]) -> impl Iterator<Item = LoggedPacket<'_>> {
         let attributes = message.payload.get(GENERIC_BYTES..)?;
         let find = |wanted| self::attributes(attributes).find(|(kind, _)| *kind == wanted);
         let (_, packet) = find(PAYLOAD)?;
-        let is_refused = find(PREFIX).is_some_and(|(_, prefix)| {
-            prefix.strip_suffix(&[0]).unwrap_or(prefix) == REFUSED_PREFIX.as_bytes()
-        });
-        Some(LoggedPacket { packet, is_refused })
+        let prefix = find(PREFIX).map(|(_, prefix)| prefix.strip_suffix(&[0]).unwrap_or(prefix));
+        let prefix = prefix.and_then(|prefix| std::str::from_utf8(prefix).ok());
+        let cause = match prefix {
+            Some(REFUSED_PREFIX) => LogCause::Refused,
+            Some(prefix) => match prefix.strip_prefix(FILTERED_PREFIX) {
+                Some(rule) => {
+                    let (_, header) = find(PACKET_HEADER)?;
+                    LogCause::Filtered { rule, hook: hook(*header.get(2)?) }
+                }
+                None => LogCause::Opens,
+            },
+            None => LogCause::Opens,
+        };
+        Some(LoggedPacket { packet, cause })
     })
+}
+
+/// Packets are filtered before they are reassembled, and as they come in, before clients are
+/// captured (`NF_INET_PRE_ROUTING`).
+fn hook(number: u8) -> FilterHook {
+    match number {
+        2 => FilterHook::Forward,
+        3 => FilterHook::Output,
+        _ => FilterHook::Input,
+    }
 }
 
 /// `NFNL_SUBSYS_ULOG`.
@@ -129,6 +176,8 @@ const CONFIG_COPY_BYTES: u16 = 3;
 const CONFIG_THRESHOLD: u16 = 5;
 const COMMAND_BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
+/// `NFULA_PACKET_HDR`.
+const PACKET_HEADER: u16 = 1;
 /// `NFULA_PAYLOAD`.
 const PAYLOAD: u16 = 9;
 /// `NFULA_PREFIX`.
@@ -162,13 +211,21 @@ mod tests {
         // Its length says 32; the header, the prefix and the packet take 36.
         let mut report = report;
         report[0] = 36;
-        let copied = |is_refused| [LoggedPacket { packet: &[0x45, 0, 1], is_refused }];
-        assert_eq!(packets(&report).collect::<Vec<_>>(), copied(false));
+        let copied = |cause| [LoggedPacket { packet: &[0x45, 0, 1], cause }];
+        assert_eq!(packets(&report).collect::<Vec<_>>(), copied(LogCause::Opens));
         // With the prefix of what is refused, 12 bytes instead of 5.
         let mut refused = bytes("2800 0000 0004 0000 00000000 00000000 02 00 7ac1 0c00 0a00");
         refused.extend_from_slice(b"refused\0");
         refused.extend_from_slice(&report[28..]);
-        assert_eq!(packets(&refused).collect::<Vec<_>>(), copied(true));
+        assert_eq!(packets(&refused).collect::<Vec<_>>(), copied(LogCause::Refused));
+        // With the header of the packet (12 bytes) and the prefix of the rule `web` (16 bytes).
+        let header = "3800 0000 0004 0000 00000000 00000000 02 00 7ac1 0800 0100 0800 03 00";
+        let mut filtered = bytes(header);
+        filtered.extend_from_slice(b"\x0f\0\x0a\0filter:web\0\0");
+        filtered.extend_from_slice(&report[28..]);
+        filtered[0] = u8::try_from(filtered.len()).unwrap();
+        let cause = LogCause::Filtered { rule: "web", hook: FilterHook::Output };
+        assert_eq!(packets(&filtered).collect::<Vec<_>>(), copied(cause));
         for length in 0..report.len() {
             assert!(packets(&report[..length]).count() <= 1);
         }

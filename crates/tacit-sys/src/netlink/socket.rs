@@ -19,7 +19,7 @@ pub const BATCH_BYTES_MAX: usize = 192 * 1024;
 
 /// The same limit for a socket after [`Netlink::allow_large_batches`], which the rules of a host
 /// need.
-pub const LARGE_BATCH_BYTES_MAX: usize = 6 * 1024 * 1024;
+pub const LARGE_BATCH_BYTES_MAX: usize = 12 * 1024 * 1024;
 
 /// How long to wait for an answer. The kernel usually answers during the send or shortly after it.
 /// The limit prevents a caller from waiting forever if an answer is lost.

@@ -71,7 +71,11 @@ fn serve(own: &Own, captured: &Mutex<Vec<Element>>, ends: &AtomicBool) {
         let mut report = [0; nflog::REPORT_BYTES_MAX];
         let Ok(Some(copied)) = own.log.receive(&mut report) else { continue };
         // Packets that the kernel refuses are reported too.
-        let Some(syn) = Syn::parse(copied.packet).filter(|_| !copied.is_refused) else { continue };
+        let Some(syn) =
+            Syn::parse(copied.packet).filter(|_| copied.cause == nflog::LogCause::Opens)
+        else {
+            continue;
+        };
         // The interface also delivers the SYNs of programs to themselves.
         let is_own = syn.key.destination.ip().is_loopback();
         if own.log.copies() == Copies::OfRule || !is_own {

@@ -17,6 +17,7 @@ use super::{Agent, Control, Drain, service_manager, takeover, traces};
 use crate::control::display::audit::audit;
 use crate::control::display::cpus::{CpuUsers, PlacedRun, cpu_users};
 use crate::control::display::engines::{EnginesDisplay, PacketEnginesDisplay};
+use crate::control::display::filters::filters;
 use crate::control::display::identities::identities;
 use crate::control::display::policy::policy;
 use crate::control::display::refused::refused;
@@ -91,6 +92,7 @@ impl Agent {
             Display::Unix => return self.show_unix(back),
             Display::Metrics => return self.show_metrics(back),
             Display::Rules => return self.show_rules(back),
+            Display::Filters => return self.show_filters(back),
             Display::Policy => return self.show_policy(back),
             Display::Identities => return self.show_identities(back),
             Display::Coverage => return self.show_coverage(back),
@@ -208,6 +210,16 @@ impl Agent {
         tokio::task::spawn_local(async move {
             counted.await;
             show_aside(back, move || Reply::written(&rules(&table, &live)));
+        });
+    }
+
+    /// The same for rules for packets.
+    fn show_filters(&self, back: oneshot::Sender<Reply>) {
+        let live = self.shared.live.load_full();
+        let counted = self.count_flows_of_host();
+        tokio::task::spawn_local(async move {
+            counted.await;
+            show_aside(back, move || Reply::written(&filters(&live, crate::clock::now_unix_s())));
         });
     }
 

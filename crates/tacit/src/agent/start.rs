@@ -183,7 +183,7 @@ impl Agent {
         }
         Event::new("serving")
             .field("policy", &self.options.policy.display())
-            .value("rules", live.rules.len())
+            .value("rules", live.rules.len() + live.filters.len())
             .value("listeners", self.listeners.len())
             .field("listen", &listen)
             .value("workers", self.workers.count_max())

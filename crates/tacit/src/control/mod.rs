@@ -110,6 +110,8 @@ pub enum Display {
     Connections,
     /// The rules, with the number of connections that each has decided.
     Rules,
+    /// The rules for packets of the captured host, with what the kernel has counted.
+    Filters,
     /// The installed policy with every value in force, defaults included.
     Policy,
     /// The programs under `tacit run`.

@@ -1,7 +1,8 @@
 //! `tacit explain`: prints which rule matches a flow, and why earlier rules do not match. The
 //! command uses a policy file, or the policy of a running agent.
 //!
-//! With `--peer`, the command prints whether a rule accepts a certificate, and why.
+//! With `--peer`, the command prints whether a rule accepts a certificate, and why; with
+//! `--packet`, which rule decides about a packet.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ use self::flow::{FlowDescription, NoFlow};
 use self::peer::Peer;
 
 pub(crate) mod flow;
+mod packet;
 mod peer;
 
 /// The options of `tacit explain`.
@@ -49,6 +51,9 @@ Examples:
     tacit explain --control --direction outbound --remote 10.7.0.9:5432
   Whether the other side of a link gets a socket:
     tacit explain --policy link.toml --link guest --direction outbound --remote 10.7.0.9:5432
+  Which rule of a captured host decides about a packet, and about those of a capture:
+    tacit explain --policy host.toml --packet \"in eth0 tcp 192.0.2.7:4000 > 10.0.0.1:22 syn\"
+    tacit explain --policy host.toml --packet eth0.pcap --way \"in eth0\"
   How a rule evaluates a client's certificate, and which entry of its map matches:
     tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
@@ -59,7 +64,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "PATH", num_args = 0..=1, conflicts_with_all = ["policy", "peer"])]
     control: Option<Option<PathBuf>>,
     /// The listening address of a rule, as written in the policy
-    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["direction", "peer"])]
+    #[arg(long, value_name = "ADDRESS")]
+    #[arg(required_unless_present_any = ["direction", "peer", "packet"])]
     listen: Option<Address>,
     /// The link whose other side requests a socket; inbound with --local, outbound with --remote
     #[arg(long, value_name = "NAME", requires = "direction")]
@@ -76,7 +82,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "ADDRESS")]
     local: Option<Address>,
     /// The remote address, with its port
-    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["peer", "link"])]
+    #[arg(long, value_name = "ADDRESS")]
+    #[arg(required_unless_present_any = ["peer", "link", "packet"])]
     remote: Option<Address>,
     /// A name that the program resolved; may be repeated
     #[arg(long = "name", value_name = "NAME")]
@@ -110,6 +117,15 @@ pub struct ExplainArgs {
     /// Evaluate only this identity map, without checking the certificate
     #[arg(long, value_name = "NAME", requires = "peer", group = "asked")]
     map: Option<String>,
+    /// Explain which rule of a captured host decides about a packet, or about each packet of a
+    /// capture file (pcap)
+    #[arg(long, value_name = "TEXT|PCAP")]
+    #[arg(conflicts_with_all = ["listen", "direction", "local", "remote", "peer", "control"])]
+    #[arg(conflicts_with_all = ["program", "user", "group", "cgroup", "run"])]
+    packet: Option<String>,
+    /// The way of the packets of a capture file: "in IF", "out IF" or "routed IF IF"
+    #[arg(long, value_name = "WAY", requires = "packet")]
+    way: Option<String>,
     /// When the connection opens, such as 2025-06-01T12:00:00Z [default: now]
     #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<Timestamp>,
@@ -152,6 +168,9 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
                 Ok(policy) => policy,
                 Err(errors) => return fail_policy(errors),
             };
+            if let Some(packet) = &args.packet {
+                return explain_packet(args, &policy, packet);
+            }
             if let Some(file) = &args.peer {
                 return explain_peer(args, &policy, &directory_of(path), file);
             }
@@ -204,6 +223,16 @@ pub(crate) fn read(path: &Path) -> Result<Policy, String> {
         complain(warning.render(&file));
     }
     Ok(policy)
+}
+
+/// Finds the rules for packets.
+fn explain_packet(args: &ExplainArgs, policy: &Policy, packet: &str) -> ExitCode {
+    let unix_s = args.at.map_or_else(clock::now_unix_s, Timestamp::as_second);
+    match packet::explain(policy, packet, args.way.as_deref(), unix_s) {
+        Ok(answers) if args.json => print(versioned(&answers), EXIT_OK),
+        Ok(answers) => print(answers.text(), EXIT_OK),
+        Err(error) => fail(MessageId("no-such-packet"), error, EXIT_USAGE),
+    }
 }
 
 /// Evaluates a certificate.

@@ -189,7 +189,7 @@ impl HostHelperServer {
             }
             HelperRequest::HostPlan { mark, plan, addresses, user } => {
                 let counts = !plan.counted_rules.is_empty();
-                self.install(mark, plan, &addresses, user)?;
+                self.install(mark, *plan, &addresses, user)?;
                 if counts { HelperReply::Counts(Vec::new()) } else { HelperReply::Done }
             }
             HelperRequest::Counts => {

@@ -12,6 +12,7 @@
 
 mod counted;
 mod facts;
+mod filters;
 mod helper;
 mod joined;
 mod learnt;
@@ -36,12 +37,13 @@ use tacit_sys::netlink::nft::host::{
     SenderCheck, TableSection,
 };
 
+use self::filters::FilterContents;
 use crate::run::kernel_terms::element;
 
 pub use facts::facts;
 pub use helper::{HostHelper, start};
 pub use joined::serve_joined;
-pub use once::{guard, probe, remove};
+pub use once::{counted, guard, probe, remove};
 pub use systemd::{SystemdLack, UnitFault};
 pub use units::{DropInError, check_units, write_drop_ins};
 
@@ -101,13 +103,14 @@ impl fmt::Display for HostError {
 impl std::error::Error for HostError {}
 
 /// A plan in the data types of the kernel.
-struct TableContents {
+struct TableContents<'p> {
     sections: Vec<SectionContents>,
     inbound: Vec<Element>,
     others: table::PacketVerdict,
     names: Option<NamedContents>,
     forwarded: Vec<String>,
     lifetime: Lifetime,
+    filters: Option<FilterContents<'p>>,
 }
 
 /// What rules by name need.
@@ -156,10 +159,10 @@ impl SectionContents {
     }
 }
 
-impl TableContents {
+impl<'p> TableContents<'p> {
     /// `senders` are those of each section, `addresses` those with names, if the plan has ports for
     /// them.
-    fn of(plan: &HostPlan, senders: &[Vec<SenderCheck>], addresses: &[NamedAddress]) -> Self {
+    fn of(plan: &'p HostPlan, senders: &[Vec<SenderCheck>], addresses: &[NamedAddress]) -> Self {
         let sections = plan.sections.iter().zip(senders);
         let sections =
             sections.map(|(section, senders)| SectionContents::of(section, senders.clone()));
@@ -177,6 +180,7 @@ impl TableContents {
                 HostMode::Enforce => Lifetime::Unlimited,
                 HostMode::Audit => Lifetime::OfInstaller,
             },
+            filters: plan.filters.as_ref().map(FilterContents::of),
         }
     }
 
@@ -206,6 +210,7 @@ impl TableContents {
             forwarded: &self.forwarded,
             lifetime: self.lifetime,
             names: self.names.as_ref().map(NamedContents::flows),
+            filters: self.filters.as_ref().map(FilterContents::filters),
         }
     }
 }

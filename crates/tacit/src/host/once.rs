@@ -1,6 +1,7 @@
 //! Changes the packet rules of the host without a running agent. `--guard` installs them before the
 //! network is up, and `--remove` removes them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -46,6 +47,28 @@ pub fn guard(policy: &Policy, hosts: &[HostsEntry]) -> Result<(), HostError> {
         installed.map_err(HostError::Helper)?;
     }
     capture.install(&table).map_err(refused)
+}
+
+/// Returns how many flows and packets the installed packet rules of a policy have counted, by rule.
+/// An agent reads them itself; this is for packet rules without one.
+///
+/// # Errors
+/// The policy has no `[host]`, or the kernel refuses.
+pub fn counted(policy: &Policy) -> Result<BTreeMap<String, u64>, HostError> {
+    let settings = policy.host.as_ref().ok_or(HostError::NoSettings)?;
+    let plan = host_plan(policy, settings.unmatched, clock::now_unix_s());
+    let open = || HostCapture::open(marks_of(settings.mark)?).map_err(io::Error::other);
+    let mut capture = open().map_err(HostError::Helper)?;
+    let senders = senders::resolve(&plan).map_err(HostError::Helper)?;
+    let contents = TableContents::of(&plan, &senders, &[]);
+    let sections = contents.sections();
+    let table = contents.table(&sections, capture.marks(), passing_user());
+    let counts = capture.counts(&table).map_err(refused)?;
+    let by_name = counts.into_iter().filter_map(|(number, count)| {
+        let name = plan.counted_rules.get(usize::try_from(number).ok()?)?;
+        Some((name.clone(), count))
+    });
+    Ok(by_name.collect())
 }
 
 /// The addresses of names with rules: those that the kernel keeps, and those of
@@ -95,6 +118,7 @@ pub fn probe() -> io::Result<()> {
         forwarded: vec!["lo".to_owned()],
         units: None,
         counted_rules: vec!["probe".to_owned()],
+        filters: None,
     };
     let marks = marks_of(HostSettings::MARK_DEFAULT)?;
     let mut capture = HostCapture::open(marks).map_err(io::Error::other)?;

@@ -1,7 +1,7 @@
 //! Checks at intervals whether the packet rules and routing rules of `tacit agent --host` still
 //! exist. Installs missing rules again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use tacit_sys::netlink::nft::host::{HostMarks, SenderCheck};
 use super::counted::Counted;
 use super::learnt::{self, Learnt};
 use super::units::{self, DropIns, FoundUnits};
-use super::{TableContents, senders};
+use super::{TableContents, filters, senders};
+use crate::clock;
 use crate::exit::complain;
 use crate::run::protocol::{CountedFlows, NAMES_PER_REPLY_MAX};
 
@@ -51,6 +52,12 @@ pub(super) trait HostRules {
     fn is_outdated(&mut self) -> io::Result<bool>;
     /// What the packet rules have counted, by the position of the rule in the plan.
     fn counts(&mut self, installed: &Installed) -> io::Result<BTreeMap<u32, u64>>;
+    /// The wall clock, in seconds since 1970.
+    fn unix_s(&self) -> i64;
+    /// Sets the time windows of filter rules again.
+    fn set_windows(&mut self, installed: &Installed) -> io::Result<()>;
+    /// Whether an interface with this name exists.
+    fn has_interface(&mut self, name: &str) -> bool;
     /// Makes the packet rules cheaper if connections have ended that they no longer capture.
     fn forget_strays(&mut self, installed: &Installed) -> io::Result<()>;
     /// Adds units that the kernel does not know; returns whether another program had removed their
@@ -104,6 +111,20 @@ impl HostRules for HostCapture {
         Self::counts(self, &table).map_err(io::Error::other)
     }
 
+    fn unix_s(&self) -> i64 {
+        clock::now_unix_s()
+    }
+
+    fn set_windows(&mut self, installed: &Installed) -> io::Result<()> {
+        let Some(filters) = &installed.plan.filters else { return Ok(()) };
+        let present = filters::windows(filters, self.unix_s());
+        Self::set_windows(self, &present).map_err(io::Error::other)
+    }
+
+    fn has_interface(&mut self, name: &str) -> bool {
+        filters::has_interface(name)
+    }
+
     fn forget_strays(&mut self, installed: &Installed) -> io::Result<()> {
         let contents = TableContents::of(&installed.plan, &installed.senders, &[]);
         let sections = contents.sections();
@@ -139,6 +160,10 @@ pub(super) struct Watched {
     failure: Option<String>,
     /// When connections that are captured no longer are looked for.
     next_strays: Option<Instant>,
+    /// The interfaces of filter rules that did not exist at the last check.
+    absent: BTreeSet<String>,
+    /// When the kernel got the time windows of filter rules, by both clocks.
+    windows_set: Option<(Instant, i64)>,
 }
 
 /// What outlives the packet rules.
@@ -179,6 +204,12 @@ impl Watched {
             // Flows that cannot be counted are no reason to keep these packet rules.
             let _ = self.kept.count(kernel, before);
         }
+        if self.installed.as_ref().is_some_and(|(before, _)| only_windows_differ(before, &wanted)) {
+            kernel.set_windows(&wanted)?;
+            self.windows_set = Some((now, kernel.unix_s()));
+            self.installed = Some((wanted, now + LOOK_INTERVAL));
+            return Ok(());
+        }
         if let Err(error) = kernel.install(&wanted, addresses) {
             if let Some((before, _)) = &self.installed {
                 kernel.restore_units(before)?;
@@ -186,6 +217,7 @@ impl Watched {
             return Err(error);
         }
         self.had_table = Some(had_table);
+        self.windows_set = Some((now, kernel.unix_s()));
         self.kept.counted.begin();
         self.kept.learnt.replace_addresses(addresses, now);
         self.installed = Some((wanted, now + LOOK_INTERVAL));
@@ -275,7 +307,18 @@ impl Watched {
         }
         *next_look = now + LOOK_INTERVAL;
         let kernel = kernel?;
+        for change in look_at_interfaces(kernel, &installed.plan, &mut self.absent) {
+            complain(format_args!("tacit: {change}"));
+        }
         let mut restored = restore(kernel, installed, &mut self.kept, now);
+        // The kernel measures the time that passes; it does not follow a clock that is set.
+        let unix_s = kernel.unix_s();
+        if installed.plan.has_windows()
+            && self.windows_set.is_some_and(|set| is_clock_set(set, (now, unix_s)))
+        {
+            restored = restored.and_then(|what| kernel.set_windows(installed).map(|()| what));
+            self.windows_set = Some((now, unix_s));
+        }
         if self.next_strays.is_none_or(|next| now >= next) {
             self.next_strays = Some(now + STRAYS_INTERVAL);
             restored = restored.and_then(|what| kernel.forget_strays(installed).map(|()| what));
@@ -316,6 +359,48 @@ impl Watched {
         }
     }
 }
+
+/// Finds out which interfaces of filter rules have appeared or gone. Returns a message for each.
+fn look_at_interfaces(
+    kernel: &mut impl HostRules,
+    plan: &HostPlan,
+    absent: &mut BTreeSet<String>,
+) -> Vec<String> {
+    let named = plan.filters.iter().flat_map(|filters| &filters.interfaces);
+    let gone: BTreeSet<String> =
+        named.filter(|name| !kernel.has_interface(name)).cloned().collect();
+    let before = std::mem::replace(absent, gone);
+    let is_named = |name: &&String| {
+        plan.filters.as_ref().is_some_and(|filters| filters.interfaces.contains(name))
+    };
+    let lost = absent.difference(&before).map(|name| {
+        format!("there is no interface {name}, which filter rules name; they apply when it appears")
+    });
+    let found = before.difference(absent).filter(is_named);
+    let found =
+        found.map(|name| format!("the interface {name} has appeared; filter rules name it"));
+    lost.chain(found).collect()
+}
+
+/// Whether two plans differ only in the state of time windows, so that the packet rules can stay.
+fn only_windows_differ(before: &Installed, wanted: &Installed) -> bool {
+    let is_simple = wanted.plan.has_windows()
+        && wanted.plan.units.is_none()
+        && wanted.plan.names.is_none()
+        && (before.marks, before.user) == (wanted.marks, wanted.user)
+        && before.senders == wanted.senders;
+    is_simple && before.plan.without_windows() == wanted.plan.without_windows()
+}
+
+/// Whether the wall clock shows another time than the one that has passed since.
+fn is_clock_set((since, then): (Instant, i64), (now, unix_s): (Instant, i64)) -> bool {
+    let passed = now.saturating_duration_since(since).as_secs();
+    let expected = then.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX));
+    unix_s.abs_diff(expected) >= CLOCK_TOLERANCE_S
+}
+
+/// By how many seconds the clocks may differ: a clock that is adjusted runs slower or faster.
+const CLOCK_TOLERANCE_S: u64 = 2;
 
 /// Restores missing rules, and returns which were missing. Control groups that rules name may have
 /// been created or replaced since. Those of senders are looked up when the rest is there again,
@@ -386,6 +471,7 @@ fn install_again(
 
 #[cfg(test)]
 mod tests {
+    use tacit_core::policy::filter::{FilterPlan, FilterSchedule};
     use tacit_core::policy::{HostSection, Senders, Unmatched};
 
     use super::*;
@@ -403,6 +489,12 @@ mod tests {
         units_restored: u32,
         /// What the packet rules have counted for the first rule.
         counted: u64,
+        /// The wall clock.
+        unix_s: i64,
+        /// How often time windows were set without an installation.
+        windows_set: u32,
+        installations: u32,
+        interfaces: Vec<&'static str>,
     }
 
     impl HostRules for Kernel {
@@ -425,6 +517,7 @@ mod tests {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             (self.has_table, self.has_routes) = (true, true);
+            self.installations += 1;
             self.counted = 0;
             self.addresses = addresses.to_vec();
             Ok(())
@@ -446,6 +539,19 @@ mod tests {
 
         fn counts(&mut self, _: &Installed) -> io::Result<BTreeMap<u32, u64>> {
             Ok(BTreeMap::from([(0, self.counted)]))
+        }
+
+        fn unix_s(&self) -> i64 {
+            self.unix_s
+        }
+
+        fn has_interface(&mut self, name: &str) -> bool {
+            self.interfaces.contains(&name)
+        }
+
+        fn set_windows(&mut self, _: &Installed) -> io::Result<()> {
+            self.windows_set += 1;
+            Ok(())
         }
 
         fn forget_strays(&mut self, _: &Installed) -> io::Result<()> {
@@ -481,6 +587,7 @@ mod tests {
             forwarded: Vec::new(),
             units: None,
             counted_rules: vec!["permitted".to_owned()],
+            filters: None,
         };
         Installed {
             marks: HostMarks::new(3).unwrap(),
@@ -611,6 +718,55 @@ mod tests {
         kernel.has_routes = false;
         watched.look(Some(&mut kernel), now + LOOK_INTERVAL * 2);
         assert!(kernel.has_routes);
+    }
+
+    /// A plan with one time window.
+    fn with_window(until_unix_s: i64) -> Installed {
+        let schedule = FilterSchedule { present: true, until_unix_s: Some(until_unix_s) };
+        let filters = FilterPlan { schedules: vec![schedule], ..FilterPlan::default() };
+        let plan = HostPlan { filters: Some(filters), ..installed().plan };
+        Installed { plan, ..installed() }
+    }
+
+    #[test]
+    fn a_window_that_opens_or_closes_leaves_the_packet_rules() {
+        let (mut watched, mut kernel, now) = watched();
+        watched.install(&mut kernel, with_window(1000), &[], now).unwrap();
+        watched.install(&mut kernel, with_window(2000), &[], now).unwrap();
+        assert_eq!((kernel.installations, kernel.windows_set), (2, 1));
+        watched.install(&mut kernel, installed(), &[], now).unwrap();
+        assert_eq!((kernel.installations, kernel.windows_set), (3, 1));
+    }
+
+    #[test]
+    fn interfaces_of_filters_that_come_and_go_are_reported_once() {
+        let mut kernel = Kernel::default();
+        let interfaces = ["a0", "b0"].map(str::to_owned).to_vec();
+        let filters = FilterPlan { interfaces, ..FilterPlan::default() };
+        let plan = HostPlan { filters: Some(filters), ..installed().plan };
+        let mut absent = BTreeSet::new();
+        let mut look = |exist: &[&'static str]| {
+            kernel.interfaces = exist.to_vec();
+            look_at_interfaces(&mut kernel, &plan, &mut absent).len()
+        };
+        assert_eq!(
+            [look(&["a0"]), look(&["a0"]), look(&["b0"]), look(&["a0", "b0"])],
+            [1, 0, 2, 1]
+        );
+    }
+
+    #[test]
+    fn the_kernel_gets_windows_anew_if_the_clock_is_set() {
+        let (mut watched, mut kernel, mut now) = watched();
+        watched.install(&mut kernel, with_window(1000), &[], now).unwrap();
+        let mut look = |kernel: &mut Kernel, jump: i64| {
+            now += LOOK_INTERVAL;
+            kernel.unix_s += i64::try_from(LOOK_INTERVAL.as_secs()).unwrap() + jump;
+            watched.look(Some(kernel), now);
+            kernel.windows_set
+        };
+        let set = [0, 1, 0, 3600, 0, -3600, 0, -30 * 86_400, 0].map(|jump| look(&mut kernel, jump));
+        assert_eq!(set, [0, 0, 0, 1, 1, 2, 2, 3, 3]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 use crate::net::target::LiveTargets;
 
 use super::credentials::CredentialNames;
+use super::filters::{self, FilterChanges};
 use super::{ClearAccess, Credentials, Live, LiveAction, LiveRule, LiveTls, RuleCounters, Search};
 
 /// The input for building rules.
@@ -94,7 +95,8 @@ pub fn build(mut policy: Policy, context: BuildContext<'_>) -> Result<Live, Rule
         rules.push(build_rule(&policy, rule, context, Kept::nothing(rule))?);
     }
     let search = Search::new(&mut policy, &rules);
-    Ok(Live::new(1, Arc::new(policy), rules, Arc::new(search)))
+    let filters = filters::counters(&policy, None);
+    Ok(Live::new(1, Arc::new(policy), rules, Arc::new(search), filters))
 }
 
 /// Builds the rules of a new policy, and keeps those that did not change.
@@ -130,8 +132,13 @@ pub fn rebuild(
     let names = installed.live.rules.iter().map(|rule| rule.name());
     changes.removed =
         names.filter(|name| search.place(name).is_none()).map(str::to_owned).collect();
+    let of_filters = FilterChanges::of(&policy, &installed.live.policy);
+    changes.added.extend(of_filters.added);
+    changes.changed.extend(of_filters.changed);
+    changes.removed.extend(of_filters.removed);
     let generation = installed.live.generation + 1;
-    let live = Live::new(generation, Arc::new(policy), rules, Arc::new(search));
+    let filters = filters::counters(&policy, Some(installed.live));
+    let live = Live::new(generation, Arc::new(policy), rules, Arc::new(search), filters);
     Ok(Built { live, changes })
 }
 
@@ -150,7 +157,8 @@ pub fn renew(context: BuildContext<'_>, installed: Installed<'_>) -> Result<Buil
         *rule = build_rule(&live.policy, &rule.rule, context, kept)?;
     }
     let policy = Arc::clone(&live.policy);
-    let built = Live::new(live.generation + 1, policy, rules, Arc::clone(&live.search));
+    let search = Arc::clone(&live.search);
+    let built = Live::new(live.generation + 1, policy, rules, search, live.filters.clone());
     Ok(Built { live: built, changes })
 }
 

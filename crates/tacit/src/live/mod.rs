@@ -32,6 +32,7 @@ mod counters;
 mod credentials;
 mod failures;
 mod files;
+mod filters;
 mod latency;
 mod names;
 mod senders;
@@ -48,6 +49,7 @@ pub use clear_access::{ClearAccess, ClearAccessState};
 pub use counters::RuleCounters;
 pub use credentials::{CredentialNames, Credentials, Refreshed};
 pub use files::{directory_of, read_policy};
+pub use filters::FilterCounter;
 pub use latency::{Latency, LatencyCounts};
 pub use names::NoRule;
 pub use tls_sources::{NETWORKS_PER_SITE_MAX, TLS_SOURCES_MAX};
@@ -61,6 +63,8 @@ pub struct Live {
     pub policy: Arc<Policy>,
     /// The rules, in order.
     pub rules: Vec<Arc<LiveRule>>,
+    /// The counters of filter rules, in the order of the policy.
+    pub filters: Vec<Arc<FilterCounter>>,
     /// The index of the rules. If only credentials were renewed, the old one is used again.
     search: Arc<Search>,
 }
@@ -169,7 +173,8 @@ impl Search {
             places: named.map(|(place, rule)| (ByName(Arc::clone(rule)), place)).collect(),
             positions,
             proxied: proxied.flat_map(|forward| forward.listen.iter().cloned()).collect(),
-            has_windows: policy.rules.iter().any(|rule| rule.selectors.when.is_some()),
+            has_windows: policy.rules.iter().any(|rule| rule.selectors.when.is_some())
+                || policy.filters.iter().any(|rule| rule.selectors.when.is_some()),
             selects_local: policy.selects_local(),
             handable: handable(policy),
         }
@@ -212,8 +217,9 @@ impl Live {
         policy: Arc<Policy>,
         rules: Vec<Arc<LiveRule>>,
         search: Arc<Search>,
+        filters: Vec<Arc<FilterCounter>>,
     ) -> Self {
-        Self { generation, policy, rules, search }
+        Self { generation, policy, rules, filters, search }
     }
 
     /// Sets in all accounts whether engines may do the relays, as this policy says. Called when it

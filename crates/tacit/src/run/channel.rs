@@ -171,6 +171,7 @@ impl HelperChannel {
         addresses: Vec<NamedAddress>,
         user: Option<u32>,
     ) -> io::Result<bool> {
+        let plan = Box::new(plan);
         let request = HelperRequest::HostPlan { mark, plan, addresses, user };
         // A helper that was started by an older agent does not count.
         Ok(matches!(self.ask(request).await?.message, HelperReply::Counts(_)))

@@ -26,8 +26,9 @@ use std::time::Duration;
 use tacit_core::flow::{Address, Protocol};
 use tacit_core::held::{FlowEnds, HeldFlows, Syn, SynState, datagram_ends};
 use tacit_core::icmp::IcmpError;
+use tacit_core::policy::filter::{FilterPacket, PacketPath};
 use tacit_sys::datagram::send_packet;
-use tacit_sys::netlink::nflog;
+use tacit_sys::netlink::nflog::{self, FilterHook, LogCause};
 use tacit_sys::socket::{self, AcceptedSocket, SocketAddress};
 use tacit_sys::syn_log::SynLog;
 use tokio::sync::{Notify, oneshot};
@@ -87,6 +88,28 @@ pub enum HoldEvent {
     Syn(HeldSyn),
     /// A packet that the kernel inside the run has refused.
     Refused(Protocol, FlowEnds),
+    /// A packet about which a filter rule of the host has decided.
+    Filtered(FilteredPacket),
+}
+
+/// A packet that a filter rule logs.
+#[derive(Debug)]
+pub struct FilteredPacket {
+    /// The name of the rule.
+    pub rule: String,
+    /// The packet; the interface is not known.
+    pub packet: FilterPacket,
+}
+
+fn filtered(packet: &[u8], rule: &str, hook: FilterHook) -> Option<HoldEvent> {
+    let unknown = String::new;
+    let path = match hook {
+        FilterHook::Input => PacketPath::In(unknown()),
+        FilterHook::Output => PacketPath::Out(unknown()),
+        FilterHook::Forward => PacketPath::Routed { received: unknown(), sent: unknown() },
+    };
+    let packet = FilterPacket::of_bytes(path, packet)?;
+    Some(HoldEvent::Filtered(FilteredPacket { rule: rule.to_owned(), packet }))
 }
 
 fn refused(packet: &[u8]) -> Option<HoldEvent> {
@@ -164,9 +187,11 @@ impl Hold {
             }
             received => received?,
         };
-        let Some(nflog::LoggedPacket { packet, is_refused }) = packet else { return Ok(None) };
-        if is_refused {
-            return Ok(refused(packet));
+        let Some(nflog::LoggedPacket { packet, cause }) = packet else { return Ok(None) };
+        match cause {
+            LogCause::Opens => {}
+            LogCause::Refused => return Ok(refused(packet)),
+            LogCause::Filtered { rule, hook } => return Ok(filtered(packet, rule, hook)),
         }
         let Some(syn) = Syn::parse(packet) else { return Ok(None) };
         let mut accepted = None;

@@ -195,7 +195,7 @@ pub enum HelperRequest {
         /// The bits of marks.
         mark: u32,
         /// The plan.
-        plan: HostPlan,
+        plan: Box<HostPlan>,
         /// The addresses with names, if the plan has ports for them.
         #[serde(default)]
         addresses: Vec<NamedAddress>,

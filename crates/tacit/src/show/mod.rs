@@ -17,6 +17,7 @@ use crate::control::display::audit::AuditDisplay;
 use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
 use crate::control::display::coverage::CoverageDisplay;
 use crate::control::display::engines::EnginesDisplay;
+use crate::control::display::filters::FiltersDisplay;
 use crate::control::display::identities::IdentitiesDisplay;
 use crate::control::display::limits::LimitsDisplay;
 use crate::control::display::metrics::MetricsDisplay;
@@ -110,6 +111,7 @@ pub fn run(args: &ShowArgs) -> ExitCode {
         (Display::Stats, _) if args.interval.is_some() => return show_intervals(args),
         (Display::Stats, _) => args.show::<StatsDisplay>(),
         (Display::Rules, _) => args.show::<RulesDisplay>(),
+        (Display::Filters, _) => args.show::<FiltersDisplay>(),
         (Display::Runs, _) => args.show::<RunsDisplay>(),
         (Display::Engines, _) => args.show::<EnginesDisplay>(),
         (Display::Metrics, _) => args.show::<MetricsDisplay>(),

@@ -20,7 +20,9 @@ use crate::address::Source;
 use crate::ledger::meter::Ticks;
 use crate::ledger::{Account, meter};
 use crate::live::{Live, LiveAction, LiveRule, NoRule};
+use crate::log::Event;
 use crate::net::Security;
+use crate::run::hold::FilteredPacket;
 use crate::run::protocol::{RelayReason, SocketOwner};
 use crate::run::{KnownReason, Scope};
 use crate::session::{
@@ -123,6 +125,17 @@ impl ReservedConnection {
         request.flow.local = local.into();
         open_on(shared, permitted, request, ConnectionPath::Handed(owner))
     }
+}
+
+/// Logs a packet about which a filter rule has decided.
+pub(super) fn note_filtered(shared: &Shared, logged: &FilteredPacket) {
+    let FilteredPacket { rule, packet } = logged;
+    let live = shared.live.load();
+    let filter = live.policy.filters.iter().find(|filter| filter.name == *rule);
+    // A reload may have removed the rule since.
+    let verdict = filter.map_or("unknown", |filter| filter.verdict.word());
+    let event = Event::new("packet-filtered").field("rule", rule).field("verdict", &verdict);
+    shared.log.info(event.field("packet", packet));
 }
 
 /// Logs and records a packet that the kernel inside has refused.

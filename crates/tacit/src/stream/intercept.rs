@@ -30,7 +30,7 @@ use crate::log::{Event, Log};
 use crate::net::stream_socket::{DetachedSocket, StreamSocket};
 use crate::net::{Accepted, Security};
 use crate::run::Scope;
-use crate::run::hold::{HeldSyn, Hold, HoldEvent};
+use crate::run::hold::{FilteredPacket, HeldSyn, Hold, HoldEvent};
 use crate::run::protocol::SocketEnds;
 
 use super::stage::{AcceptedConnection, Claim, Downstream, Stage, Work};
@@ -223,7 +223,8 @@ pub async fn accept_all<T>(
 }
 
 /// Reads the SYNs of a run's programs whenever `turn` completes, and passes each to `take`. Packets
-/// that the kernel inside has refused are passed to `refused`. Returns only on an error.
+/// that the kernel inside has refused, and packets that filter rules log, are passed to `note`.
+/// Returns only on an error.
 ///
 /// # Errors
 /// The source of SYNs cannot be watched, or has failed.
@@ -232,7 +233,7 @@ pub async fn hold_all<T>(
     places: Arc<Semaphore>,
     turn: impl AsyncFn() -> T,
     take: impl AsyncFn(HeldWork, T),
-    refused: impl Fn(Flow),
+    note: impl Fn(HeldNote),
 ) -> io::Result<()> {
     let watched = watch(Arc::clone(source.hold.log().socket()), Interest::READABLE)?;
     loop {
@@ -244,13 +245,23 @@ pub async fn hold_all<T>(
             Ok(Some(HoldEvent::Refused(protocol, key))) => {
                 let local = Address::from(key.program);
                 let remote = Address::from(key.destination);
-                refused(flow_of_program(&source.scope, protocol, local, remote));
+                note(HeldNote::Refused(flow_of_program(&source.scope, protocol, local, remote)));
             }
+            Ok(Some(HoldEvent::Filtered(packet))) => note(HeldNote::Filtered(packet)),
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) => return Err(error),
         }
     }
+}
+
+/// What the kernel has reported beside SYNs.
+#[derive(Debug)]
+pub enum HeldNote {
+    /// The flow of a packet that it has refused.
+    Refused(Flow),
+    /// A packet that a filter rule logs.
+    Filtered(FilteredPacket),
 }
 
 /// How a held SYN is handled.

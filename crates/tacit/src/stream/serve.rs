@@ -38,7 +38,7 @@ use crate::session::{ConnectionRecord, Failure, account};
 use super::admit::{self, Request};
 use super::data::PendingDataConnection;
 use super::establish::{self, NotEstablished};
-use super::intercept::{self, HeldWork, HoldSource, Listener};
+use super::intercept::{self, HeldNote, HeldWork, HoldSource, Listener};
 use super::lane::{Shared, StreamLane};
 use super::relay::{self, Finished, Relayed};
 use super::relay_kind::{Established, NotWatched, RelayKind};
@@ -349,7 +349,12 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
     let strays = tokio::task::spawn_local(take_strays(Rc::clone(&lane), Arc::clone(&source)));
     source.hold.take_waiting();
     let _ended = AbortOnDrop(strays.abort_handle());
-    let refused = |flow| admit::note_refused(&lane.shared, flow, source.scope.clone());
+    let note = |note: HeldNote| match note {
+        HeldNote::Refused(flow) => {
+            admit::note_refused(&lane.shared, flow, source.scope.clone());
+        }
+        HeldNote::Filtered(packet) => admit::note_filtered(&lane.shared, &packet),
+    };
     let held = match &lane.engine {
         None => {
             let take = async |work, ()| match work {
@@ -359,7 +364,7 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
                 }
                 HeldWork::Unknown(held, permit) => find_out(&lane, &source, held, permit),
             };
-            intercept::hold_all(&source, places, async || (), take, refused).await
+            intercept::hold_all(&source, places, async || (), take, note).await
         }
         Some(engine) => {
             let take = async |work, turn| match (turn, work) {
@@ -377,7 +382,7 @@ pub async fn hold(lane: Rc<StreamLane>, source: Arc<HoldSource>) {
                     give(&lane, work, Reason::Saturated).await;
                 }
             };
-            intercept::hold_all(&source, places, || engine.acquire_slot(), take, refused).await
+            intercept::hold_all(&source, places, || engine.acquire_slot(), take, note).await
         }
     };
     if let Err(error) = held {

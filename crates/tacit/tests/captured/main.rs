@@ -26,6 +26,7 @@ mod confirmation;
 mod containers;
 mod coverage;
 mod death;
+mod filters;
 mod inbound;
 mod joined;
 mod machines;

@@ -130,6 +130,14 @@ fn every_command_with_json_conforms_to_its_schema() {
     let peer = ["explain", "--policy", policy, "--peer", "localhost.pem"];
     fits("explain-peer", &[&peer[..], &["--rule", "out"]].concat());
     fits("explain-peer", &[&peer[..], &["--map", "m"]].concat());
+    lab.write(
+        "host.toml",
+        "version = 1\n[host]\nunmatched = \"permit\"\n[[rule]]\nname = \"a\"\nfilter = \"permit\"\n\
+         protocol = \"udp\"\n[[rule]]\nname = \"b\"\nfilter = \"deny\"\ndirection = \"inbound\"\n",
+    );
+    for packet in ["in eth0 gre 10.0.0.1 > 10.0.0.2", "out eth0 gre 10.0.0.1 > 10.0.0.2"] {
+        fits("explain-packet", &["explain", "--policy", "host.toml", "--packet", packet]);
+    }
     fits("ca-show", &["ca", "show"]);
     lab.write(
         "stunnel.conf",

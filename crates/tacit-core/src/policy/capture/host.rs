@@ -21,9 +21,12 @@ use serde::{Deserialize, Serialize};
 
 use super::named::{NameRules, NamedPorts};
 use super::sweep::{self, Area};
-use super::{CaptureRange, Learnt, Plane, address, is_of_host, is_open, left_of, ports, spans};
+use super::{
+    CaptureRange, Learnt, Plane, address, addresses, is_of_host, is_open, left_of, ports, spans,
+};
 use crate::flow::Protocol;
 use crate::policy::content::Policy;
+use crate::policy::filter::{FilterPlan, FlowArea};
 use crate::policy::host::{HostMode, Unmatched};
 use crate::policy::rule::{Action, Deny, Rule, RuleForm};
 use crate::policy::selector::{Family, Selectors};
@@ -102,6 +105,10 @@ pub struct HostPlan {
     /// The names of the rules whose flows the kernel counts.
     #[serde(default)]
     pub counted_rules: Vec<String>,
+    /// Rules for single packets; their rules are positions in `counted_rules`. `None`: there are
+    /// none.
+    #[serde(default)]
+    pub filters: Option<FilterPlan>,
 }
 
 /// The units that rules name, and where the rules lead.
@@ -117,6 +124,22 @@ pub struct HostUnits {
 }
 
 impl HostPlan {
+    /// Whether a filter rule has time windows.
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        self.filters.as_ref().is_some_and(|filters| !filters.schedules.is_empty())
+    }
+
+    /// The same plan without the state of time windows of filter rules.
+    #[must_use]
+    pub fn without_windows(&self) -> Self {
+        let mut plan = self.clone();
+        if let Some(filters) = &mut plan.filters {
+            filters.schedules.clear();
+        }
+        plan
+    }
+
     /// Returns the number of ranges that go to the agent.
     #[must_use]
     pub fn captured(&self) -> usize {
@@ -184,6 +207,14 @@ pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan
     let unmatched = if mode == HostMode::Audit { Unmatched::Permit } else { unmatched };
     let sections = sections(open(), unmatched);
     let unit_mark = policy.host.as_ref().map_or(0, |host| host.unit_mark);
+    let of_flows = open().filter(|rule| is_decided_by_kernel(rule)).map(|rule| rule.name.clone());
+    let mut counted_rules: Vec<_> = of_flows.collect();
+    let has_filters = !policy.filters.is_empty() && mode == HostMode::Enforce;
+    let filters = has_filters.then(|| {
+        let first = u32::try_from(counted_rules.len()).unwrap_or(u32::MAX);
+        counted_rules.extend(policy.filters.iter().map(|filter| filter.name.clone()));
+        filter_plan(policy, unix_s).counted_from(first)
+    });
     HostPlan {
         units: HostUnits::of(&sections, unit_mark),
         sections,
@@ -192,11 +223,22 @@ pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan
         names: NameRules::of(policy, unix_s).map(|rules| rules.ports().to_vec()),
         mode,
         forwarded: policy.host.as_ref().map(|host| host.forwarded.clone()).unwrap_or_default(),
-        counted_rules: open()
-            .filter(|rule| is_decided_by_kernel(rule))
-            .map(|rule| rule.name.clone())
-            .collect(),
+        counted_rules,
+        filters,
     }
+}
+
+/// Computes what the kernel does with single packets at a time, in seconds since 1970.
+#[must_use]
+pub fn filter_plan(policy: &Policy, unix_s: i64) -> FilterPlan {
+    let rules = policy.rules.iter();
+    let flows: Vec<_> = rules.map(|rule| is_open(rule, unix_s).then(|| flow_area(rule))).collect();
+    FilterPlan::of(&flows, &policy.filters, unix_s)
+}
+
+/// A rule for flows as filter rules see it.
+pub(in crate::policy) fn flow_area(rule: &Rule) -> FlowArea<'_> {
+    FlowArea { rule, addresses: addresses(rule, &[]) }
 }
 
 impl HostUnits {

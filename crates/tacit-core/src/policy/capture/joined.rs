@@ -46,6 +46,7 @@ pub fn joined_plan(policy: &Policy, joined: JoinedRun<'_>, unix_s: i64) -> HostP
         mode: policy.host.as_ref().map(|host| host.mode).unwrap_or_default(),
         forwarded: Vec::new(),
         counted_rules: Vec::new(),
+        filters: None,
     }
 }
 

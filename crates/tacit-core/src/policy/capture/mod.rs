@@ -37,10 +37,10 @@ pub use extend::{Extension, extend};
 pub use handable::{HANDABLE_RANGES_MAX, handable};
 pub use host::{
     COUNTED_RANGES_MAX, CountedRange, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostPlan,
-    HostRange, HostSection, HostUnits, HostVerdict, SENDER_CHECKS_MAX, Senders, host_plan,
-    is_decided_by_kernel,
+    HostRange, HostSection, HostUnits, HostVerdict, SENDER_CHECKS_MAX, Senders, filter_plan,
+    host_plan, is_decided_by_kernel,
 };
-pub(super) use host::{is_captured, sections as host_sections};
+pub(super) use host::{flow_area, is_captured, sections as host_sections};
 pub use joined::{joined_plan, unmatched_of_joined};
 pub use named::{
     HostName, NAMED_PORTS_MAX, NameRules, NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet,

@@ -1,7 +1,7 @@
 //! Parses `[host]`, the settings for capturing the traffic of a whole host. Also reports rules with
 //! settings that a captured host does not support.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::review::{self, Read};
@@ -31,12 +31,14 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<HostSettings>> {
     let position = table.report.position(table.at.start);
     let mode = table.value("mode").map_or(Some(HostMode::Enforce), |value| mode(&value));
     let forwarded = table.value("forwarded").map_or(Some(Vec::new()), |value| forwarded(&value));
+    let classes = table.value("classes").map_or(Some(BTreeMap::new()), |value| classes(&value));
     Some(Some(HostSettings {
         unmatched: unmatched?,
         mark: mark?,
         unit_mark: unit_mark?,
         mode: mode?,
         forwarded: forwarded?,
+        classes: classes?,
         position,
     }))
 }
@@ -59,18 +61,50 @@ fn forwarded(value: &TomlValue<'_>) -> Option<Vec<String>> {
     }
     value.each_once(|item| {
         let name = item.string()?;
-        let is_name = name.len() <= INTERFACE_NAME_BYTES_MAX
-            && name != "lo"
-            && !name.contains(|letter: char| letter == '/' || letter.is_whitespace());
-        if !is_name {
+        if !is_interface_name(name) {
             let message = format!(
                 "`{}` is not the name of an interface that can forward packets",
                 name.escape_debug()
             );
             item.error(message, "write the name of a bridge, as `ip link` shows it: \"docker0\"");
         }
-        is_name.then(|| name.to_owned())
+        is_interface_name(name).then(|| name.to_owned())
     })
+}
+
+/// The name of an interface for filter rules, which are not for `lo`.
+pub(super) fn interface_name<'a>(value: &TomlValue<'a>) -> Option<&'a str> {
+    let name = value.string()?;
+    if !is_interface_name(name) {
+        let message =
+            format!("`{}` is not an interface that filter rules can name", name.escape_debug());
+        value.error(message, "write the name of an interface, as `ip link` shows it: \"eth0\"");
+    }
+    is_interface_name(name).then_some(name)
+}
+
+fn is_interface_name(name: &str) -> bool {
+    name.len() <= INTERFACE_NAME_BYTES_MAX
+        && name != "lo"
+        && !name.contains(|letter: char| letter == '/' || letter.is_whitespace())
+}
+
+/// The classes of interfaces, by name.
+fn classes(value: &TomlValue<'_>) -> Option<BTreeMap<String, u8>> {
+    let table = value.table(Scope::InterfaceClasses, "`classes`")?;
+    let mut classes = BTreeMap::new();
+    for (name, class) in table.named_tables() {
+        let class = TomlValue { name: "classes", ..class };
+        if !is_interface_name(name) || name.is_empty() {
+            let message =
+                format!("`{}` is not an interface that can have a class", name.escape_debug());
+            let fix = "write the name of an interface, as `ip link` shows it: \"eth0\"";
+            class.report.error(MessageId("invalid-value"), &class.name_at, message, fix);
+            return None;
+        }
+        classes.insert(name.to_owned(), u8::try_from(class.integer(0, u8::MAX.into())?).ok()?);
+    }
+    Some(classes)
 }
 
 /// `IFNAMSIZ`, without the zero at the end.

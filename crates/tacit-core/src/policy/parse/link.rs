@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::names::{Names, tables};
 use super::rule::{self, Word};
-use super::selectors::{addresses, ports};
+use super::selectors::{addresses, ports, refuse_filter_keys};
 use super::tls::{self, Role, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
@@ -248,6 +248,7 @@ pub(super) fn is_for_links(value: &TomlValue<'_>) -> bool {
 pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule> {
     let table = value.table(Scope::Rule, rule::title(value))?;
     refuse(&table);
+    refuse_filter_keys(&table);
     let name = rule::name(&table);
     let fix = "name a link: link = \"guest\", with a table [link.guest]";
     let of_links = table.required("link", fix).and_then(|value| {

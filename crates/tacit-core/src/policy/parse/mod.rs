@@ -17,6 +17,7 @@ use super::capture::{self, CAPTURE_RANGES_MAX};
 use super::content::Policy;
 use super::diagnostic::{Diagnostic, DiagnosticSeverity, SourcePosition};
 use super::engine::EngineSettings;
+use super::filter::FilterRule;
 use super::host::HostSettings;
 use super::link::LinkRule;
 use super::rule::Rule;
@@ -34,6 +35,7 @@ mod ciphers;
 mod clear_clients;
 mod client_cert;
 mod engine;
+mod filter;
 mod forward;
 mod host;
 mod ike;
@@ -158,7 +160,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
     }
     let Tables { identities, trusts, maps, ikes, activations } = tables?;
     let links = link::finish(&links)?;
-    let Rules { of_flows: rules, of_links: link_rules } = rules?;
+    let Rules { of_flows: rules, of_links: link_rules, filters } = rules?;
     Some(Policy {
         identities,
         trusts,
@@ -168,6 +170,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
         links,
         link_rules,
         rules,
+        filters,
         agent,
         engine,
         host: host?,
@@ -308,6 +311,8 @@ struct Rules {
     of_flows: Vec<Arc<Rule>>,
     /// Rules for requests of links.
     of_links: Vec<LinkRule>,
+    /// Rules for packets of this host.
+    filters: Vec<FilterRule>,
 }
 
 fn rules(
@@ -339,7 +344,12 @@ fn rules(
     review::names(&items);
     let (of_links, items): (Vec<_>, Vec<_>) = items.into_iter().partition(link::is_for_links);
     let of_links: Vec<_> = of_links.iter().map(|item| link::rule(item, links)).collect();
+    let (filters, items) = read_filters(items, host);
     let rules: Vec<Option<Arc<Rule>>> = items.iter().map(read).collect();
+    let of_flows: Vec<_> = rules.iter().map(Option::as_deref).collect();
+    let read_filters: Vec<_> =
+        filters.iter().filter_map(|(value, filter)| Some((value, filter.as_ref()?))).collect();
+    filter::check(host, &of_flows, &read_filters);
     let both = items.iter().zip(&rules);
     let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
     let sound: Vec<_> = sound.collect();
@@ -353,5 +363,30 @@ fn rules(
         None => host::refuse_rules(&sound),
     }
     let of_flows = rules.into_iter().collect::<Option<_>>()?;
-    Some(Rules { of_flows, of_links: of_links.into_iter().collect::<Option<_>>()? })
+    Some(Rules {
+        of_flows,
+        of_links: of_links.into_iter().collect::<Option<_>>()?,
+        filters: filters.into_iter().map(|(_, filter)| filter).collect::<Option<_>>()?,
+    })
+}
+
+/// A filter rule, and its text.
+type ReadFilter<'a> = (TomlValue<'a>, Option<FilterRule>);
+
+/// Reads the filter rules, and returns the other ones.
+fn read_filters<'a>(
+    items: Vec<TomlValue<'a>>,
+    host: Option<&HostSettings>,
+) -> (Vec<ReadFilter<'a>>, Vec<TomlValue<'a>>) {
+    let mut filters = Vec::new();
+    let mut others = Vec::new();
+    for item in items {
+        if filter::is_filter(&item) {
+            let rule = filter::rule(&item, others.len(), host);
+            filters.push((item, rule));
+        } else {
+            others.push(item);
+        }
+    }
+    (filters, others)
 }

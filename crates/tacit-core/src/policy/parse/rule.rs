@@ -7,7 +7,7 @@ use super::forward::{self, Destination};
 use super::ipsec;
 use super::names::Names;
 use super::run;
-use super::selectors::{addresses, ports, programs, users};
+use super::selectors::{addresses, ports, programs, refuse_filter_keys, users};
 use super::tls::{self, RoleDefault, ServerNameDefault, Setting};
 use super::words::Scope;
 use super::{address, value, when};
@@ -26,6 +26,7 @@ const IDLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 /// Reads one rule; `None` after an error was reported.
 pub(super) fn read(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Rule> {
     let table = value.table(Scope::Rule, title(value))?;
+    refuse_filter_keys(&table);
     let name = name(&table);
     let word = action_word(&table);
     let Body { selectors, form, setting } = match word {

@@ -11,6 +11,12 @@ use crate::policy::text::{TomlTable, TomlValue};
 
 pub(super) type ReadAddress = fn(&TomlValue<'_>) -> Option<AddressSelector>;
 
+/// Reports keys of filter rules in another rule.
+pub(super) fn refuse_filter_keys(table: &TomlTable<'_>) {
+    let why = "the key belongs in a rule with `filter`, which is for single packets";
+    table.refuse(&FILTER_KEYS, why, "remove the key, or set filter = \"permit\" or \"deny\"");
+}
+
 pub(super) fn addresses(
     table: &TomlTable<'_>,
     key: &'static str,
@@ -131,6 +137,18 @@ fn read_slice(value: &TomlValue<'_>) -> Option<String> {
     let path: Vec<_> = ends.map(|end| escaped(&format!("{}{SLICE}", &name[..end]))).collect();
     Some(path.join("/"))
 }
+
+/// The keys of filter rules that other rules do not have.
+const FILTER_KEYS: [&str; 8] = [
+    "opened-by",
+    "icmp-type",
+    "icmp-code",
+    "fragments",
+    "interface",
+    "class",
+    "routing",
+    "discard",
+];
 
 /// The maximum level of a control group in the kernel's packet rules.
 const CGROUP_LEVELS_MAX: usize = 255;

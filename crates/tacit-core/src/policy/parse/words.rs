@@ -22,6 +22,8 @@ pub(super) enum Scope {
     Agent,
     Engine,
     Host,
+    /// The keys of `classes`.
+    InterfaceClasses,
     Limits,
     Rule,
     Tls,
@@ -69,7 +71,8 @@ impl Scope {
             | Self::Maps
             | Self::Ikes
             | Self::Links
-            | Self::Activations => &[],
+            | Self::Activations
+            | Self::InterfaceClasses => &[],
             Self::Activation => &["command", "on", "process", "socket", "max", "starts", "user"],
             Self::Link => &["listen", "sockets", "names", "connect", "tls"],
             Self::Ike => IKE,
@@ -79,7 +82,7 @@ impl Scope {
             Self::MapEntry => MAP_ENTRY,
             Self::Agent => AGENT,
             Self::Engine => &["cpus", "spill", "queue", "class", "nice"],
-            Self::Host => &["unmatched", "mark", "mode", "forwarded", "unit-mark"],
+            Self::Host => &["unmatched", "mark", "mode", "forwarded", "unit-mark", "classes"],
             Self::Limits => &[
                 "connections",
                 "handshakes",
@@ -123,6 +126,7 @@ impl Scope {
             Self::Agent => "[agent]",
             Self::Engine => "[engine]",
             Self::Host => "[host]",
+            Self::InterfaceClasses => "`classes`",
             Self::Limits => "[limits]",
             Self::Rule => "[[rule]]",
             Self::Tls => "`tls`",
@@ -147,7 +151,8 @@ impl From<Scope> for TableSchema {
             | Scope::Maps
             | Scope::Ikes
             | Scope::Links
-            | Scope::Activations => TableKeys::Names,
+            | Scope::Activations
+            | Scope::InterfaceClasses => TableKeys::Names,
             _ => TableKeys::Fixed(scope.words()),
         };
         let planned = match scope {
@@ -227,6 +232,15 @@ const RULE: &[&str] = &[
     "deny",
     "tls",
     "ipsec",
+    "filter",
+    "opened-by",
+    "icmp-type",
+    "icmp-code",
+    "fragments",
+    "interface",
+    "class",
+    "routing",
+    "discard",
     "mode",
     "log",
     "idle",

@@ -50,6 +50,12 @@ pub struct When {
 /// day of the week at least once.
 const DAYS_SEARCHED_MAX: u16 = 40 * 366;
 
+/// The number of days that are searched for the next change.
+const CHANGE_DAYS_MAX: u16 = 366;
+
+/// The number of shifts of a clock that are looked at: two years of summer time.
+const SHIFTS_MAX: usize = 4;
+
 impl When {
     /// Whether a window is open at a time, given in seconds since 1970.
     #[must_use]
@@ -63,6 +69,42 @@ impl When {
                 .into_iter()
                 .flatten()
                 .any(|day| self.windows(day).any(|window| window.contains(&wall)))
+    }
+
+    /// The next time at which windows open or close; `None`: not in the next year.
+    #[must_use]
+    pub fn next_change(&self, unix_s: i64) -> Option<i64> {
+        let before = self.is_open(unix_s);
+        let zone = &self.zone.clock;
+        let now = Timestamp::from_second(unix_s).ok()?;
+        let today = self.zone.wall_clock(unix_s).date();
+        // The clock may repeat or skip a part of a day.
+        let shifts = zone.following(now).map(|shift| shift.timestamp().as_second());
+        let shifts: Vec<i64> = shifts.take(SHIFTS_MAX).collect();
+        let limits = [self.from, self.until].into_iter().flatten();
+        let limits = limits.flat_map(|wall| self.zone.times_of(wall));
+        let is_change = |time: &i64| *time > unix_s && self.is_open(*time) != before;
+        let others: Vec<i64> = limits.chain(shifts).filter(is_change).collect();
+        let mut day = today.yesterday().ok()?;
+        for _ in 0..CHANGE_DAYS_MAX {
+            let next = day.tomorrow().ok()?;
+            // A window may end on the next day, after others have opened there.
+            let windows = [day, next].into_iter().flat_map(|day| self.windows(day));
+            let ends = windows.flat_map(|window| [window.start, window.end]);
+            let times = ends.flat_map(|wall| self.zone.times_of(wall));
+            let first = times.filter(is_change).min();
+            let other = others.iter().copied().min();
+            if let Some(first) = first {
+                return Some(other.map_or(first, |other| other.min(first)));
+            }
+            if let Some(other) = other
+                && self.zone.wall_clock(other).date() < day
+            {
+                return Some(other);
+            }
+            day = next;
+        }
+        others.into_iter().min()
     }
 
     /// Returns the windows that open on a day, without the limits `from` and `until`.
@@ -195,6 +237,14 @@ impl Zone {
         if self.is_local() {
             self.clock = local.clone();
         }
+    }
+
+    /// The times at which the local clock shows this: two if it is set back, and one beside if the
+    /// time is skipped.
+    fn times_of(&self, wall: DateTime) -> Vec<i64> {
+        let times = || self.clock.to_ambiguous_timestamp(wall);
+        let both = [times().earlier(), times().later()];
+        both.into_iter().flatten().map(Timestamp::as_second).collect()
     }
 
     /// Returns the local date and time.

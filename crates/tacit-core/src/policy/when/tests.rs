@@ -407,6 +407,27 @@ mod oracle {
         }
 
         #[test]
+        fn the_next_change_is_the_first_one(said in said(), time in time()) {
+            let when = said.when();
+            let before = when.is_open(time);
+            // Windows and shifts of the clock begin with a minute, but `from` and `until` with a
+            // second.
+            let first = time.div_euclid(60) * 60 + 60;
+            let minutes = (0..4 * 24 * 60).map(|minute| first + minute * 60);
+            let ends = [when.from, when.until].into_iter().flatten();
+            let ends = ends.flat_map(|wall| when.zone.times_of(wall)).filter(|end| *end > time);
+            let mut times: Vec<i64> = minutes.chain(ends).collect();
+            times.sort_unstable();
+            let horizon = first + 4 * 24 * 3600;
+            let wanted = times.into_iter().find(|time| when.is_open(*time) != before);
+            let found = when.next_change(time);
+            match wanted.filter(|wanted| *wanted < horizon) {
+                Some(wanted) => prop_assert_eq!(found, Some(wanted)),
+                None => prop_assert!(found.is_none_or(|found| found >= horizon)),
+            }
+        }
+
+        #[test]
         fn some_window_opens_where_the_typical_time_says(said in said()) {
             let mut when = said.when();
             // A clock that skips no hour.

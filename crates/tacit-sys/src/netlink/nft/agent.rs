@@ -37,6 +37,9 @@ impl SocketMarks {
 /// The prefix that the kernel puts before the copy of a packet that it has refused.
 pub(crate) const REFUSED_PREFIX: &str = "refused";
 
+/// The prefix before the copy of a packet that a filter rule logs; the name of the rule follows.
+pub(crate) const FILTERED_PREFIX: &str = "filter:";
+
 /// The source of the agent's copies of SYNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {

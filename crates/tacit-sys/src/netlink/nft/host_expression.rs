@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::agent::INBOUND_PORT;
+use super::filter_expression::FilterExpression;
 use super::flow_expression::FlowExpression;
 use super::primitive::{
     ACCEPT, EQUAL, META_L4PROTO, META_MARK, NETWORK, NOT_EQUAL, NftFamily, PLAIN_V4, PacketEnd,
@@ -105,6 +106,8 @@ pub(super) enum HostExpression {
     Jump(&'static str),
     /// The chain of this section decides. If it has no verdict, the next rule decides.
     ToSection(usize),
+    /// A condition on single packets, or a lookup.
+    Filter(FilterExpression),
 }
 
 /// The map of destinations that one section of rules has for one protocol and IP version.
@@ -231,10 +234,7 @@ impl HostExpression {
             }
             Self::Counted(map, family) => count(rule, map, family),
             Self::Named(set, family) => look_up_name(rule, set, family),
-            Self::SentFrom(set, family) => {
-                load_end(rule, PacketEnd::Source, family);
-                look_up(rule, set);
-            }
+            Self::SentFrom(set, family) => look_up_source(rule, set, family),
             Self::Transparent(is_transparent) => {
                 socket_that_takes_it(rule, SOCKET_TRANSPARENT);
                 compare(rule, EQUAL, &[u8::from(is_transparent)]);
@@ -244,6 +244,7 @@ impl HostExpression {
             Self::Goto(chain) => go_to(rule, chain),
             Self::Jump(chain) => jump(rule, chain),
             Self::ToSection(section) => jump(rule, &section_chain(section)),
+            Self::Filter(expression) => expression.write(rule),
         }
     }
 }
@@ -352,6 +353,12 @@ fn count(rule: &mut NetlinkRequest, map: SectionMap, family: NftFamily) {
     });
 }
 
+/// Continues if the set has the source.
+fn look_up_source(rule: &mut NetlinkRequest, set: &'static str, family: NftFamily) {
+    load_end(rule, PacketEnd::Source, family);
+    look_up(rule, set);
+}
+
 /// Continues if the set has the destination, and gives the element its whole time again.
 fn look_up_name(rule: &mut NetlinkRequest, set: &'static str, family: NftFamily) {
     load_name_key(rule, family);
@@ -431,6 +438,11 @@ pub(super) fn write_goto(data: &mut NetlinkRequest, chain: &str) {
     });
 }
 
+/// Writes the verdict that returns to the calling chain.
+pub(super) fn write_return(data: &mut NetlinkRequest) {
+    data.nest(2, |verdict| verdict.be32(1, RETURN));
+}
+
 /// Writes the verdict that accepts a packet.
 pub(super) fn write_accept(data: &mut NetlinkRequest) {
     data.nest(2, |verdict| verdict.be32(1, ACCEPT));
@@ -473,5 +485,7 @@ const RTN_LOCAL: u32 = 2;
 const LO: u32 = 1;
 /// `NFT_JUMP`.
 const JUMP: u32 = (-3_i32).cast_unsigned();
+/// `NFT_RETURN`.
+const RETURN: u32 = (-5_i32).cast_unsigned();
 /// `NFT_GOTO`.
 const GOTO: u32 = (-4_i32).cast_unsigned();

@@ -20,6 +20,7 @@
 mod agent;
 mod batch;
 mod expression;
+mod filter_expression;
 mod flow_expression;
 pub mod host;
 mod host_expression;
@@ -31,11 +32,11 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use agent::REFUSED_PREFIX;
 pub use agent::{
     AGENT_MARK, AGENT_PORT, Copies, HOLD_PORT, INBOUND_PORT, RELEASE_MARK, SYN_LOG_GROUP,
     SocketMarks,
 };
+pub(crate) use agent::{FILTERED_PREFIX, REFUSED_PREFIX};
 pub use install::install;
 pub use own::{change_own, set_own};
 pub(super) use primitive::COPIED_BYTES_MAX;

@@ -234,10 +234,10 @@ pub(super) fn range_keys(element: &Element) -> [Vec<u8>; 2] {
 pub(super) const NEWSET: u16 = 9;
 pub(super) const NEWSETELEM: u16 = 12;
 const DELSETELEM: u16 = 14;
-const SET_MAP: u32 = 8;
+pub(super) const SET_MAP: u32 = 8;
 /// `NFT_DATA_VERDICT`.
-const DATA_VERDICT: u32 = 0xffff_ff00;
-const SET_INTERVAL: u32 = 4;
-const SET_CONCAT: u32 = 0x80;
+pub(super) const DATA_VERDICT: u32 = 0xffff_ff00;
+pub(super) const SET_INTERVAL: u32 = 4;
+pub(super) const SET_CONCAT: u32 = 0x80;
 /// `NFTA_SET_EXPR`: each element of the set has an expression of its own like this one.
-const SET_EXPRESSION: u16 = 17;
+pub(super) const SET_EXPRESSION: u16 = 17;

@@ -8,6 +8,7 @@ pub mod connections;
 pub mod coverage;
 pub mod cpus;
 pub mod engines;
+pub mod filters;
 pub mod identities;
 pub mod limits;
 pub mod metrics;

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Address;
+use tacit_core::policy::filter::FilterRule;
 use tacit_core::policy::is_decided_by_kernel;
 
 use crate::clock::Rfc3339;
-use crate::live::{Live, LiveRule};
+use crate::live::{FilterCounter, Live, LiveRule};
 use crate::session::ConnectionTable;
 
 use super::{VERSION, client_cert, role};
@@ -36,6 +37,9 @@ pub struct RuleDisplay {
     pub name: String,
     /// `permit`, `deny` or `tls`; of a rule in audit mode `permit`.
     pub action: String,
+    /// Whether it is a filter rule: its kernel hits are packets.
+    #[serde(default)]
+    pub filter: bool,
     /// The action of a rule in audit mode, which is not enforced; `None`: the rule is enforced.
     pub would: Option<String>,
     /// The role of tacit in TLS: `server` or `client`; `None`: no TLS.
@@ -108,7 +112,7 @@ pub fn rules(table: &ConnectionTable, live: &Live) -> RulesDisplay {
         *open.entry(record.rule.name()).or_default() += 1;
     }
     let is_host = live.policy.host.is_some();
-    let rules = live.rules.iter().enumerate().map(|(position, rule)| {
+    let of_flows = live.rules.iter().enumerate().map(|(position, rule)| {
         let of_rule = open.get(rule.name()).copied().unwrap_or_default();
         let is_decided_by_kernel = is_host && is_decided_by_kernel(&rule.rule);
         let kernel_hits = is_decided_by_kernel.then(|| rule.counters.kernel_hits());
@@ -117,9 +121,45 @@ pub fn rules(table: &ConnectionTable, live: &Live) -> RulesDisplay {
     RulesDisplay {
         version: VERSION,
         generation: live.generation,
-        rules: rules.collect(),
+        rules: with_filters(of_flows, live),
         default: "deny".to_owned(),
         unmatched: live.policy.host.as_ref().map(|host| host.unmatched.word().to_owned()),
+    }
+}
+
+/// The rules for flows and the filter rules, in the order of the policy.
+fn with_filters(mut rules: impl Iterator<Item = RuleDisplay>, live: &Live) -> Vec<RuleDisplay> {
+    let mut all = Vec::new();
+    let mut before = 0;
+    for (filter, counter) in live.policy.filters.iter().zip(&live.filters) {
+        all.extend(rules.by_ref().take(filter.flows_before - before));
+        before = filter.flows_before;
+        all.push(one_filter(filter, counter));
+    }
+    all.extend(rules);
+    all
+}
+
+fn one_filter(filter: &FilterRule, counter: &FilterCounter) -> RuleDisplay {
+    RuleDisplay {
+        name: filter.name.clone(),
+        action: filter.verdict.word().to_owned(),
+        filter: true,
+        would: None,
+        role: None,
+        starttls: None,
+        controlled: false,
+        listen: None,
+        connect: None,
+        targets: None,
+        client_cert: None,
+        hits: 0,
+        kernel_hits: Some(counter.packets()),
+        failures: 0,
+        failures_by_kind: BTreeMap::new(),
+        last_hit: None,
+        open: 0,
+        line: Some(filter.position.line),
     }
 }
 
@@ -133,6 +173,7 @@ fn one_rule(rule: &LiveRule, open: usize, line: Option<usize>) -> RuleDisplay {
     RuleDisplay {
         name: rule.name().to_owned(),
         action: rule.rule.action.word().to_owned(),
+        filter: false,
         would: rule.rule.audited.as_ref().map(|action| action.word().to_owned()),
         role: role(rule).map(str::to_owned),
         starttls,

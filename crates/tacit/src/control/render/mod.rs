@@ -3,6 +3,7 @@
 pub(crate) mod column;
 pub mod connections;
 pub mod costs;
+mod filters;
 mod identities;
 pub mod policy;
 mod stats;
@@ -122,9 +123,11 @@ impl Table for RulesDisplay {
     }
 }
 
-/// The action of a rule; for a rule in audit mode, the action that is not enforced.
+/// The action of a rule, marked if the rule is for packets; for a rule in audit mode, the action
+/// that is not enforced.
 fn action(rule: &RuleDisplay) -> String {
     match &rule.would {
+        None if rule.filter => format!("filter:{}", rule.action),
         Some(would) => format!("audit:{would}"),
         None => rule.action.clone(),
     }

@@ -264,6 +264,11 @@ impl Capture {
                 rule.counters.count_kernel_hits(*flows);
             }
         }
+        for counter in &live.filters {
+            if let Some(packets) = flows.get(counter.name.as_str()) {
+                counter.count(*packets);
+            }
+        }
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use super::super::sets::{SetValue, declare_ranges};
 use super::elements::{self, inbound, outbound};
 use super::names::{Chain, Hook, INBOUND, MAPS, Openers};
 use super::{HostTable, Layout, NEWCHAIN, Stage};
-use super::{counted, flows, named, rules, untracked};
+use super::{counted, filters, flows, named, rules, untracked};
 use crate::ip_version::{IpSupport, IpVersion};
 use crate::netlink::message::NetlinkRequest;
 
@@ -32,7 +32,11 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
         messages.extend(named::declarations());
     }
     messages.extend(flows::declarations());
+    messages.extend(table.filters.iter().flat_map(filters::declarations));
     let needed = |chain: &Chain| {
+        if chain.is_for_filters() {
+            return filters::needs(table, *chain);
+        }
         let has_flows = match layout.openers {
             Openers::InSets => untracked::needs(*chain),
             Openers::Tracked => untracked::is_needed_with_tracking(*chain),
@@ -41,6 +45,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
         let is_in_time = *chain != Chain::Strays || layout.stage == Stage::Replacing;
         has_flows && is_for_flows && is_in_time
     };
+    messages.extend(filters::chains(table).iter().map(|name| chain_named(name)));
     messages.extend(Chain::ALL.into_iter().filter(needed).map(chain));
     messages.extend(rules::chained(table).map(|section| chain_named(&section_chain(section))));
     messages.extend(rules::all(kernel, table, layout));
@@ -54,6 +59,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
     }
     messages.extend(inbound(table.inbound));
     messages.extend(table.names.iter().flat_map(named::contents));
+    messages.extend(table.filters.iter().flat_map(filters::contents));
     messages
 }
 

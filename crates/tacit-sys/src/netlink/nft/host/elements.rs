@@ -48,7 +48,11 @@ pub(super) fn inbound(elements: &[Element]) -> Vec<NetlinkRequest> {
     messages
 }
 
-fn list<T>(name: &str, elements: &[&T], write: impl Fn(&mut NetlinkRequest, &T)) -> NetlinkRequest {
+pub(super) fn list<T>(
+    name: &str,
+    elements: &[&T],
+    write: impl Fn(&mut NetlinkRequest, &T),
+) -> NetlinkRequest {
     let mut message = message("capturing addresses", NEWSETELEM, CREATE);
     message.text(1, TABLE);
     message.text(2, name);

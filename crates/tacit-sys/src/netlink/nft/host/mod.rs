@@ -14,6 +14,7 @@
 //!   chains forwarded forwarding       mark packets from containers that must be captured
 //!   chain strays                      marks packets of connections that an earlier table captured
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
+//!   filter_*                          filters of single packets (see `filters/mod.rs`)
 //!   chains capture refuse prohibit    the decisions to which the maps lead
 //!   chain prerouting                  sends packets on lo and from clients to the agent
 //!   chain postrouting                 drops captured packets that would leave the host
@@ -37,6 +38,7 @@ mod changes;
 mod contents;
 mod counted;
 mod elements;
+mod filters;
 mod flows;
 mod named;
 mod names;
@@ -51,6 +53,7 @@ mod untracked;
 use self::names::{Chain, Openers};
 use self::store::NAMES_TABLE;
 use super::batch::{CREATE, TABLE, commit, message, of_table};
+pub use super::filter_expression::{KeyField, PacketGate};
 pub use super::host_expression::{CgroupId, UNITS};
 use super::sets::Element;
 use crate::ip_version::IpSupport;
@@ -61,6 +64,10 @@ use crate::netlink::socket::{Netlink, ReplyCount};
 pub use super::host_expression::USED_TIME;
 pub use changes::RuleChanges;
 pub use counted::counts;
+pub use filters::{
+    FILTER_GROUPS_MAX, HostFilters, LOGGED_FILTERS_MAX, LoggedFilter, PACKET_ELEMENTS_MAX,
+    PacketElement, PacketGroup, PacketOutcome, WindowTime, count_filters, set_windows,
+};
 pub use flows::FLOWS_MAX;
 pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
 pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
@@ -209,6 +216,8 @@ pub struct HostTable<'a> {
     pub forwarded: &'a [String],
     /// How long the table is there.
     pub lifetime: Lifetime,
+    /// Rules for single packets; `None`: there are none.
+    pub filters: Option<HostFilters<'a>>,
 }
 
 /// Which rules a table has.
@@ -250,6 +259,9 @@ pub fn install(
     }
     if table.names.is_some_and(|names| names.addresses.len() > NAMED_ADDRESSES_MAX) {
         return Err(Error::Invalid("the table has too many addresses of DNS names"));
+    }
+    if table.filters.is_some_and(|filters| filters.are_too_many()) {
+        return Err(Error::Invalid("the table has too many filters"));
     }
     if table.forwarded.len() > HOST_INTERFACES_MAX {
         return Err(Error::Invalid("the table has too many interfaces"));

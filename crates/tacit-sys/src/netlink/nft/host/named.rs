@@ -193,6 +193,15 @@ pub(super) fn time_left(element: &[u8]) -> Option<Duration> {
     Some(Duration::from_millis(u64::from_be_bytes(*left.first_chunk()?)))
 }
 
+/// What the counter of an element has counted.
+pub(super) fn packets_of(element: &[u8]) -> Option<u64> {
+    let of_kind = |list, wanted| attributes(list).find(|(kind, _)| *kind == wanted);
+    let (_, expression) = of_kind(element, ELEMENT_EXPRESSION)?;
+    let (_, counter) = of_kind(expression, EXPRESSION_DATA)?;
+    let (_, packets) = of_kind(counter, COUNTER_PACKETS)?;
+    Some(u64::from_be_bytes(*packets.first_chunk()?))
+}
+
 fn address_of(element: &[u8]) -> Option<PartAddress> {
     let (octets, part) = key_of(element)?.split_last_chunk::<4>()?;
     let address = match octets.len() {
@@ -276,6 +285,11 @@ fn write_ports(list: &mut NetlinkRequest, ports: &PartPorts) {
 
 /// How often the kernel frees elements whose time is over; they are not found before that either.
 pub(super) const GARBAGE_INTERVAL_MS: u32 = 60_000;
+/// `NFTA_SET_ELEM_EXPR`.
+const ELEMENT_EXPRESSION: u16 = 7;
+const EXPRESSION_DATA: u16 = 2;
+/// `NFTA_COUNTER_PACKETS`.
+const COUNTER_PACKETS: u16 = 2;
 const GETSETELEM: u16 = 13;
 const DELSETELEM: u16 = 14;
 const NLM_F_DUMP: u16 = 0x300;
@@ -322,6 +336,24 @@ mod tests {
             let mut changed = list.clone();
             changed[at] ^= 0xff;
             assert!(elements(&changed[20..]).filter_map(address_of).count() <= 1, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_counter_is_read_as_the_kernel_writes_it() {
+        let mut message = NetlinkRequest::new("", 0, 0);
+        message.nest(1, |held| held.attribute(1, &[10, 0, 0, 1, 0, 80, 0, 0]));
+        message.nest(ELEMENT_EXPRESSION, |expression| {
+            expression.text(1, "counter");
+            expression.nest(EXPRESSION_DATA, |data| {
+                data.attribute(1, &700_u64.to_be_bytes());
+                data.attribute(COUNTER_PACKETS, &7_u64.to_be_bytes());
+            });
+        });
+        let written = sealed(&message);
+        assert_eq!(packets_of(&written[16..]), Some(7));
+        for end in 16..written.len() {
+            assert_eq!(packets_of(&written[16..end]), None, "{end}");
         }
     }
 }

@@ -50,11 +50,33 @@ pub(super) enum Chain {
     Answered,
     Looped,
     Strays,
+    FilterDrop,
+    FilterIcmp,
+    FilterReset,
+    FilterRoutedDrop,
+    FilterRoutedIcmp,
+    FilterRoutedReset,
+    FilterIn,
+    FilterOut,
+    FilterInput,
+    FilterForward,
+    FilterFragments,
 }
 
 impl Chain {
     /// All chains. A chain to which others refer comes before them.
-    pub(super) const ALL: [Self; 26] = [
+    pub(super) const ALL: [Self; 37] = [
+        Self::FilterDrop,
+        Self::FilterIcmp,
+        Self::FilterReset,
+        Self::FilterRoutedDrop,
+        Self::FilterRoutedIcmp,
+        Self::FilterRoutedReset,
+        Self::FilterIn,
+        Self::FilterOut,
+        Self::FilterInput,
+        Self::FilterForward,
+        Self::FilterFragments,
         Self::KeepV4,
         Self::KeepV6,
         Self::ServeV4,
@@ -111,12 +133,28 @@ impl Chain {
             Self::Answered => "answered",
             Self::Looped => "looped",
             Self::Strays => "strays",
+            Self::FilterDrop => "filter_drop",
+            Self::FilterIcmp => "filter_icmp",
+            Self::FilterReset => "filter_reset",
+            Self::FilterRoutedDrop => "filter_routed_drop",
+            Self::FilterRoutedIcmp => "filter_routed_icmp",
+            Self::FilterRoutedReset => "filter_routed_reset",
+            Self::FilterIn => "filter_in",
+            Self::FilterOut => "filter_out",
+            Self::FilterInput => "filter_input",
+            Self::FilterForward => "filter_forward",
+            Self::FilterFragments => "filter_fragments",
         }
     }
 
     /// Whether it is for containers only. Each hook costs time for every packet.
     pub(super) fn is_for_containers(self) -> bool {
         matches!(self, Self::Forwarding | Self::Forwarded | Self::Routed)
+    }
+
+    /// Whether it is for filters of single packets.
+    pub(super) fn is_for_filters(self) -> bool {
+        self.name().starts_with("filter_")
     }
 
     /// The hook at which packets enter the chain; `None` if they enter it from other chains.
@@ -128,6 +166,12 @@ impl Chain {
             Self::KeepV4 | Self::KeepV6 | Self::ServeV4 | Self::ServeV6 => return None,
             Self::Filling | Self::Candidates | Self::Unusual => return None,
             Self::Answered | Self::Looped => return None,
+            Self::FilterDrop | Self::FilterIcmp | Self::FilterReset => return None,
+            Self::FilterRoutedDrop | Self::FilterRoutedIcmp => return None,
+            Self::FilterRoutedReset | Self::FilterIn | Self::FilterOut => return None,
+            Self::FilterInput => ("filter", 1, PRIORITY_MANGLE),
+            Self::FilterForward => ("filter", 2, PRIORITY_MANGLE),
+            Self::FilterFragments => ("filter", 0, PRIORITY_BEFORE_FRAGMENTS),
             Self::Strays => ("route", 3, PRIORITY_MANGLE + 1),
             Self::Forwarded => ("filter", 0, PRIORITY_MANGLE - 1),
             Self::Prerouting => ("filter", 0, PRIORITY_MANGLE),
@@ -149,5 +193,7 @@ pub(super) struct Hook {
 }
 
 const PRIORITY_MANGLE: i32 = -150;
+/// Before the kernel reassembles fragments (priority -400).
+const PRIORITY_BEFORE_FRAGMENTS: i32 = -450;
 /// After NAT of destinations (priority -100), and after IPVS.
 const PRIORITY_PAST_NAT: i32 = -90;

@@ -74,6 +74,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
         Openers::InSets => rules.push_untracked(table),
         Openers::Tracked => rules.push_tracked(table),
     }
+    rules.push_filters(table);
     if layout.stage == Stage::Replacing {
         rules.push_strays();
         if layout.openers == Openers::InSets {
@@ -98,7 +99,7 @@ pub(super) fn chained(table: &HostTable<'_>) -> impl Iterator<Item = usize> {
 /// What the marks say.
 #[derive(Clone, Copy)]
 pub(super) struct Bits {
-    agent: MarkBits,
+    pub(super) agent: MarkBits,
     pub(super) captured: MarkBits,
     release: MarkBits,
     /// Captured or released: a routing rule returns it to `lo`.
@@ -167,13 +168,17 @@ impl Rules {
             self.push_returned(table);
         }
         if !table.inbound.is_empty() {
-            self.push_clients(table.lifetime);
+            self.push_clients(table);
         }
         self.push_closed_ports();
     }
 
     pub(super) fn push(&mut self, chain: Chain, step: &'static str, expressions: &[Expression]) {
-        self.list.push(rule_in(chain.name(), step, expressions));
+        self.push_in(chain.name(), step, expressions);
+    }
+
+    pub(super) fn push_in(&mut self, chain: &str, step: &'static str, expressions: &[Expression]) {
+        self.list.push(rule_in(chain, step, expressions));
     }
 
     /// The beginning of each chain that the maps lead to.
@@ -260,6 +265,7 @@ impl Rules {
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
         self.push(output, "adding the rule that checks connections with a mark", &noted);
         self.push_noted_connections();
+        self.push_filter_call(table, output);
         if !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited {
             for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
                 let in_clear = [
@@ -569,7 +575,7 @@ impl Rules {
     }
 
     /// What clients send to captured ports.
-    fn push_clients(&mut self, lifetime: Lifetime) {
+    fn push_clients(&mut self, table: &HostTable<'_>) {
         for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
             let to_port = [
                 Host(NotFromLo),
@@ -583,9 +589,10 @@ impl Rules {
             self.push(Chain::Prerouting, step, &to_port);
         }
         let chain = Chain::Clients;
+        self.push_filter_of_clients(table);
         let known = [PastSyn, Host(Transparent(true)), Accept];
         self.push(chain, "adding the rule that accepts packets of the agent's clients", &known);
-        let past_agent = match lifetime {
+        let past_agent = match table.lifetime {
             Lifetime::Unlimited => [PastSyn, Reset],
             Lifetime::OfInstaller => [PastSyn, Accept],
         };

@@ -27,6 +27,7 @@ fn table(inbound: &[Element]) -> HostTable<'_> {
         names: None,
         forwarded: &[],
         lifetime: Lifetime::Unlimited,
+        filters: None,
     }
 }
 

@@ -227,6 +227,7 @@ impl Rules {
             let kept = [family_is, Transport(TCP), PastSyn, known, Host(Goto(keep.name()))];
             self.push(chain, "adding the rule that checks captured connections", &kept);
         }
+        self.push_filter_call(table, chain);
         self.push_destinations(chain, table);
     }
 
@@ -251,6 +252,9 @@ impl Rules {
         }
         let unusual = [Host(HasMoreThanPlainV4), Host(Goto(Chain::Unusual.name()))];
         self.push(Chain::Output, "adding the rule that checks packets with IP options", &unusual);
+        for chain in [Chain::Unusual, Chain::Output] {
+            self.push_filter_call(table, chain);
+        }
     }
 
     /// Packets of one protocol and IP version to these destinations are candidates, if they meet

@@ -15,10 +15,10 @@ use tacit_core::policy::map::{CONDITIONS, Conditions};
 use tacit_core::policy::{
     Absent, Action, AgentSettings, Answers, Cancel, ChainCheck, ClearClients, ClientCert,
     ClientCertPolicy, ClientTls, ConnectAfter, DataResumption, Deny, EngineClass, EngineSettings,
-    ExpiredAnchors, ForwardRule, Group, HostMode, HostSettings, Identity, IdentityMap, InboundRule,
-    Invalid, Limits, NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn,
-    Revocation, Rule, RuleForm, Selectors, ServerTls, SourcePosition, Start, Starttls,
-    StarttlsMode, StarttlsProtocol, Suite, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
+    ExpiredAnchors, ForwardRule, Group, Identity, IdentityMap, InboundRule, Invalid, Limits,
+    NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation, Rule,
+    RuleForm, Selectors, ServerTls, SourcePosition, Start, Starttls, StarttlsMode,
+    StarttlsProtocol, Suite, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
 };
 
 use crate::clock::Rfc3339;
@@ -27,7 +27,9 @@ use crate::live::Live;
 use super::VERSION;
 
 mod activate;
+mod filter;
 mod forward;
+mod host;
 mod ike;
 mod link;
 
@@ -103,6 +105,7 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
     let policy = &live.policy;
     let rules = policy.rules.iter().enumerate();
     let rules = rules.map(|(place, one)| rule(policy, one, live.position(place)));
+    let rules = filter::with_filters(policy, rules);
     PolicyDisplay {
         version: VERSION,
         file: file.to_owned(),
@@ -110,7 +113,7 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
         generation: live.generation,
         installed: Rfc3339(installed),
         tables: tables(policy),
-        rules: rules.chain(link::rules(policy)).collect(),
+        rules: rules.into_iter().chain(link::rules(policy)).collect(),
     }
 }
 
@@ -118,7 +121,7 @@ fn tables(policy: &Policy) -> Vec<PolicyTable> {
     let Policy { identities, trusts, maps, ikes, agent: own, engine, host, limits, .. } = policy;
     let mut tables = vec![agent(own)];
     tables.extend(engine.as_ref().map(reserved));
-    tables.extend(host.as_ref().map(captured_host));
+    tables.extend(host.as_ref().map(host::table));
     tables.push(limit(limits));
     tables.extend(identities.iter().map(|(name, one)| identity(policy, name, one)));
     tables.extend(trusts.iter().map(|(name, one)| trust(policy, name, one)));
@@ -127,18 +130,6 @@ fn tables(policy: &Policy) -> Vec<PolicyTable> {
     tables.extend(link::tables(policy));
     tables.extend(activate::tables(policy));
     tables
-}
-
-fn captured_host(host: &HostSettings) -> PolicyTable {
-    let HostSettings { unmatched, mark, unit_mark, mode, forwarded, position: _ } = host;
-    let mut settings = Settings::default();
-    settings.add("unmatched", unmatched.word(), false);
-    settings.add("mark", format!("{mark:#x}"), *mark == HostSettings::MARK_DEFAULT);
-    let default = HostSettings::UNIT_MARK_DEFAULTS[0];
-    settings.add("unit-mark", format!("{unit_mark:#x}"), *unit_mark == default);
-    settings.add("mode", mode.word(), *mode == HostMode::default());
-    settings.add("forwarded", forwarded.clone(), forwarded.is_empty());
-    settings.table("[host]", None)
 }
 
 fn agent(agent: &AgentSettings) -> PolicyTable {
@@ -655,11 +646,11 @@ impl<T: Into<Self>> From<Option<T>> for SettingValue {
     }
 }
 
-fn texts<T: ToString>(items: &[T]) -> Vec<String> {
+pub(super) fn texts<T: ToString>(items: &[T]) -> Vec<String> {
     items.iter().map(ToString::to_string).collect()
 }
 
-fn ports(ranges: &[RangeInclusive<u16>]) -> Vec<String> {
+pub(super) fn ports(ranges: &[RangeInclusive<u16>]) -> Vec<String> {
     let text = |range: &RangeInclusive<u16>| {
         let (first, last) = range.clone().into_inner();
         if first == last { first.to_string() } else { format!("{first}-{last}") }

@@ -1,0 +1,43 @@
+//! Evaluates filter rules: rules of a captured host that permit or deny single packets.
+//!
+//! ```text
+//! FilterRule ──scan──> the first rule that matches a packet, and why others do not
+//!            ──plan──> groups of elements ──> the kernel's sets and maps
+//!                                        └──> decide: the same groups, without the kernel
+//! ```
+//!
+//! Filter rules and rules for flows (`permit`, `deny`, `tls`) have one order. The first rule that
+//! matches a packet decides. If this is a rule for flows, the packet continues to the packet rules
+//! for flows. A packet that matches no rule continues there, too.
+//!
+//! [`scan`] defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
+
+mod capture_file;
+mod packet;
+mod plan;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub use capture_file::{CaptureFileError, PACKETS_MAX, captured_packets};
+pub use packet::{FilterPacket, PacketPath, PacketTextError, TransportHeader};
+pub(super) use packet::{protocol_names, protocol_number};
+pub(super) use plan::FlowArea;
+pub use plan::{
+    FILTER_ELEMENTS_MAX, FILTER_LOGGED_MAX, FILTER_LOOKUPS_MAX, FILTER_SCHEDULES_MAX, FilterEffect,
+    FilterElement, FilterField, FilterGate, FilterGroup, FilterLimit, FilterPlan, FilterSchedule,
+    GroupKey, LoggedRule, PacketClasses, PacketViews,
+};
+pub use scan::{FilterDecision, FilterMismatch, filter_scan};
+
+pub use super::filter_rule::{
+    Discard, FilterLog, FilterRule, FilterVerdict, FragmentMatch, Opener, PacketDirection,
+    PacketSelectors, Routing,
+};
+
+pub(super) const ICMP: u8 = 1;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const ICMPV6: u8 = 58;
+/// The transport protocols whose headers begin with two ports: TCP, UDP, DCCP, SCTP and UDP-Lite.
+pub(super) const WITH_PORTS: [u8; 5] = [TCP, UDP, 33, 132, 136];

@@ -1,0 +1,134 @@
+//! Explains which rule decides about a packet, and why earlier filter rules do not match.
+//!
+//! The groups of a plan decide, as in the kernel. The reasons are those of a scan of the rules.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::capture::filter_plan;
+use super::content::Policy;
+use super::filter::{FilterEffect, FilterPacket, FilterPlan, filter_scan};
+use super::filter_rule::{FilterRule, FilterVerdict};
+
+/// The decision about a packet, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PacketExplanation {
+    /// The packet.
+    pub packet: String,
+    /// `permit` or `deny` by a filter rule, `flow` if the rules for flows decide, `none` without a
+    /// match.
+    pub verdict: String,
+    /// The answer to a packet that is denied: `silent`, `icmp` or `reset`.
+    pub discard: Option<String>,
+    /// The rule that decides.
+    pub rule: Option<String>,
+    /// The line of the rule in its file.
+    pub line: Option<usize>,
+    /// The filter rules before it, in order.
+    pub earlier: Vec<SkippedFilter>,
+}
+
+/// A filter rule that does not match a packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SkippedFilter {
+    /// Its name.
+    pub rule: String,
+    /// Its line in its file.
+    pub line: usize,
+    /// The first condition that does not hold.
+    pub why: String,
+}
+
+/// Explains what the packet rules of a policy do with packets, at one time.
+#[derive(Debug)]
+pub struct PacketExplainer<'p> {
+    policy: &'p Policy,
+    plan: FilterPlan,
+    unix_s: i64,
+}
+
+impl<'p> PacketExplainer<'p> {
+    /// Computes the groups of the policy at a time, in seconds since 1970.
+    #[must_use]
+    pub fn new(policy: &'p Policy, unix_s: i64) -> Self {
+        Self { policy, plan: filter_plan(policy, unix_s), unix_s }
+    }
+
+    /// Finds the rule for a packet.
+    #[must_use]
+    pub fn explain(&self, packet: &FilterPacket) -> PacketExplanation {
+        let is_present = |number: u32| {
+            let number = usize::try_from(number).ok();
+            number.and_then(|number| self.plan.schedules.get(number)).is_some_and(|one| one.present)
+        };
+        let found = self.plan.decide(packet, is_present);
+        let scan = filter_scan(self.policy, packet, self.unix_s);
+        let filter =
+            found.and_then(|element| self.policy.filters.get(usize::try_from(element.rule?).ok()?));
+        let flow = scan.flow.filter(|_| found.is_some_and(|one| one.outcome == FilterEffect::Flow));
+        let verdict = match (filter, found) {
+            (Some(filter), _) => filter.verdict.word(),
+            (None, Some(_)) => "flow",
+            (None, None) => "none",
+        };
+        let is_before = |one: &FilterRule| filter.is_none_or(|found| found.name != one.name);
+        let earlier = scan.skipped.iter().take_while(|(one, _)| is_before(one));
+        PacketExplanation {
+            packet: packet.to_string(),
+            verdict: verdict.to_owned(),
+            discard: match filter.map(|filter| filter.verdict) {
+                Some(FilterVerdict::Deny(discard)) => Some(discard.word().to_owned()),
+                Some(FilterVerdict::Permit) | None => None,
+            },
+            rule: filter.map(|one| &one.name).or_else(|| flow.map(|one| &one.name)).cloned(),
+            line: filter
+                .map(|one| one.position)
+                .or_else(|| flow.map(|one| one.position))
+                .map(|at| at.line),
+            earlier: earlier
+                .map(|(one, mismatch)| SkippedFilter {
+                    rule: one.name.clone(),
+                    line: one.position.line,
+                    why: mismatch.to_string(),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl fmt::Display for PacketExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { packet, verdict, discard, rule, line, earlier } = self;
+        let rule = rule.as_deref().unwrap_or_default();
+        let line = line.unwrap_or_default();
+        match (verdict.as_str(), discard) {
+            ("none", _) => {
+                write!(
+                    f,
+                    "{packet}: no filter rule matches; rules for flows and `unmatched` decide"
+                )?;
+            }
+            ("flow", _) => write!(
+                f,
+                "{packet}: rule `{rule}` (line {line}) decides about the flow of the packet"
+            )?,
+            (verdict, None) => write!(f, "{packet}: {verdict}, by rule `{rule}` (line {line})")?,
+            (verdict, Some(discard)) => {
+                write!(f, "{packet}: {verdict} ({discard}), by rule `{rule}` (line {line})")?;
+            }
+        }
+        for SkippedFilter { rule, line, why } in earlier.iter().take(SHOWN_MAX) {
+            write!(f, "\n    not by rule `{rule}` (line {line}): {why}")?;
+        }
+        match earlier.len().checked_sub(SHOWN_MAX) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, "\n    not by {more} further rules"),
+        }
+    }
+}
+
+/// The number of earlier rules that are shown.
+const SHOWN_MAX: usize = 16;

@@ -1,0 +1,337 @@
+//! Parses the rules with the key `filter`, which permit or deny single packets of a captured host.
+
+use super::rule;
+use super::selectors::{addresses, ports};
+use super::words::Scope;
+use super::{address, when};
+use crate::message_id::MessageId;
+use crate::policy::capture::{self, named};
+use crate::policy::filter::{
+    Discard, FilterLimit, FilterLog, FilterPlan, FilterRule, FilterVerdict, FragmentMatch, Opener,
+    PacketDirection, PacketSelectors, Routing, protocol_names, protocol_number,
+};
+use crate::policy::host::HostSettings;
+use crate::policy::rule::Rule;
+use crate::policy::selector::AddressSelector;
+use crate::policy::text::{TomlTable, TomlValue, nearest_word};
+
+use super::super::filter::{ICMP, ICMPV6, TCP, WITH_PORTS};
+
+/// Whether a rule is a filter rule.
+pub(super) fn is_filter(value: &TomlValue<'_>) -> bool {
+    value.value.get("filter").is_some()
+}
+
+/// Reads a rule with `filter`; `None` after an error was reported. `flows_before` is the number of
+/// other rules before it.
+pub(super) fn rule(
+    value: &TomlValue<'_>,
+    flows_before: usize,
+    host: Option<&HostSettings>,
+) -> Option<FilterRule> {
+    let table = value.table(Scope::Rule, rule::title(value))?;
+    let is_alone = refuse(&table);
+    let is_on_host = check_host(&table, host);
+    let name = rule::name(&table);
+    let verdict = verdict(&table);
+    let log = table.value("log").map_or(Some(FilterLog::None), |value| log(&value));
+    let selectors = selectors(&table, host);
+    let rule = FilterRule {
+        name: name?.to_owned(),
+        flows_before,
+        verdict: verdict?,
+        selectors: selectors?,
+        log: log?,
+        position: table.report.position(table.at.start),
+    };
+    (is_alone && is_on_host && is_sound(&table, &rule)).then_some(rule)
+}
+
+/// Reports keys that filter rules do not have. Returns whether there are none.
+fn refuse(table: &TomlTable<'_>) -> bool {
+    let actions = ["permit", "deny", "tls", "ipsec"];
+    let fix = "write two rules: the first rule that matches decides";
+    table.refuse(&actions, "`filter` is the action of the rule", fix);
+    let others = [
+        "link",
+        "names",
+        "program",
+        "user",
+        "group",
+        "cgroup",
+        "slice",
+        "unit",
+        "run",
+        "mode",
+        "idle",
+        "answers",
+        "path",
+        "listen",
+        "connect",
+        "order",
+        "connect-timeout",
+        "accept-proxy",
+        "send-proxy",
+        "unix-mode",
+        "unix-owner",
+        "replace-stale",
+        "clear",
+    ];
+    let why = "a rule with `filter` is for single packets, of which only the headers are known";
+    table.refuse(&others, why, "remove the key, or use `permit` or `deny` in place of `filter`");
+    !actions.iter().chain(&others).any(|key| table.holds(key))
+}
+
+fn check_host(table: &TomlTable<'_>, host: Option<&HostSettings>) -> bool {
+    if host.is_none()
+        && let Some(value) = table.value("filter")
+    {
+        let message = format!("{} filters packets of a host, but there is no [host]", table.title);
+        let fix = "add [host] with unmatched = \"permit\" or \"deny\"";
+        table.report.error(MessageId("not-for-runs"), &value.name_at, message, fix);
+    }
+    host.is_some()
+}
+
+fn verdict(table: &TomlTable<'_>) -> Option<FilterVerdict> {
+    let words = [("permit", true), ("deny", false)];
+    let permits = table.value("filter").and_then(|value| value.choice(&words));
+    let discard =
+        table.value("discard").map_or(Some(None), |value| value.choice(&Discard::WORDS).map(Some));
+    if permits? {
+        let why = "packets that the rule permits are not discarded";
+        table.refuse(&["discard"], why, "remove the key");
+        return (!table.holds("discard")).then_some(FilterVerdict::Permit);
+    }
+    Some(FilterVerdict::Deny(discard?.unwrap_or_default()))
+}
+
+/// `true` and `false` are as in other rules.
+fn log(value: &TomlValue<'_>) -> Option<FilterLog> {
+    match value.value.as_bool() {
+        Some(true) => Some(FilterLog::All),
+        Some(false) => Some(FilterLog::None),
+        None => value.choice(&FilterLog::WORDS),
+    }
+}
+
+fn selectors(table: &TomlTable<'_>, host: Option<&HostSettings>) -> Option<PacketSelectors> {
+    let fragments = table.boolean("fragments", false);
+    let direction = direction(table, fragments);
+    let protocols =
+        table.value("protocol").map_or(Some(Vec::new()), |value| value.each_once(protocol));
+    let local = addresses(table, "local", ip);
+    let local_ports = ports(table, "local-ports");
+    let remote = addresses(table, "remote", ip);
+    let remote_ports = ports(table, "remote-ports");
+    let numbers = |key| {
+        table.value(key).map_or(Some(Vec::new()), |value| {
+            value.each_once(|one| u8::try_from(one.integer(0, u8::MAX.into())?).ok())
+        })
+    };
+    let icmp_types = numbers("icmp-type");
+    let icmp_codes = numbers("icmp-code");
+    let opened_by =
+        table.value("opened-by").map_or(Some(None), |value| value.choice(&Opener::WORDS).map(Some));
+    let interfaces = interfaces(table, host);
+    let routing =
+        table.value("routing").map_or(Some(Routing::Local), |value| value.choice(&Routing::WORDS));
+    let when = when::read(table);
+    Some(PacketSelectors {
+        direction: direction?,
+        protocols: protocols?,
+        local: local?,
+        local_ports: local_ports?,
+        remote: remote?,
+        remote_ports: remote_ports?,
+        icmp_types: icmp_types?,
+        icmp_codes: icmp_codes?,
+        opened_by: opened_by?,
+        fragments: if fragments? { FragmentMatch::Fragments } else { FragmentMatch::Whole },
+        interfaces: interfaces?,
+        routing: routing?,
+        when: when?,
+    })
+}
+
+/// Fragments are seen only as they arrive.
+fn direction(table: &TomlTable<'_>, fragments: Option<bool>) -> Option<PacketDirection> {
+    let default = match fragments {
+        Some(true) => PacketDirection::Inbound,
+        _ => PacketDirection::default(),
+    };
+    let Some(value) = table.value("direction") else { return Some(default) };
+    let direction = value.choice(&PacketDirection::WORDS)?;
+    if fragments == Some(true) && direction != PacketDirection::Inbound {
+        let message = "`fragments` is for packets that arrive: the kernel divides outgoing packets \
+                       after the packet rules";
+        value.error_of(MessageId("conflicting-keys"), message, "set direction = \"inbound\"");
+        return None;
+    }
+    Some(direction)
+}
+
+fn protocol(value: &TomlValue<'_>) -> Option<u8> {
+    if value.value.is_integer() {
+        return u8::try_from(value.integer(0, u8::MAX.into())?).ok();
+    }
+    let text = value.string()?;
+    let number = protocol_number(text).filter(|_| !text.starts_with(|c: char| c.is_ascii_digit()));
+    if number.is_none() {
+        let known: Vec<_> = protocol_names().collect();
+        let fix = match nearest_word(text, &known) {
+            Some(word) => format!("did you mean `{word}`?"),
+            None => "write a number from 0 to 255, or a name such as \"gre\"".to_owned(),
+        };
+        value.error_of(MessageId("unknown-word"), format!("`protocol` cannot be `{text}`"), fix);
+    }
+    number
+}
+
+/// The name of a host has no effect on packets.
+fn ip(value: &TomlValue<'_>) -> Option<AddressSelector> {
+    let selector = address::selector(value)?;
+    if matches!(selector, AddressSelector::Name { .. }) {
+        let message = format!("`{}` of a rule with `filter` cannot be a name", value.name);
+        value.error(message, "write the address or network");
+        return None;
+    }
+    Some(selector)
+}
+
+/// The interfaces of `interface`, or those that have a class.
+fn interfaces(table: &TomlTable<'_>, host: Option<&HostSettings>) -> Option<Vec<String>> {
+    let names = table.value("interface").map_or(Some(Vec::new()), |value| {
+        value.each_once(|one| super::host::interface_name(one).map(str::to_owned))
+    });
+    let Some(value) = table.value("class") else { return names };
+    if table.holds("interface") {
+        let message = "`class` and `interface` cannot be in one rule";
+        value.error_of(MessageId("conflicting-keys"), message, "remove one of the two keys");
+        return None;
+    }
+    let classes = value.each_once(|one| {
+        let class = u8::try_from(one.integer(0, u8::MAX.into())?).ok()?;
+        let known = host.map(|host| &host.classes);
+        let of_class = known.into_iter().flatten().filter(|(_, other)| **other == class);
+        let of_class: Vec<String> = of_class.map(|(name, _)| name.clone()).collect();
+        if of_class.is_empty() && host.is_some() {
+            let message = format!("no interface has the class {class}");
+            let fix = format!("add one to [host]: classes = {{ eth0 = {class} }}");
+            one.error_of(MessageId("unknown-name"), message, fix);
+            return None;
+        }
+        Some(of_class)
+    });
+    Some(classes?.into_iter().flatten().collect())
+}
+
+/// Reports conditions that no packet meets.
+fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
+    let selectors = &rule.selectors;
+    let of = |kinds: &[u8]| {
+        !selectors.protocols.is_empty() && selectors.protocols.iter().all(|one| kinds.contains(one))
+    };
+    let is_fragments = selectors.fragments == FragmentMatch::Fragments;
+    let mut is_sound = true;
+    let mut needs = |keys: &[&'static str], is_met: bool, what: &str, fix: &str| {
+        for value in keys.iter().filter_map(|key| table.value(key)).filter(|_| !is_met) {
+            let message = format!("`{}` needs {what}", value.name);
+            table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
+            is_sound = false;
+        }
+    };
+    needs(
+        &["local-ports", "remote-ports"],
+        of(&WITH_PORTS),
+        "a protocol with ports",
+        "set protocol = \"tcp\", \"udp\", \"sctp\", \"dccp\" or \"udplite\"",
+    );
+    needs(
+        &["icmp-type", "icmp-code"],
+        of(&[ICMP, ICMPV6]),
+        "ICMP",
+        "set protocol = \"icmp\" or \"icmpv6\"",
+    );
+    needs(&["opened-by"], of(&[TCP]), "TCP", "set protocol = \"tcp\"");
+    let keys = ["local-ports", "remote-ports", "icmp-type", "icmp-code", "opened-by", "routing"];
+    needs(&keys, !is_fragments, "whole packets", "remove the key, or `fragments`");
+    needs(
+        &["discard"],
+        !is_fragments || rule.verdict == FilterVerdict::Deny(Discard::Silent),
+        "whole packets, because the kernel cannot answer to fragments",
+        "remove the key, or `fragments`",
+    );
+    is_sound
+}
+
+/// Reports what filter rules of a host cannot do together with the other rules.
+pub(super) fn check(
+    host: Option<&HostSettings>,
+    rules: &[Option<&Rule>],
+    filters: &[(&TomlValue<'_>, &FilterRule)],
+) {
+    let Some(host) = host else { return };
+    for (value, filter) in filters {
+        let before = rules.get(..filter.flows_before).unwrap_or_default();
+        check_order(value, filter, before.iter().copied().flatten());
+        if !host.forwarded.is_empty() && filter.selectors.routing != Routing::Local {
+            let at =
+                value.value.get("routing").map_or_else(|| value.at.clone(), toml::Spanned::span);
+            let message = format!(
+                "rule `{}` filters forwarded packets, but [host] captures the flows of the \
+                 interfaces in `forwarded`",
+                filter.name
+            );
+            let fix = "remove `routing`, or `forwarded` from [host]";
+            value.report.error(MessageId("not-for-host"), &at, message, fix);
+        }
+    }
+    let Some((first, _)) = filters.first() else { return };
+    let all: Vec<_> = filters.iter().map(|(_, filter)| (*filter).clone()).collect();
+    let flows: Vec<_> = rules.iter().map(|rule| rule.map(capture::flow_area)).collect();
+    if let Some(limit) = FilterPlan::of(&flows, &all, 0).exceeded() {
+        let fix = match limit {
+            FilterLimit::Elements => "merge rules: use networks and port ranges",
+            FilterLimit::Lookups(_) => {
+                "write rules whose addresses and ports do not overlap, and set `protocol`"
+            }
+            FilterLimit::Schedules(_) => "give rules the same `when`",
+            FilterLimit::Logged(_) => "remove `log` from rules",
+        };
+        first.report.error(MessageId("too-many-ranges"), &first.at, limit.to_string(), fix);
+    }
+}
+
+/// Reports a rule for some senders or names before a filter rule: the packets that such a rule
+/// matches are not known from their headers.
+fn check_order<'r>(
+    value: &TomlValue<'_>,
+    filter: &FilterRule,
+    before: impl Iterator<Item = &'r Rule>,
+) {
+    for rule in before.filter(|rule| rule.is_of_host()) {
+        let selectors = &rule.selectors;
+        let lists = [
+            ("program", selectors.program.is_empty()),
+            ("user", selectors.user.is_empty()),
+            ("group", selectors.group.is_empty()),
+            ("cgroup", selectors.cgroup.is_empty()),
+            ("unit", selectors.unit.is_empty()),
+        ];
+        let sender = lists.into_iter().find(|(_, is_empty)| !is_empty).map(|(key, _)| key);
+        let by_name = named::is_by_name(rule).then_some("remote");
+        let Some(key) = sender.or(by_name) else { continue };
+        let at = value.value.get("filter").map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let message = format!(
+            "rule `{}` filters packets, but the earlier rule `{}` selects by {}, which is not in \
+             the headers of packets",
+            filter.name,
+            rule.name,
+            if key == "remote" { "name".to_owned() } else { format!("`{key}`") }
+        );
+        let fix = format!("move rule `{}` before rule `{}`", filter.name, rule.name);
+        value.report.error(MessageId("not-for-host"), &at, message, fix);
+        return;
+    }
+}

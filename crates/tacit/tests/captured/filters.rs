@@ -1,0 +1,145 @@
+//! Tests rules for single packets of a captured host, from the policy to the kernel.
+
+use crate::machines::{Machines, TLS};
+
+/// Rules before and after the rule with TLS.
+fn machines(before: &str, after: &str) -> Machines {
+    Machines::new("unmatched = \"permit\"", &format!("{before}{TLS}{after}"))
+}
+
+const ICMPV6: &str = r#"
+[[rule]]
+name = "icmpv6"
+filter = "permit"
+protocol = "icmpv6"
+"#;
+
+const REST: &str = r#"
+[[rule]]
+name = "rest"
+filter = "deny"
+log = "deny"
+"#;
+
+#[test]
+fn filters_and_tls_have_one_order_and_stay_after_a_kill() {
+    machines(ICMPV6, REST).expect(
+        r#"
+        packets() {
+            ./tacit show rules --json --control host.sock | python3 -c "
+import json, sys
+rules = {rule['name']: rule for rule in json.load(sys.stdin)['rules']}
+for name in sys.argv[1:]: print(name, rules[name]['filter'], rules[name]['kernel-hits'] > 0)" "$@"
+        }
+        ping1() { ping -c 1 -W 1 "$1" >/dev/null && echo pong || echo nothing; }
+        capture
+        ask 192.0.2.2 4433 marked
+        ask 2001:db8::2 4433 marked
+        timeout 2 python3 peer.py ask 192.0.2.2 8000 word || echo none
+        ping1 192.0.2.2; ping1 2001:db8::2
+        packets icmpv6 rest
+        until_true grep -q 'rule=rest verdict=deny packet="out tcp 192.0.2.1' host.log
+        ./tacit show filters --control host.sock | tail -1 | cut -c 1-12
+        kill -9 $(pgrep -P $agent)
+        refused() { [ "$(ask 192.0.2.2 4433 marked)" = ECONNREFUSED ]; }
+        until_true refused
+        ping1 192.0.2.2; ping1 2001:db8::2
+        seen marked"#,
+        "
+answer to marked from ::ffff:127.0.0.1
+answer to marked from ::ffff:127.0.0.1
+none
+nothing
+pong
+icmpv6 True True
+rest True True
+(8 elements,
+nothing
+pong
+0
+",
+    );
+}
+
+#[test]
+fn a_filter_before_a_rule_with_tls_lets_its_packets_pass_unchanged() {
+    let before = r#"
+[[rule]]
+name = "far"
+filter = "permit"
+protocol = "tcp"
+remote = "192.0.2.2"
+remote-ports = [8000, 4433]
+[[rule]]
+name = "reset"
+filter = "deny"
+discard = "reset"
+protocol = "tcp"
+remote-ports = 8001
+[[rule]]
+name = "icmp"
+filter = "deny"
+discard = "icmp"
+protocol = "tcp"
+remote-ports = 8002
+"#;
+    machines(before, "").expect(
+        r#"
+        capture
+        ask 192.0.2.2 8000 word
+        timeout 3 python3 peer.py ask 192.0.2.2 4433 openly >/dev/null
+        ask 2001:db8::2 4433 marked
+        ask 192.0.2.2 8001 word
+        ask 192.0.2.2 8002 word
+        seen openly marked"#,
+        "
+answer to word from ::ffff:192.0.2.1
+answer to marked from ::ffff:127.0.0.1
+ECONNREFUSED
+EHOSTUNREACH
+1 0
+",
+    );
+}
+
+#[test]
+fn filters_are_counted_over_reloads_and_taken_back_if_not_confirmed() {
+    machines("", "").expect(
+        r#"
+        cat >more <<'E'
+[[rule]]
+name = "gone"
+filter = "deny"
+discard = "reset"
+protocol = "tcp"
+remote = "192.0.2.2"
+remote-ports = 8000
+E
+        capture
+        cat more >>host.toml
+        ./tacit reload --confirm 8 --control host.sock | head -1
+        ask 192.0.2.2 8000 word
+        taken_back() { grep -q policy-taken-back host.log; }
+        until_true taken_back
+        ask 192.0.2.2 8000 word
+        ./tacit reload --control host.sock | head -1
+        ask 192.0.2.2 8000 word
+        printf '[[rule]]\nname = "udp"\nfilter = "permit"\nprotocol = "udp"\n' >>host.toml
+        ./tacit reload --control host.sock | head -1
+        ask 192.0.2.2 8000 word
+        ./tacit show filters --control host.sock --json | python3 -c "
+import json, sys
+for one in json.load(sys.stdin)['filters']: print(one['name'], one['packets'])""#,
+        "
+policy generation 2; added: gone
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+policy generation 4; added: gone
+ECONNREFUSED
+policy generation 5; added: udp
+ECONNREFUSED
+gone 2
+udp 0
+",
+    );
+}
