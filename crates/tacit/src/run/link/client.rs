@@ -5,6 +5,10 @@
 //! If this connection ends, the server has ended. Then the client refuses every request, and sends
 //! Hello again every [`RETRY_INTERVAL`]. The sockets that the run already has continue to work,
 //! because they belong to the run.
+//!
+//! If the network belongs to another kernel, these sockets lead to the server of this kernel. They
+//! are reset when the server of the other kernel is lost. A later server binds the addresses again
+//! at which the run listens.
 
 use std::collections::BTreeMap;
 use std::fmt;
