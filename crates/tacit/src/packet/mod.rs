@@ -26,7 +26,7 @@
 //! number so far.
 //!
 //! In reading order: `tunnel`, `answers`, `flow_cache`, `table`, `halves`, `outbound`, `inbound`,
-//! `plan`, `thread`, `spill`, `order`, `inbound_half`, `pipeline`.
+//! `plan`, `polling`, `thread`, `spill`, `order`, `inbound_half`, `pipeline`.
 
 mod answers;
 mod context;
@@ -40,6 +40,7 @@ mod order;
 mod outbound;
 mod pipeline;
 mod plan;
+mod polling;
 mod spill;
 mod statistics;
 mod table;

@@ -33,8 +33,7 @@ pub struct PacketEngine {
     pub class: EngineClass,
     /// Its nice value.
     pub nice: i32,
-    /// How long it polls after its last packet before it waits: the next packet then does not have
-    /// to wake it. No other thread needs its CPU.
+    /// How long it polls after its last packet before it waits.
     pub poll: Duration,
 }
 

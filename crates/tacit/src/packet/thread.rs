@@ -20,6 +20,7 @@ use tacit_sys::schedule::{self, Scheduling};
 use super::PacketWorkerError;
 use super::context::ThreadRole;
 use super::plan::PacketEngine;
+use super::polling::Polling;
 use super::statistics::{BusyTime, Counters, PacketThreadState};
 use crate::ledger::{Account, ThreadKind, meter};
 
@@ -256,18 +257,19 @@ impl<L: PacketLoop> Runner<L> {
     /// Runs until the handle is dropped. A batch has packets of several rules, so their CPU time is
     /// charged to one account for all packets, and that of orders to the agent itself.
     fn run(mut self) {
-        let engine = self.setup.engine;
-        meter::start(if engine.is_some() { ThreadKind::Engine } else { ThreadKind::General });
+        let is_engine = self.setup.engine.is_some();
+        meter::start(if is_engine { ThreadKind::Engine } else { ThreadKind::General });
         let mut events = Vec::with_capacity(EVENTS_MAX);
         let mut woken = Instant::now();
-        let mut polls_until = woken;
+        let poll = self.setup.engine.map_or(Duration::ZERO, |engine| engine.poll);
+        let mut polling = Polling::new(poll, woken);
         let mut turned = woken;
         loop {
             let now = Instant::now();
             if !events.is_empty() {
                 self.setup.busy().add(now.saturating_duration_since(woken));
                 self.work.after_packets(now);
-                polls_until = now + engine.map_or(Duration::ZERO, |engine| engine.poll);
+                polling.note_packets(now);
             }
             let mut wait = None;
             if self.work.has_turns() {
@@ -278,7 +280,9 @@ impl<L: PacketLoop> Runner<L> {
                 }
                 wait = Timespec::try_from((turned + TURN).saturating_duration_since(now)).ok();
             }
-            if now < polls_until {
+            if polling.polls(now) {
+                // A thread that needs the CPU runs first.
+                std::thread::yield_now();
                 wait = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
             }
             events.clear();

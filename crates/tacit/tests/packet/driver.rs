@@ -27,12 +27,13 @@ pub(crate) const MOVING: PacketThreads = PacketThreads {
     }),
 };
 
-/// `PACKET_THREADS`: `moving`, an `engine` on the last CPU, an engine that
-/// begins to spill with its first packets (`spill`), or the default.
+/// `PACKET_THREADS`: `moving`, an `engine` on the last CPU, one that does not poll
+/// (`waiting-engine`), one that begins to spill with its first packets (`spill`), or the default.
 fn threads() -> PacketThreads {
     let cpu = *schedule::allowed_cpus().unwrap().last().unwrap();
     let poll = PacketEngine::POLL_TIME;
-    let engine = Some(PacketEngine { cpu, class: EngineClass::Normal, nice: 0, poll });
+    let nice = schedule::own_scheduling().unwrap().nice;
+    let engine = Some(PacketEngine { cpu, class: EngineClass::Normal, nice, poll });
     let at_once = SpillLimits {
         window: Duration::from_millis(1),
         begin_busy_percent: 1,
@@ -40,6 +41,10 @@ fn threads() -> PacketThreads {
     };
     match std::env::var("PACKET_THREADS").as_deref() {
         Ok("moving") => MOVING,
+        Ok("waiting-engine") => {
+            let engine = engine.map(|engine| PacketEngine { poll: Duration::ZERO, ..engine });
+            PacketThreads { engine, second: None }
+        }
         Ok("engine") => PacketThreads { engine, second: None },
         Ok("spill") => PacketThreads { engine, second: Some(at_once) },
         _ => PacketThreads::default(),

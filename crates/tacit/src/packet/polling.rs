@@ -1,0 +1,71 @@
+//! Defines [`Polling`], which decides whether an engine polls for packets or waits.
+//!
+//! An engine polls for a short time after its last packet, because the next packet then does not
+//! have to wake it. But if other threads need its CPU, polling would take their time, and the
+//! scheduler would let the engine wait when it has packets. So after another thread has run while
+//! the engine polled, the engine does not poll for [`REST`].
+
+use std::time::{Duration, Instant};
+
+/// How long an engine whose CPU others need does not poll.
+const REST: Duration = Duration::from_millis(100);
+
+/// Whether a thread polls.
+#[derive(Debug)]
+pub(super) struct Polling {
+    /// How long it polls after its last packet; zero: never.
+    time: Duration,
+    until: Instant,
+    rests_until: Instant,
+    /// When the last poll began; `None`: the thread has waited since then.
+    polled_at: Option<Instant>,
+}
+
+impl Polling {
+    pub(super) fn new(time: Duration, now: Instant) -> Self {
+        Self { time, until: now, rests_until: now, polled_at: None }
+    }
+
+    /// Records that packets have been processed.
+    pub(super) fn note_packets(&mut self, now: Instant) {
+        self.until = now + self.time;
+        self.polled_at = None;
+    }
+
+    /// Reports whether the thread polls now, instead of waiting.
+    pub(super) fn polls(&mut self, now: Instant) -> bool {
+        let others_ran = |since: Instant| now.saturating_duration_since(since) >= self.time;
+        if self.polled_at.is_some_and(others_ran) {
+            self.rests_until = now + REST;
+        }
+        let polls = now < self.until && now >= self.rests_until;
+        self.polled_at = polls.then_some(now);
+        polls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_polls_for_a_time_and_not_while_others_need_its_cpu() {
+        let start = Instant::now();
+        let at = |us| start + Duration::from_micros(us);
+        let mut polling = Polling::new(Duration::from_micros(50), start);
+        assert!(!polling.polls(at(0)), "there was no packet");
+        polling.note_packets(at(10));
+        assert!(polling.polls(at(11)) && polling.polls(at(59)));
+        assert!(!polling.polls(at(60)), "50 us are over");
+        polling.note_packets(at(1_000));
+        assert!(polling.polls(at(1_001)));
+        assert!(!polling.polls(at(1_051)), "another thread had the CPU for 50 us");
+        polling.note_packets(at(1_060));
+        assert!(!polling.polls(at(1_061)), "it rests");
+        polling.note_packets(at(101_052));
+        assert!(polling.polls(at(101_053)));
+        let mut never = Polling::new(Duration::ZERO, start);
+        never.note_packets(at(10));
+        assert!(!never.polls(at(10)));
+    }
+}
