@@ -65,7 +65,8 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
             Some(measured.json)
         }
         None => {
-            let why = "not measured: this machine does not allow network namespaces\n";
+            let why = "not measured: this machine does not allow network namespaces; `tacit \
+                       doctor` reports the cause\n";
             report.add_columns("Programs under tacit run", why.to_owned());
             None
         }

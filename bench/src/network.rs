@@ -69,8 +69,11 @@ impl Network {
                 None => _ = PREFERRED.iter().find(|name| fs::write(CONGESTION, name).is_ok()),
             }
         } else if wanted.is_some_and(|name| name != "host") {
-            return Err("cannot set --congestion: this machine does not allow a network namespace"
-                .to_owned());
+            return Err(
+                "cannot set --congestion: this machine does not allow network namespaces: run the \
+                 benchmark as root, or omit --congestion"
+                    .to_owned(),
+            );
         }
         let congestion = fs::read_to_string(CONGESTION)
             .map_err(|error| format!("cannot read {CONGESTION}: {error}"))?;

@@ -22,14 +22,16 @@ usage: cargo xtask bench [OPTIONS]
                      nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
                      tacit-unmetered,tacit-run,tacit-split,tacit-one-cpu [default: all]
   --quick            take short samples, for less than five minutes in total; measure only tacit
-                     and the best peers, and only workloads with goals; ignore other names in
-                     --workloads and --peers before this option
+                     and the best peers, and only workloads with goals. If --workloads or --peers
+                     comes before --quick, its other names are ignored
   --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit run
   --rounds N         number of samples of each peer in each workload [default: 5]
   --write            also replace BENCHMARKS.md; a copy is always in target/bench/
   --json FILE        write all samples and the summary [default: target/bench/result.json]
   --congestion NAME  TCP congestion control of all sockets [default: cubic, or reno if the host
-                     does not allow cubic]; `host` uses the host's setting";
+                     does not allow cubic]; `host` uses the host's setting
+
+BENCHMARKS.md describes the workloads and the peers.";
 
 /// With fewer rounds a median is not meaningful.
 pub(crate) const ROUNDS_DEFAULT: usize = 5;

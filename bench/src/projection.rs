@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   tacit workload ──> agent: front (TLS client) ==> back (TLS server) ──> workload server
-//!   measured CPU times ────> tacit project ──┐
-//!   another agent with the other settings ───┴──> CPU time per message, projected and measured
+//!   measured CPU times ────> tacit project ──┐   (what would other settings cost?)
+//!   another agent with these settings ───────┴──> CPU time per message, projected and measured
 //! ```
 //!
 //! Each round measures every setting once, with messages at a constant rate. The command compares

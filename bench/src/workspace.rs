@@ -28,7 +28,11 @@ pub(crate) fn target_dir() -> Result<PathBuf, String> {
     let here = own_program()?;
     let target = here.ancestors().nth(2).filter(|_| here.file_name() == Some(OsStr::new("bench")));
     target.map(Path::to_path_buf).ok_or_else(|| {
-        format!("{} is not in the directory `bench` of a cargo target directory", here.display())
+        format!(
+            "the benchmark program {} is not in `target/bench`: start the benchmark with `cargo \
+             xtask bench`",
+            here.display()
+        )
     })
 }
 

@@ -10,10 +10,10 @@ use crate::network::Namespace;
 
 pub(super) const USAGE: &str = "\
 usage: cargo xtask bench compare OLD NEW [OPTIONS]
-  OLD, NEW           two tacit programs, built for release
+  OLD, NEW           two tacit programs, built with `cargo build --release`
   --rounds N         number of rounds [default: 9]
   --minutes N        do not start a round that would end after N minutes [default: 12]
-  --old-without KEY  set KEY = false in [agent] of OLD, to measure what the feature costs
+  --old-without KEY  set KEY = false in [agent] of OLD only, to measure the cost of KEY
   --section TITLE    also write the table to BENCHMARKS.md under this title
   --workloads LIST   any of connect,resumed,2k,bulk,memory,run-2k,run-start [default: all]
   --json FILE        write all samples and the summary; - prints them instead of the table";
@@ -98,7 +98,7 @@ fn as_typed(words: &[&str]) -> String {
 fn program(word: &str) -> Result<PathBuf, String> {
     let path = Path::new(word);
     path.canonicalize().map_err(|error| {
-        format!("cannot find {word}: {error}: build this program for release first")
+        format!("cannot find {word}: {error}: first build the program with `cargo build --release`")
     })
 }
 

@@ -79,7 +79,10 @@ fn starts(subject: &Subject<'_>) -> Result<f64, String> {
         cpu::children_ns()
             .map_err(|error| format!("cannot read the CPU time of child processes: {error}"))
     };
-    let directory = subject.setting.directory.ok_or("cannot create a network namespace")?;
+    let directory = subject.setting.directory.ok_or(
+        "cannot start `tacit run`: this machine does not allow network namespaces; `tacit doctor` \
+         reports the cause",
+    )?;
     let before = clock()?;
     for _ in 0..STARTS {
         let known = descendants(std::process::id())

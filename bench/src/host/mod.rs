@@ -79,7 +79,7 @@ impl Options {
         let tacit = PathBuf::from(tacit);
         let tacit = tacit.canonicalize().map_err(|error| {
             format!(
-                "cannot find {}: {error}: build this program for release first",
+                "cannot find {}: {error}: first build the program with `cargo build --release`",
                 tacit.display()
             )
         })?;

@@ -1,4 +1,4 @@
-//! Compares tacit with programs that need no proxy, because they call a TLS library themselves.
+//! Starts the peers that need no proxy: a client and a server that call a TLS library themselves.
 //!
 //! These programs are a separate package (`bench/inprocess`), so that tacit can be built without
 //! these TLS libraries.
@@ -36,8 +36,11 @@ pub(super) fn start(
     let server = LoadServer::adopt(&command, &setting.dir)?;
     check::refuses_without_certificate(server.address, &setting.dir)?;
 
-    let tap = check::Tap::new(server.address)
-        .map_err(|error| format!("cannot start the recorder between client and server: {error}"))?;
+    let tap = check::Tap::new(server.address).map_err(|error| {
+        format!(
+            "cannot start the relay that records the handshakes between client and server: {error}"
+        )
+    })?;
     let client = Client::InProcess { library };
     let mut running = Running {
         peer,

@@ -38,8 +38,9 @@ pub(super) fn start(
     wait_ready(entry, &mut client, &mut server)?;
 
     check::refuses_without_certificate(tls, &setting.dir)?;
-    let tap = Tap::new(tls)
-        .map_err(|error| format!("cannot start the recorder between the proxies: {error}"))?;
+    let tap = Tap::new(tls).map_err(|error| {
+        format!("cannot start the relay that records the handshakes between the proxies: {error}")
+    })?;
     let entry_of_probe = free_address()?;
     let plan = Plan { listen: entry_of_probe, connect: tap.address, ..plan };
     let mut probe = start("probe", &plan)?;
@@ -69,8 +70,10 @@ pub(super) fn start_in_network(
     settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let peer_network =
-        setting.peer_network.ok_or("cannot create a network namespace with large TCP segments")?;
+    let peer_network = setting.peer_network.ok_or(
+        "cannot create a network namespace whose loopback interface has large TCP segments: this \
+         machine does not allow network namespaces",
+    )?;
     let entry = peer_network::address(number, peer_network::ENTRY);
     let tls = peer_network::address(number, peer_network::TLS);
     let application = peer_network::address(number, peer_network::APPLICATION);

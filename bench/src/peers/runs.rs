@@ -29,12 +29,15 @@ pub(super) fn start(
     settings: TlsSettings,
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
-    let directory =
-        setting.directory.ok_or("cannot create the network namespace of `tacit run`")?;
+    let directory = setting.directory.ok_or(
+        "cannot start `tacit run`: this machine does not allow network namespaces; `tacit doctor` \
+         reports the cause",
+    )?;
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let listen = free.map_err(|error| format!("cannot find a free port on loopback: {error}"))?;
-    let tap = check::Tap::new(listen)
-        .map_err(|error| format!("cannot start the recorder between the runs: {error}"))?;
+    let tap = check::Tap::new(listen).map_err(|error| {
+        format!("cannot start the relay that records the handshakes between the two runs: {error}")
+    })?;
     let ports = [listen.port(), tap.address.port()];
     let policies = policies(&setting.congestion, placement, settings, listen, ports);
     let [client, server] =
@@ -45,7 +48,7 @@ pub(super) fn start(
         if parsed.policy.is_none() {
             let said = parsed.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
             return Err(format!(
-                "this version of tacit rejects the benchmark's policy: {}",
+                "this version of tacit rejects the policy that the benchmark has written: {}",
                 said.join("; ")
             ));
         }

@@ -229,11 +229,11 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
             |workload| workload.goal.is_some(),
             "Workloads with a goal",
             "Each row shows CPU time in microseconds: the median, the minimum, and the median of \
-             each process. Column x is the median divided by the median of the best peer in its \
+             each process. Column `x` is the median divided by the median of the best peer in its \
              default configuration. A sample is dropped if other programs used more than 12 \
              percent of the CPU time of the measured processes. If more than a third of the \
-             samples were dropped, the table shows `not measured` instead of the median, and the \
-             minimum of all samples.",
+             samples were dropped, the table shows `not measured` in place of the median. The \
+             minimum is always the minimum of all samples.",
         ),
         on(
             |workload| workload.goal.is_none() && workload.settings <= TlsSettings::Resumed,

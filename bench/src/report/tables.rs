@@ -80,8 +80,10 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
     columns.extend([
         "best given peer",
         "its ratio",
-        "CPU time of tacit-run, divided by that of the best `-given` peer",
-        "CPU time of tacit-split, divided by that of the best `-given` peer",
+        "CPU time of tacit-run, divided by the CPU time of the best peer whose name ends in \
+         `-given`",
+        "CPU time of tacit-split, divided by the CPU time of the best peer whose name ends in \
+         `-given`",
     ]);
     let rows = with_goals(workloads).map(|WorkloadGoal { workload, .. }| {
         let best = summary.best(workload.name);

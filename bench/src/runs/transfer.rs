@@ -248,8 +248,8 @@ impl Display for Report {
         writeln!(
             f,
             "\nPrograms under tacit run: CPU time of all processes in microseconds, median and \
-             minimum.\nThe first column x is the median divided by the median of pasta. The second \
-             column x is the median divided by the median of slirp4netns."
+             minimum.\nThe first column `x` is the median divided by the median of pasta. The \
+             second column `x` is the median divided by the median of slirp4netns."
         )?;
         for workload in &RUN_WORKLOADS {
             let unit = workload.kind.unit();

@@ -79,7 +79,8 @@ impl SocketsArgs {
         match (self.lock, self.send) {
             (LockKind::None, None | Some(Send::Unlocked)) => Ok(Send::Unlocked),
             (LockKind::None, Some(_)) => {
-                Err("--send cannot be used with --lock none: omit --send".to_owned())
+                Err("--send has no effect with --lock none, because there is no lock: omit --send"
+                    .to_owned())
             }
             (_, send) => Ok(send.unwrap_or(Send::Throughout)),
         }

@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(args.lock, LockKind::None);
         assert!(
             TransactionBench::new(&args)
-                .is_err_and(|error| error.contains("cannot be used with --lock none"))
+                .is_err_and(|error| error.contains("has no effect with --lock none"))
         );
     }
 }

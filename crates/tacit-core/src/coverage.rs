@@ -2,7 +2,7 @@
 //! module when it captures the traffic of the whole host.
 //!
 //! The caller lists the open sockets at intervals. Sockets with the same sender, destination and
-//! protection share one entry of the table. A socket that is open in several lists is counted once.
+//! protection share one entry of the table. A socket that appears in several lists is counted once.
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
 //! a new entry replaces the entry that had no open socket for the longest time. The totals still

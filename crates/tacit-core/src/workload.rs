@@ -4,13 +4,13 @@
 //! The client sends requests. All numbers are big-endian:
 //!
 //! ```text
-//! client: "TW", version, kind, two numbers of 8 bytes; the kinds and their numbers are:
+//! A request has "TW", the version, the kind, and two numbers of 8 bytes. The kinds and numbers:
 //!   exchange  REQUEST REPLY   requests and replies of these sizes alternate until the client ends
 //!   out       0 0             the client sends a stream; the server replies with its length
 //!   in        BYTES SAMPLED   the server sends a stream of BYTES
 //!   in-for    MS SAMPLED      the server sends a stream for MS milliseconds
-//! a stream: blocks; a block is LENGTH (8 bytes), then LENGTH bytes; LENGTH 0 is the end. If
-//!           SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's socket follow
+//! A stream has blocks. A block has LENGTH (8 bytes), then LENGTH bytes; LENGTH 0 is the end.
+//! If SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's socket follow.
 //! ```
 //!
 //! After a stream the client may send another request. In an exchange, each request begins with its

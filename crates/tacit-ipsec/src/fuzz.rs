@@ -1,5 +1,5 @@
 //! Provides an entry point for fuzzing the code that processes IPsec packets. The entry point
-//! decrypts ESP packets, and joins and divides the packets inside.
+//! decrypts ESP packets, joins the inner packets into large packets, and divides these again.
 
 use crate::child::{ChildSa, EspSpi, SaKeys};
 use crate::cipher::{Cipher, IntegrityHash};
@@ -152,7 +152,10 @@ fn joined(buffer: &mut [u8], packets: &[OpenedPacket]) {
             large.extend_from_slice(&buffer[other.place.start + one.payload_at..other.place.end]);
         }
         let Ok(Offload::TcpSegments { segment_bytes }) = Offload::parse(one.vnet_header) else {
-            panic!("the header of a large packet describes no TCP segments");
+            panic!(
+                "the header of a large packet has no segment size: the kernel could not divide the \
+                 packet"
+            );
         };
         let Ok(parsed) = IpPacket::parse(&large) else {
             panic!("a large packet is not a valid IP packet")

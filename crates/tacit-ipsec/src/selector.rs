@@ -1,5 +1,5 @@
-//! Defines [`TrafficSelector`]: a set of packets by protocol, ports and addresses (RFC 7296 section
-//! 3.13.1).
+//! Defines [`TrafficSelector`]: a protocol, a range of ports and a range of addresses, which
+//! together select packets (RFC 7296 section 3.13.1).
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Reads the clock that also runs while the machine sleeps.
+//! Reads `CLOCK_BOOTTIME`, the clock that also runs while the machine is suspended.
 
 use std::time::Duration;
 

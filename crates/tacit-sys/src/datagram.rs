@@ -1,4 +1,5 @@
-//! Opens UDP sockets to the outside network, and reads the ICMP errors that they receive.
+//! Opens UDP sockets with which the agent sends datagrams to the network, and reads the ICMP errors
+//! that these sockets receive.
 //!
 //! ```text
 //! dial_unconnected(10.9.8.7:123) ── send_to, receive_from ──> datagrams, also from other ports

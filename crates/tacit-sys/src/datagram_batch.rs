@@ -11,7 +11,8 @@
 //! Datagrams are fragmented only if the caller allows it. Otherwise [`BatchSocket::send`] reports
 //! datagrams that exceed the MTU of the path.
 //!
-//! Limits: [`BATCH_DATAGRAMS_MAX`], [`BATCH_BYTES_MAX`], [`RECEIVE_BUFFER_BYTES`].
+//! Limits: a batch has at most [`BATCH_DATAGRAMS_MAX`] datagrams and [`BATCH_BYTES_MAX`] bytes; the
+//! receive buffer of a socket has [`RECEIVE_BUFFER_BYTES`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -5,7 +5,7 @@
 //! HostCapture::open(marks)   opens the netlink sockets in the current network namespace
 //!   .sockets()               creates the sockets that the agent uses
 //!   .install(contents)       installs the routing rules, then the packet rules as one transaction
-//!   .learn(addresses, names) captures addresses with names
+//!   .learn(addresses, names) captures the addresses of names in rules
 //! remove()                   removes the rules
 //! ```
 //!

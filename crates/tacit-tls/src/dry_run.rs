@@ -1,7 +1,7 @@
 //! Checks whether a rule accepts a peer's certificate, without a handshake.
 //!
-//! All checks are those of a handshake, except one: the peer does not prove that it has the private
-//! key.
+//! Makes every check of a handshake except one: whether the peer has the private key of its
+//! certificate.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,4 @@
-//! Reads the content of a certificate (names, dates, key) for displays (`tacit show`) and error
-//! messages.
+//! Reads the content of a certificate (names, dates, key), for `tacit show` and for error messages.
 //!
 //! [`CertificateFacts`] parses untrusted DER and never panics. [`CertificateFacts`] truncates texts
 //! and escapes control characters. Limits: [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`]

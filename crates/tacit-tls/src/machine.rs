@@ -1,7 +1,7 @@
 //! Runs the TLS library's handshake one record at a time, without I/O.
 //!
-//! Records after the handshake are not passed to the library, because tacit could not read the
-//! library's replies to these records.
+//! tacit processes the records after the handshake itself, and does not pass them to the library:
+//! the library could queue replies to them, which tacit could not read.
 
 use std::ops::Range;
 

@@ -47,7 +47,10 @@ pub struct CannotMeasure;
 
 impl fmt::Display for CannotMeasure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the TLS measurement failed; this is a bug in tacit")
+        f.write_str(
+            "cannot measure the speed of TLS: the TLS library rejected an operation; this is a bug \
+             in tacit",
+        )
     }
 }
 

@@ -25,13 +25,16 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     }
     for (identifier, (source, line)) in &used {
         if !listed.contains_key(identifier) {
-            let message = format!("the message identifier `{identifier}` is missing from {PAGE}");
+            let message = format!(
+                "the message identifier `{identifier}` is missing from {PAGE}: describe it there"
+            );
             findings.push(Finding::new(source, *line, message));
         }
     }
     for (identifier, line) in &listed {
         if !used.contains_key(identifier) {
-            let message = format!("no message has the identifier `{identifier}`");
+            let message =
+                format!("no message has the identifier `{identifier}`: remove it from {PAGE}");
             findings.push(Finding::new(page, *line, message));
         }
     }

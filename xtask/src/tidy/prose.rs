@@ -51,7 +51,8 @@ fn check_places(source: &Source, findings: &mut Vec<Finding>) {
         let after = source.prose.get(offset + 5..).unwrap_or_default();
         let number = after.strip_prefix(" #").or_else(|| after.strip_prefix(' '));
         if number.is_some_and(|text| text.starts_with(|c: char| c.is_ascii_digit())) {
-            let message = "the text refers to an issue tracker: describe the matter itself";
+            let message = "the text refers to an issue tracker: remove the number, and describe \
+                           the problem here";
             findings.push(Finding::new(source, source.line_of(offset), message));
         }
     }
@@ -150,8 +151,10 @@ pub(crate) fn check_manual(sources: &[Source], findings: &mut Vec<Finding>) {
         let Some(manual) = sources.iter().find(|source| source.path == manual) else { continue };
         for Word { offset, word } in words {
             if !names_word(manual, &word) {
-                let message =
-                    format!("`{word}` occurs in the program and is missing from {}", manual.path);
+                let message = format!(
+                    "`{word}` occurs in the program, but {} does not describe it",
+                    manual.path
+                );
                 findings.push(Finding::new(source, source.line_of(offset), message));
             }
         }

@@ -5,17 +5,18 @@
 //! | a name that some rule allows | from the resolver |
 //! | any other name, in a search domain | no such name, so that the program tries its next domain |
 //! | any other name | refused |
-//! | HTTPS, SVCB | no such records, because tacit cannot assign their address hints to a name |
+//! | HTTPS, SVCB | an answer without records: records of these types can contain addresses |
 //! | a type that is not in the list of permitted types, such as ANY | not implemented |
 //! | PTR of an alias | the name, from the run's table |
 //! | PTR of another address | from the resolver, if some rule can match the address |
 //! | zone transfers, classes other than IN | refused |
 //!
 //! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may
-//! resolve every name ([`open_verdict`]), because the policy may permit connections without a rule.
+//! resolve every name ([`open_verdict`]), because the policy may permit connections that match no
+//! rule.
 //!
-//! tacit learns names only from answers to A and AAAA queries. tacit does not trust PTR answers,
-//! because the owner of an address can choose any name.
+//! tacit records the addresses of a name only from answers to A and AAAA queries. tacit does not
+//! trust PTR answers, because the owner of an address can choose any name.
 
 use super::message::INTERNET;
 use super::question::{DnsQuestion, ResponseCode};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! table.rs   a table as text and as Markdown
-//! number.rs  numbers with their significant digits
+//! number.rs  numbers, rounded to about three significant digits
 //! chart.rs   charts as SVG
 //! html.rs    one page that loads no other files
 //! ```

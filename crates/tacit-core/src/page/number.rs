@@ -1,4 +1,4 @@
-//! Formats numbers with their significant digits.
+//! Formats numbers for tables and charts, rounded to about three significant digits.
 
 /// Formats a number with at least three digits, and with no more digits than are known.
 #[must_use]

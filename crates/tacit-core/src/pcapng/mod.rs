@@ -9,7 +9,7 @@
 //! begins with its IP header (`LINKTYPE_RAW`). [`SyntheticStream`] creates TCP packets for
 //! decrypted bytes, which were never sent as packets.
 //!
-//! Limit: [`COMMENT_BYTES_MAX`]; a longer comment is cut.
+//! Limit: a comment has at most [`COMMENT_BYTES_MAX`] bytes; a longer comment is truncated.
 
 mod stream;
 

@@ -1,14 +1,14 @@
-//! Defines the settings of a server rule that accepts both clients with TLS and clients in clear,
-//! while clients migrate to TLS.
+//! Defines the settings of a server rule that accepts clients both with and without TLS, while
+//! clients migrate to TLS.
 //!
 //! ```text
 //! accept = "both"                         the first byte of a client decides: TLS or clear
-//! clear-sources = ["10.1.0.0/16"]         these clients are in clear, all others need TLS
-//! clear-until = "2027-01-31T00:00:00Z"    from then on all clients need TLS
+//! clear-sources = ["10.1.0.0/16"]         these clients do not use TLS, all others must
+//! clear-until = "2027-01-31T00:00:00Z"    from then on all clients must use TLS
 //! ```
 //!
 //! If the server of a protocol sends first, tacit cannot wait for the client's first byte. For such
-//! a server, the rule lists the clients that are still in clear.
+//! a server, the rule lists the clients that do not use TLS yet.
 
 use std::net::IpAddr;
 

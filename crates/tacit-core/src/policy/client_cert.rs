@@ -2,15 +2,15 @@
 //! combination of settings:
 //!
 //! ```text
-//!   preset      requests a    if there    if it is         takes the name
-//!               certificate   is none     invalid          from
+//!   preset      requests a    if there    if it is         the client's
+//!               certificate   is none     invalid          name is from
 //!   none        no            -           -                -
 //!   preferred   yes           allow       log, allow       the certificate
 //!   required    yes           deny        deny             the certificate
-//!   full        yes           deny        deny             a map
-//!   passthru    yes           allow       not checked      nowhere
+//!   full        yes           deny        deny             an identity map
+//!   passthru    yes           allow       not checked      (no name)
 //!   at-full     yes           allow       deny             the certificate
-//!   safcheck    yes           deny        deny             a map
+//!   safcheck    yes           deny        deny             an identity map
 //! ```
 //!
 //! In every preset, a client that sends a certificate must prove that it has the private key.

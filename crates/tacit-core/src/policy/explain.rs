@@ -70,7 +70,8 @@ impl TunnelExplanation {
         };
         let without = match (direction, inner.is_empty()) {
             (Direction::Inbound, _) => {
-                "the program receives no packets, and no answer leaves in clear"
+                "packets from the peer do not reach the program, and no answer of the program \
+                 leaves in clear"
             }
             (Direction::Outbound, true) => {
                 "connecting fails with EHOSTUNREACH until the peer has assigned an address. After \
@@ -140,8 +141,8 @@ pub fn explain_at(
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
-                        "the agent does not know the program and user of the flow, and rule `{}` \
-                         in line {} might require TLS for them",
+                        "the program and user of the flow are not known, and rule `{}` in line {} \
+                         requires TLS if it matches them",
                         policy.rules[secured].name,
                         position_of(secured).line
                     );
@@ -206,7 +207,12 @@ impl<'de> Deserialize<'de> for Explanation {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let ReceivedExplanation { verdict, decision, earlier } = Deserialize::deserialize(from)?;
         let known = ["permit", "deny", "tls", "ipsec"].into_iter().find(|known| *known == verdict);
-        let unknown = || serde::de::Error::custom(format!("the verdict `{verdict}` is unknown"));
+        let unknown = || {
+            serde::de::Error::custom(format!(
+                "the agent sent the unknown decision `{verdict}`: use the same version of tacit \
+                 for this command and the agent"
+            ))
+        };
         Ok(Self { verdict: known.ok_or_else(unknown)?, decision, earlier })
     }
 }
@@ -336,7 +342,8 @@ fn why_listen(rule: &Rule, flow: &Flow) -> String {
         }
         (listens, None) => {
             format!(
-                "the rule is for connections to {}, but a program opened this flow",
+                "the rule is for connections that clients open to {}, but a program of this host \
+                 opened this flow",
                 list(listens)
             )
         }
@@ -498,12 +505,14 @@ deny = true
             (
                 2,
                 "fixed",
-                "the rule is for connections to 127.0.0.1:9, but a program opened this flow",
+                "the rule is for connections that clients open to 127.0.0.1:9, but a program of \
+                 this host opened this flow",
             ),
             (
                 6,
                 "inward",
-                "the rule is for connections to 127.0.0.1:8, but a program opened this flow",
+                "the rule is for connections that clients open to 127.0.0.1:8, but a program of \
+                 this host opened this flow",
             ),
             (12, "datagrams", "protocol tcp is not udp"),
             (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
@@ -562,6 +571,6 @@ deny = true
             assert_eq!(index.lookup(&flow).may_need_tls, evades, "{program:?}");
         }
         let said = explain(&policy, &flow()).to_string();
-        assert!(said.contains("rule `secured` in line 2 might require TLS for them"), "{said}");
+        assert!(said.contains("rule `secured` in line 2 requires TLS if it matches"), "{said}");
     }
 }

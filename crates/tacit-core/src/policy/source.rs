@@ -211,7 +211,11 @@ fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
             let fix = "move this entry to the policy that includes this file";
             report.error(MessageId("misplaced-key"), &at, message, fix);
         } else if !header.ends_with('[') {
-            let message = format!("`{}` is not written as a table", key.get_ref());
+            let message = format!(
+                "`{}` is outside of a table, but an included file can contain only tables with a \
+                 header",
+                key.get_ref()
+            );
             let fix = "begin with a header: [[rule]], [identity.NAME], [trust.NAME], \
                        [[map.NAME]] or [ike.NAME]";
             report.error(MessageId("not-a-table"), &at, message, fix);

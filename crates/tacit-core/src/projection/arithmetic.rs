@@ -1,5 +1,5 @@
 //! Computes how work is divided between engines (threads on reserved CPUs) and other CPUs. Also
-//! computes how the total CPU time changes if one part changes.
+//! computes how the total CPU time changes if the CPU time of one component changes.
 //!
 //! The same model applies to mainframes with CPUs for special work, so the tests use published
 //! measurements of mainframes.

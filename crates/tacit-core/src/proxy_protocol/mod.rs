@@ -88,7 +88,7 @@ pub enum ProxyError {
         /// The offset at which the TLV begins, from 0.
         offset: usize,
     },
-    /// The peer sent an abstract UNIX name that is not UTF-8.
+    /// The peer sent the name of an abstract UNIX socket that is not UTF-8.
     AbstractName,
     /// For headers to send: one address is a UNIX socket, and the other is not.
     MixedFamilies,
@@ -142,21 +142,21 @@ impl fmt::Display for ProxyError {
             ),
             Self::TlvCut { offset } => write!(
                 f,
-                "in the PROXY protocol header of the peer, the TLV at byte {offset} is longer than \
-                 the rest of the header"
+                "the peer sent an invalid PROXY protocol header: the TLV at byte {offset} is \
+                 longer than the rest of the header"
             ),
             Self::AbstractName => f.write_str(
-                "the peer sent a PROXY protocol header with an abstract UNIX name that is not \
-                 UTF-8",
+                "the peer sent a PROXY protocol header with the name of an abstract UNIX socket \
+                 that is not UTF-8, which tacit does not support",
             ),
             Self::MixedFamilies => f.write_str(
-                "cannot send a PROXY protocol header: one end is a UNIX socket, but the other end \
-                 is not",
+                "cannot send a PROXY protocol header: the header contains the client's address and \
+                 the address to which it connected, and only one of the two is a UNIX socket",
             ),
             Self::NameTooLong { bytes } => write!(
                 f,
-                "cannot send a PROXY protocol header: the name of a UNIX socket has {bytes} bytes, \
-                 but the limit is {UNIX_BYTES}"
+                "cannot send a PROXY protocol header: the path or name of the UNIX socket has \
+                 {bytes} bytes, but the limit is {UNIX_BYTES}: use a shorter path"
             ),
         }
     }

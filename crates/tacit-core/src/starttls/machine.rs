@@ -87,7 +87,11 @@ impl fmt::Display for StarttlsError {
                 who(side)
             ),
             Self::TooLong(side, what) => {
-                write!(f, "before TLS, {} sent {what} longer than the limit", who(side))
+                write!(
+                    f,
+                    "before TLS began, {} sent {what} that is longer than the limit of tacit",
+                    who(side)
+                )
             }
             Self::ProtocolViolation(side, what) => {
                 write!(f, "{} does not follow the rule's `starttls` protocol: {what}", who(side))

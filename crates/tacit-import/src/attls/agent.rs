@@ -74,8 +74,8 @@ impl Reader<'_> {
             Ok(bytes) => document::read(&Input { file: path, bytes: &bytes }, self.findings),
             Err(error) => {
                 let message = format!("cannot read {path}: {error}");
-                let fix = "name a file that can be read; --root DIRECTORY sets the directory that \
-                           stands for /";
+                let fix = "check the path and the permissions of the file; if the files were \
+                           copied from z/OS into a directory, name this directory with --root";
                 self.findings.error(at, message, fix);
                 None
             }
@@ -151,7 +151,7 @@ impl Reader<'_> {
                 return self.findings.changed(
                     &node.at,
                     message,
-                    "configure such policies on Linux by other means",
+                    "configure this policy with a tool of Linux, such as nft(8) or tc(8)",
                 );
             }
             What::Remote => {
@@ -257,7 +257,7 @@ struct Word {
 
 fn word(keyword: &str) -> Option<Word> {
     const LOGS: What =
-        What::Ignored("the agent has its own log options: see --log and --quiet in tacit(1)");
+        What::Ignored("tacit's agent has its own log options: see --log and --quiet in tacit(1)");
     const WORDS: [(&str, What); 18] = [
         ("TcpImage", What::Image),
         ("PEPInstance", What::Image),
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                "d/main:1: info: `LogLevel`: the agent has its own log options: see --log and \
+                "d/main:1: info: `LogLevel`: tacit's agent has its own log options: see --log and \
                  --quiet in tacit(1)",
                 "d/image:1: changed: `TTLSConfig` is also set at d/image:2: the import uses only \
                  the last value",

@@ -30,7 +30,11 @@ impl Context<'_> {
                     self.findings.info(&field.at, format!("`{word}` is not imported: {why}"));
                 }
                 Some(Notice::Changed(why, fix)) => {
-                    self.findings.changed(&field.at, format!("`{word}` is dropped: {why}"), fix);
+                    self.findings.changed(
+                        &field.at,
+                        format!("`{word}` has no effect in the new policy: {why}"),
+                        fix,
+                    );
                 }
                 Some(Notice::Error(why, fix)) => {
                     self.findings.error(
@@ -56,8 +60,8 @@ impl Context<'_> {
                 "tacit checks revocation only with the CRL files that the map file names",
             );
         } else {
-            let message = "tacit accepts revoked certificates, because the map names no `crl` and \
-                           tacit queries no server about revocation";
+            let message = "tacit accepts revoked certificates, because the map file names no \
+                           `crl`, and tacit uses neither OCSP nor LDAP";
             let fix = "add the CRL files to the table of the key ring in the map file: crl = \
                        \"corp.crl\"";
             self.findings.changed(&field.at, message, fix);
@@ -111,12 +115,14 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
             Notice::Info("tacit always requires keys of at least this size")
         }
         "KeyringPw" | "KeyringStashFile" => {
-            Notice::Info("the PEM files in the map have no password")
+            Notice::Info("tacit reads certificates and keys from PEM files, which have no password")
         }
-        "CtraceClearText" | "SyslogFacility" => Notice::Info("the agent has its own log options"),
-        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => {
-            Notice::Info("the agent reloads certificates and policies without this attribute")
+        "CtraceClearText" | "SyslogFacility" => {
+            Notice::Info("tacit's agent has its own log options: see --log and --quiet in tacit(1)")
         }
+        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => Notice::Info(
+            "the agent reloads changed certificates and policies, and needs no attribute for that",
+        ),
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"
@@ -142,7 +148,7 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
     Some(match word {
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" if value == "Required" => {
             Notice::Changed(
-                "tacit uses this TLS extension, but cannot require peers to use it",
+                "tacit uses this TLS extension, but also accepts peers that do not use it",
                 "set TLSv1.2 Off: TLS 1.3 always binds keys to the whole handshake, and does not \
                  need the extension",
             )
@@ -166,11 +172,11 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
         }
         "ServerHandshakeSNI" if value == "Required" => Notice::Changed(
             "tacit accepts a client that sends no server name, and uses the first certificate",
-            "change nothing; tacit cannot reject such clients",
+            "no change is possible: tacit has no setting that rejects such clients",
         ),
         "ServerHandshakeSNIMatch" if value == "Required" => Notice::Changed(
             "tacit accepts a client that sends another server name, and uses the first certificate",
-            "change nothing; tacit cannot reject such clients",
+            "no change is possible: tacit has no setting that rejects such clients",
         ),
         "ServerHandshakeSNI" | "ServerHandshakeSNIMatch" => {
             Notice::Info("tacit chooses the certificate by the server name that the client sends")

@@ -285,17 +285,13 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
             Some(AttributeOwner::Part(part, attribute)) => {
                 let Some(field) = field(part, attribute, node, findings) else { continue };
                 let message = format!(
-                    "`{}` does not belong in {}; the import reads the value as an \
-                     attribute of the {} in this block",
+                    "`{}` is not an attribute of {}; the import treats it as an attribute of the \
+                     {} in this block",
                     attribute.word,
                     kind.word(),
                     part.word()
                 );
-                findings.changed(
-                    &field.at,
-                    message,
-                    "move the attribute into the block that the import uses",
-                );
+                findings.changed(&field.at, message, "move the attribute into that inner block");
                 object.misplaced.push(Misplaced { part, field });
             }
             None => {}
@@ -354,7 +350,7 @@ fn owner_of(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Attribut
     let near = nearest_word(keyword, &words);
     let (message, fix) = match near {
         _ if !homes.is_empty() => (
-            format!("`{keyword}` does not belong in {}", kind.word()),
+            format!("`{keyword}` is not an attribute of {}", kind.word()),
             format!("move the attribute to {}", word_list(&homes)),
         ),
         Some(word) => (

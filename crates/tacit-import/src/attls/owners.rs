@@ -91,9 +91,9 @@ impl Context<'_> {
         };
         let jobs = self.map.jobs(&field.value);
         if user.is_some() {
-            let message = "the import ignores the job name, because the map sets a user for the \
-                           rule: the rule applies to all programs of that user";
-            let fix = "in the map, also set `program` for the rule";
+            let message = "the import ignores the job name, because the map file sets a user for \
+                           the rule: the rule applies to all programs of that user";
+            let fix = "in the map file, also set `program` for the rule";
             self.findings.changed(&field.at, message, fix);
             return vec![Owner { program, user, run: None }];
         }
@@ -107,9 +107,9 @@ impl Context<'_> {
             return Vec::new();
         }
         if jobs.iter().any(|job| job.is_any()) {
-            let message = "the rule applies to every program of a run, because the map sets `any` \
-                           for its job name";
-            let fix = "set a program for the job in the map";
+            let message = "the rule applies to every program of a run, because the map file sets \
+                           `any` for the job name of the rule";
+            let fix = "in the map file, set a program for the job name";
             self.findings.changed(&field.at, message, fix);
         }
         let owner = |job: &Job| {
@@ -132,15 +132,15 @@ impl Context<'_> {
         if !self.map.jobs(&field.value).iter().any(is_wide) {
             return true;
         }
-        let fix = "in the map, also set a program or a run for the job name";
+        let fix = "in the map file, also set a program or a run for the job name";
         if is_protected(rule) {
-            let message = "the rule applies to every program of the user, because the map sets no \
-                           program for the job name";
+            let message = "the rule applies to every program of the user, because the map file \
+                           sets no program for the job name";
             self.findings.changed(&field.at, message, fix);
             return true;
         }
-        let message = "the map sets no program for the job name: the rule would apply to all \
-                       programs of the user, and their connections would be in clear";
+        let message = "the map file sets no program for the job name: the rule would apply to all \
+                       programs of the user, and their data would be sent in clear";
         let fix = format!(
             "{fix}; if you mean all programs of the user, add to the map file:\n[rule.{}]\nuser = \
              \"USER\"",
@@ -158,9 +158,9 @@ impl Context<'_> {
         };
         let differs = |owner: &Owner| owner.user.as_ref().is_some_and(|user| *user != mapped);
         if owners.iter().any(differs) {
-            let message = "the map sets different users for the job name and the user ID";
-            let fix = "in the map, set the same user for the job name and the user ID, or remove \
-                       one of the two users";
+            let message = "the map file sets different users for the job name and the user ID";
+            let fix = "in the map file, set the same user for the job name and the user ID, or \
+                       remove one of the two users";
             self.findings.error(&field.at, message, fix);
             return false;
         }

@@ -42,12 +42,12 @@ impl Context<'_> {
         let mut keys = Keys::new();
         match (side, direction) {
             (Side::Server, Direction::Outbound) => {
-                let who = "the program opens the connection, and its peer is the TLS client";
+                let who = "the program opens the TCP connection, but the peer is the TLS client";
                 self.findings.info(&role.at, format!("the rule sets `role`: {who}"));
                 set(&mut keys, "role", "server");
             }
             (Side::Client, Direction::Inbound) => {
-                let who = "the peer opens the connection, and is the TLS server";
+                let who = "the peer opens the TCP connection, but is the TLS server";
                 self.findings.info(&role.at, format!("the rule sets `role`: {who}"));
                 set(&mut keys, "role", "client");
             }
@@ -77,9 +77,10 @@ impl Context<'_> {
     fn turned_round(&mut self, rule: &Effective<'_>, side: Side) -> Option<Treatment> {
         let direction = rule.rule.field("Direction")?;
         if side == Side::Server && direction.value == "Both" {
-            let message = "`Direction Both`: `starttls` applies to accepted connections only. \
-                           Connections that programs open are denied, because in this protocol the \
-                           TLS client opens the connection";
+            let message = "`Direction Both`: the new rule uses `starttls` for accepted \
+                           connections, and denies connections that programs open. This rule is \
+                           for the TLS server, but in this protocol, the TLS client always opens \
+                           the connection";
             let fix = "set `Direction Inbound`; if programs open such connections, write another \
                        rule with `Direction Outbound` and `HandshakeRole Client`";
             self.findings.changed(&direction.at, message, fix);
@@ -171,8 +172,8 @@ impl Context<'_> {
             match self.map.rule(&rule.rule.name, "map") {
                 Some(map) => set(keys, "map", map.clone()),
                 None => {
-                    let why = "ClientAuthType SAFCheck needs an identity map that names each \
-                               client";
+                    let why = "ClientAuthType SAFCheck needs an identity map, which assigns a name \
+                               to each client certificate";
                     let line = "map = \"people\"\n\
                                 [[map.people]]\nsubject = \"CN=alice\"\nname = \"alice\"";
                     let key = MissingKey { rule: &rule.rule.name, key: "map" };
@@ -214,7 +215,7 @@ impl Context<'_> {
             (None, None) => {
                 let message = "the rule names no label, so tacit sends no certificate to servers. \
                                AT-TLS clients never send the default certificate of the ring; to \
-                               send a certificate, set `certificate` in the map";
+                               send a certificate, set `certificate` in the map file";
                 self.findings.info(ring.at, message);
                 None
             }
@@ -234,13 +235,15 @@ impl Context<'_> {
         set(keys, "server-name", name.value.to_ascii_lowercase());
         if let Some(sni) = sni.filter(|sni| !sni.value.eq_ignore_ascii_case(&name.value)) {
             let message = format!(
-                "`{}` is not sent: tacit sends the name that the server's certificate must contain",
+                "tacit does not send `{}` to the server: it sends the name that it requires in the \
+                 server's certificate",
                 sni.value
             );
             self.findings.changed(
                 &sni.at,
                 message,
-                "if the certificate contains the other name, set `server-name` in the map",
+                "if the server's certificate contains the name that z/OS sent, set `server-name` \
+                 in the map file to this name",
             );
         }
         if !rule.is_on("HostRefWildcardValidation") {
@@ -278,7 +281,8 @@ impl Context<'_> {
         let sni = sni?;
         let message = "the server's certificate must now contain the server name that tacit sends; \
                        on z/OS this was not required";
-        let fix = "set HostReferenceIdDNS; --keep-no-name-check keeps the old behaviour";
+        let fix = "set HostReferenceIdDNS to the name in the server's certificate; or, to check no \
+                   name, as on z/OS, import with --keep-no-name-check";
         self.findings.changed(&sni.at, message, fix);
         Some(sni)
     }
@@ -289,8 +293,9 @@ impl Context<'_> {
         if !self.options.keep_no_name_check {
             let message = "the server's certificate must now contain the name or address to which \
                            the program connects; on z/OS this was not required";
-            let fix = "set `server-name` in the map if the certificate has another name; \
-                       --keep-no-name-check keeps the old behaviour";
+            let fix = "if the certificate has another name, set `server-name` in the map file to \
+                       this name; or, to check no name, as on z/OS, import with \
+                       --keep-no-name-check";
             self.findings.changed(at, message, fix);
             return;
         }

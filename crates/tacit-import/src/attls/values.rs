@@ -15,14 +15,12 @@ pub(super) fn address_word(word: &str, node: &Node, findings: &mut Findings) -> 
     // AT-TLS reads a number as an IPv4 address, which is rarely what the author meant.
     if let Ok(number) = text.parse::<u32>() {
         let address = Ipv4Addr::from_bits(number);
-        let message = format!(
-            "`{word} {text}` is a number, which the import reads as the address \
-                               {address}"
-        );
+        let message =
+            format!("`{word} {text}` is a number, which the import reads as the address {address}");
         findings.changed(
             &node.at,
             message,
-            "write the address with dots; ports belong in a port range",
+            "write the address with dots; if the number is a port, write it into a port range",
         );
         return Some(address.to_string());
     }

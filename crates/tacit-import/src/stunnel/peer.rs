@@ -94,7 +94,7 @@ fn report_pinned(
     };
     let of = &service.section.name;
     if trust.is_none() {
-        let message = format!("service `{of}` does not name the certificates of its peers");
+        let message = format!("service `{of}` names no file with the certificates of its peers");
         findings.error(
             &entry.at,
             message,
@@ -109,7 +109,8 @@ fn report_pinned(
     let fix = match chain {
         true => {
             "add a peer's next certificate to the file before the peer uses it; if a peer uses a \
-             self-signed CA certificate, set verify = 4 instead of 3, so that tacit builds no chain"
+             self-signed CA certificate, set verify = 4 instead of 3: tacit then compares only the \
+             certificate itself"
         }
         false => "add a peer's next certificate to the file before the peer uses it",
     };
@@ -255,8 +256,8 @@ fn server_name(
     }
     if sent.is_some_and(|sent| sent != check.value) {
         let message = format!(
-            "`sni` and `checkHost` differ: tacit uses only one name, {}, to select and to check \
-             the server's certificate",
+            "`sni` and `checkHost` differ: tacit sends the name that it requires in the server's \
+             certificate, {}",
             check.value
         );
         let fix = "set the same name in `sni` and `checkHost`";

@@ -124,8 +124,8 @@ impl<'f> Tables<'f> {
         {
             findings.info(
                 &entry.at,
-                "the path leads to the CAs of the distribution, which have the name `system` in \
-                 the policy",
+                "the path contains the CA certificates of the distribution; the policy has trust = \
+                 \"system\" instead of this path",
             );
             return Some(Some("system".to_owned()));
         }

@@ -218,7 +218,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "protocolHost = x",
             5,
-            "`protocolHost`: tacit cannot configure the protocol exchange that comes before TLS",
+            "`protocolHost`: tacit does not support this setting of the exchange before TLS",
         ),
         ("PSKsecrets = /psk", 5, "`PSKsecrets`: tacit does not support TLS with pre-shared keys"),
         ("OCSPaia = yes", 5, "`OCSPaia`: tacit does not use OCSP"),
@@ -228,7 +228,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
             "`redirect`: tacit rejects clients without a certificate, and does not redirect such \
              clients",
         ),
-        ("verifyPeer = yes", 5, "service `s` does not name the certificates of its peers"),
+        ("verifyPeer = yes", 5, "service `s` names no file with the certificates of its peers"),
         (
             "verifyPeer = yes\nCAfile = /p\nCRLfile = /l",
             7,

@@ -157,9 +157,10 @@ const REFUSED_OCSP: Outcome = Outcome::Refused(
 );
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
-const PROTOCOL: &str = "tacit cannot configure the protocol exchange that comes before TLS";
+const PROTOCOL: &str = "tacit does not support this setting of the exchange before TLS";
 const PROTOCOL_FIX: &str = "if the peer does not need this exchange, remove the option";
-const CACHE: &str = "the TLS library manages its sessions itself";
+const CACHE: &str = "tacit has no settings for TLS sessions: the TLS library limits and expires \
+                     them";
 const TICKETS: &str = "each agent creates its own session ticket keys: a client that connects to \
                        another agent does a full handshake";
 
@@ -231,9 +232,9 @@ pub(super) const WORDS: &[Word] = &[
     read("CRLfile"),
     read("curve"),
     read("curves"),
-    info("logId", "each connection has a number in logs and displays"),
+    info("logId", "each connection has a number in the log and in `tacit show connections`"),
     info("debug", LOGS),
-    info("delay", "the agent resolves the name of the target repeatedly"),
+    info("delay", "the agent resolves the name of the target again at regular intervals"),
     Word {
         name: "engineId",
         scope: OptionScope::StunnelService,
@@ -323,13 +324,15 @@ pub(super) const WORDS: &[Word] = &[
         "ticketKeySecret",
         &[],
         TICKETS,
-        "remove the option; do not use its secret for another purpose",
+        "remove the option; others may have read its secret in this file, so do not use the secret \
+         for another purpose",
     ),
     changed(
         "ticketMacSecret",
         &[],
         TICKETS,
-        "remove the option; do not use its secret for another purpose",
+        "remove the option; others may have read its secret in this file, so do not use the secret \
+         for another purpose",
     ),
     read("TIMEOUTbusy"),
     info(

@@ -5,9 +5,10 @@
 //!   place;
 //! * [`UdpContent`] distinguishes ESP from IKE;
 //! * [`DataLifetime`] limits how many bytes a key protects;
-//! * [`SaCounters`] and [`DropCounters`] count packets and bytes for displays (`tacit show`).
+//! * [`SaCounters`] and [`DropCounters`] count packets and bytes for `tacit show`.
 //!
-//! Limits: [`REPLAY_WINDOW`].
+//! Limit: a packet is dropped if the highest sequence number received exceeds its number by
+//! [`REPLAY_WINDOW`] or more.
 
 mod counters;
 mod framing;

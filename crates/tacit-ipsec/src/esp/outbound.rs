@@ -5,8 +5,8 @@
 //!          └────── header_bytes() ─┘              └──────────── seal writes ───────────────┘
 //! ```
 //!
-//! The caller writes the inner packet behind [`OutboundSa::header_bytes`] free bytes. `seal` writes
-//! all other fields in place, so no packet is copied.
+//! The caller leaves [`OutboundSa::header_bytes`] bytes free at the start of the buffer, and writes
+//! the inner packet after them. `seal` writes all other fields in place, so no packet is copied.
 //!
 //! The IV is derived from the sequence number, so no number may be used twice. When an SA (security
 //! association) has used all numbers, it refuses packets, and the caller replaces the SA (RFC 4303

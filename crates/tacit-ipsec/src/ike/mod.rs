@@ -4,16 +4,16 @@
 //! In reading order:
 //! * [`IkeConfig`]: the settings of the policy for a peer;
 //! * [`IkeConnection`]: the exchanges with a peer, as a state machine;
-//! * [`IkeLimiter`]: decides which requests of unknown senders become connections;
+//! * [`IkeLimiter`]: decides which requests of unknown senders tacit accepts;
 //! * [`IkeEvent`]: the events that a connection reports, with the keys of tunnels;
 //! * [`IkeFailure`]: the cause of a failure, which side must act, and what to do.
 //!
 //! `codec` reads and writes messages, `proposal` chooses algorithms, and `crypto` encrypts
 //! messages.
 //!
-//! Supported: shared keys and signatures, cookies, inner addresses, NAT detection, fragments (RFC
-//! 7383), and rekeying by either side. Not supported: several child SAs at a time, and EAP. tacit
-//! refuses such requests, and reports the reason.
+//! Supported: authentication with pre-shared keys and with signatures, cookies, inner addresses,
+//! NAT detection, fragments (RFC 7383), and rekeying by either side. Not supported: several child
+//! SAs at a time, and EAP. tacit refuses such requests, and reports the reason.
 
 mod auth;
 mod codec;

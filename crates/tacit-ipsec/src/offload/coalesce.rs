@@ -1,4 +1,4 @@
-//! Joins consecutive TCP packets of one connection to one large packet, so that the kernel
+//! Joins consecutive TCP packets of one connection into one large packet, so that the kernel
 //! processes one header instead of many.
 //!
 //! The kernel must be able to divide the large packet into the same packets again. So packets are
@@ -8,7 +8,8 @@
 //! The kernel does not verify the checksums of the parts. So packets with a wrong checksum are not
 //! joined, but passed to the kernel separately.
 //!
-//! Limits: 65,535 bytes, [`COALESCED_MAX`] packets.
+//! Limits: a large packet has at most 65,535 bytes, and at most [`COALESCED_MAX`] packets are
+//! joined.
 
 use std::ops::Range;
 

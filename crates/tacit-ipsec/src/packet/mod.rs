@@ -9,7 +9,8 @@
 //! the length in its headers is an error. Bytes after the packet are ignored, because they may be
 //! padding (RFC 4303 section 2.7).
 //!
-//! Limits: [`EXTENSION_HEADERS_MAX`]. Jumbograms (RFC 2675) are refused.
+//! Limit: a packet has at most [`EXTENSION_HEADERS_MAX`] IPv6 extension headers. Jumbograms (RFC
+//! 2675) are refused.
 
 pub(crate) mod checksum;
 pub(crate) mod ecn;

@@ -1,5 +1,5 @@
-//! Reads the descriptors, the memory and the signals of a thread of another process, while this
-//! thread waits in a system call.
+//! Reads the descriptors, the memory and the pending signals of a thread in another process, while
+//! that thread waits in a system call.
 
 use std::cell::OnceCell;
 use std::io;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! ExistingNetwork::open(path)        a file such as /run/netns/NAME
-//! ExistingNetwork::of_process(pid)   the namespace of a process, such as the first of a container
+//! ExistingNetwork::of_process(pid)   the namespace of a process, such as one of a container
 //!   .network() .user()               for `join` and `spawn::spawn`
 //!   .has_ended()                     the file was removed or replaced, or the process has ended
 //! ```

@@ -16,7 +16,7 @@
 //! For a program of root, only a network namespace is created. In a user namespace, root would keep
 //! all capabilities, and could remove the packet rules.
 //!
-//! The helper ends with its parent.
+//! When the parent of the helper ends, the helper ends too.
 
 mod existing;
 mod kernel;

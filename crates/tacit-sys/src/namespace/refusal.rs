@@ -155,10 +155,10 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
             "a system call filter blocks the call, or the kernel does not support namespaces"
         }
         (NamespaceStep::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
-            "this kernel does not support this part of nftables, or may not load the module for \
-             it: use Linux 5.9 or later with CONFIG_NF_TABLES_INET, CONFIG_NFT_TPROXY, \
-             CONFIG_NFT_SOCKET and CONFIG_NFT_REJECT (modules nft_tproxy, nft_socket, \
-             nft_reject_inet)"
+            "this kernel does not support a part of nftables that tacit needs, or cannot load the \
+             module of this part: use Linux 5.9 or later with CONFIG_NF_TABLES_INET, \
+             CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and CONFIG_NFT_REJECT (modules nft_tproxy, \
+             nft_socket, nft_reject_inet)"
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
         (NamespaceStep::Join, libc::EPERM) => {
@@ -167,8 +167,8 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
-            "the process may not write its own user map: it may be non-dumpable, or a security \
-             module gives the namespace no capabilities"
+            "the kernel does not allow the process to write its own user map: either the process \
+             is not dumpable, or a security module grants no capabilities in the namespace"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace => {
             "the kernel created the namespace, but granted no capabilities in it: a security \

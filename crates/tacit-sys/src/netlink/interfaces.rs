@@ -193,7 +193,10 @@ fn make(route: &mut Netlink, name: &str, there: &BTreeMap<u32, Link>) -> Result<
             let is_free = |peer: &String| !there.values().any(|link| link.name == *peer);
             let peers = (0..INTERFACES_MAX).map(|number| format!("tacit{number}"));
             let peer = peers.into_iter().find(|peer| is_free(peer) && peer != name);
-            let peer = peer.ok_or(Error::Invalid("there are too many interfaces"))?;
+            let peer = peer.ok_or(Error::Invalid(
+                "all interface names that tacit uses in a namespace (tacit0, tacit1, ...) are \
+                 taken",
+            ))?;
             route.run(vec![veth(name, &peer)])?;
             bring_up(route, &peer)?;
         }

@@ -3,10 +3,11 @@
 //! ```text
 //! every thread     all calls except LEFT_OUT; sockets of four families; no new namespaces;
 //!                  signals to its own process only
-//! data worker      only the calls of SERVING and OF_WORKER; sockets of two or three families;
-//!                  no executable memory; no descriptors that send signals
-//! signer           only the calls of SERVING and OF_SIGNER; files are opened only for reading;
-//!                  new threads, but no new process
+//! data worker      only the calls in SERVING and OF_WORKER; IPv4 and IPv6 sockets, and UNIX
+//!                  sockets if a rule needs them; no executable memory; no descriptors for which
+//!                  the kernel sends signals (F_SETOWN)
+//! signer           only the calls in SERVING and OF_SIGNER; opens files only for reading; starts
+//!                  threads, but no process
 //! ```
 //!
 //! A refused call returns an error, and the thread continues. The error is `EPERM`, or the error

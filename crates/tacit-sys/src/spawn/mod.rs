@@ -217,7 +217,10 @@ impl ChildSetup {
         if options.hide.len() > HIDDEN_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the policy names more files than tacit can hide",
+                format!(
+                    "the policy names too many files: `tacit run` can hide at most {HIDDEN_MAX} \
+                     files from a program"
+                ),
             ));
         }
         let mut hidden = Vec::new();

@@ -111,7 +111,8 @@ impl CredentialFault {
             }
             Self::KeyUnusable => "the type of the private key is not supported".to_owned(),
             Self::KeyMismatch { subject, is_ca } => format!(
-                "the key does not match the first certificate in the file, of {}{subject}",
+                "the key does not match the first certificate in the file, which is the \
+                 certificate of {}{subject}",
                 if *is_ca { "the CA " } else { "" }
             ),
             Self::OldVersion { subject, version } => {
@@ -135,7 +136,8 @@ impl CredentialFault {
                 .to_owned(),
             Self::TooManyPinned { max } => {
                 format!(
-                    "this file adds too many pinned certificates to the trust: the limit is {max}"
+                    "with this file, the trust has too many pinned certificates: the limit for a \
+                     trust is {max}"
                 )
             }
             Self::BadPin { subject } => format!(

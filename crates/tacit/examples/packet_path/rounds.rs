@@ -1,8 +1,8 @@
-//! Takes samples of all candidates in rounds, and prints medians.
+//! Measures ways to process packets (the *candidates*) in rounds, and prints the medians.
 //!
-//! Each round measures all candidates with all loads, and begins with a different candidate than
-//! the last round. The CPU time is the sum of the client, the server, and all processes that
-//! process packets.
+//! Each round measures every candidate with every load, such as a TCP stream, and begins with
+//! another candidate than the last round. The CPU time is the sum of the client, the server,
+//! and all processes that process packets.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -7,7 +7,7 @@
 //!   rules ────────────────────────────┘
 //! ```
 //!
-//! Flows that begin and end between two lists are not counted.
+//! A flow that begins and ends between two of these lists is not counted.
 
 use std::collections::HashMap;
 use std::io;

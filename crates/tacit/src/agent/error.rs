@@ -70,7 +70,11 @@ impl AgentError {
 impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Process(error) => write!(f, "cannot set up the agent's process: {error}"),
+            Self::Process(error) => write!(
+                f,
+                "cannot start the agent: a system call for the limits, signals or threads of its \
+                 process failed: {error}"
+            ),
             Self::Log(error) => write!(f, "{error}"),
             Self::Policy(file, findings) => {
                 for (number, finding) in findings.iter().enumerate() {

@@ -79,8 +79,9 @@ impl Preparation {
         self.is_noted = true;
         let seconds = self.begun.elapsed().as_secs();
         let event = Event::new("reload-waits").value("seconds", seconds);
-        let next = "the agent cannot install policies or renewed certificates until it has read \
-                    the policy's files: check the file systems of these files";
+        let next = "the agent still reads the files of the policy, and cannot install a policy or \
+                    a renewed certificate before it has read them: check whether one of these \
+                    files is on a file system that does not respond, such as NFS";
         log.warn(event.field("next", next));
     }
 
@@ -217,8 +218,8 @@ impl Agent {
     fn wait_for_confirmation(&mut self, replaced: Previous, time: Duration) {
         self.confirmation.begin(replaced, time, Instant::now());
         let event = Event::new("policy-unconfirmed").value("seconds", time.as_secs());
-        let next = "run `tacit confirm` within this time; otherwise the agent returns to the \
-                    previous state";
+        let next = "run `tacit confirm` within this time; otherwise the agent undoes this change: \
+                    it installs the previous policy again, or ends the capture";
         self.shared.log.warn(event.field("next", &next));
     }
 

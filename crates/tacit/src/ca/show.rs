@@ -100,14 +100,15 @@ impl Certificate {
         let unusable = |why: String| CaError::Unusable(path.into(), why);
         if self.facts.sans.len() >= NAMES_MAX {
             return Err(unusable(format!(
-                "the certificate has {NAMES_MAX} names or more\n    fix: issue a new certificate"
+                "the certificate has too many names: tacit can renew certificates with fewer than \
+                 {NAMES_MAX} names\n    fix: issue a new certificate with fewer names"
             )));
         }
         let parse = |name: &String| {
             name.parse::<San>().map(San::into_rcgen).map_err(|_| {
                 unusable(format!(
-                    "tacit does not issue certificates with a name such as {name}\n    \
-                     fix: issue a new certificate"
+                    "the certificate has the name {name}, which tacit does not put into \
+                     certificates\n    fix: issue a new certificate without this name"
                 ))
             })
         };

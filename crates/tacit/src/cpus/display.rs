@@ -163,8 +163,11 @@ impl Table for CpusDisplay {
         let cpus = table(&self.cpus, &COLUMNS);
         let delay = match self.delay_source {
             Some(WaitSource::Cpus) => "",
-            Some(WaitSource::Threads) => "; DELAY% is the delay of the agent's threads on each CPU",
-            None => "; this kernel does not measure delay",
+            Some(WaitSource::Threads) => {
+                "; DELAY% is the share of the time in which threads of the agent were ready to \
+                 run, but waited for the CPU"
+            }
+            None => "; this kernel does not measure how long threads wait for a CPU",
         };
         let interval = self.interval_s;
         format!("{cpus}(observed for {interval:.1} s{delay})\n\n{}", self.crypto.text())
@@ -185,8 +188,9 @@ impl Table for CryptoDisplay {
             ("DECRYPT-MB/S", |one| one.open_mb_per_s.to_string()),
         ];
         let instructions = match self.instructions.as_slice() {
-            [] => "tacit does not know which instructions for AES and SHA this architecture has\n"
-                .to_owned(),
+            [] => {
+                "tacit cannot detect instructions for AES and SHA on this architecture\n".to_owned()
+            }
             known => table(known, &INSTRUCTIONS),
         };
         format!("{instructions}\n{}", table(&self.suites, &SUITES))

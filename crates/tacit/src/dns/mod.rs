@@ -10,9 +10,10 @@
 //! ```
 //!
 //! The agent forwards only queries for names that a rule allows. The module
-//! `tacit_core::dns::verdict` decides about other queries. The agent builds each query itself and
-//! never forwards the program's message. The kernel captures the addresses in an answer before the
-//! program gets the answer. Names in the host's `/etc/hosts` are known without a query.
+//! `tacit_core::dns::verdict` determines the answers to all other queries. The agent builds each
+//! query itself and never forwards the program's message. The kernel captures the addresses in an
+//! answer before the program gets the answer. The agent reads the names in the host's `/etc/hosts`,
+//! and sends no query for them.
 //!
 //! There is no cache: each query of a program is sent to a resolver.
 //!

@@ -1,11 +1,12 @@
 //! Answers the DNS queries that one worker thread receives from programs.
 //!
 //! ```text
-//!   take ── Query, verdict ──> Client ──> sockets, TCP ──> Client ──> learn ──> answer
+//!   query ──> verdict ──> DnsClient ──> resolver (UDP, TCP) ──> DnsClient ──> answer
 //! ```
 //!
 //! Queries do not wait for each other. The [`DnsClient`], a state machine without I/O, stores
-//! unanswered queries.
+//! unanswered queries. Before the program gets an answer, the addresses in the answer are recorded
+//! for their name.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

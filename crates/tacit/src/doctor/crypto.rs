@@ -33,13 +33,12 @@ fn instructions(display: &CryptoDisplay, purpose: &'static str) -> Finding {
     let name = if purpose == "AES" { "AES instructions" } else { "SHA instructions" };
     let note = match (names.as_slice(), purpose) {
         ([], "AES") => {
-            "this CPU has no AES instructions that tacit uses: suites with AES need much more CPU \
-             time than suites with CHACHA20; compare them below"
+            "tacit uses no AES instructions of this CPU: suites with AES need much more CPU time \
+             than suites with CHACHA20; compare the speed of the suites below"
                 .to_owned()
         }
         ([], _) => {
-            "this CPU has no SHA instructions that tacit uses: handshakes need a little more CPU \
-             time"
+            "tacit uses no SHA instructions of this CPU: handshakes need a little more CPU time"
                 .to_owned()
         }
         (names, _) => format!("{} in use", names.join(" and ")),

@@ -109,7 +109,8 @@ fn families() -> [Finding; 2] {
         } else if routable {
             "the host has a default route"
         } else {
-            "the host has no default route: programs can connect only to addresses listed in a rule"
+            "the host has no default route of this IP version, so programs under `tacit run` have \
+             none either: they can connect only to addresses that a rule lists"
         };
         Finding::wanted(name, Presence::when(exists && routable), note)
     };
@@ -134,7 +135,7 @@ fn name_services() -> Finding {
     let there = |path: &&&str| Path::new(path).exists();
     let found: Vec<_> = spawn::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
     let note = if found.is_empty() {
-        "no local name service runs that programs could use to bypass tacit".to_owned()
+        "no local name service is running, so programs cannot bypass tacit with one".to_owned()
     } else {
         format!(
             "{}: programs could bypass tacit through these sockets, so tacit hides them in runs",
@@ -171,9 +172,9 @@ fn ktls() -> Finding {
     let protocols = read("/proc/sys/net/ipv4/tcp_available_ulp").unwrap_or_default();
     let has = protocols.split(' ').any(|one| one == "tls");
     let note = if has {
-        "the kernel supports TLS, which this version does not use"
+        "the kernel supports kernel TLS (kTLS), but this version of tacit does not use it"
     } else {
-        "the kernel module tls is not loaded; this version does not use it"
+        "the kernel module `tls` is not loaded; this version of tacit does not need it"
     };
     Finding::wanted("kTLS", Presence::when(has), note)
 }

@@ -212,7 +212,8 @@ fn made(user: User) -> Vec<Finding> {
         Finding::needed(
             SOCKETS,
             Presence::There,
-            "the agent can use any source address, so each peer sees the real address of the other",
+            "the agent can use any source address, so programs and peers see the real addresses of \
+             each other",
         ),
     ]
 }
@@ -277,11 +278,13 @@ fn handed(connects: Option<FilterOutcome>) -> Finding {
             return Finding::wanted(
                 HANDED,
                 Presence::There,
-                "programs can get sockets of the host's network, if their rule has path = \"auto\"",
+                "for rules with path = \"auto\", the agent can pass sockets of the host's network \
+                 namespace to programs",
             );
         }
         Some(FilterOutcome::Nested) => {
-            "another process already handles the system calls of this process, as in a run"
+            "another process already handles system calls of this process (seccomp), for example \
+             because `tacit doctor` runs under `tacit run`"
         }
         Some(FilterOutcome::NotWanted | FilterOutcome::TooOld) | None => {
             "the kernel cannot pass `connect` calls to a helper process (this needs Linux 5.19)"
@@ -331,8 +334,8 @@ fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
             "congestion control",
             "tcp_congestion_control",
             format!(
-                "program and agent use the congestion control {congestion_control}, which may \
-                 differ from that of the host"
+                "program and agent use the congestion control {congestion_control}; the host may \
+                 use another congestion control"
             ),
             "program and agent use the congestion control of the host, which may delay packets",
         ),

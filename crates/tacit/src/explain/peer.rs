@@ -1,7 +1,7 @@
 //! `tacit explain --peer`: checks a certificate in the same way as a rule or an identity map does.
 //!
-//! The checks and error messages are those of a handshake, but the peer does not prove that it has
-//! the private key.
+//! The command makes every check of a handshake, with the same error messages, except one: whether
+//! the peer has the private key of its certificate.
 
 use std::fmt;
 use std::net::IpAddr;

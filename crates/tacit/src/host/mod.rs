@@ -5,7 +5,7 @@
 //! tacit agent --host            starts the helper, and serves the programs of the host
 //! tacit agent --host --guard    installs the packet rules of the policy, and ends
 //! tacit agent --host --remove   removes the packet rules and routing rules
-//! tacit agent --host --drop-ins DIRECTORY    writes drop-ins for systemd units in rules
+//! tacit agent --host --drop-ins DIRECTORY    writes a drop-in for each systemd unit in a rule
 //! ```
 //!
 //! While no agent runs, the packet rules remain, and refuse the flows that they capture.

@@ -62,10 +62,11 @@ impl DropIns {
     pub(super) fn report(self) {
         if self == Self::Missing {
             complain(format_args!(
-                "tacit: systemd reads no drop-in for the unit of a rule, or the control group of \
-                 the unit is at too deep a level. Therefore the kernel sends all flows to the \
-                 destinations of this rule to the agent, from every program. `tacit check` prints \
-                 the fix"
+                "tacit: the packet rules cannot select the programs of a unit that a rule names, \
+                 because systemd has loaded no drop-in for this unit, or its control group is \
+                 nested too deep. Therefore the kernel sends flows of all programs to the \
+                 destinations of this rule to the agent. Run `tacit check`, which names the unit \
+                 and prints the fix"
             ));
         }
     }
@@ -231,7 +232,7 @@ fn units_of(rule: &Rule) -> Vec<(&str, ShownUnit)> {
 }
 
 fn not_set(rule: &Rule, problem: &str, fix: String) -> Diagnostic {
-    let message = format!("rule `{}` has `unit`, and {problem}", rule.name);
+    let message = format!("rule `{}` selects by `unit`, but {problem}", rule.name);
     Diagnostic::error(MessageId("unit-not-set"), rule.position, message).with_fix(fix)
 }
 
@@ -240,8 +241,8 @@ fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
     let of_unit = |(unit, shown): &(&str, ShownUnit)| {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
-            "rule `{}` has `unit`, and `{unit}` has KillMode={mode}: when the unit stops, \
-             processes of the unit may remain, and the rule does not match them for up to a second",
+            "rule `{}` selects by `unit`, but `{unit}` has KillMode={mode}: processes of the unit \
+             may remain after the unit stops, and the rule does not match them for up to a second",
             rule.name
         );
         let fix = "set `KillMode=control-group` or `mixed` in the unit";
@@ -257,7 +258,9 @@ fn unit_problem(unit: &str, shown: &ShownUnit) -> Option<(String, String)> {
         return Some((fault.to_string(), fault.fix()));
     }
     let Some(file) = drop_in_of(unit, Path::new("/")) else {
-        let problem = format!("no drop-in makes systemd report `{unit}` to the kernel");
+        let problem = format!(
+            "`{unit}` has no drop-in, so systemd does not add its control group to the packet rules"
+        );
         let fix = format!(
             "run `tacit agent --host --drop-ins {DIRECTORY} --policy FILE`, then \
              `systemctl daemon-reload`"

@@ -1,9 +1,10 @@
-//! Decides which addresses a run takes from a peer that assigns addresses.
+//! Decides whether a run accepts the addresses that a peer assigns to it.
 //!
 //! A run rejects an address that already has another meaning: an address of the host, of another
 //! tunnel, of a peer, or of a rule, also by a name that a program has looked up. Otherwise flows to
-//! this address would stay inside the run. After a rejected address, the connection ends with the
-//! reason. The address is checked again when it may have got another meaning (`runs`).
+//! this address would stay inside the run. If the run rejects an address, tacit closes the IKE
+//! connection and reports the reason. The address is checked again when it may have got another
+//! meaning (`runs`).
 
 use std::net::IpAddr;
 
@@ -64,7 +65,7 @@ impl WantedAddresses<'_> {
             return Some("in a range of alias addresses of this agent".to_owned());
         }
         if others.contains(&address) {
-            return Some("that of the run in another tunnel".to_owned());
+            return Some("the address of the run in another tunnel".to_owned());
         }
         let is_its =
             |name: &&String| self.policy.addresses(name).iter().any(|one| one.ip() == address);
@@ -96,8 +97,9 @@ pub(super) fn missing() -> IkeFailure {
         kind: "no-address-assigned",
         side: FailureSide::Both,
         message:
-            "the peer assigned no address that the rules can use: add an address pool of their \
-                  IP version to the peer's connection, or write the address into `inner`"
+            "the peer assigned no address of the IP version that the rules need: add an address \
+             pool of this IP version to the configuration of the peer, or set the address with \
+             `inner`"
                 .to_owned(),
     }
 }

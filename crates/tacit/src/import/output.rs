@@ -76,7 +76,7 @@ fn append(path: &Path, text: &str) -> Result<()> {
 }
 
 fn cannot_write(error: &Error) -> String {
-    format!("{error}: give a file that you can write with --output")
+    format!("{error}: use --output to name a file that you can write")
 }
 
 /// Creates a new file, also as the target of a dangling link.

@@ -7,9 +7,10 @@
 //!                   ──starts─> CMD       in the namespaces; a child of the launcher
 //! ```
 //!
-//! The launcher is the parent of CMD. The launcher forwards signals, stops and continues with CMD,
-//! and exits with CMD's status. The launcher reads no policy and holds no key. The exit status is
-//! 125 if tacit itself fails, and 126 or 127 if CMD cannot be started, as in shells.
+//! The launcher is the parent of CMD. The launcher forwards signals to CMD, stops when CMD stops,
+//! continues when CMD continues, and exits with CMD's status. The launcher reads no policy and
+//! holds no key. The exit status is 125 if tacit itself fails, and 126 or 127 if CMD cannot be
+//! started, as in shells.
 
 mod agent;
 mod arguments;

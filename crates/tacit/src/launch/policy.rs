@@ -80,8 +80,8 @@ impl fmt::Display for OptionsError {
                  fix: use a name in UTF-8 without control characters"
             ),
             Self::SystemAndFiles => f.write_str(
-                "--ca system cannot be combined with --ca FILE\n    fix: give files only: the CA \
-                 certificates of the distribution are also a file, such as \
+                "--ca system cannot be combined with --ca FILE\n    fix: use only --ca FILE, and \
+                 name the file with the CA certificates of the distribution too, such as \
                  /etc/ssl/certs/ca-certificates.crt",
             ),
         }

@@ -1,8 +1,8 @@
-//! Reads the ledger (the record of the agent's CPU time) for displays (`tacit show`), metrics and
+//! Reads the ledger (the record of the agent's CPU time) for `tacit show costs`, metrics and
 //! estimates. Returns the totals since the agent started, or the difference of two readings.
 //!
 //! CPU times are in microseconds. Only payload bytes are counted, and a MB is 10^6 bytes. A message
-//! ends when the connection moves a byte in the other direction.
+//! ends when the other side of the connection sends a byte.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

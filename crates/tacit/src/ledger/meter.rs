@@ -10,7 +10,7 @@
 //!
 //! A thread first collects its times in a *window*. At the end of the window, the times are added
 //! to the accounts, where other threads can read them. The window ends after [`WINDOW_NS`] of work,
-//! after [`WINDOW_WALL_NS`], or when a display requests the accounts.
+//! after [`WINDOW_WALL_NS`], or when a command such as `tacit show costs` requests the accounts.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

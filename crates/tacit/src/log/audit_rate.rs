@@ -9,8 +9,8 @@
 //! cannot suppress the lines of others.
 //!
 //! Limits for each second: [`SHARE_LINES`] lines in a share, [`COMMON_LINES`] in the common share.
-//! At most [`SHARES_MAX`] runs and as many clients have shares, and all others use the common
-//! share.
+//! At most [`SHARES_MAX`] runs and [`SHARES_MAX`] clients have a share of their own. All others use
+//! the common share.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Defines an accepted connection that does not have a rule yet.
+//! Defines the type of an accepted connection for which the agent has not chosen a rule yet.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::stream_socket::{DetachedSocket, StreamSocket};
 
-/// A connection that was accepted and has no rule yet.
+/// A connection that was accepted, and for which no rule was chosen yet.
 #[derive(Debug)]
 pub struct Accepted<L = DetachedSocket> {
     /// Its socket.

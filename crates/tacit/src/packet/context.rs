@@ -1,4 +1,4 @@
-//! Defines [`Context`]: what each direction of a packet worker uses.
+//! Defines [`Context`]: the data that one direction of a packet worker uses.
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache, because
 //! their headers are not sufficient for a decision.
 //!
-//! Limits: [`ENTRIES`]; a flow replaces another one with the same hash.
+//! Limit: the cache has [`ENTRIES`] entries; a flow replaces an older flow that has the same hash.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

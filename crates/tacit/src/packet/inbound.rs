@@ -5,12 +5,12 @@
 //!        ─> check policy ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
-//! The kernel may join datagrams of one peer, even of different kinds, so each datagram is
-//! examined. After a full batch, the worker receives another batch before it writes, so that more
-//! packets can be joined.
+//! The kernel may join datagrams of one peer that have different kinds, so the worker determines
+//! the kind of each datagram. After a full batch, the worker receives another batch before it
+//! writes, so that more packets can be joined.
 //!
 //! Limits: [`RECEIVES_MAX`] batches in one buffer. After [`ROUNDS_PER_TURN`] buffers with packets,
-//! or [`OTHERS_PER_TURN`] without, other sockets are next.
+//! or [`OTHERS_PER_TURN`] without, the worker serves its other sockets.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};

@@ -225,7 +225,8 @@ impl Answer {
         for (what, side) in [("before", &before), ("after", &after)] {
             let _ = writeln!(
                 out,
-                "general CPUs {what}: {}; the agent uses {:.2} % of each CPU",
+                "general CPUs (without an engine) {what}: {}; the agent uses {:.2} % of each, on \
+                 average",
                 side.cpus,
                 side.percent_each()
             );
@@ -487,8 +488,9 @@ mod tests {
             "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \
              spilled to general CPUs 5.2",
             "         with spill = false, engines would do 95 % of the eligible work",
-            "general CPUs before: 3; the agent uses 37.92 % of each CPU",
-            "general CPUs after: 2; the agent uses 6.88 % of each CPU",
+            "general CPUs (without an engine) before: 3; the agent uses 37.92 % of each, on \
+             average",
+            "general CPUs (without an engine) after: 2; the agent uses 6.88 % of each, on average",
             "traffic per second of CPU time: x1.000",
             "CPU time of programs and agent for the same traffic: +0.0 %",
             "  a thing",

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! host's interfaces ── look ──> HostNetwork ──> helper: the same interfaces inside
-//!                                └─────> policy: only a rule that lists such an address matches
+//!                                └─────> policy: a flow to one of these addresses matches
+//!                                         only rules that list the address
 //! ```
 //!
 //! When the kernel reports a change of the host's interfaces, the addresses are read again.

@@ -1,5 +1,5 @@
-//! Computes which addresses the kernel must capture because of their names, for `tacit agent
-//! --host`. The result is a set of pairs of an address and a group of ports.
+//! Computes which addresses the kernel must capture because a rule contains a name of the address,
+//! for `tacit agent --host`. The result is a set of pairs of an address and a group of ports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -30,9 +30,10 @@ impl fmt::Display for LearnError {
             Self::NotLearnt(error) => error.fmt(f),
             Self::Full => write!(
                 f,
-                "the names in rules have {NAMED_ADDRESSES_MAX} combinations of address and ports, \
-                 the maximum: use fewer wildcards (`*.`) in `remote`, or the same `remote-ports` \
-                 in rules that select by name"
+                "tacit cannot capture another address of a name: the names in rules already have \
+                 {NAMED_ADDRESSES_MAX} combinations of address and ports, and this is the limit: \
+                 use fewer wildcards (`*.`) in `remote`, or the same `remote-ports` in rules that \
+                 select by name"
             ),
             Self::Kernel(error) => error.fmt(f),
         }

@@ -288,7 +288,8 @@ fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
                 .field(
                     "reason",
                     &format_args!(
-                        "{entry} matches the client's certificate, and the entry has `warn`"
+                        "{entry} would deny the client, but the entry has `warn`, so tacit only \
+                         logs the client"
                     ),
                 )
                 .field("subject", subject),
@@ -440,8 +441,9 @@ pub(super) fn peer_rejected(
 ) {
     let next = match recheck {
         RecheckAction::Log => {
-            "the connection stays open: to close it, run `tacit close --peer invalid`; to close \
-             such connections automatically, set recheck = \"close\" in the rule"
+            "the connection stays open, although tacit no longer accepts the certificate of its \
+             peer: to close the connection, run `tacit close --peer invalid`; to close such \
+             connections automatically, set recheck = \"close\" in the rule"
         }
         RecheckAction::Close => "tacit closes the connection",
     };

@@ -1,5 +1,5 @@
-//! Registers an open connection or datagram flow in the table that displays read, and counts its
-//! bytes and messages.
+//! Adds an open connection or datagram flow to the table that `tacit show connections` reads, and
+//! counts its bytes and messages.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Defines the record of a connection or datagram flow: its rule, addresses, sockets, TLS
-//! parameters and counters. Displays (`tacit show`), the query socket and operators read it.
+//! parameters and counters. `tacit show`, the query socket and the log use this record.
 //!
 //! Only the worker that relays the connection writes the counters, but every thread may read the
 //! counters.

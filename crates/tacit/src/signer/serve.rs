@@ -122,8 +122,10 @@ fn sign_all(end: &AnswerEnd, store: &KeyStore) -> io::Result<()> {
             // If it fails, signing works anyway.
             let _ = schedule::pin_thread(&[cpu.into()]);
         }
-        let signed = request
-            .map_or(Err("the signer received an invalid request"), |request| store.sign(&request));
+        let signed = request.map_or(
+            Err("the signer received an invalid request from the agent: this is a bug in tacit"),
+            |request| store.sign(&request),
+        );
         encode_sign_response(&signed, usage.unreported(), &mut answer);
         end.answer(&answer)?;
     }

@@ -1,4 +1,5 @@
-//! Defines the kinds of relay, such as clear or TLS, each with its sockets.
+//! Defines how a connection is relayed, such as in clear or with TLS. Each kind contains the two
+//! sockets of the connection.
 
 use std::convert::Infallible;
 use std::io;

@@ -31,9 +31,9 @@ const BAR_CELLS: usize = 16;
 const HELP: &[&str] = &[
     "Percentages are percent of one CPU: two fully used CPUs are 200 %.",
     "",
-    "general   work on general CPUs that engines cannot do",
+    "general   work that engines cannot do, on CPUs without an engine",
     "engine    work that engines did",
-    "eligible  work on general CPUs that engines could do",
+    "eligible  work that engines could have done, but that other CPUs did",
     "",
     "US/CONN   CPU time of a rule per opened connection, in microseconds",
     "US/MSG    microseconds to receive, decrypt, encrypt and send a message",
@@ -298,7 +298,7 @@ mod tests {
     fn help_and_a_lost_agent_are_displayed() {
         let mut view = view();
         view.toggle_help();
-        assert!(drawn(&mut view, 80, 24).contains("that engines could do"));
+        assert!(drawn(&mut view, 80, 24).contains("that engines could have done"));
         view.leave_help();
         let gone = crate::control::client::ClientError::NoAgent(
             "/run/x.sock".into(),

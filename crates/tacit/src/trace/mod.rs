@@ -2,7 +2,7 @@
 //! files.
 //!
 //! The command opens the files and passes their descriptors to the agent, which writes to them. The
-//! trace ends at its limits, or when the command ends.
+//! trace ends when it reaches its limit of time or bytes, or when the command ends.
 
 mod files;
 
@@ -247,8 +247,8 @@ fn summary(report: &TraceReport) -> String {
     );
     if dropped + keys_dropped > 0 {
         text.push_str(&format!(
-            "; {dropped} packet{} and {keys_dropped} key{} are missing, because the files were too \
-             slow or full",
+            "; {dropped} packet{} and {keys_dropped} key{} are missing, because the files were \
+             full, or could not be written fast enough",
             plural(*dropped),
             plural(*keys_dropped)
         ));

@@ -6,6 +6,10 @@
 //!                           │
 //!                         Lanes ── HandedOver ──> resume, on another thread
 //! ```
+//!
+//! Each thread that gets a [`WorkSource`] calls its `serve`, and later stops or finishes the
+//! returned [`Served`]. An engine passes a connection that it cannot continue to the lanes of a
+//! worker, which call `resume`.
 
 use std::fmt;
 use std::io;

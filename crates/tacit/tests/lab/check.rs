@@ -229,7 +229,9 @@ fn explain_finds_the_rule_of_an_inbound_flow() {
     assert!(said.ends_with("rule `telnet` matches: permit\n"), "{said}");
     let (_, said) = explain(&["--direction", "outbound", "--remote", "192.0.2.7:80"]);
     assert!(
-        said.contains("`telnet` does not match: the rule is for connections to 0.0.0.0:992"),
+        said.contains(
+            "`telnet` does not match: the rule is for connections that clients open to 0.0.0.0:992"
+        ),
         "{said}"
     );
     assert!(said.ends_with("rule `out` matches: permit\n"), "{said}");
@@ -253,7 +255,7 @@ fn errors_of_rules_for_runs_name_the_missing_key() {
         (
             format!("{rule}{}", RULE.replace("\"r\"", "\"s\"") + "permit = true\n"),
             "10:10",
-            "only one of the two rules applies to runs",
+            "one for connections to this host, and the other for connections to programs",
         ),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);

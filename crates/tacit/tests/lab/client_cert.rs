@@ -277,7 +277,9 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     let port = free_port();
     let entry = "[[map.people]]\nsubject = \"CN=alice\"\ndeny = true\n";
     let agent = lab.agent(&mapped(&format!("{entry}warn = true\n"), port));
-    agent.wait_for_log("this entry only logs clients, and does not reject them yet");
+    agent.wait_for_log(
+        "because of `warn`, tacit logs the clients that match this entry, but does not deny them",
+    );
     let client = TlsClient::open(&lab, port, &certificates::with("alice"));
     assert_eq!(client.result["reply"], "ping", "{}", client.result);
     let tls = shown(&agent, &client);
@@ -290,13 +292,14 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     let log = agent.log();
     let line = log_of(&log, " warn certificate-warned ", &audit_of(&agent, client.port()));
     assert!(
-        line.contains("matches the client's certificate") && line.contains("CN=alice"),
+        line.contains("would deny the client, but the entry has `warn`")
+            && line.contains("CN=alice"),
         "{log}"
     );
     let table = agent.ok(&["show", "connections", "--wide"]);
     assert!(
         table.contains(
-            "no identity; the certificate matches an entry with `warn` of an identity map (valid)"
+            "no name; the certificate matches an entry of an identity map that has `warn` (valid)"
         ),
         "{table}"
     );

@@ -98,7 +98,7 @@ fn a_reload_that_names_another_directory_is_refused_and_a_restart_takes_it() {
     let refused = agent.verb(&["reload"]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success(), "{text}");
-    assert!(text.contains("other.pem: its sandbox was set up"), "{text}");
+    assert!(text.contains("other.pem: its sandbox allows only the directories"), "{text}");
     assert!(text.contains(":2:1: error") && text.contains("fix: run `tacit restart`"), "{text}");
     assert!(is_served(&lab, port), "the old policy stays");
     agent.ok(&["restart"]);

@@ -1,4 +1,4 @@
-//! Tests the content of the displays, and which users may read them.
+//! Tests the output of the `tacit show` commands, and which users may read it.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 /* Adds seconds to the clocks of a program: LD_PRELOAD=./jump.so JUMP=FILE PROGRAM
  *
  * The first eight bytes of the file are the seconds to add to the wall clock. The next eight bytes are
- * those to add to the clock that also runs while the machine sleeps. Both may change at any time. Other
- * clocks remain as they are.
+ * those to add to the clock that also runs while the machine is suspended. Both may change at any time.
+ * Other clocks remain as they are.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -122,21 +122,21 @@ impl fmt::Display for NotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "the run has looked up the maximum of {NAMES_MAX} names and addresses: start the \
-                 run again"
+                "tacit cannot record another name for this run: the run has resolved {NAMES_MAX} \
+                 names and addresses, and this is the limit: start the run again"
             ),
             Self::Shared => write!(
                 f,
-                "this address already has {SHARING_MAX} names, the maximum: set aliases = \
-                 \"conflict\" in [agent]"
+                "this address already has {SHARING_MAX} names, and this is the limit without \
+                 aliases: set aliases = \"conflict\" in [agent]"
             ),
             Self::NoAlias => f.write_str(
                 "all alias addresses are in use: set a larger network in `alias-ranges` of \
                  [agent], and start the run again",
             ),
             Self::Reserved => f.write_str(
-                "the resolver returned an address that is reserved for aliases: change the \
-                 host's address, or set other networks in `alias-ranges` of [agent]",
+                "the resolver returned an address that is reserved for aliases: set other networks \
+                 in `alias-ranges` of [agent], or give the server of this name another address",
             ),
         }
     }

@@ -1,8 +1,8 @@
 //! Builds the messages for DNS servers. These messages contain only the name, the type and three
 //! flags of the program's message.
 //!
-//! The message ID, the source port and the case of the letters are random. To forge an answer, an
-//! attacker must guess all three.
+//! The message ID, the source port, and the case (upper or lower) of each letter of the name are
+//! random. To forge an answer, an attacker must guess all three.
 
 use std::net::SocketAddr;
 

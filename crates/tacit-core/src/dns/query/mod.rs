@@ -1,5 +1,5 @@
-//! Parses the DNS query of a program. Also records the format that the answer must have, such as
-//! its maximum size.
+//! Parses the DNS query of a program. Also records what the program accepts in the answer, such as
+//! the maximum size.
 
 use super::message::{
     AUTHENTIC_DATA, CHECKING_DISABLED, DNSSEC_OK, DnsError, HEADER_BYTES, MessageHeader, OPERATION,

@@ -1,4 +1,5 @@
-//! Computes the destinations for which a program may get a socket of the agent's network.
+//! Computes the destinations for which the agent may give a program under `tacit run` a socket that
+//! it has opened in its own network namespace.
 //!
 //! For other destinations, the helper process need not ask the agent. The result may contain too
 //! many destinations: a rule that selects by name adds all addresses, and the order, times,

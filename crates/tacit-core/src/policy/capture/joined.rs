@@ -2,8 +2,8 @@
 //! another program has created.
 //!
 //! The kernel sends the flows of rules with programs, groups or control groups to the agent, which
-//! decides. The kernel does not compare users and groups here, because their numbers in the
-//! namespace may differ from those on the host. Rules for other runs or other users are omitted.
+//! decides. The kernel does not compare users and groups here, because a user or group may have
+//! another ID in the namespace than on the host. Rules for other runs or other users are omitted.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, areas_of, inbound, limited, outbound, verdict,

@@ -1,4 +1,5 @@
-//! Finds the rule for a flow. The cost does not grow with the number of rules.
+//! Finds the rule for a flow. The cost depends on the number of different shapes of rules, and not
+//! on the number of rules.
 //!
 //! The *shape* of a rule is the number of bits that the rule compares in each address and port.
 //! Most policies have few different shapes. The index has one hash table for each shape, and a
@@ -14,8 +15,7 @@
 //! expensive to find the program and user of a flow. So the first look-up may omit them, and
 //! [`Lookup`] reports whether they could change the result.
 //!
-//! Limits: the cost grows with the number of shapes in use, and with the number of rules that
-//! differ only in `program` or `user`.
+//! Limits: the cost also grows with the number of rules that differ only in `program` or `user`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -186,9 +186,11 @@ impl IdentityMap {
         let why = |entry: &MapEntry| match entry.matches(certificate) {
             Err(condition) => format!("`{condition}` does not match"),
             Ok(()) if weights == Some(entry.conditions.weights()) => {
-                "the entry also matches, and has the same result".to_owned()
+                "this entry also matches, and gives the same result as the chosen entry".to_owned()
             }
-            Ok(()) => "the entry also matches, but its conditions are less specific".to_owned(),
+            Ok(()) => {
+                "this entry also matches, but is less specific than the chosen entry".to_owned()
+            }
         };
         let decides = |entry: &MapEntry| decide.iter().any(|other| std::ptr::eq(entry, *other));
         let others = self.entries.iter().filter(|entry| !decides(entry));
@@ -329,7 +331,7 @@ impl fmt::Display for MapOutcome {
         match self {
             Self::Name(name) => write!(f, "name {name}"),
             Self::Deny => f.write_str("deny"),
-            Self::Warn => f.write_str("warn instead of deny"),
+            Self::Warn => f.write_str("warn (the client is logged, but not denied)"),
         }
     }
 }

@@ -115,7 +115,7 @@ fn entries_that_do_not_decide_say_why() {
     ]);
     let passed = map.passed(&CertificateSubject::new([cn("alice")], "192.0.2.1".parse().ok()));
     let passed: Vec<_> = passed.iter().map(|it| (it.line, it.why.as_str())).collect();
-    let general = "the entry also matches, but its conditions are less specific";
+    let general = "this entry also matches, but is less specific than the chosen entry";
     assert_eq!(passed, [(1, general), (9, "`address` does not match")]);
 }
 

@@ -57,7 +57,8 @@ fn range(value: &TomlValue<'_>) -> Option<(IpAddr, u8)> {
     }
     if !is_nameable(network) || !is_nameable(last_of(network, length)) {
         let message = format!(
-            "{network}/{length} cannot be an alias range: its addresses have a special purpose"
+            "{network}/{length} cannot be an alias range: it contains addresses with a special \
+             purpose, such as loopback or multicast"
         );
         let fix = "choose a network without loopback, link-local and multicast addresses";
         value.error(message, fix);

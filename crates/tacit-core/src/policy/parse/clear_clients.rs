@@ -51,7 +51,7 @@ pub(super) fn read(
 
 /// Reports the keys in a client rule.
 pub(super) fn refuse_in_client(table: &TomlTable<'_>) {
-    let why = "the rule has the client role; the key needs the server role";
+    let why = "the key is only for the server role, but the rule has the client role";
     table.refuse(&["accept"], why, "remove the key, or set role = \"server\"");
     table.refuse(&CLEAR_KEYS, why, "remove the key, or set role = \"server\"");
 }

@@ -112,7 +112,7 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
     if let (Some(None), Some(Source::Certificate | Source::Map), Some(identity)) =
         (invalid, source, identity)
     {
-        let fix = "set identity = \"none\", or invalid = \"log\" or \"deny\"";
+        let fix = "set identity = \"none\", or set invalid = \"log\" or invalid = \"deny\"";
         identity.error(
             "tacit cannot identify a client by a certificate that tacit does not check",
             fix,

@@ -24,7 +24,11 @@ const UNIX_MODE_DEFAULT: u32 = 0o600;
 /// Rejects keys about the destination in a deny; `None` after an error.
 pub(super) fn refuse_connect(table: &TomlTable<'_>) -> Option<Destination> {
     let keys = ["connect", "activate", "order", "connect-timeout", "send-proxy"];
-    table.refuse(&keys, "a rule with `deny` does not connect to a server", "remove the key");
+    table.refuse(
+        &keys,
+        "a rule with `deny` rejects connections, so this key has no effect",
+        "remove the key",
+    );
     (!keys.into_iter().any(|key| table.holds(key))).then_some(Destination::Nowhere)
 }
 
@@ -215,7 +219,8 @@ pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
         return true;
     }
     if let Some(value) = table.value("send-proxy") {
-        let message = "`send-proxy` cannot be `tls` here: tacit sends the header before the \
+        let message = "`send-proxy` cannot be `tls` in this rule: the PROXY header would describe \
+                       the TLS connection of the client, but tacit sends the header before the \
                        client's TLS handshake";
         let fix = "set send-proxy = true, or write the rule with role = \"server\" and without \
                    `starttls`";

@@ -25,7 +25,8 @@ pub(super) fn action(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Action>
 pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     refuse(table);
     let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
-    let fix = "set direction = \"outbound\" for connections that programs open, or \"inbound\"";
+    let fix = "set direction = \"outbound\" for connections that programs open, or direction = \
+               \"inbound\" for connections that programs accept";
     let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
     let words = [Protocol::Tcp, Protocol::Udp, Protocol::Icmp].map(|one| (one.word(), one));
     let protocol =
@@ -81,8 +82,8 @@ fn refuse(table: &TomlTable<'_>) {
         "replace-stale",
         "clear",
     ];
-    let why = "the packets of a tunnel go directly to programs of a run, and pass through no \
-               socket of tacit";
+    let why = "the kernel delivers the packets of a tunnel directly to the programs of a run, so \
+               tacit has no socket for this key";
     table.refuse(&sockets, why, "remove the key; `local-ports` selects the ports of programs");
     let owners = ["program", "user", "group", "cgroup", "slice", "unit"];
     let why = "the kernel selects the packets of a tunnel by routes, which do not depend on the \
@@ -92,7 +93,8 @@ fn refuse(table: &TomlTable<'_>) {
     table.refuse(&["when"], why, "remove the key");
     let why = "the local address of a flow in a tunnel is `inner` of [ike.NAME]";
     table.refuse(&["local"], why, "remove the key");
-    let why = "tacit handles each packet of a tunnel separately, and does not track connections";
+    let why = "tacit handles each packet of a tunnel separately, so a rule cannot have settings \
+               for connections";
     table.refuse(&["log", "idle"], why, "remove the key");
     let why = "in audit mode the packets would leave in clear";
     table.refuse(&["mode"], why, "remove the key");
@@ -104,10 +106,11 @@ fn remote(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let (problem, fix) = match selector {
         AddressSelector::Name { .. } => (
             "this is a name, but the routes of a tunnel contain only addresses",
-            "write the address or network behind the peer; `names` lets programs resolve names",
+            "write the address or network behind the peer; to let programs resolve a name, list \
+             the name in `names`",
         ),
         _ if selector.near().is_some() => (
-            "this is a loopback or link-local address, and no tunnel leads to such an address",
+            "this is a loopback or link-local address, which cannot be reached through a tunnel",
             "write the address or network behind the peer",
         ),
         _ => return Some(selector),

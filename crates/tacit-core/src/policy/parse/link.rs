@@ -1,4 +1,5 @@
-//! Parses `[link.NAME]`, and the rules with the key `link`.
+//! Parses `[link.NAME]`, and the rules with the key `link`. Over a link, runs without a network
+//! (the other side) request sockets of this host.
 //!
 //! These rules can select flows only by address, protocol, port and time, because this host cannot
 //! verify what the other side reports about programs.
@@ -48,7 +49,10 @@ pub(super) fn warn_of_unused(top: &TomlTable<'_>, links: &Links<'_>, rules: &[Li
             && link.connect.is_none()
             && !rules.iter().any(is_named)
         {
-            let message = format!("no rule has link = \"{name}\", so the link refuses all sockets");
+            let message = format!(
+                "no rule has link = \"{name}\", so tacit refuses every request for a socket over \
+                 this link"
+            );
             let fix = format!("add a rule with link = \"{name}\", or remove [link.{name}]");
             top.report.warning(MessageId("unused"), link.position, message, fix);
         }
@@ -275,7 +279,7 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
     });
     let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
     let fix = "set direction = \"outbound\" for connections that programs of the other side open, \
-               or \"inbound\" for addresses on which they listen";
+               or direction = \"inbound\" for connections that these programs accept";
     let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
     let selectors = match direction? {
         Direction::Outbound => outbound(&table),
@@ -285,7 +289,7 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
         Word::Permit => LinkVerdict::Permit,
         Word::Deny => deny(&table.value("deny")?)?,
         Word::Tls | Word::Ipsec => {
-            let why = "a link passes sockets to the other side, and moves no bytes";
+            let why = "only the policy of the other side of a link can require TLS or IPsec";
             let fix = "set `permit = true` here, and `tls` or `ipsec` in the policy of the other \
                        side";
             table.refuse(&["tls", "ipsec"], why, fix);
@@ -310,14 +314,18 @@ fn deny(value: &TomlValue<'_>) -> Option<LinkVerdict> {
 }
 
 fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
-    let why = "the local address of a connection that the other side opens is not known before it \
+    let why = "the local address of an outbound connection is not known before the other side \
                connects";
     table.refuse(&["local", "local-ports"], why, "remove the key");
     let words = [Protocol::Tcp, Protocol::Udp].map(|one| (one.word(), one));
     let protocol =
         table.value("protocol").map_or(Some(Protocol::Tcp), |value| value.choice(&words));
     let remote = addresses(table, "remote", |value| {
-        read_ip(value, "`remote` of a rule with `link` cannot be a name: only the address is known")
+        read_ip(
+            value,
+            "`remote` of a rule with `link` cannot be a name: the other side sends only the \
+             address",
+        )
     });
     let remote_ports = ports(table, "remote-ports");
     let when = when::read(table);
@@ -332,7 +340,7 @@ fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
 }
 
 fn inbound(table: &TomlTable<'_>) -> Option<Selectors> {
-    let why = "the other side accepts the connections, and its rules select clients";
+    let why = "the other side accepts these connections, so only its own rules can select clients";
     table.refuse(&["remote", "remote-ports"], why, "remove the key");
     let why = "the other side listens for TCP only";
     table.refuse(&["protocol"], why, "remove the key");
@@ -377,7 +385,8 @@ fn read_ip(value: &TomlValue<'_>, message: &str) -> Option<AddressSelector> {
 /// Reports keys that have no meaning for requests of a link.
 fn refuse(table: &TomlTable<'_>) {
     let owners = ["program", "user", "group", "cgroup", "slice", "unit", "run"];
-    let why = "the other side of a link may report any program and user, so they never match";
+    let why = "tacit cannot verify the program and user that the other side of a link reports, so \
+               this key would never match";
     table.refuse(&owners, why, "remove the key; the rules of the other side select programs");
     let others = [
         "names",

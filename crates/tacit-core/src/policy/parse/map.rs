@@ -1,4 +1,5 @@
-//! Parses `[[map.NAME]]`: the entries of one identity map. An identity map gives clients names.
+//! Parses `[[map.NAME]]`: the entries of one identity map. An identity map assigns a name to a
+//! client, by the client's certificate.
 
 use super::address;
 use super::value;
@@ -84,8 +85,8 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
     };
     if let (Some(MapOutcome::Name(_)), Some(warn)) = (&outcome, table.value("warn")) {
-        let fix = "remove the key: `warn` belongs in an entry with `deny = true`, where tacit logs \
-                   clients instead of rejecting them";
+        let fix = "remove the key: `warn` is only for entries with `deny = true`; with `warn`, \
+                   tacit logs the clients of such an entry instead of denying them";
         table.report.error(
             MessageId("conflicting-keys"),
             &warn.name_at,
@@ -96,11 +97,12 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
     }
     if outcome == Some(MapOutcome::Warn) {
         let position = table.report.position(table.at.start);
-        let fix = "remove `warn` when the log reports only clients that you want to reject";
+        let fix = "remove `warn` when the log contains only clients that you want to deny";
         table.report.warning(
             MessageId("only-warns"),
             position,
-            "this entry only logs clients, and does not reject them yet",
+            "because of `warn`, tacit logs the clients that match this entry, but does not deny \
+             them",
             fix,
         );
     }

@@ -73,9 +73,10 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let Some(strict) = strict else { continue };
         let line = report.line(strict.position, weak.position);
         let message = format!(
-            "rule `{}`, which does not check servers, comes before rule `{}` in line {line} for \
-             the same port. A name that matches both rules is not protected. Another name with the \
-             same address is protected only if tacit assigns an alias to that name",
+            "rule `{}`, which does not verify servers, comes before rule `{}` in line {line}, and \
+             both rules have the same port. So tacit does not verify the server of a name that \
+             matches both rules. If a name that matches only the second rule has the same address, \
+             tacit verifies its server only if tacit assigns an alias to one of the two names",
             weak.name, strict.name
         );
         let fix =
@@ -143,7 +144,8 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
             problem: format!(
-                "both rules listen at {address}, but only one of the two rules applies to runs"
+                "both rules listen at {address}: one for connections to this host, and the other \
+                 for connections to programs under `tacit run`; one address cannot have both"
             ),
             fix: "choose another address for one of the two rules".to_owned(),
         }),

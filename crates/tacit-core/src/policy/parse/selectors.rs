@@ -60,7 +60,7 @@ pub(super) fn groups(table: &TomlTable<'_>) -> Option<Vec<String>> {
 /// Reads the control groups of `cgroup` or `slice`, which are two notations for the same condition.
 pub(super) fn cgroups(table: &TomlTable<'_>) -> Option<Vec<String>> {
     if let (Some(value), true) = (table.value("slice"), table.holds("cgroup")) {
-        let message = "`slice` and `cgroup` cannot be in one rule";
+        let message = "a rule cannot contain both `slice` and `cgroup`";
         value.error(message, "write the slice as a path: cgroup = \"system.slice\"");
         return None;
     }
@@ -91,8 +91,8 @@ fn read_cgroup(value: &TomlValue<'_>) -> Option<String> {
 pub(super) fn units(table: &TomlTable<'_>) -> Option<Vec<String>> {
     let Some(value) = table.value("unit") else { return Some(Vec::new()) };
     if let Some(other) = ["cgroup", "slice"].into_iter().find(|key| table.holds(key)) {
-        let message = format!("`unit` and `{other}` cannot be in one rule");
-        value.error(message, "a unit has one control group: remove one of the keys");
+        let message = format!("a rule cannot contain both `unit` and `{other}`");
+        value.error(message, "remove one of the keys: `unit` already selects a control group");
         return None;
     }
     value.each(read_unit)

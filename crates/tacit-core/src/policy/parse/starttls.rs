@@ -13,7 +13,7 @@ use crate::policy::tls::TlsCommon;
 /// Reads when the rule's TLS begins.
 pub(super) fn read(tls: &TomlTable<'_>) -> Option<Start> {
     if let Some(value) = tls.value("start") {
-        let why = "`start` already sets when TLS begins";
+        let why = "the rule also has `start`, and each of the two keys sets when TLS begins";
         tls.refuse(&["starttls"], why, "remove one of the two keys");
         let choices = [("immediate", false), ("controlled", true)];
         let start = match value.choice(&choices)? {
@@ -81,7 +81,8 @@ fn postgres(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<Postgre
     let Some(value) = table.value("cancel") else { return Some(PostgresOptions::default()) };
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
-        let why = "mode = \"optional\" already lets tacit relay cancel requests in clear";
+        let why = "with mode = \"optional\", tacit relays all cancel requests that arrive in \
+                   clear, so this key has no effect";
         table.refuse(&POSTGRES_KEYS, why, "remove one of the two keys");
         return None;
     }
@@ -159,7 +160,7 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        let why = "the rule has the client role; the key needs the server role";
+        let why = "the key is only for the server role, but the rule has the client role";
         table.refuse(&["data-resumption", "cancel"], why, "remove the key");
     }
 }

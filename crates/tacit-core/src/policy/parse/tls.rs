@@ -101,8 +101,8 @@ pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) 
     if let (RoleDefault::Is(other), Some(starttls)) = (setting.role, table.value("starttls"))
         && role != other
     {
-        let message = "`role` contradicts `starttls`: in this protocol the TLS client opens the \
-                       connection";
+        let message = "`role` contradicts `starttls`: in this protocol, the TLS client opens the \
+                       TCP connection";
         value.report.error(
             MessageId("conflicting-keys"),
             &starttls.name_at,
@@ -124,13 +124,15 @@ fn server(
     common: Option<TlsCommon>,
     names: &Names<'_>,
 ) -> Option<ServerTls> {
-    let why = "the rule has the server role, so tacit checks no server";
+    let why = "the key is only for the client role, in which tacit verifies servers, but the rule \
+               has the server role";
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
         why,
         "remove the key, or set role = \"client\"",
     );
-    let why = "the rule has the server role; the key applies to programs that open connections";
+    let why = "the key is only for connections that programs open, but the rule has the server \
+               role";
     table.refuse(&["on-tls"], why, "remove the key");
     let identities = table
         .required("identity", "name a table: identity = \"web\" for [identity.web]")
@@ -151,7 +153,7 @@ fn client(
     setting: &Setting,
     names: &Names<'_>,
 ) -> Option<ClientTls> {
-    let why = "the rule has the client role; the key needs the server role";
+    let why = "the key is only for the server role, but the rule has the client role";
     table.refuse(&["client-cert", "map"], why, "remove the key, or set role = \"server\"");
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
@@ -193,14 +195,16 @@ fn connect_after(
     let words = [("answered", ConnectAfter::Answered), ("verified", ConnectAfter::Verified)];
     let connect = value.choice(&words)?;
     if matches!(setting.role, RoleDefault::MustBeSaid) {
-        let message = "`connect` in `tls` applies to programs of runs, but this rule has `listen`";
+        let message = "`connect` in `tls` is only for connections that programs under `tacit run` \
+                       open, but this rule has `listen`";
         value.error(message, "remove the key");
         return None;
     }
     let starts_at_once = common.is_none_or(|common| common.start == Start::Immediate);
     if connect == ConnectAfter::Verified && !starts_at_once {
-        let message = "`connect = \"verified\"` waits for the handshake, but this handshake starts \
-                       only after the program has sent data";
+        let message = "`connect = \"verified\"` cannot work in this rule: `connect` of the program \
+                       would wait for the handshake, but the handshake starts only after the \
+                       program has sent data";
         value.error(message, "set connect = \"answered\", or remove `starttls` and `start`");
         return None;
     }
@@ -224,7 +228,7 @@ fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Opti
         (RoleDefault::Is(Role::Client), Start::Starttls(_) | Start::Controlled) => {
             "connections of this rule start without TLS"
         }
-        _ => "the key is for connections that programs of runs open",
+        _ => "the key is only for connections that programs under `tacit run` open",
     };
     if table.holds("on-tls") {
         table.refuse(&["on-tls"], why, "remove the key");

@@ -24,7 +24,7 @@ pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> O
     };
     if !(min..=max).contains(&duration) {
         let range = format!("{} to {}", show_duration(min), show_duration(max));
-        let message = format!("`{}` is {text}, and must be {range}", value.name);
+        let message = format!("`{}` is {text}, but must be {range}", value.name);
         value.error(message, format!("write a duration of {range}"));
         return None;
     }
@@ -46,7 +46,7 @@ pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     };
     if !(min..=max).contains(&bytes) {
         let range = format!("{} to {}", show_size(min), show_size(max));
-        let message = format!("`{}` is {bytes} bytes, and must be {range}", value.name);
+        let message = format!("`{}` is {bytes} bytes, but must be {range}", value.name);
         value.error(message, format!("write a size of {range}"));
         return None;
     }
@@ -72,7 +72,8 @@ pub(super) fn ports(value: &TomlValue<'_>) -> Option<RangeInclusive<u16>> {
     });
     match range {
         Some((first, last)) if first > last => {
-            let message = format!("`{}`: the range {text} ends before it begins", value.name);
+            let message =
+                format!("`{}`: the end of the range {text} is lower than its start", value.name);
             value.error(message, format!("write \"{last}-{first}\""));
             None
         }

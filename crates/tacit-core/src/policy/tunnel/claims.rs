@@ -1,5 +1,5 @@
-//! Records which addresses earlier rules decide, as ranges that do not overlap. For a new rule,
-//! returns the ranges that no earlier rule decides.
+//! Records the address ranges that earlier rules match. For a new rule, returns the part of its
+//! ranges that no earlier rule matches.
 
 use std::collections::BTreeMap;
 

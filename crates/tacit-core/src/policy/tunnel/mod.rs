@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   rules in order ──> cells: ranges of ports with the same rules   (cells)
-//!                        │  in each cell the first rule decides an address    (claims)
+//!                        │  for each address of a cell, the first rule that matches it (claims)
 //!                        v
 //!                      groups: neighbouring cells with the same addresses of one peer
 //! ```
@@ -15,7 +15,8 @@
 //! select by program, user or name. So `parse` rejects a policy if an earlier rule with such a
 //! condition could match packets of a tunnel.
 //!
-//! Limits: [`TUNNEL_GROUPS_MAX`], [`TUNNEL_PREFIXES_MAX`], [`TUNNEL_RANGES_MAX`].
+//! Limits: [`TUNNEL_GROUPS_MAX`] groups, [`TUNNEL_PREFIXES_MAX`] routes, and [`TUNNEL_RANGES_MAX`]
+//! address ranges behind one peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -289,7 +290,7 @@ impl fmt::Display for TunnelLimit {
             Self::Groups => write!(
                 f,
                 "the rules with `ipsec`, together with the rules before them, need more than \
-                 {TUNNEL_GROUPS_MAX} groups of packets (by protocol, ports and peer)"
+                 {TUNNEL_GROUPS_MAX} combinations of protocol, ports and peer"
             ),
             Self::Prefixes => {
                 write!(f, "the rules with `ipsec` need more than {TUNNEL_PREFIXES_MAX} routes")

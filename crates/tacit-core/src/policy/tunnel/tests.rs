@@ -148,7 +148,7 @@ fn too_many_groups_are_refused() {
     assert!(parse(&rule(&ports)).policy.is_some());
     let more = [ports.as_slice(), &["60000".to_owned()]].concat();
     let parsed = parse(&rule(&more));
-    let found = parsed.diagnostics.iter().any(|one| one.message.contains("64 groups"));
+    let found = parsed.diagnostics.iter().any(|one| one.message.contains("64 combinations"));
     assert!(parsed.policy.is_none() && found, "{:?}", parsed.diagnostics);
 }
 

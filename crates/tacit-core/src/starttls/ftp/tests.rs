@@ -501,7 +501,10 @@ fn a_server_of_the_other_family_is_asked_in_its_own() {
     stage.next_step();
     assert_eq!(stage.program_received(), "227 Entering Passive Mode (127,0,0,1,4,1).\r\n");
     stage.send(Program, "EPSV 2\r\nEPSV ALL\r\n");
-    assert_eq!(stage.program_received(), "522 Use the protocol of this connection (1).\r\n");
+    assert_eq!(
+        stage.program_received(),
+        "522 Use the address family of the control connection (1).\r\n"
+    );
     assert_eq!(stage.peer_received(), "EPSV ALL\r\n");
     stage.send(Peer, "200 ok\r\n");
     stage.send(Program, "PORT 127,0,0,1,195,80\r\n");

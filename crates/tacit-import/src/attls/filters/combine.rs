@@ -76,7 +76,7 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
     let name = format!("{}.{}", rule.text("name").unwrap_or_default(), filter.name);
     set(&mut item, "name", name.into());
     item.comments.push(format!(
-        "this rule matches only flows that filter {} (at {}) permits",
+        "this rule matches only flows that the filter {} in {} permits",
         filter.name, filter.at
     ));
     if filter.log {

@@ -280,12 +280,12 @@ impl<'r> Reader<'r> {
                 self.findings.changed(
                     &service.at,
                     message,
-                    "if only programs on this host start such flows, change nothing",
+                    "no change is needed if only programs on this host start such flows",
                 );
             }
             if one_way && is_udp {
-                let message = "the service covers one direction of UDP, but a tacit rule covers \
-                               datagrams and the answers to these datagrams";
+                let message = "the service matches UDP datagrams in one direction only, but a rule \
+                               of tacit also matches the answers to these datagrams";
                 self.findings.changed(&service.at, message, "write Direction bidirectional");
             }
             self.report_names(service, action, &destination_ports);
@@ -332,7 +332,7 @@ impl<'r> Reader<'r> {
                 self.findings.changed(
                     &service.at,
                     message,
-                    "deny the addresses to which the names resolve",
+                    "to deny connections to a name, deny the addresses of this name",
                 );
             }
         }
@@ -342,7 +342,11 @@ impl<'r> Reader<'r> {
     fn check_packets(&mut self, service: &Object, action: Action) -> Option<()> {
         if let Some(field) = service.field("SecurityClass").filter(|field| field.value != "0") {
             let message = "tacit does not support security classes of interfaces";
-            self.findings.error(&field.at, message, "name the addresses behind these interfaces");
+            self.findings.error(
+                &field.at,
+                message,
+                "remove SecurityClass, and limit the rule to the addresses behind these interfaces",
+            );
             return None;
         }
         match service.field("Routing") {

@@ -160,7 +160,7 @@ fn jobs_of_different_users_become_rules_of_their_own() {
     let (policy, found) = imported(&rules(&["N*"]), &any, AttlsOptions::default());
     let parsed = parse(&policy.unwrap()).policy.unwrap();
     assert!(is_tls(&parsed, "/p/x", "a"));
-    let wanted = "the map sets `any` for its job name";
+    let wanted = "the map file sets `any` for the job name of the rule";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
 }
 
@@ -215,7 +215,7 @@ fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
     let clear = protected.replace("TTLSGroupActionRef on", "TTLSGroupActionRef off");
     let (policy, found) = imported(&clear, &map, AttlsOptions::default());
     assert_eq!(policy, None);
-    let wanted = "error: the map sets no program for the job name: the rule would apply to all";
+    let wanted = "error: the map file sets no program for the job name: the rule would apply";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     // By a pattern, too.
     let wide = clear.replace("NIGHT1", "NIGHT*");
@@ -257,7 +257,7 @@ fn what_the_map_says_of_one_rule_must_not_be_missed_by_a_wider_pattern() {
         AttlsOptions::default(),
     );
     assert_eq!(policy, None);
-    let wanted = "also covers `NIGHT1`, but [rule.";
+    let wanted = "also matches the job name or user ID `NIGHT1`, but the table [rule.";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let extended = map("NIGHT1 = { program = \"/p/1\" }\n");
     let (policy, found) = imported(&both, &extended, AttlsOptions::default());

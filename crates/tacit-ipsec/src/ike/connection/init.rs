@@ -95,7 +95,8 @@ impl Opening {
     fn change(&mut self) -> Result<(), IkeFailure> {
         let left = self.changes_left.checked_sub(1).ok_or_else(|| {
             IkeFailure::protocol(
-                "the peer requests a cookie or another key exchange group too many times",
+                "the peer rejected the first request too many times: it requested a cookie or \
+                 another key exchange group each time",
             )
         })?;
         self.changes_left = left;
@@ -605,7 +606,10 @@ impl<'a> InitPayloads<'a> {
         });
         let (Some(proposals), Some(key_exchange), Some(nonce)) = (proposals, key_exchange, nonce)
         else {
-            return Err(IkeFailure::protocol("the peer's IKE_SA_INIT message lacks a payload"));
+            return Err(IkeFailure::protocol(
+                "the peer's IKE_SA_INIT message lacks a required payload (SA, key exchange or \
+                 nonce)",
+            ));
         };
         Ok(Self { proposals, key_exchange, nonce })
     }

@@ -293,7 +293,10 @@ impl<'a> RekeyPayloads<'a> {
         }
         let (Some(proposals), Some(nonce), Some(key_exchange)) = (proposals, nonce, key_exchange)
         else {
-            return Err(IkeFailure::protocol("the peer's message for new keys lacks a payload"));
+            return Err(IkeFailure::protocol(
+                "the peer's CREATE_CHILD_SA message lacks a required payload (SA, nonce or key \
+                 exchange)",
+            ));
         };
         Ok(Self { proposals, nonce, key_exchange })
     }
@@ -302,7 +305,11 @@ impl<'a> RekeyPayloads<'a> {
 /// The SPI of the other side in a proposal.
 fn spi_of(proposal: &Proposal) -> Result<u64, IkeFailure> {
     let spi = proposal.spi.as_slice().try_into().map(u64::from_be_bytes).ok();
-    spi.filter(|spi| *spi != 0).ok_or_else(|| IkeFailure::protocol("the peer's SPI is wrong"))
+    spi.filter(|spi| *spi != 0).ok_or_else(|| {
+        IkeFailure::protocol(
+            "the SPI in the peer's proposal for new keys is zero, or does not have 8 bytes",
+        )
+    })
 }
 
 fn no_proposal(offered: &[Proposal]) -> ChildRefusal {

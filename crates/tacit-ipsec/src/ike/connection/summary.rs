@@ -1,4 +1,4 @@
-//! Defines [`IkeSummary`]: the state of a connection for displays.
+//! Defines [`IkeSummary`]: the state of one IKE connection, as `tacit show ike` prints it.
 
 use std::time::Instant;
 

@@ -4,7 +4,8 @@
 //! ```text
 //!   first request ──> few half-open IKE SAs ──> accept
 //!                ├──> many, without a cookie ──> reply COOKIE: the sender repeats its request
-//!                ├──> many, with tacit's cookie ──> accept, or replace one of its address
+//!                ├──> many, with tacit's cookie ──> accept; if the sender's address has many, the
+//!                │                                  new IKE SA replaces one of this address
 //!                └──> too many ──> drop
 //! ```
 //!

@@ -2,7 +2,7 @@
 //!
 //! An [`Expression`] is one condition or action, such as "the port is 53". An [`Expression`] is
 //! encoded as one to three nftables expressions, which load a value into register 1 and compare it.
-//! All numbers except packet marks are in network order.
+//! All numbers except packet marks are in network byte order.
 
 use std::net::IpAddr;
 

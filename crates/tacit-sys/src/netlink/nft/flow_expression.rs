@@ -1,5 +1,6 @@
 //! Encodes the conditions by which packet rules recognise flows without connection tracking, for
-//! `tacit agent --host`. These conditions compare header fields, and look up sets of flows.
+//! `tacit agent --host`. These conditions compare header fields, and look up the flow of the packet
+//! in sets.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -15,9 +15,9 @@ use crate::netlink::socket::Netlink;
 pub(super) fn index(route: &mut Netlink, name: &str) -> Result<u32, Error> {
     let links = links(route)?;
     let found = links.into_iter().find(|(_, link)| link.name == name);
-    found
-        .map(|(index, _)| index)
-        .ok_or(Error::Invalid("the namespace has no TUN device with this name"))
+    found.map(|(index, _)| index).ok_or(Error::Invalid(
+        "the network namespace does not contain the TUN device of the tunnel",
+    ))
 }
 
 /// Brings the device up, with exactly these addresses.

@@ -73,8 +73,9 @@ fn program_rule(policy: &Policy) -> Option<&Rule> {
 /// Rejects a policy with a file that the sandbox does not allow.
 pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), Diagnostic> {
     if let Some(rule) = program_rule(policy) {
-        let message = "this agent cannot find the programs of clients: its sandbox was set up for \
-                       a policy without `program` in a rule with `listen`";
+        let message = "this agent cannot find out which program is the client of a connection: \
+                       when the agent started, no rule had both `listen` and `program`, so its \
+                       sandbox does not allow this";
         return Err(
             Diagnostic::error(MessageId("needs-restart"), rule.position, message).with_fix(RESTART)
         );
@@ -108,8 +109,8 @@ pub(super) fn check_file(
 
 fn out_of_reach(position: SourcePosition, path: &Path, directory: &Path, verb: &str) -> Diagnostic {
     let message = format!(
-        "this agent cannot {verb} {}: its sandbox was set up for a policy that did not use the \
-         directory {}",
+        "this agent cannot {verb} {}: its sandbox allows only the directories that the policy used \
+         when the agent started, and {} is not one of them",
         path.display(),
         directory.display()
     );

@@ -153,8 +153,8 @@ pub(super) fn sockets(policy: &Policy, options: &AgentOptions) -> WorkerSockets 
 pub(super) fn check_sockets(made: WorkerSockets, policy: &Policy) -> Result<(), Diagnostic> {
     match rule_to_unix(policy) {
         Some(rule) if made == WorkerSockets::Internet => {
-            let message = "this agent cannot connect to UNIX sockets: its sandbox was set up for \
-                           a policy without such targets";
+            let message = "this agent cannot connect to UNIX sockets: when the agent started, no \
+                           rule connected to a UNIX socket, so its sandbox does not allow this";
             Err(Diagnostic::error(MessageId("needs-restart"), rule.position, message)
                 .with_fix(RESTART))
         }
@@ -173,8 +173,8 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
     let rule = policy.rules.iter().find(gives);
     let position =
         rule.map_or(SourcePosition { file: 0, line: 1, column: 1 }, |rule| rule.position);
-    let message = "this agent cannot change the owner of a socket file: its sandbox was set up \
-                   for a policy without `unix-owner`";
+    let message = "this agent cannot change the owner of a socket file: when the agent started, no \
+                   rule had `unix-owner`, so its sandbox does not allow this";
     Err(Diagnostic::error(MessageId("needs-restart"), position, message).with_fix(RESTART))
 }
 

@@ -1,7 +1,7 @@
-//! Defines the content of the displays, as types that are serialised to the JSON of `tacit show
-//! --json`.
+//! Defines what the `tacit show` commands display, as types that are serialised to the JSON of
+//! `tacit show --json`.
 //!
-//! A display never delays a connection.
+//! Collecting this data never delays a connection.
 
 pub mod audit;
 pub mod connections;

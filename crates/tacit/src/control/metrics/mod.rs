@@ -218,7 +218,7 @@ fn covered(page: &mut Page, display: &CoverageDisplay) {
     let mut seen = page.family(
         "tacit_host_flows_total",
         Kind::Counter,
-        "Sockets from the captured host to other hosts that the agent has seen, by kind of \
+        "Sockets from the captured host to other hosts since the agent started, by kind of \
          protection.",
     );
     for total in &display.totals {
@@ -313,8 +313,8 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time by rule and component. Component `eligible` is work on general CPUs that engines \
-         could do.",
+        "CPU time by rule and component. Place `eligible` is work that engines could have done, \
+         but that other CPUs did.",
     );
     for rule in &costs.rules {
         let name = name(rule);
@@ -337,7 +337,7 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     page.family(
         "tacit_cpu_uncaptured_seconds",
         Kind::Gauge,
-        "CPU time of the agent that the ledger has not assigned to a rule and a component.",
+        "CPU time of the agent that the ledger has assigned to no rule and no component.",
     )
     .sample(&[], seconds(costs.uncaptured_cpu_us));
     page.family(

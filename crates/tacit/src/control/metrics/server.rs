@@ -1,10 +1,11 @@
 //! Serves `GET /metrics`, `/healthz` and `/readyz` over HTTP/1.1, one request on each connection.
 //!
-//! `/healthz` succeeds while the control thread answers. `/readyz` succeeds until the agent drains.
+//! `/healthz` returns the status 200 while the control thread answers. `/readyz` returns 200 until
+//! the agent drains, and 503 after that.
 //!
 //! Limits: [`HEAD_BYTES_MAX`] for a request, [`CLIENTS_MAX`] open connections, [`SCRAPES_MAX`]
-//! answers at the same time, [`SCRAPE_TIME_MAX`] for a connection. At the limit of connections, a
-//! new one replaces the oldest connection that has not sent a request yet.
+//! answers at the same time, [`SCRAPE_TIME_MAX`] for a connection. If [`CLIENTS_MAX`] connections
+//! are open, a new connection replaces the oldest connection that has not sent a request yet.
 //!
 //! The server does not support TLS. For TLS, use a forwarding rule that connects to this server.
 

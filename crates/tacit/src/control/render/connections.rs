@@ -129,10 +129,12 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
     let peer = &tls.peer;
     Some(match (&peer.identity, &peer.claimed_subject) {
         (Some(name), _) => format!("{name} ({check})"),
-        (None, Some(claim)) => format!("no identity; the certificate claims {claim:?} ({check})"),
+        (None, Some(claim)) => {
+            format!("no verified name; the certificate contains {claim:?} ({check})")
+        }
         (None, None) if peer.warned.is_some() => {
             format!(
-                "no identity; the certificate matches an entry with `warn` of an identity map \
+                "no name; the certificate matches an entry of an identity map that has `warn` \
                  ({check})"
             )
         }

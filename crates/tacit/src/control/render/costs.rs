@@ -161,9 +161,9 @@ fn sums(costs: &Costs) -> String {
         costs;
     format!(
         "agent: {} ms of CPU time in {} s on {cpus} CPUs\npercent of one CPU: general {}, engine \
-         {}, eligible {} (work on general CPUs that engines could do)\nuncaptured: {} ms ({} %) of \
-         CPU time that is not assigned to a rule\naccounting: {} timestamps of {} ns and {} clock \
-         reads of {} ns used {} % of the agent's CPU time\n",
+         {}, eligible {} (work that engines could have done, but that other CPUs did)\nuncaptured: \
+         {} ms ({} %) of CPU time that is not assigned to a rule\naccounting: {} timestamps of {} \
+         ns and {} clock reads of {} ns used {} % of the agent's CPU time\n",
         figure(agent_cpu_us / 1000.0),
         figure(*interval_s),
         figure(of_one.general),

@@ -1,4 +1,4 @@
-//! Formats displays as text tables with fixed columns, one line for each entry.
+//! Formats the output of `tacit show` as tables with fixed columns, one line for each entry.
 
 pub(crate) mod column;
 pub mod connections;
@@ -113,7 +113,9 @@ impl Table for RulesDisplay {
         let columns: Vec<_> = COLUMNS.into_iter().filter(is_shown).collect();
         let rules = table(&self.rules, &columns);
         let exception = match self.unmatched.as_deref() {
-            Some("permit") => ", except those of the captured host, which pass unchanged",
+            Some("permit") => {
+                ", except connections of the captured host, which tacit does not change"
+            }
             _ => "",
         };
         format!(

@@ -1,5 +1,6 @@
 //! Formats `tacit show ike` (connections with peers of tunnels) and `tacit show sa` (keys and
-//! counters of tunnels). The output is a table, or a list of all facts with `--wide`.
+//! counters of tunnels). The output is a table. With `--wide`, it is a list of all values of each
+//! connection.
 
 use super::table::{Column, lay_out, list, optional, table};
 use super::{Table, bytes};
@@ -83,9 +84,10 @@ fn ike_facts(one: &IkeEntry) -> String {
         (false, true) => "in front of the peer",
         (true, true) => "in front of both sides",
     });
-    let failed = |side: &String| format!("{} times; side that must act: {side}", one.failures);
+    let failed =
+        |side: &String| format!("{} times; the side that must act is: {side}", one.failures);
     let liveness = one.liveness.map(|live| {
-        let waiting = if live.waiting { ", a request waits for its response" } else { "" };
+        let waiting = if live.waiting { ", tacit waits for the response to a request" } else { "" };
         let heard = duration(live.heard_s);
         let interval = duration(live.interval_s);
         format!(
@@ -139,7 +141,7 @@ fn ike_facts(one: &IkeEntry) -> String {
 fn sa_facts(one: &SaEntry) -> String {
     let volume = |way: &SaDirection| {
         let SaDirection { spi, packets, bytes, dummies } = way;
-        format!("SPI {spi}, {packets} packets, {bytes} bytes, {dummies} dummies")
+        format!("SPI {spi}, {packets} packets, {bytes} bytes, {dummies} dummy packets")
     };
     let sequence = if one.extended_sequence { "64 bits (ESN)" } else { "32 bits" };
     let drops: Vec<_> =

@@ -1,4 +1,5 @@
-//! `tacit link serve`: opens sockets for runs on sides without a network.
+//! `tacit link serve`: opens sockets for programs under `tacit run --link` that have no network,
+//! such as programs in a container or a virtual machine.
 //!
 //! ```text
 //!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
@@ -14,7 +15,7 @@
 //! open sockets of each run without a copy of each socket.
 //!
 //! Limits of each link: [`RUNS_MAX`] runs, [`STREAMS_MAX`] requests at the same time, and `sockets`
-//! of `[link.NAME]` sockets. [`REQUEST_WAIT_MAX`] for a request to arrive.
+//! of `[link.NAME]` sockets. The other side must send its request within [`REQUEST_WAIT_MAX`].
 
 mod framed;
 mod open;
@@ -228,8 +229,10 @@ fn wanted(policy: &Policy, names: &[String]) -> Result<Vec<String>, ServeError> 
         return Err(ServeError::NoLink(reason.to_owned()));
     }
     if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
-        let reason =
-            format!("there is no [link.{unknown}]\n    fix: the policy has {}", all.join(", "));
+        let reason = format!(
+            "the policy has no table [link.{unknown}]\n    fix: name a link of the policy: {}",
+            all.join(", ")
+        );
         return Err(ServeError::NoLink(reason));
     }
     Ok(if names.is_empty() { all } else { names.to_vec() })
@@ -351,7 +354,10 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is not a socket"));
         }
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                "another process already listens on this socket",
+            ));
         }
         std::fs::remove_file(path)?;
     }
@@ -412,7 +418,10 @@ impl Server {
         let installed = Arc::clone(&self.policy.borrow());
         for name in self.links.keys() {
             let Some(link) = policy.links.get(name) else {
-                return Err(format!("there is no [link.{name}], which is being served"));
+                return Err(format!(
+                    "the new policy has no [link.{name}], but this process serves this link: add \
+                     the table again, or restart `tacit link serve`"
+                ));
             };
             let before = &installed.links[name];
             let addresses = |link: &Link| {
@@ -421,7 +430,7 @@ impl Server {
             };
             if addresses(link) != addresses(before) {
                 return Err(format!(
-                    "`listen` or `connect` of [link.{name}] has changed: restart the server"
+                    "`listen` or `connect` of [link.{name}] has changed: restart `tacit link serve`"
                 ));
             }
         }

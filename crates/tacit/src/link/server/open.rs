@@ -47,7 +47,7 @@ impl Server {
             return Ok(());
         }
         if direction == Direction::Outbound && !is_for_one(address.ip()) {
-            return Err(format!("{} is not the address of one host", address.ip()));
+            return Err(format!("{} is not a unicast address", address.ip()));
         }
         let (local, remote) = match direction {
             Direction::Outbound => (none, address),

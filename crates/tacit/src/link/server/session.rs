@@ -157,7 +157,7 @@ pub(super) fn admit(
     let mut state = link.state.borrow_mut();
     let sockets = state.sockets();
     let Some(run) = state.run(request.session).filter(|run| run.end.is_same(end)) else {
-        return Err("the link has no such session".to_owned());
+        return Err("the link does not know this run: start the run again".to_owned());
     };
     let sockets_max = sockets_max(server, link);
     let judged = match link.remote {
@@ -168,7 +168,9 @@ pub(super) fn admit(
     let judged = judged.and_then(|()| {
         if sockets >= sockets_max {
             let fix = format!("raise `sockets` in [link.{}]", link.name);
-            return Err(format!("the link has {sockets} sockets already, the maximum: {fix}"));
+            return Err(format!(
+                "the link already has {sockets} open sockets, and this is the limit: {fix}"
+            ));
         }
         Ok(())
     });
@@ -214,7 +216,9 @@ fn check_hello(link: &ServedLink, hello: &LinkHello) -> Result<(), String> {
         return Err(format!("the name of the run must have 1 to {RUN_BYTES_MAX} bytes"));
     }
     if link.state.borrow().runs() >= RUNS_MAX {
-        return Err(format!("{RUNS_MAX} runs use the link already, the maximum: end a run first"));
+        return Err(format!(
+            "{RUNS_MAX} runs already use the link, and this is the limit: end a run first"
+        ));
     }
     Ok(())
 }

@@ -2,14 +2,14 @@
 //! side without a network to a side with a network.
 //!
 //! ```text
-//!   agent of a run ── Hello ──────────────> server      the stream stays open as long as the run
+//!   agent of a run ── Hello ──────────────> server      the stream stays open until the run ends
 //!                  <────────── Welcome ──
 //!                  ── Open ───────────────> server      a stream of its own for each socket
 //!                  <──── Socket + socket ──             or Failed, Refused; then the stream ends
 //! ```
 //!
-//! The side without a network opens every stream. Messages are frames as between launcher and agent
-//! ([`crate::run::protocol`]).
+//! The side without a network opens every stream. The frames have the same format as those between
+//! launcher and agent ([`crate::run::protocol`]).
 //!
 //! Between two kernels, the server of the side without a network sends the requests on, in frames
 //! of [`tacit_core::link_frame`]. Sockets cannot pass there, so their bytes follow on the same

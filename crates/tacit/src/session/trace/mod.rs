@@ -132,10 +132,13 @@ impl fmt::Display for TraceRefused {
         match self {
             Self::TooMany => write!(
                 f,
-                "{TRACES_MAX} traces are in progress, the maximum\n    fix: end a trace; `tacit \
-                 show traces` lists the traces and their processes"
+                "cannot start the trace: {TRACES_MAX} traces are in progress, and this is the \
+                 limit\n    fix: end a trace; `tacit show traces` lists the traces and their \
+                 processes"
             ),
-            Self::NoThread(error) => write!(f, "cannot start a thread: {error}"),
+            Self::NoThread(error) => {
+                write!(f, "cannot start the trace: cannot create a thread: {error}")
+            }
         }
     }
 }

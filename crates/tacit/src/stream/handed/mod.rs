@@ -1,5 +1,6 @@
-//! Gives programs under `tacit run` sockets of the agent's network, if a rule permits the
-//! connection. The bytes then do not pass through the agent. Logs and counts these connections.
+//! Passes sockets of the agent's network namespace to programs under `tacit run`, for connections
+//! that a rule permits. The bytes of these connections then do not pass through the agent. This
+//! module also logs and counts these connections.
 //!
 //! ```text
 //!   helper ── question ──> judge ── the rule permits, path = "auto" ──> new socket ──> helper

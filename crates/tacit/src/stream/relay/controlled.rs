@@ -388,9 +388,10 @@ fn rekey(
     };
     transfer.session.rekey(Instant::now(), transfer.to_tls.tail()).map_err(|why| match why {
         NoRekey::OldVersion => refused("TLS 1.2 cannot replace the keys of a connection"),
-        NoRekey::TooOften => {
-            refused("the keys were replaced a short time ago: send data before the next rekey")
-        }
+        NoRekey::TooOften => refused(
+            "tacit does not replace the keys of this connection again so soon: send data first, \
+             and then request new keys",
+        ),
         NoRekey::Closed => QueryError::Ended.into(),
         NoRekey::Session(error) => refused(&error.to_string()),
     })?;

@@ -66,8 +66,8 @@ fn read(
     let dpd = table
         .value("dpd")
         .map_or(Some(IkePeer::DPD_DEFAULT), |value| value::duration(&value, DPD_MIN, DPD_MAX));
-    let fix = "set the address of runs inside the tunnel: inner = \"10.1.0.1\"; or, if the peer \
-               assigns the address: inner = \"gateway\"";
+    let fix = "set the address that programs have inside the tunnel: inner = \"10.1.0.1\"; if the \
+               peer assigns this address, set inner = \"gateway\"";
     let inner = table.required("inner", fix).and_then(|value| {
         let source = inner(&value)?;
         check_users(name, &value, &source, users).map(|()| source)
@@ -115,7 +115,8 @@ fn peer(value: &TomlValue<'_>) -> Option<IkeHost> {
         }
         let message =
             format!("`peer` cannot be `{text}`: this is neither an IP address nor a host name");
-        let fix = "write the IP address or the name of the gateway; the port belongs to `port`";
+        let fix = "write only the IP address or the name of the gateway, and set its port with the \
+                   key `port`";
         value.error(message, fix);
         return None;
     };
@@ -144,7 +145,8 @@ fn credentials(table: &TomlTable<'_>, names: &Names<'_>) -> Option<IkeCredential
         return Some(IkeCredentials::Certificates { identity: identity?, trust: trust? });
     };
     if let Some(other) = identity.or(trust) {
-        let message = format!("`psk-file` and `{}` cannot be in one [ike.NAME]", other.name);
+        let message =
+            format!("a table [ike.NAME] cannot contain both `psk-file` and `{}`", other.name);
         let fix = "remove `psk-file`, or remove `identity` and `trust`: a peer has only one \
                    authentication method";
         table.report.error(MessageId("conflicting-keys"), &other.name_at, message, fix);
@@ -264,8 +266,8 @@ fn inner(value: &TomlValue<'_>) -> Option<InnerAddressSource> {
         let usable = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback();
         if address.is_none_or(|ip| !usable(&ip)) {
             let message = format!("`inner` cannot be `{text}`");
-            let fix = "write the address of runs inside the tunnel, without a prefix length: \
-                       \"10.1.0.1\"; or \"gateway\", if the peer assigns the address";
+            let fix = "write the address that programs have inside the tunnel, without a prefix \
+                       length: \"10.1.0.1\"; if the peer assigns this address, write \"gateway\"";
             item.error(message, fix);
             return None;
         }

@@ -294,7 +294,7 @@ fn what_our_rules_are_not_about_is_told() {
             "permit",
             "Protocol udp\nDirection outbound",
             "changed",
-            "the service covers one direction of UDP, but",
+            "the service matches UDP datagrams in one direction only, but",
         ),
         (
             "permit",

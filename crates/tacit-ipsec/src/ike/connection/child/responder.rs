@@ -119,7 +119,8 @@ impl IkeConnection {
         let request = ChildAnswer::read(payloads).map_err(broken)?;
         if self.tunnels.len() >= CHILDREN_MAX {
             let failure = IkeFailure::protocol(
-                "the peer creates further child SAs, but deletes none of the old child SAs",
+                "the peer has too many child SAs: it creates new ones, and deletes none of the old \
+                 ones",
             );
             return Err(refuse(notify::NO_ADDITIONAL_SAS, failure));
         }

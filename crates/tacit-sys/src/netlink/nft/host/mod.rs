@@ -6,9 +6,9 @@
 //!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
 //!   sets count_tcp4_N ...             address range . port range, with a counter (`counted.rs`)
 //!   chains section_N                  look up the destination in the maps N
-//!   sets in4 in6                      ports of programs, if a rule captures their clients
-//!   map nameports                     protocol . port range -> part (see `named.rs`)
-//!   sets named4 named6                address . part: addresses with names in rules
+//!   sets in4 in6                      local ports whose incoming connections a rule captures
+//!   map nameports                     protocol . port range -> group of ports (see `named.rs`)
+//!   sets named4 named6                address . group of ports: addresses of names in rules
 //!   sets kept_* client_*              captured flows, and flows of clients (see `flows.rs`)
 //!   chain output                      marks packets that must be captured
 //!   chains forwarded forwarding       mark packets from containers that must be captured
@@ -29,9 +29,9 @@
 //! tacit-new`, checks all packets too. When the process that installed the table ends, the table
 //! remains, and refuses the flows that it captures.
 //!
-//! Limits: [`HOST_RANGES_MAX`] ranges, as many with counters, [`HOST_CHECKS_MAX`] checks of
-//! senders, [`NAMED_ADDRESSES_MAX`] addresses with names, [`FLOWS_MAX`] flows in each set. Needs
-//! Linux 5.9 with conntrack, and 5.13 for control groups.
+//! Limits: [`HOST_RANGES_MAX`] ranges without counters and the same number with counters,
+//! [`HOST_CHECKS_MAX`] checks of senders, [`NAMED_ADDRESSES_MAX`] addresses of names in rules, and
+//! [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with conntrack, and 5.13 for control groups.
 
 mod bounds;
 mod changes;
@@ -248,14 +248,22 @@ pub fn install(
 ) -> Result<(), Error> {
     let outbound = table.sections.iter().map(|section| section.outbound.len()).sum::<usize>();
     if outbound + table.inbound.len() > HOST_RANGES_MAX {
-        return Err(Error::Invalid("the table has too many ranges of addresses and ports"));
+        return Err(Error::Invalid(
+            "the rules have too many ranges of addresses and ports for the kernel: use larger \
+             networks, or fewer ranges of ports",
+        ));
     }
     if table.sections.iter().map(|section| section.counted.len()).sum::<usize>() > HOST_RANGES_MAX {
-        return Err(Error::Invalid("the table has too many ranges with counters"));
+        return Err(Error::Invalid(
+            "the rules have too many ranges of addresses and ports with counters: use larger \
+             networks, or fewer ranges of ports",
+        ));
     }
     let checks = table.sections.iter().map(|section| section.senders.len()).sum::<usize>();
     if checks > HOST_CHECKS_MAX {
-        return Err(Error::Invalid("the table has too many senders"));
+        return Err(Error::Invalid(
+            "the rules have too many combinations of users, groups and control groups",
+        ));
     }
     if table.names.is_some_and(|names| names.addresses.len() > NAMED_ADDRESSES_MAX) {
         return Err(Error::Invalid("the table has too many addresses of DNS names"));

@@ -1,4 +1,4 @@
-//! Detects whether the host's own NAT may change the destinations of programs.
+//! Detects whether NAT on this host may change the destinations of packets that programs send.
 //!
 //! If the host has NAT, the packet rules must check the destination again after NAT, which needs
 //! connection tracking. The result is yes if there is a chain of type `nat`, the older table `nat`,

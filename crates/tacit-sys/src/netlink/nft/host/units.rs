@@ -53,9 +53,11 @@ pub fn install_units(
     destinations: &[Element],
 ) -> Result<(), Error> {
     check(destinations)?;
+    const { assert!(HOST_RANGES_MAX == 16_384, "the error below contains this limit") };
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
-            "the rules with `unit` have more destinations than tacit supports",
+            "the rules with `unit` have more than 16,384 destinations: use larger networks, or \
+             fewer ranges of ports",
         ));
     }
     let mut messages = vec![declare(0), units()];

@@ -94,8 +94,8 @@ impl<'a> DataListeners<'a> {
     ) -> Result<Opened, String> {
         let full = || {
             format!(
-                "this control connection has {DATA_CONNECTIONS_MAX} data connections, the maximum: \
-                 close a data connection first"
+                "this control connection already has {DATA_CONNECTIONS_MAX} data connections, and \
+                 this is the limit: close a data connection first"
             )
         };
         let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?;
