@@ -120,9 +120,10 @@ impl CheckReport {
         if !self.exposed_when_replaced.is_empty() {
             text += &format!(
                 "warning: tacit hides these files from programs under `tacit run`, but when you \
-                 replace a file, programs can read the new file for some milliseconds: {}\n    \
-                 fix: put the policy's files in a separate directory with mode 0700; tacit then \
-                 hides the whole directory\n",
+                 replace one of them, programs can read the new file for some milliseconds: \
+                 {}\n    fix: move the files into a directory that contains nothing else and \
+                 that only you can read (`chmod 700 DIRECTORY`); tacit then hides the whole \
+                 directory\n",
                 self.exposed_when_replaced.join(", ")
             );
         }

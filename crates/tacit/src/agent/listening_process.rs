@@ -76,6 +76,13 @@ fn program(pid: u32) -> String {
 impl fmt::Display for ListeningProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // Its parent would start another agent after the end of this one.
+            Self::Process { pid, program, user } if program.starts_with("tacit") => write!(
+                f,
+                "process {pid} ({program}) of user {user} listens on the address\n    fix: if the \
+                 process belongs to another `tacit run` with the same policy, end that `tacit \
+                 run`; otherwise end the process with `kill {pid}`, or use another address"
+            ),
             Self::Process { pid, program, user } => write!(
                 f,
                 "process {pid} ({program}) of user {user} listens on the address\n    fix: end the \
@@ -83,12 +90,14 @@ impl fmt::Display for ListeningProcess {
             ),
             Self::User(user) => write!(
                 f,
-                "a process of user {user} listens on the address\n    fix: run `ss -ltnp` as root \
-                 to find the process, and end the process; or use another address"
+                "a process of user {user} listens on the address\n    fix: if another `tacit run` \
+                 with the same policy is running, end it; otherwise find the process with \
+                 `ss -ltnp` as root and end it, or use another address"
             ),
             Self::Unknown => f.write_str(
-                "run `ss -ltnp` as root to find the process that listens on the address, or use \
-                 another address",
+                "another process listens on the address\n    fix: if another `tacit run` with the \
+                 same policy is running, end it; otherwise find the process with `ss -ltnp` as \
+                 root and end it, or use another address",
             ),
         }
     }
@@ -111,6 +120,20 @@ mod tests {
             assert_eq!(*user, address::user_name(tacit_sys::process::effective_user()));
             assert!(holder.to_string().contains(&format!("kill {pid}")), "{holder}");
         }
+    }
+
+    #[test]
+    fn another_run_with_the_same_policy_is_mentioned_unless_another_program_listens() {
+        let of = |program: &str| ListeningProcess::Process {
+            pid: 7,
+            program: program.to_owned(),
+            user: "alice".to_owned(),
+        };
+        let mentions = |holder: ListeningProcess| holder.to_string().contains("`tacit run` with");
+        assert!(mentions(of("tacit agent --policy p.toml")));
+        assert!(mentions(ListeningProcess::User("alice".to_owned())));
+        assert!(mentions(ListeningProcess::Unknown));
+        assert!(!mentions(of("nginx")));
     }
 
     #[test]

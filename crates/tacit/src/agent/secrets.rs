@@ -7,9 +7,9 @@
 //!
 //! Limit: tacit does not hide a directory with more than `ENTRIES_MAX` entries as a whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use tacit_core::policy::{IkePeer, Policy, Trust};
 
@@ -35,15 +35,25 @@ pub fn files(policy: &Policy, file: &Path) -> Vec<PathBuf> {
     Secrets::of(policy, file).files.into_iter().collect()
 }
 
-/// The files that are hidden one by one: when such a file is replaced, programs can read the new
-/// one for a moment.
+/// The files that are hidden one by one, each once: when such a file is replaced, programs can read
+/// the new file for a moment. A path in the policy with `..` is replaced by the canonical path.
 #[must_use]
 pub fn exposed(policy: &Policy, file: &Path) -> Vec<PathBuf> {
     let Secrets { files, directories } = Secrets::of(policy, file);
-    let is_beneath = |file: &PathBuf| {
-        file.canonicalize().is_ok_and(|real| directories.iter().any(|one| real.starts_with(one)))
-    };
-    files.into_iter().filter(|file| file.exists() && !is_beneath(file)).collect()
+    let mut shown: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    for path in files {
+        let Ok(real) = path.canonicalize() else { continue };
+        if directories.iter().any(|one| real.starts_with(one)) {
+            continue;
+        }
+        let has_parents = path.components().any(|part| part == Component::ParentDir);
+        let name = if has_parents { real.clone() } else { path };
+        // Both the path in the policy and the canonical path are listed; the former is known.
+        if name != real || !shown.contains_key(&real) {
+            shown.insert(real, name);
+        }
+    }
+    shown.into_values().collect()
 }
 
 struct Secrets {
@@ -135,6 +145,25 @@ mod tests {
         fs::remove_file(private.join("notes")).unwrap();
         fs::set_permissions(&private, Permissions::from_mode(0o750)).unwrap();
         assert!(exposed().contains(&real("private/a.key")), "other users may read it");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn an_exposed_file_is_listed_once_without_parents_in_its_path() {
+        let root = std::env::temp_dir().join(format!("tacit-parents-{}", std::process::id()));
+        fs::create_dir_all(root.join("policies")).unwrap();
+        let root = root.canonicalize().unwrap();
+        for name in ["a.pem", "a.key", "linked.key"] {
+            fs::write(root.join(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink("../linked.key", root.join("policies/link.key")).unwrap();
+        let text = "version = 1\n[identity.a]\ncert = \"../a.pem\"\nkey = \"../a.key\"\n\
+                    [identity.b]\ncert = \"../a.pem\"\nkey = \"link.key\"\n";
+        let file = root.join("policies/policy.toml");
+        fs::write(&file, text).unwrap();
+        let policy = tacit_core::policy::parse(text).policy.unwrap();
+        let names = ["a.key", "policies/link.key", "policies/policy.toml"];
+        assert_eq!(exposed(&policy, &file), names.map(|name| root.join(name)));
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -65,14 +65,13 @@ pub struct ExplainArgs {
     control: Option<Option<PathBuf>>,
     /// The listening address of a rule, as written in the policy
     #[arg(long, value_name = "ADDRESS")]
-    #[arg(required_unless_present_any = ["direction", "peer", "packet"])]
     listen: Option<Address>,
     /// The link whose other side requests a socket; inbound with --local, outbound with --remote
     #[arg(long, value_name = "NAME", requires = "direction")]
     #[arg(conflicts_with_all = ["control", "listen", "peer", "program", "user", "group"])]
     #[arg(conflicts_with_all = ["cgroup", "run", "names"])]
     link: Option<String>,
-    /// The direction of the connection, seen from the program
+    /// The direction of the connection, seen from the program [default: inbound with --listen]
     #[arg(long, value_enum)]
     direction: Option<DirectionArg>,
     /// The transport protocol
@@ -269,7 +268,10 @@ pub(crate) fn parse_flow<'a>(words: impl Iterator<Item = &'a str>) -> Option<Flo
 
 fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     if args.direction.is_none() && args.listen.is_none() {
-        return Err(LISTEN_MISSING);
+        return Err("the direction of the connection is missing\n    \
+                    fix: add --direction outbound for a connection that a program opens, or \
+                    --direction inbound --listen ADDRESS for a connection that arrives at \
+                    ADDRESS, the `listen` of a rule");
     }
     let needed = match args.direction {
         Some(DirectionArg::Inbound) => &args.local,
@@ -301,16 +303,16 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
         at: args.at,
     };
     description.into_flow().map_err(|error| match error {
-        NoFlow::ListenMissing => LISTEN_MISSING,
+        NoFlow::ListenMissing => {
+            "an inbound flow needs the address at which the connection arrives\n    \
+             fix: add --listen ADDRESS, with the `listen` of a rule"
+        }
         NoFlow::ListenUnexpected => {
             "an outbound flow has no listening address\n    fix: omit either --listen or \
              --direction outbound"
         }
     })
 }
-
-const LISTEN_MISSING: &str = "an inbound flow needs a listening address\n    fix: add --listen \
-                              ADDRESS, with the value of `listen` in the rule";
 
 const LINK_END_MISSING: &str = "a request of a link needs one address\n    fix: add --remote for \
                                 an outbound flow, or --local for an inbound one";

@@ -237,6 +237,8 @@ fn explain_finds_the_rule_of_an_inbound_flow() {
     assert!(said.ends_with("rule `out` matches: permit\n"), "{said}");
     let (code, said) = explain(&["--direction", "inbound", "--remote", "192.0.2.7:80"]);
     assert!(code == Some(64) && said.contains("add --listen ADDRESS"), "{said}");
+    let (code, said) = explain(&["--remote", "192.0.2.7:80"]);
+    assert!(code == Some(64) && said.contains("add --direction outbound"), "{said}");
 }
 
 #[test]
