@@ -269,7 +269,7 @@ impl<L: PacketLoop> Runner<L> {
             if !events.is_empty() {
                 self.setup.busy().add(now.saturating_duration_since(woken));
                 self.work.after_packets(now);
-                polling.note_packets(now);
+                polling.note_packets(woken, now);
             }
             let mut wait = None;
             if self.work.has_turns() {
