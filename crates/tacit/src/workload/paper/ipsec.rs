@@ -7,9 +7,12 @@
 //! ```
 //!
 //! The paper measured without and with a processor for IPsec (zIIP). An engine is such a processor.
+//! With an engine, programs have the first CPU and the engines of both sides the second, so the
+//! comparison in clear has the first CPU too. The general CPU time is without that of engines.
 
 use serde_json::Value;
 
+use super::super::threads;
 use super::cell::{CellSamples, Gap, PaperCell};
 use super::drawn::{Load, LoadKind};
 use super::paths::{HERE, THERE, other_side};
@@ -30,8 +33,58 @@ const NEAR: &str = "10.1.0.1";
 const FAR: &str = "10.2.0.1";
 const PORT: u16 = 7000;
 
-const CLEAR: &str = "clear";
-const SECURED: &str = "secured";
+/// How the programs are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joint {
+    Clear,
+    Secured,
+    /// In clear, with the first CPU only.
+    ClearPinned,
+    /// Secured with engines that spill, or do not.
+    Spilling,
+    Contained,
+}
+
+impl Joint {
+    const ALL: [Self; 5] =
+        [Self::Clear, Self::Secured, Self::ClearPinned, Self::Spilling, Self::Contained];
+
+    /// The name in reasons, progress, and of policies.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Clear => "clear",
+            Self::Secured => "secured",
+            Self::ClearPinned => "clear-on-one-cpu",
+            Self::Spilling => "engine",
+            Self::Contained => "engine-without-spill",
+        }
+    }
+
+    fn is_clear(self) -> bool {
+        matches!(self, Self::Clear | Self::ClearPinned)
+    }
+
+    /// The words in front of programs in clear.
+    fn prefix(self) -> &'static [&'static str] {
+        if self == Self::ClearPinned { &["taskset", "-c", "0"] } else { &[] }
+    }
+
+    /// The table of the policy for engines.
+    fn engine(self) -> &'static str {
+        match self {
+            Self::Spilling => "[engine]\ncpus = \"1\"\nspill = true\n",
+            Self::Contained => "[engine]\ncpus = \"1\"\nspill = false\n",
+            _ => "",
+        }
+    }
+
+    /// The reason why this is not measured here.
+    fn missing(self) -> Option<Gap> {
+        let is_possible = matches!(self, Self::Clear | Self::Secured) || threads::cpus() > 1;
+        (!is_possible).then(|| Gap::skipped("an engine needs a second CPU"))
+    }
+}
+
 const RATE: &str = "rate";
 const CPU: &str = "cpu";
 const AGENT: &str = "agent";
@@ -40,6 +93,8 @@ const SHARE: &str = "share";
 const NEEDED: &str = "needed";
 const ON_ENGINE: &str = "on engine";
 const SPILLED: &str = "spilled";
+const MEASURED_ENGINE: &str = "measured on engine";
+const MEASURED_SPILL: &str = "measured spill";
 
 /// Reads the CPU time of the networking part from the options.
 #[derive(Clone, Copy, Debug)]
@@ -75,28 +130,36 @@ pub(super) fn measure(stage: &Stage, share: NetworkShare, seed: Option<u64>) -> 
     let peer = other_side(stage).and_then(|peer| prepare(stage).map(|()| peer));
     for round in 1..=stage.extent.rounds {
         for load in loads {
-            for way in [CLEAR, SECURED] {
-                let subject = subject(way, load);
+            for joint in Joint::ALL {
+                let subject = subject(joint, load);
                 if samples.is_given_up(&subject) {
                     continue;
                 }
                 stage.progress(&format!("ipsec: {subject}, round {round}"));
                 let peer = peer.as_ref().map_err(Clone::clone);
-                samples.add(
-                    &subject,
-                    peer.and_then(|peer| match way {
-                        CLEAR => in_clear(stage, peer, load),
-                        _ => secured(stage, peer, load),
-                    }),
-                );
+                let possible = joint.missing().map_or(peer, Err);
+                samples.add(&subject, possible.and_then(|peer| take(stage, peer, load, joint)));
             }
         }
     }
     sheet(&samples, loads, share, seed)
 }
 
-fn subject(way: &str, load: Load) -> String {
-    format!("{way}, {}", load.name())
+fn subject(joint: Joint, load: Load) -> String {
+    format!("{}, {}", joint.name(), load.name())
+}
+
+fn take(
+    stage: &Stage,
+    peer: &StagedProcess,
+    load: Load,
+    joint: Joint,
+) -> Result<Vec<(String, f64)>, Gap> {
+    if joint.is_clear() {
+        in_clear(stage, peer, load, joint)
+    } else {
+        secured(stage, peer, load, joint)
+    }
 }
 
 /// Writes the policies and the key of both sides.
@@ -105,16 +168,20 @@ fn prepare(stage: &Stage) -> Result<(), Gap> {
         "mkdir -m 700 near far\n(umask 077; head -c 32 /dev/urandom | base64 >near/psk)\n\
          cp near/psk far/psk\n",
     )?;
-    let [near, far] = policies();
-    stage.write("near/policy.toml", &near)?;
-    stage.write("far/policy.toml", &far)
+    for joint in Joint::ALL.into_iter().filter(|joint| !joint.is_clear()) {
+        let [near, far] = policies(joint);
+        stage.write(&format!("near/{}.toml", joint.name()), &near)?;
+        stage.write(&format!("far/{}.toml", joint.name()), &far)?;
+    }
+    Ok(())
 }
 
 /// The policies of the client's run and of the server's run.
-fn policies() -> [String; 2] {
+fn policies(joint: Joint) -> [String; 2] {
+    let engine = joint.engine();
     let policy = |own: &str, other: &str, peer: &str, inner: &str, rule: &str| {
         format!(
-            "version = 1\n[ike.paper]\npeer = \"{peer}\"\npsk-file = \"psk\"\n\
+            "version = 1\n{engine}[ike.paper]\npeer = \"{peer}\"\npsk-file = \"psk\"\n\
              local-id = \"{own}.example\"\nremote-id = \"{other}.example\"\ninner = \"{inner}\"\n\
              [[rule]]\nname = \"paper\"\n{rule}\nipsec = {{ ike = \"paper\" }}\n"
         )
@@ -124,15 +191,21 @@ fn policies() -> [String; 2] {
     [policy("near", "far", THERE, NEAR, &out), policy("far", "near", HERE, FAR, &into)]
 }
 
-fn in_clear(stage: &Stage, peer: &StagedProcess, load: Load) -> Result<Vec<(String, f64)>, Gap> {
-    let server = server(stage, peer, &[])?;
+fn in_clear(
+    stage: &Stage,
+    peer: &StagedProcess,
+    load: Load,
+    joint: Joint,
+) -> Result<Vec<(String, f64)>, Gap> {
+    let prefix = joint.prefix();
+    let server = server(stage, peer, prefix)?;
     let words = load.words(stage, THERE, PORT);
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let words: Vec<_> = prefix.iter().copied().chain(words.iter().map(String::as_str)).collect();
     let mut session = Session::start(stage, "client", &words)?;
     session.ready()?;
     let result = session.measure(&[server.id()])?;
     session.end();
-    figures(load, &result)
+    figures(load, &result, 0.0)
 }
 
 /// Starts the server on the other side, and waits until it listens.
@@ -147,14 +220,19 @@ fn server(stage: &Stage, peer: &StagedProcess, run: &[&str]) -> Result<StagedPro
     Ok(server)
 }
 
-fn secured(stage: &Stage, peer: &StagedProcess, load: Load) -> Result<Vec<(String, f64)>, Gap> {
+fn secured(
+    stage: &Stage,
+    peer: &StagedProcess,
+    load: Load,
+    joint: Joint,
+) -> Result<Vec<(String, f64)>, Gap> {
     let tacit = stage.tacit();
     let run = |side: &str| {
         [
             tacit,
             "run",
             "--policy",
-            &format!("{side}/policy.toml"),
+            &format!("{side}/{}.toml", joint.name()),
             "--log",
             &format!("./{side}.log"),
         ]
@@ -170,15 +248,46 @@ fn secured(stage: &Stage, peer: &StagedProcess, load: Load) -> Result<Vec<(Strin
     let words: Vec<_> = near.iter().chain(&words).map(String::as_str).collect();
     let mut session = Session::start(stage, "client", &words)?;
     session.ready().map_err(|gap| with_log(stage, gap))?;
-    let launcher = session.process.program_id()?;
-    let control = stage.path(&format!("tacit-run-{launcher}/agent.sock"));
-    let before = costs(stage, &control, "before.json")?;
+    let agents = [
+        CostsOf { agent: session.process.program_id()?, namespace: std::process::id() },
+        CostsOf { agent: server.program_id()?, namespace: peer.program_id()? },
+    ];
+    let before = agents.map(|agent| agent.write(stage, "before"));
     let result = session.measure(&[server.id()])?;
-    let after = costs(stage, &control, "after.json")?;
+    let after = agents.map(|agent| agent.write(stage, "after"));
     session.end();
-    let mut all = figures(load, &result)?;
-    all.extend(projection(stage, [&before, &after])?);
+    let [near, far] = [0, 1].map(|side: usize| {
+        let [before, after] = [&before, &after].map(|files| files[side].as_ref());
+        before.map_err(Clone::clone).and_then(|before| {
+            let after = after.map_err(Clone::clone)?;
+            projection(stage, [before, after])
+        })
+    });
+    let [near, far] = [near?, far?];
+    let mut all = figures(load, &result, near.engine_s + far.engine_s)?;
+    all.extend(near.figures);
     Ok(all)
+}
+
+/// An agent of a run, by the process of its launcher, and a process in the network of the agent,
+/// from which alone it can be controlled.
+#[derive(Clone, Copy)]
+struct CostsOf {
+    agent: u32,
+    namespace: u32,
+}
+
+impl CostsOf {
+    /// Writes the costs of the agent to a file; returns its path.
+    fn write(self, stage: &Stage, when: &str) -> Result<String, Gap> {
+        let Self { agent, namespace } = self;
+        let [tacit, name] = [stage.tacit(), &format!("{when}-{agent}.json")];
+        stage.shell(&format!(
+            "nsenter -t {namespace} -n {tacit} show costs --json \
+             --control tacit-run-{agent}/agent.sock >{name}"
+        ))?;
+        Ok(stage.path(name))
+    }
 }
 
 /// Adds the last lines of the run's log to a reason.
@@ -190,15 +299,16 @@ fn with_log(stage: &Stage, gap: Gap) -> Gap {
     }
 }
 
-/// Writes the costs of an agent to a file.
-fn costs(stage: &Stage, control: &str, name: &str) -> Result<String, Gap> {
-    let tacit = stage.tacit();
-    stage.shell(&format!("{tacit} show costs --json --control {control} >{name}"))?;
-    Ok(stage.path(name))
+/// What the ledger of an agent says about an interval.
+struct LedgerInterval {
+    /// The CPU time of engines.
+    engine_s: f64,
+    /// The work by kind of CPU, and the forecast for one engine.
+    figures: Vec<(String, f64)>,
 }
 
 /// The eligible work of the client's agent, and the forecast for one engine.
-fn projection(stage: &Stage, files: [&str; 2]) -> Result<Vec<(String, f64)>, Gap> {
+fn projection(stage: &Stage, files: [&String; 2]) -> Result<LedgerInterval, Gap> {
     let [before, after] = files;
     let text = stage.shell(&format!(
         "{} project --costs {before} --costs {after} --engines 1 --added --json",
@@ -206,10 +316,12 @@ fn projection(stage: &Stage, files: [&str; 2]) -> Result<Vec<(String, f64)>, Gap
     ))?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| Gap::failed(format!("not a projection: {error}")))?;
-    let total = ["general", "engine", "eligible"]
+    let [general, engine, eligible] = ["general", "engine", "eligible"]
         .map(|place| value["before"]["total"][place].as_f64().unwrap_or(0.0));
     let figures = [
-        (AGENT, Some(total.iter().sum())),
+        (AGENT, Some(general + engine + eligible)),
+        (MEASURED_ENGINE, Some(engine)),
+        (MEASURED_SPILL, Some(eligible)),
         (ELIGIBLE, value["eligible-percent"].as_f64()),
         (SHARE, value["eligible-share-percent"].as_f64()),
         (NEEDED, value["engines-needed"].as_f64()),
@@ -218,12 +330,19 @@ fn projection(stage: &Stage, files: [&str; 2]) -> Result<Vec<(String, f64)>, Gap
     ];
     let figures = figures.into_iter().map(|(key, value)| Some((key.to_owned(), value?)));
     let figures: Option<Vec<_>> = figures.collect();
-    figures.ok_or_else(|| Gap::failed("the projection lacks a figure"))
+    let seconds = value["interval-s"].as_f64();
+    match figures.zip(seconds) {
+        Some((figures, seconds)) => {
+            Ok(LedgerInterval { engine_s: engine / 100.0 * seconds, figures })
+        }
+        None => Err(Gap::failed("the projection lacks a figure")),
+    }
 }
 
-/// The rate, and the CPU time of all processes for an exchange or a MB.
-fn figures(load: Load, result: &SessionResult) -> Result<Vec<(String, f64)>, Gap> {
+/// The rate, and the general CPU time of all processes for an exchange or a MB.
+fn figures(load: Load, result: &SessionResult, engine_s: f64) -> Result<Vec<(String, f64)>, Gap> {
     let SessionResult { report, cpu_s } = result;
+    let general_s = (cpu_s - engine_s).max(0.0);
     let figures = &report["figures"];
     let [rate, units] = match load.kind {
         LoadKind::Interactive => ["exchanges_per_s", "exchanges"],
@@ -232,14 +351,10 @@ fn figures(load: Load, result: &SessionResult) -> Result<Vec<(String, f64)>, Gap
     .map(|key| figures[key].as_f64().filter(|value| *value > 0.0));
     match rate.zip(units) {
         Some((rate, units)) => {
-            Ok(vec![(RATE.to_owned(), rate), (CPU.to_owned(), cpu_s * 1e6 / units)])
+            Ok(vec![(RATE.to_owned(), rate), (CPU.to_owned(), general_s * 1e6 / units)])
         }
         None => Err(Gap::failed(format!("unexpected report: {report}"))),
     }
-}
-
-fn no_engine() -> PaperCell {
-    PaperCell::Empty(Gap::absent("this command does not measure engines"))
 }
 
 fn sheet(
@@ -271,11 +386,14 @@ fn sheet(
     };
     for load in loads {
         let published = published(load.kind);
-        let measured = samples.change(CPU, &subject(CLEAR, load), &subject(SECURED, load));
+        let change = |from, to| -> PaperCell {
+            samples.change(CPU, &subject(from, load), &subject(to, load)).into()
+        };
         let bars = [
             ("published, no zIIP", PaperCell::Published(published.cpu[0])),
             ("published, zIIP", PaperCell::Published(published.cpu[1])),
-            ("measured, no engine", PaperCell::from(measured)),
+            ("measured, no engine", change(Joint::Clear, Joint::Secured)),
+            ("measured, engine", change(Joint::ClearPinned, Joint::Spilling)),
         ];
         sheet.bars(&format!("CPU time against clear: {}", load.name()), "%", &bars);
     }
@@ -287,24 +405,27 @@ fn sheet(
 }
 
 fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
-    let columns =
-        ["load", "clear, rate", "secured, rate", "unit", "clear, CPU us", "secured, CPU us", "per"];
-    let mut table = PaperTable::new("measured", "Measured rates and CPU times", &columns);
+    let columns = [
+        "load",
+        "unit",
+        "clear",
+        "secured",
+        "clear, one CPU",
+        "engine with spill",
+        "engine without spill",
+    ];
+    let title = "Measured rates and general CPU times";
+    let mut table = PaperTable::new("measured", title, &columns);
     for load in loads {
-        let [clear, secured] = [CLEAR, SECURED].map(|way| subject(way, load));
-        let [unit, per] = match load.kind {
-            LoadKind::Interactive => ["/s", "exchange"],
-            _ => ["MB/s", "MB"],
+        let units = match load.kind {
+            LoadKind::Interactive => [(RATE, "/s"), (CPU, "CPU us/exchange")],
+            _ => [(RATE, "MB/s"), (CPU, "CPU us/MB")],
         };
-        table.rows.push(vec![
-            PaperCell::name(load.name()),
-            samples.cell(&clear, RATE),
-            samples.cell(&secured, RATE),
-            PaperCell::name(unit),
-            samples.cell(&clear, CPU),
-            samples.cell(&secured, CPU),
-            PaperCell::name(per),
-        ]);
+        for (figure, unit) in units {
+            let mut row = vec![PaperCell::name(load.name()), PaperCell::name(unit)];
+            row.extend(Joint::ALL.map(|joint| samples.cell(&subject(joint, load), figure)));
+            table.rows.push(row);
+        }
     }
     table
 }
@@ -327,15 +448,17 @@ fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
     let mut table = PaperTable::new("change", title, &columns);
     for load in loads {
         let PublishedLoad { cpu, rate, .. } = published(load.kind);
-        let [clear, secured] = [CLEAR, SECURED].map(|way| subject(way, load));
         let mut row = vec![PaperCell::name(load.name())];
         for (figure, [without, with]) in [(CPU, cpu), (RATE, rate)] {
+            let change = |from, to| -> PaperCell {
+                samples.change(figure, &subject(from, load), &subject(to, load)).into()
+            };
             row.extend([
                 PaperCell::Published(without),
-                samples.change(figure, &clear, &secured).into(),
+                change(Joint::Clear, Joint::Secured),
                 PaperCell::Published(with),
-                no_engine(),
-                no_engine(),
+                change(Joint::ClearPinned, Joint::Spilling),
+                change(Joint::ClearPinned, Joint::Contained),
             ]);
         }
         table.rows.push(row);
@@ -348,15 +471,17 @@ fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare
     let title = "Change of all CPU time, if networking has this share of it in clear";
     let mut table = PaperTable::new("normalised", title, &columns);
     for load in loads {
-        let [clear, secured] = [CLEAR, SECURED].map(|way| subject(way, load));
         let part = share.of(load.kind);
-        let change = samples.change(CPU, &clear, &secured);
+        let change = |from, to| -> PaperCell {
+            let change = samples.change(CPU, &subject(from, load), &subject(to, load));
+            change.map(|change| change * part / 100.0).into()
+        };
         table.rows.push(vec![
             PaperCell::name(load.name()),
             PaperCell::name(format!("{part}")),
-            change.map(|change| change * part / 100.0).into(),
+            change(Joint::Clear, Joint::Secured),
             PaperCell::Published(published(load.kind).whole),
-            no_engine(),
+            change(Joint::ClearPinned, Joint::Spilling),
         ]);
     }
     table
@@ -388,13 +513,13 @@ fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         PaperCell::Published(7.78),
     ]);
     for load in loads {
-        let secured = subject(SECURED, load);
+        let [secured, engine] = [Joint::Secured, Joint::Spilling].map(|joint| subject(joint, load));
         let mut row = vec![PaperCell::name(load.name())];
         row.extend(
             [AGENT, ELIGIBLE, SHARE, NEEDED, ON_ENGINE, SPILLED]
                 .map(|figure| samples.cell(&secured, figure)),
         );
-        row.extend([no_engine(), no_engine()]);
+        row.extend([MEASURED_ENGINE, MEASURED_SPILL].map(|figure| samples.cell(&engine, figure)));
         table.rows.push(row);
     }
     table
@@ -406,7 +531,7 @@ mod tests {
 
     #[test]
     fn both_policies_are_valid() {
-        for text in policies() {
+        for text in Joint::ALL.into_iter().flat_map(policies) {
             let parsed = tacit_core::policy::parse(&text);
             assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
         }
@@ -422,21 +547,25 @@ mod tests {
     }
 
     #[test]
-    fn only_cells_of_engines_are_empty() {
+    fn engines_are_compared_with_programs_on_one_cpu() {
         let mut samples = CellSamples::default();
+        let keys = [RATE, CPU, AGENT, ELIGIBLE, SHARE, NEEDED, ON_ENGINE, SPILLED, MEASURED_ENGINE];
         for load in Load::PUBLISHED {
-            let keys = [RATE, CPU, AGENT, ELIGIBLE, SHARE, NEEDED, ON_ENGINE, SPILLED];
-            for (way, value) in [(CLEAR, 10.0), (SECURED, 25.0)] {
-                let figures = keys.map(|key| (key.to_owned(), value));
-                samples.add(&subject(way, load), Ok(figures.into()));
+            for (joint, value) in Joint::ALL.into_iter().zip([10.0, 25.0, 8.0, 10.0, 12.0]) {
+                let figures = keys.into_iter().chain([MEASURED_SPILL]);
+                let figures = figures.map(|key| (key.to_owned(), value)).collect();
+                samples.add(&subject(joint, load), Ok(figures));
             }
         }
         let share = NetworkShare { interactive: 8.0, bulk: 30.0 };
         let sheet = sheet(&samples, Load::PUBLISHED, share, None);
-        let is_empty = |cell: &&PaperCell| matches!(cell, PaperCell::Empty(_));
-        let empty = |table: &PaperTable| table.rows.iter().flatten().filter(is_empty).count();
-        assert_eq!(sheet.tables.iter().map(empty).collect::<Vec<_>>(), [0, 12, 3, 6]);
-        assert_eq!(sheet.tables[1].rows[0][2], PaperCell::Measured(150.0));
+        let is_empty = |cell: &PaperCell| matches!(cell, PaperCell::Empty(_));
+        let mut cells = sheet.tables.iter().flat_map(|table| table.rows.iter().flatten());
+        assert!(!cells.any(is_empty));
+        let row = &sheet.tables[1].rows[0];
+        assert_eq!(row[2], PaperCell::Measured(150.0));
+        assert_eq!([&row[4], &row[5]], [&PaperCell::Measured(25.0), &PaperCell::Measured(50.0)]);
         assert_eq!(sheet.tables[2].rows[0][2], PaperCell::Measured(12.0));
+        assert_eq!(sheet.tables[3].rows[1][7], PaperCell::Measured(10.0));
     }
 }
