@@ -1,7 +1,9 @@
 //! Defines links. A link lets programs in an environment without a network, such as a container,
 //! use sockets of this host. The agent in that environment requests each socket over a UNIX socket
-//! of this host. If the environment is another kernel, a server of links there forwards the
-//! requests: over TCP with TLS, vsock, or a UNIX socket of a virtual machine.
+//! of this host. If the environment runs another kernel, as a virtual machine or another host does,
+//! the agent sends its requests to a link server in the environment. That link server forwards them
+//! to a link server of this host: over TCP with TLS, over vsock, or over the UNIX socket that a
+//! hypervisor makes for a virtual machine.
 //!
 //! Rules with `link` match only these requests, and the requests match only these rules. So
 //! [`Policy::rules`](super::Policy::rules), the list of rules for the flows of runs and of this

@@ -6,11 +6,12 @@
 //!
 //! 1. Adapt the CPU times of each rule to its new settings. For example, a change to `permit`
 //!    removes the time of the handshake and of the encryption.
-//! 2. Scale the CPU time of each rule with its traffic. The CPU time that belongs to no rule does
-//!    not change.
+//! 2. Scale the CPU time of each rule with its traffic. Metered CPU time that belongs to no rule
+//!    does not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
 //!    again ([`land`]).
-//! 4. Scale the CPU time that was not metered in proportion to the metered time.
+//! 4. Scale the CPU time that the agent did not meter by the same factor as the sum of the metered
+//!    CPU time.
 
 use std::collections::BTreeMap;
 use std::fmt;

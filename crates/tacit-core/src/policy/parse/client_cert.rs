@@ -137,7 +137,10 @@ fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option
     };
     let trust = table.value("trust");
     if trust.is_none() {
-        table.missing("trust", "name the trust for client certificates: trust = \"corp\"");
+        table.missing(
+            "trust",
+            "set the [trust.NAME] that verifies client certificates: trust = \"corp\"",
+        );
     }
     let named = trust.and_then(|value| names.trust(&value));
     let map = table.value("map");

@@ -240,7 +240,8 @@ fn sockets(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<S
         {
             let message =
                 format!("tacit cannot listen both on {socket} and on all addresses of this port");
-            let fix = "give the filters for this port either single addresses or All, not both";
+            let fix =
+                "in the filters for this port, use either single addresses or `All`, not both";
             findings.error(&filter.at, message, fix);
         }
     }

@@ -1,8 +1,8 @@
 //! Relays a single message in clear, PostgreSQL's CancelRequest, and closes the connection.
 //!
 //! ```text
-//!   downstream ── the message ───────────────> upstream
-//!            <── end of file, closes both ─────────
+//!   downstream ── the message ──> upstream
+//!              <── end of file ──            then tacit closes both connections
 //! ```
 //!
 //! tacit drops all other bytes. The server closes its connection when it has handled the message.

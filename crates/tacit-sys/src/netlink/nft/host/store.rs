@@ -55,7 +55,7 @@ pub fn learn(
     names: &[StoredName],
 ) -> Result<(), Error> {
     if addresses.len() > STORED_AT_ONCE_MAX || names.len() > STORED_AT_ONCE_MAX {
-        return Err(Error::Invalid("the request has more names than one request may store"));
+        return Err(Error::Invalid("the request contains more names than tacit stores at once"));
     }
     if names.iter().any(|one| one.name.len() > STORED_NAME_BYTES_MAX) {
         return Err(Error::Invalid("a name in the request is too long to be stored"));
