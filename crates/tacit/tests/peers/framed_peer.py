@@ -72,13 +72,13 @@ for cut in range(0, 12):
         stream.sendall(message({"hello": {"version": 1, "run": "x"}})[:cut])
 # A version, sessions and clients that do not exist.
 assert "version" in ask({"hello": {"version": 99, "run": "x"}})["refused"]
-assert "session" in ask(open_request(4711))["refused"]
+assert "does not know this run" in ask(open_request(4711))["refused"]
 assert "wait" in ask({"take": {"session": 1, "ticket": 4711}})["refused"]
 # A session that its own peer has ended.
 control, ended = hello("short")
 control.close()
 time.sleep(0.2)
-assert "session" in ask(open_request(ended))["refused"]
+assert "does not know this run" in ask(open_request(ended))["refused"]
 # The wrong frame on the stream of a session ends it.
 control, _ = hello("strange")
 control.sendall(frame(DATA, b"x"))

@@ -58,13 +58,13 @@ for cut in range(0, 12):
 assert "version" in ask({"hello": {"version": 99, "run": "x"}})["refused"]
 assert "name" in ask({"hello": {"version": 1, "run": "x" * 65}})["refused"]
 assert "name" in ask({"hello": {"version": 1, "run": "a\nb"}})["refused"]
-assert "session" in ask(open_request(4711))["refused"]
+assert "does not know this run" in ask(open_request(4711))["refused"]
 # A session that its own peer has ended.
 with dial() as hello:
     hello.sendall(frame({"hello": {"version": 1, "run": "short"}}))
     ended = answer(hello)["welcome"]["session"]
 time.sleep(0.2)
-assert "session" in ask(open_request(ended))["refused"]
+assert "does not know this run" in ask(open_request(ended))["refused"]
 # A flood of requests, of which half are given up before the answer.
 hello = dial()
 hello.sendall(frame({"hello": {"version": 1, "run": "flood"}}))
@@ -92,7 +92,7 @@ for number in range(40):
         stream.sendall(frame(open_request(session, 8080)))
         message, descriptors, _, _ = socket.recv_fds(stream, 4096, 1)
         held += descriptors
-        limited += b"maximum" in message
+        limited += b"this is the limit" in message
 print("held", len(held), "limited", limited)
 for descriptor in held:
     os.close(descriptor)

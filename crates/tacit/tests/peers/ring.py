@@ -32,5 +32,5 @@ done = subprocess.run(
     capture_output=True,
     text=True,
 )
-named = f"file descriptor {number}, an io_uring" in done.stderr
+named = f"file descriptor {number}: it is an io_uring" in done.stderr
 print(done.returncode, done.stdout.strip(), named, f"--inherit-fd {number}" in done.stderr)

@@ -128,17 +128,9 @@ pub fn run(
         let _held = lane.load.hold_relay();
         let left = match relay {
             RelayKind::Sealed(sealed) => sealed::run(lane, sealed, &connection).await,
-            // Boxed, so that other connections need no memory for these futures.
-            RelayKind::Starttls(relay) => Box::pin(starttls::run(lane, relay, &connection)).await,
             RelayKind::Clear(clear) => clear::run(lane, clear, &connection).await,
-            RelayKind::Delivery(relay) => {
-                Left::Ended(Box::pin(delivery::run(*relay, &connection)).await)
-            }
-            RelayKind::Controlled(relay) => {
-                Left::Ended(Box::pin(controlled::run(lane, *relay, &connection)).await?)
-            }
-            RelayKind::OwnTls(relay) => Left::Ended(own_tls::run(lane, relay, &connection).await),
-            RelayKind::Waiting(relay) => Box::pin(waiting::run(lane, relay, &connection)).await,
+            // Boxed, so that other connections need no memory for these futures.
+            other => Box::pin(run_any(lane, other, &connection)).await?,
         };
         Some(match left {
             Left::Ended(end) => Relayed::Finished(Finished { connection, end }),
@@ -148,6 +140,21 @@ pub fn run(
             }
         })
     }
+}
+
+/// Relays a connection of any kind, whose future may be large. `None`: as for [`run`].
+async fn run_any(lane: &StreamLane, relay: RelayKind, connection: &Connection) -> Option<Left> {
+    Some(match relay {
+        RelayKind::Sealed(relay) => sealed::run(lane, relay, connection).await,
+        RelayKind::Clear(relay) => clear::run(lane, relay, connection).await,
+        RelayKind::Starttls(relay) => starttls::run(lane, relay, connection).await,
+        RelayKind::Delivery(relay) => Left::Ended(delivery::run(*relay, connection).await),
+        RelayKind::Controlled(relay) => {
+            Left::Ended(controlled::run(lane, *relay, connection).await?)
+        }
+        RelayKind::OwnTls(relay) => Left::Ended(own_tls::run(lane, relay, connection).await),
+        RelayKind::Waiting(relay) => waiting::run(lane, relay, connection).await,
+    })
 }
 
 /// Why a relay has stopped.
