@@ -446,7 +446,8 @@ mod tests {
         for line in [
             "eligible for engines: 105.17, which is 92 % of the agent's CPU time; engines needed \
              if each is at most 100 % busy: 2",
-            "general CPUs (without an engine) before: 2; the agent uses 56.88 % of each, on average",
+            "general CPUs (without an engine) before: 2; the agent uses 56.88 % of each, on \
+             average",
             "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \
              spilled to general CPUs 5.2",
         ] {
