@@ -169,6 +169,13 @@ fn send(route: &mut Netlink, messages: impl Iterator<Item = NetlinkRequest>) -> 
     all.chunks(MESSAGES_AT_ONCE).try_for_each(|some| route.run(some.to_vec()))
 }
 
+fn ignore(result: Result<(), Error>, errno: i32) -> Result<(), Error> {
+    match result {
+        Err(error) if error.errno() == Some(errno) => Ok(()),
+        other => other,
+    }
+}
+
 /// Lists again if the kernel has changed meanwhile what it lists: such a list may lack entries.
 fn unbroken<T>(mut list: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 1..LISTS_MAX {

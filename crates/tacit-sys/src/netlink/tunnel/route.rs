@@ -1,7 +1,7 @@
 //! Adds and removes routes in the routing tables for the IPsec tunnels of a run (a program under
 //! `tacit run`).
 
-use super::{FlowGroup, FlowRoute, Place, family, octets, send, unbroken};
+use super::{FlowGroup, FlowRoute, Place, family, ignore, octets, unbroken};
 use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
@@ -37,7 +37,11 @@ pub(super) fn into_device(
 /// Removes all routes from the tables of a place.
 pub(super) fn remove(route: &mut Netlink, version: IpVersion, place: Place) -> Result<(), Error> {
     let found = unbroken(|| removals(route, version, place))?;
-    send(route, found.into_iter())
+    for removal in found {
+        // When an agent that ends closes its device, the kernel removes the routes into it.
+        ignore(route.run(vec![removal]), libc::ESRCH)?;
+    }
+    Ok(())
 }
 
 fn removals(

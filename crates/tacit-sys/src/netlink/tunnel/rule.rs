@@ -1,7 +1,7 @@
 //! Adds, finds and removes the routing rules for the IPsec tunnels of a run (a program under `tacit
 //! run`).
 
-use super::{FlowGroup, GROUPS_MAX, Place, family, unbroken};
+use super::{FlowGroup, GROUPS_MAX, Place, family, ignore, unbroken};
 use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
@@ -112,13 +112,6 @@ pub(super) fn remove(route: &mut Netlink, version: IpVersion, place: Place) -> R
         ignore(route.run(vec![rule(version, priority, table, DELETE)]), libc::ENOENT)?;
     }
     Ok(())
-}
-
-fn ignore(result: Result<(), Error>, errno: i32) -> Result<(), Error> {
-    match result {
-        Err(error) if error.errno() == Some(errno) => Ok(()),
-        other => other,
-    }
 }
 
 #[derive(Clone, Copy)]
