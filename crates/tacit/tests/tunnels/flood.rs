@@ -6,7 +6,7 @@ use std::env;
 use crate::{ALL, Scenario};
 
 /// `IKE_FLOOD=1000000` sends each port of each address once.
-const REQUESTS: &str = "60000";
+const REQUESTS: &str = "200000";
 /// The agent may need this much more memory than before, in KiB.
 const GROWTH_KIB_MAX: u64 = 32 * 1024;
 
