@@ -2,7 +2,7 @@
 
 use super::rule;
 use super::selectors::{addresses, ports};
-use super::words::Scope;
+use super::words::{FORWARDING_KEYS, Scope};
 use super::{address, when};
 use crate::message_id::MessageId;
 use crate::policy::capture::{self, named};
@@ -53,33 +53,14 @@ fn refuse(table: &TomlTable<'_>) -> bool {
     let fix = "write two rules: the first rule that matches decides";
     table.refuse(&actions, "`filter` is the action of the rule", fix);
     let others = [
-        "link",
-        "names",
-        "program",
-        "user",
-        "group",
-        "cgroup",
-        "slice",
-        "unit",
-        "run",
-        "mode",
-        "idle",
-        "answers",
-        "path",
-        "listen",
-        "connect",
-        "order",
-        "connect-timeout",
-        "accept-proxy",
-        "send-proxy",
-        "unix-mode",
-        "unix-owner",
-        "replace-stale",
-        "clear",
+        "link", "names", "program", "user", "group", "cgroup", "slice", "unit", "run", "mode",
+        "idle", "answers", "path", "listen",
     ];
     let why = "a rule with `filter` is for single packets, of which only the headers are known";
-    table.refuse(&others, why, "remove the key, or use `permit` or `deny` in place of `filter`");
-    !actions.iter().chain(&others).any(|key| table.holds(key))
+    let fix = "remove the key, or use `permit` or `deny` in place of `filter`";
+    table.refuse(&others, why, fix);
+    table.refuse(&FORWARDING_KEYS, why, fix);
+    !actions.iter().chain(&others).chain(&FORWARDING_KEYS).any(|key| table.holds(key))
 }
 
 fn check_host(table: &TomlTable<'_>, host: Option<&HostSettings>) -> bool {

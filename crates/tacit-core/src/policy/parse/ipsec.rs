@@ -6,7 +6,7 @@
 use super::names::Names;
 use super::run::RunRule;
 use super::selectors::{addresses, ports, runs};
-use super::words::Scope;
+use super::words::{FORWARDING_KEYS, Scope};
 use super::{address, value};
 use crate::flow::{Direction, Protocol};
 use crate::policy::rule::{Action, Ipsec, RuleForm};
@@ -69,22 +69,11 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
 
 /// Reports keys that have no meaning for packets.
 fn refuse(table: &TomlTable<'_>) {
-    let sockets = [
-        "listen",
-        "connect",
-        "activate",
-        "order",
-        "connect-timeout",
-        "accept-proxy",
-        "send-proxy",
-        "unix-mode",
-        "unix-owner",
-        "replace-stale",
-        "clear",
-    ];
     let why = "the kernel delivers the packets of a tunnel directly to the programs of a run, so \
                tacit has no socket for this key";
-    table.refuse(&sockets, why, "remove the key; `local-ports` selects the ports of programs");
+    let fix = "remove the key; `local-ports` selects the ports of programs";
+    table.refuse(&["listen"], why, fix);
+    table.refuse(&FORWARDING_KEYS, why, fix);
     let owners = ["program", "user", "group", "cgroup", "slice", "unit"];
     let why = "the kernel selects the packets of a tunnel by routes, which do not depend on the \
                program";

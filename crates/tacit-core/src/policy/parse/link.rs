@@ -12,7 +12,7 @@ use super::names::{Names, tables};
 use super::rule::{self, Word};
 use super::selectors::{addresses, ports, refuse_filter_keys};
 use super::tls::{self, Role, RoleDefault, ServerNameDefault, Setting};
-use super::words::Scope;
+use super::words::{FORWARDING_KEYS, Scope};
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
 use crate::message_id::MessageId;
@@ -388,25 +388,9 @@ fn refuse(table: &TomlTable<'_>) {
     let why = "tacit cannot verify the program and user that the other side of a link reports, so \
                this key would never match";
     table.refuse(&owners, why, "remove the key; the rules of the other side select programs");
-    let others = [
-        "names",
-        "mode",
-        "log",
-        "idle",
-        "answers",
-        "path",
-        "listen",
-        "connect",
-        "activate",
-        "order",
-        "connect-timeout",
-        "accept-proxy",
-        "send-proxy",
-        "unix-mode",
-        "unix-owner",
-        "replace-stale",
-        "clear",
-    ];
+    let others = ["names", "mode", "log", "idle", "answers", "path", "listen"];
     let why = "a rule with `link` only decides whether the other side gets a socket";
-    table.refuse(&others, why, "remove the key, or remove `link`");
+    let fix = "remove the key, or remove `link`";
+    table.refuse(&others, why, fix);
+    table.refuse(&FORWARDING_KEYS, why, fix);
 }

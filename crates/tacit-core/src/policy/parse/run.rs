@@ -3,6 +3,7 @@
 
 use super::selectors::{addresses, cgroups, groups, ports, programs, runs, units, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};
+use super::words::FORWARDING_KEYS;
 use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
 use crate::policy::rule::{InboundRule, RuleForm};
@@ -183,26 +184,18 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
 
 /// Rejects keys of forwarding rules. Returns whether there were none.
 fn refuse_sockets(table: &TomlTable<'_>) -> bool {
-    let keys = [
-        "connect",
-        "activate",
-        "order",
-        "connect-timeout",
-        "accept-proxy",
-        "send-proxy",
-        "unix-mode",
-        "unix-owner",
-        "replace-stale",
-        "clear",
-    ];
     if table.holds("listen") {
         let why = "the key is only for forwarding rules, but a rule with `direction` and \
                    `local-ports` is for programs under `tacit run`";
-        table.refuse(&keys, why, "remove the key, or remove `direction` and `local-ports`");
+        table.refuse(
+            &FORWARDING_KEYS,
+            why,
+            "remove the key, or remove `direction` and `local-ports`",
+        );
     } else {
         let why = "the key is only for forwarding rules, but a rule without `listen` is for \
                    programs under `tacit run`";
-        table.refuse(&keys, why, "remove the key, or add `listen`");
+        table.refuse(&FORWARDING_KEYS, why, "remove the key, or add `listen`");
     }
-    !keys.into_iter().any(|key| table.holds(key))
+    !FORWARDING_KEYS.into_iter().any(|key| table.holds(key))
 }

@@ -210,6 +210,20 @@ const AGENT: &[&str] = &[
     "alias-ranges",
 ];
 
+/// The keys that only forwarding rules have, except `listen`, which inbound rules have too.
+pub(super) const FORWARDING_KEYS: [&str; 10] = [
+    "connect",
+    "activate",
+    "order",
+    "connect-timeout",
+    "accept-proxy",
+    "send-proxy",
+    "unix-mode",
+    "unix-owner",
+    "replace-stale",
+    "clear",
+];
+
 const RULE: &[&str] = &[
     "name",
     "link",
