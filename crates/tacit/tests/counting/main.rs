@@ -12,7 +12,7 @@
     clippy::expect_used,
     reason = "a test stops at what it did not expect"
 )]
-#![allow(unreachable_pub, reason = "nobody but this binary sees it")]
+#![allow(unreachable_pub, reason = "only this test program uses it")]
 #![allow(dead_code, reason = "the lab's tools, of which this test needs some")]
 
 #[path = "../../../tacit-sys/tests/counting.rs"]

@@ -7,7 +7,7 @@
     clippy::expect_used,
     reason = "a test stops at what it did not expect"
 )]
-#![allow(unreachable_pub, reason = "nobody but this binary sees it")]
+#![allow(unreachable_pub, reason = "only this test program uses it")]
 
 mod evaluators;
 mod kernel;
