@@ -2,27 +2,25 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tacit_core::message_id::MessageId;
 
+use super::query::{self, paths, status};
 use super::server::{self, ServeOptions};
-use super::{SOCKET_SUFFIX, directory, path_of};
+use super::start::start;
+use super::status::LinkReports;
+use super::{enabled, path_of};
 use crate::control::render::table::{Column, table};
 use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, fail_policy, print, versioned,
 };
 use crate::log::{Format, LogDestination};
 use crate::policy_file::{self, NO_POLICY};
-use crate::run::link::client::ask;
-use crate::run::link::protocol::{LinkAnswer, LinkRequest, LinkStatus, LinkedRun};
-
-/// How long a server may take for its status.
-const STATUS_WAIT_MAX: Duration = Duration::from_secs(5);
-/// The maximum number of links that `tacit link list` tries.
-const LISTED_MAX: usize = 256;
+use crate::run::link::protocol::{
+    LinkAnswer, LinkControl, LinkRequest, LinkSocket, LinkStatus, LinkedRun,
+};
 
 /// Let runs without a network use the sockets of this side
 #[derive(Debug, Args)]
@@ -45,6 +43,14 @@ enum Verb {
     List(ListArgs),
     /// Show the state of a link, and the runs that use it
     Info(InfoArgs),
+    /// Show state, limits and configuration of links
+    Status(StatusArgs),
+    /// Start the server of a link in the background
+    Start(StartArgs),
+    /// Stop serving a link
+    Stop(StopArgs),
+    /// Log each request of a link, or stop logging
+    Trace(TraceArgs),
 }
 
 #[derive(Debug, Args)]
@@ -84,14 +90,108 @@ struct ListArgs {
 #[command(after_help = "\
 Examples:
   tacit link info guest
+  tacit link info guest --tasks
   tacit link info /run/guest.sock --json")]
 struct InfoArgs {
     /// The name of the link, or the path of its socket
     #[arg(value_name = "LINK")]
     link: PathBuf,
+    /// Also list the open sockets of each run
+    #[arg(long)]
+    tasks: bool,
     /// Print the state as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit link status
+  tacit link status guest --json
+  tacit link status --metrics
+
+Exit status: 1 if one of the links is stopped.")]
+struct StatusArgs {
+    /// The name of a link, or the path of its socket [default: all links]
+    #[arg(value_name = "LINK")]
+    link: Option<PathBuf>,
+    /// Print the state as JSON
+    #[arg(long, conflicts_with = "metrics")]
+    json: bool,
+    /// Print metrics in the text format of Prometheus
+    #[arg(long)]
+    metrics: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit link start guest
+  tacit link start guest --policy link.toml --log journal")]
+struct StartArgs {
+    /// The name of the link
+    #[arg(value_name = "NAME")]
+    link: String,
+    /// The policy file [default: /etc/tacit/links-enabled/NAME.toml, then $TACIT_POLICY]
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Destination of the log: journal, syslog, state, none or a path with a `/`
+    #[arg(long, value_name = "DEST", default_value = "state")]
+    log: String,
+    /// Print the state of the link as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit link stop guest
+
+Sockets of the same kernel that runs have stay open; requests for further sockets are refused.")]
+struct StopArgs {
+    /// The name of the link, or the path of its socket
+    #[arg(value_name = "LINK")]
+    link: PathBuf,
+    /// Print the last state of the link as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit link trace guest on
+  tacit link trace guest off")]
+struct TraceArgs {
+    /// The name of the link, or the path of its socket
+    #[arg(value_name = "LINK")]
+    link: PathBuf,
+    /// Whether each request is logged
+    #[arg(value_enum)]
+    switch: TraceSwitch,
+    /// Print the state of the link as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whether the requests of a link are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TraceSwitch {
+    /// Log each request and its result
+    On,
+    /// Log only refused requests
+    Off,
+}
+
+/// A link with the sockets of its runs.
+#[derive(Debug, Serialize)]
+struct LinkTasks {
+    #[serde(flatten)]
+    status: LinkStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tasks: Option<Vec<LinkSocket>>,
 }
 
 /// The links of this host.
@@ -107,7 +207,79 @@ pub fn run(args: LinkArgs) -> ExitCode {
         Verb::Serve(args) => serve(args),
         Verb::List(args) => show_list(&args),
         Verb::Info(args) => info(&args),
+        Verb::Status(args) => show_status(&args),
+        Verb::Start(args) => start_link(&args),
+        Verb::Stop(args) => {
+            let output = if args.json { Output::Json } else { Output::Nothing };
+            change(&args.link, LinkControl::Stop, output)
+        }
+        Verb::Trace(args) => {
+            let control = match args.switch {
+                TraceSwitch::On => LinkControl::TraceOn,
+                TraceSwitch::Off => LinkControl::TraceOff,
+            };
+            let output = if args.json { Output::Json } else { Output::Nothing };
+            change(&args.link, control, output)
+        }
     }
+}
+
+fn show_status(args: &StatusArgs) -> ExitCode {
+    let reports = LinkReports::read(args.link.as_deref());
+    let code = if reports.has_stopped() { EXIT_FAILURE } else { EXIT_OK };
+    match (args.json, args.metrics) {
+        (true, _) => print(versioned(&reports), code),
+        (_, true) => print(reports.metrics(), code),
+        _ => print(reports.text(), code),
+    }
+}
+
+fn start_link(args: &StartArgs) -> ExitCode {
+    let StartArgs { link, policy, log, json } = args;
+    let enabled = || enabled::policy_of(link).filter(|_| policy.is_none());
+    let Some(policy) = enabled().or_else(|| policy_file::named(policy.as_deref())) else {
+        return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
+    };
+    match start(link, &policy, log) {
+        Ok(status) if *json => print(versioned(&status), EXIT_OK),
+        Ok(status) => print(
+            format!("{} serves {} in process {}\n", status.path.display(), link, status.pid),
+            EXIT_OK,
+        ),
+        Err(error) => {
+            let reason = format!("cannot start the link {link}: {error}");
+            fail(MessageId("link-not-started"), reason, EXIT_FAILURE)
+        }
+    }
+}
+
+/// What a command prints if it succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Output {
+    Nothing,
+    /// The state of the link.
+    Json,
+}
+
+/// Sends a request of an operator.
+fn change(link: &Path, control: LinkControl, output: Output) -> ExitCode {
+    let path = path_of(link);
+    match query::request(&path, &LinkRequest::Control(control)) {
+        Ok(LinkAnswer::Status(status)) if output == Output::Json => {
+            print(versioned(&status), EXIT_OK)
+        }
+        Ok(_) => EXIT_OK.into(),
+        Err(error) => no_link(&path, &error),
+    }
+}
+
+fn no_link(path: &Path, error: &std::io::Error) -> ExitCode {
+    let reason = format!(
+        "no link server answers at {}: {error}\n    fix: start a server with `tacit link serve`; \
+         `tacit link list` shows the links of this user",
+        path.display()
+    );
+    fail(MessageId("no-link"), reason, EXIT_FAILURE)
 }
 
 fn serve(args: ServeArgs) -> ExitCode {
@@ -139,32 +311,32 @@ fn show_list(args: &ListArgs) -> ExitCode {
     print(table(&links, &COLUMNS), EXIT_OK)
 }
 
-/// The sockets in the directory of links, in the order of their names.
-fn paths() -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(directory()) else { return Vec::new() };
-    let is_socket = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.ends_with(SOCKET_SUFFIX))
-    };
-    let mut all: Vec<_> =
-        entries.flatten().map(|entry| entry.path()).filter(is_socket).take(LISTED_MAX).collect();
-    all.sort();
-    all
-}
-
 fn info(args: &InfoArgs) -> ExitCode {
     let path = path_of(&args.link);
-    match status(&path) {
-        Ok(status) if args.json => print(versioned(&status), EXIT_OK),
-        Ok(status) => print(text(&status), EXIT_OK),
-        Err(error) => {
-            let reason = format!(
-                "no link server answers at {}: {error}\n    fix: start a server with `tacit link \
-                 serve`; `tacit link list` shows the links of this user",
-                path.display()
-            );
-            fail(MessageId("no-link"), reason, EXIT_FAILURE)
+    let tasks = || args.tasks.then(|| sockets(&path)).transpose();
+    let asked = status(&path).and_then(|status| Ok(LinkTasks { status, tasks: tasks()? }));
+    match asked {
+        Ok(all) if args.json => print(versioned(&all), EXIT_OK),
+        Ok(LinkTasks { status, tasks }) => {
+            let tasks = tasks.map(|tasks| format!("\n{}", table(&tasks, &TASK_COLUMNS)));
+            print(text(&status) + &tasks.unwrap_or_default(), EXIT_OK)
         }
+        Err(error) => no_link(&path, &error),
+    }
+}
+
+const TASK_COLUMNS: [Column<LinkSocket>; 4] = [
+    ("SESSION", |socket| socket.session.to_string()),
+    ("KIND", |socket| socket.kind.word().to_owned()),
+    ("ADDRESS", |socket| socket.address.to_string()),
+    ("SINCE", |socket| socket.since.to_string()),
+];
+
+/// The open sockets of a link.
+fn sockets(path: &Path) -> std::io::Result<Vec<LinkSocket>> {
+    match query::request(path, &LinkRequest::Control(LinkControl::Sockets))? {
+        LinkAnswer::Sockets(sockets) => Ok(sockets),
+        _ => Err(std::io::ErrorKind::InvalidData.into()),
     }
 }
 
@@ -202,17 +374,4 @@ fn text(link: &LinkStatus) -> String {
         link.sockets,
         link.sockets_max,
     )
-}
-
-/// Asks the server of a link for its state.
-fn status(path: &Path) -> std::io::Result<LinkStatus> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let asked = runtime.block_on(async {
-        tokio::time::timeout(STATUS_WAIT_MAX, ask(path, &LinkRequest::Status)).await
-    });
-    match asked.map_err(|_| std::io::ErrorKind::TimedOut)??.1.message {
-        LinkAnswer::Status(status) => Ok(status),
-        LinkAnswer::Refused(reason) => Err(std::io::Error::other(reason)),
-        _ => Err(std::io::ErrorKind::InvalidData.into()),
-    }
 }

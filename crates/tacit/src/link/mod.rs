@@ -20,8 +20,12 @@
 //! reports about itself only for output, never for decisions.
 
 pub mod command;
+mod enabled;
 mod mirror;
+mod query;
 pub mod server;
+mod start;
+mod status;
 mod wire;
 
 use std::io;

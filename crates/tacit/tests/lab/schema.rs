@@ -60,7 +60,7 @@ fn every_display_conforms_to_its_schema() {
 }
 
 /// The commands whose JSON the tests compare with a schema.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 20] = [
     "ca show",
     "check",
     "close",
@@ -72,6 +72,10 @@ const COMMANDS: [&str; 16] = [
     "import stunnel",
     "link info",
     "link list",
+    "link start",
+    "link status",
+    "link stop",
+    "link trace",
     "project",
     "reload",
     "restart",

@@ -276,3 +276,85 @@ fn the_name_of_a_link_finds_it_and_displays_fit_their_schemas() {
     assert_eq!((&info["name"], &info["runs"][0]["opened"]), (&"named".into(), &1.into()), "{said}");
     assert_eq!(lines[2..], ["named", "1"], "{said}");
 }
+
+#[test]
+fn a_link_is_started_and_stopped_and_open_sockets_stay() {
+    let said = network().ok(r#"
+        chmod 777 .
+        kill $LINK; until_true [ ! -e $AT ]
+        ordinary ./tacit link start guest --policy nothing.toml --log none 2>&1 |
+            grep -o 'error.link-not-started.: cannot start the link guest'
+        ordinary ./tacit link start guest --policy link.toml --log none --json >started.json
+        ordinary ./tacit link start guest --policy link.toml --log none 2>&1 |
+            grep -o 'serves the link already'
+        cat >transfer.py <<'END'
+import os, socket, sys, time
+held = socket.create_connection(("10.9.8.7", 8080), 5)
+open("held", "w").close()
+while not os.path.exists("stopped"):
+    time.sleep(0.05)
+held.sendall(b"GET / HTTP/1.0\r\n\r\n")
+print(held.recv(12).decode())
+try:
+    socket.create_connection(("10.9.8.7", 8080), 5)
+except OSError as error:
+    print(error.strerror)
+END
+        linked python3 transfer.py 2>/dev/null >said & run=$!
+        until_true [ -e held ]
+        server=$(state 'link["pid"]')
+        ordinary ./tacit link stop $AT
+        until_true [ ! -e /proc/$server ]
+        [ -e $AT ] || echo removed
+        touch stopped; wait $run; cat said
+        ordinary ./tacit link stop $AT 2>&1 | grep -o 'no server answers'"#);
+    let wanted = "error[link-not-started]: cannot start the link guest\nserves the link already\n\
+                  removed\nHTTP/1.0 200\nConnection refused\nno server answers\n";
+    assert_eq!(said, wanted, "{said}");
+}
+
+#[test]
+fn status_tasks_and_trace_of_a_link_show_its_requests() {
+    let said = network().ok(r#"
+        chmod 777 .
+        ordinary ./tacit link status $AT | sed -n '2p;4p'
+        ordinary ./tacit link trace $AT on --json | tr -d '\n'; echo
+        cat >two.py <<'END'
+import os, socket, time
+held = socket.create_connection(("10.9.8.7", 8080), 5)
+try:
+    socket.create_connection(("10.9.8.7", 8081), 5)
+except OSError:
+    open("held", "w").close()
+while not os.path.exists("shown"):
+    time.sleep(0.05)
+END
+        linked python3 two.py 2>/dev/null & run=$!
+        until_true [ -e held ]
+        ordinary ./tacit link status $AT --json | tr -d '\n'; echo
+        ordinary ./tacit link info $AT --tasks --json | tr -d '\n'; echo
+        ordinary ./tacit link info $AT --tasks | grep -c ' tcp .* 10.9.8.7:8080 '
+        ordinary ./tacit link status $AT --metrics | grep '^tacit_link_[orf].*total'
+        touch shown; wait $run
+        ordinary ./tacit link trace $AT off
+        grep link-request link.log | grep -o 'kind=.*'
+        kill $LINK; until_true [ ! -e $AT ]
+        ordinary ./tacit link status $AT | sed -n 2p"#);
+    let lines: Vec<_> = said.lines().collect();
+    assert!(lines[0].ends_with(" idle") && lines[1].starts_with("host "), "{said}");
+    assert_fits("link-trace", lines[2]);
+    assert_fits("link-status", lines[3]);
+    assert_fits("link-info", lines[4]);
+    let status: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
+    assert_eq!(status["links"][0]["condition"], "in-use", "{said}");
+    let rest = [
+        "1",
+        "tacit_link_opened_total{link=\"guest\"} 1",
+        "tacit_link_failed_total{link=\"guest\"} 1",
+        "tacit_link_refused_total{link=\"guest\"} 0",
+        "kind=tcp address=10.9.8.7:8080 result=opened",
+        "kind=tcp address=10.9.8.7:8081 result=\"Connection refused (os error 111)\"",
+        "status    stopped",
+    ];
+    assert_eq!(lines[5..], rest, "{said}");
+}

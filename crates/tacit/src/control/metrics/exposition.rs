@@ -10,7 +10,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Values that only rise until the agent is restarted; the name ends in `_total`.
     Counter,
     /// Values that rise and fall.
@@ -21,18 +21,18 @@ pub(super) enum Kind {
 
 /// The metric families of one answer, as text.
 #[derive(Debug, Default)]
-pub(super) struct Page(String);
+pub(crate) struct Page(String);
 
 /// A metric family whose samples are being written.
 #[derive(Debug)]
-pub(super) struct Family<'a> {
+pub(crate) struct Family<'a> {
     page: &'a mut Page,
     name: &'static str,
 }
 
 impl Page {
     /// Begins a family. All its samples must be written before the next family begins.
-    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
+    pub(crate) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
         debug_assert!(
             !help.contains(['\n', '\\']),
             "the help text contains a character that must be escaped, but this module does not \
@@ -48,19 +48,19 @@ impl Page {
         Family { page: self, name }
     }
 
-    pub(super) fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.0
     }
 }
 
 impl Family<'_> {
     /// Writes one sample.
-    pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
+    pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Self {
         self.sample_of("", labels, value)
     }
 
     /// Writes the samples of one histogram: cumulative buckets, sum and count.
-    pub(super) fn histogram(&mut self, label: (&str, &str), latency: &LatencyCounts) {
+    pub(crate) fn histogram(&mut self, label: (&str, &str), latency: &LatencyCounts) {
         for (bound_seconds, count) in &latency.at_most {
             let bound = bound_seconds.to_string();
             self.sample_of("_bucket", &[label, ("le", &bound)], *count as f64);

@@ -9,7 +9,7 @@
 //! names from the policy and fixed words, so the number of time series depends only on the policy.
 //! The CPU time of all removed rules is one series.
 
-mod exposition;
+pub(crate) mod exposition;
 pub mod server;
 mod tunnels;
 

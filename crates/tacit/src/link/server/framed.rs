@@ -30,7 +30,7 @@ use super::session::{
     CountedSocket, PendingRequest, RunEnd, Session, admit, count, errno_of, run_end, sockets_max,
 };
 use super::state::OtherEnd;
-use super::{ALIVE_WAIT_MAX, REQUEST_WAIT_MAX, ServedLink, Server, open};
+use super::{ALIVE_WAIT_MAX, REQUEST_WAIT_MAX, ServedLink, Server, control, open};
 use crate::link::wire::datagrams::{self, NetworkEnd};
 use crate::link::wire::{LinkStream, transfer};
 use crate::net::Security;
@@ -151,13 +151,16 @@ async fn serve_socket(
     let socket = match opened {
         Ok(socket) => socket,
         Err(error) => {
+            control::trace(server, link, &request, Err(&error));
             count(link, request.session, |run| run.failed += 1);
             stream.send_message(&LinkAnswer::Failed(errno_of(&error))).await?;
             stream.close().await;
             return Ok(());
         }
     };
-    let _counted = CountedSocket::new(link, socket.as_fd(), request.session)?;
+    control::trace(server, link, &request, Ok(()));
+    let counted = CountedSocket::new(link, socket.as_fd(), request.session)?;
+    let _counted = counted.described(&request);
     count(link, request.session, |run| run.opened += 1);
     let mut over = pending.over.clone();
     drop::<(PendingRequest, OwnedSemaphorePermit)>((pending, place));

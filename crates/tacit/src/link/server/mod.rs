@@ -17,6 +17,7 @@
 //! Limits of each link: [`RUNS_MAX`] runs, [`STREAMS_MAX`] requests at the same time, and `sockets`
 //! of `[link.NAME]` sockets. The other side must send its request within [`REQUEST_WAIT_MAX`].
 
+mod control;
 mod framed;
 mod open;
 mod remote;
@@ -47,7 +48,7 @@ use tacit_tls::signer::KeyProvider;
 use tokio::io::Interest;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::mirror::{self, Mirror, StartedMirror};
 use super::path_of;
@@ -57,6 +58,7 @@ use crate::live::check_links;
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::run::host::{HostNetwork, InterfaceChanges};
 use crate::signer;
+use control::LinkSwitches;
 use framed::Tickets;
 use remote::Remote;
 use state::LinkState;
@@ -150,6 +152,8 @@ struct Server {
     links: HashMap<String, Rc<ServedLink>>,
     /// Loads private keys and signs with them: the signer.
     keys: KeyProvider,
+    /// Wakes when an operator has stopped a link.
+    link_stopped: Notify,
     log: Log,
 }
 
@@ -167,6 +171,7 @@ struct ServedLink {
     /// The clients that wait for a stream of another kernel.
     tickets: RefCell<Tickets>,
     state: RefCell<LinkState>,
+    switches: LinkSwitches,
 }
 
 /// Serves links until a signal ends the process.
@@ -255,15 +260,16 @@ async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
         resolvers: Resolvers::new(&[]),
         links,
         keys: prepared.keys,
+        link_stopped: Notify::new(),
         log,
     });
-    let mut files = Vec::new();
     for OpenedLink { link, listener, tcp } in opened {
-        files.push(RemovedFile(link.path.clone()));
         let event = Event::new("link-serving").field("link", &link.name);
         server.log.info(event.field("path", &link.path.display()));
         if let Some(tcp) = tcp {
-            tokio::task::spawn_local(tls::accept(Rc::clone(&server), Rc::clone(&link), tcp));
+            let accepting = tls::accept(Rc::clone(&server), Rc::clone(&link), tcp);
+            let link = Rc::clone(&link);
+            tokio::task::spawn_local(async move { link.switches.unless_stopped(accepting).await });
         }
         tokio::task::spawn_local(accept(Rc::clone(&server), link, listener));
     }
@@ -273,6 +279,11 @@ async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => server.reload(),
+            () = server.link_stopped.notified() => {
+                if server.links.values().all(|link| link.switches.is_stopped()) {
+                    return Ok(());
+                }
+            }
             () = changes.next() => drop(server.host.look()),
             () = server.resolvers.host_file_changed() => server.resolvers.read_again(),
             ready = destroyed.readable() => {
@@ -319,6 +330,8 @@ fn open_links(
         };
         let remote = parsed.connect.clone().zip(mirror.clone());
         let remote = remote.map(|(to, mirror)| Rc::new(Remote::new(to, client, mirror)));
+        let switches = LinkSwitches::default();
+        switches.file.replace(Some(RemovedFile(path.clone())));
         let link = Rc::new(ServedLink {
             name: name.clone(),
             path,
@@ -327,13 +340,15 @@ fn open_links(
             remote,
             tickets: RefCell::default(),
             state: RefCell::default(),
+            switches,
         });
         opened.push(OpenedLink { link, listener, tcp });
     }
     Ok(opened)
 }
 
-/// Removes the file of a socket when the server ends.
+/// Removes the file of a socket when its link is stopped, or the server ends.
+#[derive(Debug)]
 struct RemovedFile(PathBuf);
 
 impl Drop for RemovedFile {
@@ -373,10 +388,15 @@ const SOCKET_MODE: u32 = 0o600;
 async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: UnixListener) {
     let streams = Arc::new(Semaphore::new(STREAMS_MAX));
     while let Ok(place) = Arc::clone(&streams).acquire_owned().await {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = link.switches.stopped() => return,
+        };
+        match accepted {
             Ok((stream, _)) => {
                 let work = stream::serve(Rc::clone(&server), Rc::clone(&link), stream, place);
-                tokio::task::spawn_local(work);
+                let link = Rc::clone(&link);
+                tokio::task::spawn_local(async move { link.switches.unless_stopped(work).await });
             }
             Err(error) => {
                 server.report_accept(&link, &error);

@@ -336,7 +336,8 @@ impl Opened<'_> {
         let Self { link, remote, request, far, local, pending } = self;
         let pair = remote.mirror.streams(local, request.address).await?;
         let MirrorPair { program, server } = pair;
-        let counted = CountedSocket::new(link, program.as_fd(), request.session)?;
+        let counted =
+            CountedSocket::new(link, program.as_fd(), request.session)?.described(&request);
         let socket = adopted(server)?;
         write(stream, &LinkAnswer::Socket, Some(program.as_fd())).await?;
         let over = pending.over.clone();
@@ -352,7 +353,8 @@ impl Opened<'_> {
         };
         let pair = remote.mirror.datagrams(local, request.address, peer).await?;
         let MirrorPair { program, server } = pair;
-        let counted = CountedSocket::new(link, program.as_fd(), request.session)?;
+        let counted =
+            CountedSocket::new(link, program.as_fd(), request.session)?.described(&request);
         let mut closing = remote.mirror.closing(program.as_fd())?;
         let own = SocketAddr::try_from(socket::local_address(program.as_fd())?)?;
         let mirror = Rc::clone(&remote.mirror);
@@ -377,6 +379,7 @@ impl Opened<'_> {
     async fn pass_bound(self, stream: &mut UnixStream) -> io::Result<()> {
         let socket = self.remote.mirror.bound(self.local).await?;
         let counted = CountedSocket::new(self.link, socket.as_fd(), self.request.session)?;
+        let counted = counted.described(&self.request);
         let mut closing = self.remote.mirror.closing(socket.as_fd())?;
         let over = self.pending.over.clone();
         let serving = self.serve_bound();
@@ -393,6 +396,7 @@ impl Opened<'_> {
     /// The run has its socket from an earlier server.
     async fn keep_bound(self, stream: &mut UnixStream) -> io::Result<()> {
         let counted = CountedSocket::new(self.link, self.far.fd(), self.request.session)?;
+        let counted = counted.described(&self.request);
         let over = self.pending.over.clone();
         let serving = self.serve_bound();
         write(stream, &LinkAnswer::Done, None).await?;

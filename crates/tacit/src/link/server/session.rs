@@ -127,6 +127,12 @@ impl CountedSocket {
         link.state.borrow_mut().add(cookie, session);
         Ok(Self { link: Rc::clone(link), cookie })
     }
+
+    /// Stores its request, for displays.
+    pub(super) fn described(self, request: &OpenRequest) -> Self {
+        self.link.state.borrow_mut().describe(self.cookie, request);
+        self
+    }
 }
 
 impl Drop for CountedSocket {

@@ -1,13 +1,14 @@
 //! Counts the runs and sockets of one link.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::SystemTime;
 
 use tokio::sync::watch;
 
 use crate::address;
 use crate::clock::Rfc3339;
 use crate::link::wire::handshake::PeerCertificate;
-use crate::run::link::protocol::LinkedRun;
+use crate::run::link::protocol::{LinkSocket, LinkedRun, OpenRequest, SOCKETS_SHOWN_MAX};
 
 /// The other end of a stream.
 #[derive(Clone, Debug)]
@@ -53,8 +54,30 @@ pub(super) struct LinkState {
     last_session: u64,
     /// The open sockets, by their cookies, with the session that got each.
     open: HashMap<u64, u64>,
+    /// The requests of the open sockets, for displays.
+    requests: HashMap<u64, LinkSocket>,
     /// The requests that may still become a socket.
     pending: usize,
+    /// The counts of runs that have ended.
+    ended: LinkTotals,
+}
+
+/// Counts of all runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LinkTotals {
+    pub(super) opened: u64,
+    pub(super) failed: u64,
+    pub(super) refused: u64,
+}
+
+impl LinkTotals {
+    fn plus(self, run: &RunState) -> Self {
+        Self {
+            opened: self.opened + run.opened,
+            failed: self.failed + run.failed,
+            refused: self.refused + run.refused,
+        }
+    }
 }
 
 /// A run that said hello.
@@ -84,7 +107,9 @@ impl LinkState {
 
     /// Removes a run. Its sockets count until they are closed.
     pub(super) fn leave(&mut self, session: u64) {
-        self.runs.remove(&session);
+        if let Some(run) = self.runs.remove(&session) {
+            self.ended = self.ended.plus(&run);
+        }
     }
 
     pub(super) fn runs(&self) -> usize {
@@ -117,19 +142,46 @@ impl LinkState {
         self.pending -= 1;
     }
 
+    /// The requests that may still become a socket.
+    pub(super) fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// The counts of all runs since the server started.
+    pub(super) fn totals(&self) -> LinkTotals {
+        self.runs.values().fold(self.ended, LinkTotals::plus)
+    }
+
     /// Counts a socket that is passed on.
     pub(super) fn add(&mut self, cookie: u64, session: u64) {
         self.open.insert(cookie, session);
     }
 
+    /// Stores the request of an open socket, for displays.
+    pub(super) fn describe(&mut self, cookie: u64, request: &OpenRequest) {
+        let OpenRequest { session, kind, address } = *request;
+        let since = Rfc3339(SystemTime::now());
+        self.requests.insert(cookie, LinkSocket { session, kind, address, since });
+    }
+
+    /// The open sockets of runs, the oldest first.
+    pub(super) fn shown_sockets(&self) -> Vec<LinkSocket> {
+        let mut all: Vec<_> = self.requests.values().cloned().collect();
+        all.sort_by_key(|socket| (socket.session, socket.since.0));
+        all.truncate(SOCKETS_SHOWN_MAX);
+        all
+    }
+
     /// The socket with this number was closed.
     pub(super) fn end(&mut self, cookie: u64) {
         self.open.remove(&cookie);
+        self.requests.remove(&cookie);
     }
 
     /// The kernel has not reported all sockets that were closed.
     pub(super) fn forget_all(&mut self) {
         self.open.clear();
+        self.requests.clear();
     }
 
     /// The runs, for displays.

@@ -15,13 +15,15 @@ use super::open::Reached;
 use super::reply::{ended, write};
 use super::session::{Session, admit, count, errno_of, sockets_max};
 use super::state::OtherEnd;
-use super::{REQUEST_WAIT_MAX, ServedLink, Server, framed, open, remote};
+use super::{
+    REQUEST_WAIT_MAX, RUNS_MAX, STREAMS_MAX, ServedLink, Server, control, framed, open, remote,
+};
 use crate::link::wire::LinkStream;
 use crate::net::Security;
 use crate::net::stream_socket::StreamSocket;
 use crate::run::channel::read_frame;
 use crate::run::link::protocol::{
-    LinkAnswer, LinkHello, LinkRequest, LinkStatus, OpenRequest, REQUEST_BYTES_MAX,
+    LinkAnswer, LinkControl, LinkHello, LinkRequest, LinkStatus, OpenRequest, REQUEST_BYTES_MAX,
 };
 
 /// Serves a stream to its end. `place` is its place among the streams that wait for an answer.
@@ -87,7 +89,10 @@ async fn answer(
             write(&mut stream, &LinkAnswer::Refused(reason), None).await
         }
         (LinkRequest::Status, _) => {
-            write(&mut stream, &LinkAnswer::Status(status(server, link)), None).await
+            write(&mut stream, &LinkAnswer::Status(Box::new(status(server, link))), None).await
+        }
+        (LinkRequest::Control(request), _) => {
+            serve_operator(server, link, &mut stream, request).await
         }
     }
 }
@@ -97,6 +102,23 @@ async fn first_byte(stream: &UnixStream) -> io::Result<u8> {
     let mut first = [0];
     stream.async_io(Interest::READABLE, || socket::peek(stream.as_fd(), &mut first)).await?;
     Ok(first[0])
+}
+
+/// Carries out a request of an operator.
+async fn serve_operator(
+    server: &Server,
+    link: &ServedLink,
+    stream: &mut UnixStream,
+    request: LinkControl,
+) -> io::Result<()> {
+    control::obey(link, request);
+    let answer = match request {
+        LinkControl::Sockets => LinkAnswer::Sockets(link.state.borrow().shown_sockets()),
+        _ => LinkAnswer::Status(Box::new(status(server, link))),
+    };
+    write(stream, &answer, None).await?;
+    control::conclude(server, link, request);
+    Ok(())
 }
 
 /// Serves a run: its session lasts as long as the stream.
@@ -137,11 +159,14 @@ async fn serve_socket(
         Ok(socket) => {
             let cookie = handed::identity(socket.as_fd())?.cookie;
             link.state.borrow_mut().add(cookie, request.session);
+            link.state.borrow_mut().describe(cookie, &request);
+            control::trace(server, link, &request, Ok(()));
             count(link, request.session, |run| run.opened += 1);
             drop(pending);
             write(stream, &LinkAnswer::Socket, Some(socket.as_fd())).await
         }
         Err(error) => {
+            control::trace(server, link, &request, Err(&error));
             count(link, request.session, |run| run.failed += 1);
             write(stream, &LinkAnswer::Failed(errno_of(&error)), None).await
         }
@@ -162,8 +187,20 @@ fn status(server: &Server, link: &ServedLink) -> LinkStatus {
         ipv4,
         ipv6,
         sockets: state.sockets(),
+        host: host_name(),
+        runs_max: RUNS_MAX,
+        requests: state.pending(),
+        requests_max: STREAMS_MAX,
+        opened: state.totals().opened,
+        failed: state.totals().failed,
+        refused: state.totals().refused,
+        trace: link.switches.is_traced(),
         runs: state.shown(),
         tcp: link.tcp,
         connect: link.remote.as_ref().map(|remote| remote.target()),
     }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

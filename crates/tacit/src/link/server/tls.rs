@@ -105,7 +105,8 @@ pub(super) async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: A
         let AcceptedSocket { socket, peer } = accepted;
         let server = Rc::clone(&server);
         let link = Rc::clone(&link);
-        tokio::task::spawn_local(async move {
+        let served = Rc::clone(&link);
+        let serving = async move {
             let Some(settings) = link.tls.borrow().clone() else { return };
             match handshake::accept(socket, &settings).await {
                 Ok((stream, certificate)) => {
@@ -121,6 +122,7 @@ pub(super) async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: A
                     server.log.warn(event.limited(key));
                 }
             }
-        });
+        };
+        tokio::task::spawn_local(async move { served.switches.unless_stopped(serving).await });
     }
 }

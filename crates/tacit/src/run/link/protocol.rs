@@ -39,6 +39,8 @@ pub const REQUEST_BYTES_MAX: usize = 4096;
 pub const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// The longest name of a run.
 pub const RUN_BYTES_MAX: usize = 64;
+/// The maximum number of sockets in an answer; the oldest ones.
+pub const SOCKETS_SHOWN_MAX: usize = 2048;
 
 /// The first message on a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +57,8 @@ pub enum LinkRequest {
     Take(TakeRequest),
     /// Report the state of the link.
     Status,
+    /// A request of an operator.
+    Control(LinkControl),
 }
 
 /// A request to listen at a bound socket.
@@ -113,6 +117,35 @@ pub struct ArrivedClient {
     pub local: SocketAddr,
 }
 
+/// A request of an operator. Only processes of this host that may use the link can send it: servers
+/// of other hosts do not accept it on their streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkControl {
+    /// Stop serving the link.
+    Stop,
+    /// Log each request from now on.
+    TraceOn,
+    /// Log requests no longer.
+    TraceOff,
+    /// Report the open sockets.
+    Sockets,
+}
+
+/// An open socket of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LinkSocket {
+    /// The session of the run.
+    pub session: u64,
+    /// Its kind.
+    pub kind: OpenKind,
+    /// The address to which it was connected or bound.
+    pub address: SocketAddr,
+    /// When it was opened.
+    pub since: Rfc3339,
+}
+
 /// The description of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -154,6 +187,18 @@ pub enum OpenKind {
     DatagramsOfAll,
 }
 
+impl OpenKind {
+    /// A word for displays.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Connected => "tcp",
+            Self::Bound | Self::BoundAgain => "tcp-listen",
+            Self::Datagrams | Self::DatagramsOfHost | Self::DatagramsOfAll => "udp",
+        }
+    }
+}
+
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -171,7 +216,9 @@ pub enum LinkAnswer {
     /// The policy or a limit does not allow it, for this reason.
     Refused(String),
     /// The state of the link.
-    Status(LinkStatus),
+    Status(Box<LinkStatus>),
+    /// The open sockets of the link.
+    Sockets(Vec<LinkSocket>),
 }
 
 /// What the server offers to a run.
@@ -229,6 +276,22 @@ pub struct LinkStatus {
     pub ipv6: bool,
     /// The open sockets.
     pub sockets: usize,
+    /// The host name of the server.
+    pub host: String,
+    /// The maximum number of runs.
+    pub runs_max: usize,
+    /// The requests that are in progress.
+    pub requests: usize,
+    /// The maximum number of requests in progress.
+    pub requests_max: usize,
+    /// The sockets that runs have received.
+    pub opened: u64,
+    /// The requests that the kernel or a peer refused.
+    pub failed: u64,
+    /// The requests that the policy or a limit refused.
+    pub refused: u64,
+    /// Whether each request is logged.
+    pub trace: bool,
     /// The runs that use the link, the oldest first.
     pub runs: Vec<LinkedRun>,
     /// Where servers of other hosts connect.
@@ -310,7 +373,9 @@ mod tests {
             });
         let hello = (any::<u32>(), ".{0,64}")
             .prop_map(|(version, run)| LinkRequest::Hello(LinkHello { version, run }));
-        prop_oneof![open, hello, Just(LinkRequest::Status)]
+        let control = prop::sample::select(vec![LinkControl::Stop, LinkControl::Sockets]);
+        let control = control.prop_map(LinkRequest::Control);
+        prop_oneof![open, hello, Just(LinkRequest::Status), control]
     }
 
     proptest! {
