@@ -1,5 +1,6 @@
 //! `tacit link`: serves links, and shows their state.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -7,11 +8,15 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tacit_core::message_id::MessageId;
 
+use super::hand::find::find;
+use super::hand::give::Then;
+use super::hand::take::TakenAs;
 use super::query::{self, paths, status};
 use super::server::{self, ServeOptions};
 use super::start::start;
 use super::status::LinkReports;
-use super::{enabled, path_of};
+use super::{enabled, hand, path_of};
+use crate::control::private_agents;
 use crate::control::render::table::{Column, table};
 use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, fail_policy, print, versioned,
@@ -51,6 +56,10 @@ enum Verb {
     Stop(StopArgs),
     /// Log each request of a link, or stop logging
     Trace(TraceArgs),
+    /// Pass a connected socket of a running program to a program that waits for one
+    Give(GiveArgs),
+    /// Wait for a socket from `tacit link give`, and run a program with it
+    Take(TakeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -185,6 +194,43 @@ enum TraceSwitch {
     Off,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit link give 17 --to worker
+  tacit link give 4711/5 --to worker --then kill")]
+struct GiveArgs {
+    /// The id of a connection of a run, or a process and its descriptor as PID/FD
+    #[arg(value_name = "CONNECTION")]
+    socket: String,
+    /// The name at which `tacit link take` waits
+    #[arg(long, value_name = "NAME")]
+    to: String,
+    /// What happens to the program that has the socket
+    #[arg(long, value_enum, default_value_t)]
+    then: Then,
+    /// The control socket of the agent that has the connection
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit link take worker -- ./serve --stdio
+  tacit run -- tacit link take worker --socket listen-fds -- ./serve")]
+struct TakeArgs {
+    /// The name that `tacit link give --to` uses
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// How the program gets the socket
+    #[arg(long = "socket", value_enum, default_value_t)]
+    taken_as: TakenAs,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", last = true, required = true)]
+    command: Vec<OsString>,
+}
+
 /// A link with the sockets of its runs.
 #[derive(Debug, Serialize)]
 struct LinkTasks {
@@ -221,7 +267,44 @@ pub fn run(args: LinkArgs) -> ExitCode {
             let output = if args.json { Output::Json } else { Output::Nothing };
             change(&args.link, control, output)
         }
+        Verb::Give(args) => give(&args),
+        Verb::Take(args) => take(&args),
     }
+}
+
+fn give(args: &GiveArgs) -> ExitCode {
+    let GiveArgs { socket, to, then, control } = args;
+    let control = private_agents::for_display(control.as_deref());
+    let failed = |reason: &dyn std::fmt::Display| {
+        fail(MessageId("socket-not-given"), format!("cannot give {socket}: {reason}"), EXIT_FAILURE)
+    };
+    let from = match find(socket, &control) {
+        Ok(from) => from,
+        Err(error) => return failed(&error),
+    };
+    match on_this_thread(hand::give::give(from, to, *then)) {
+        Ok(Ok(pid)) => print(format!("process {pid} has the socket\n"), EXIT_OK),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => failed(&error),
+    }
+}
+
+fn take(args: &TakeArgs) -> ExitCode {
+    let TakeArgs { name, taken_as, command } = args;
+    let taken = on_this_thread(hand::take::take(name, *taken_as, command));
+    match taken.and_then(|taken| taken) {
+        Ok(status) => status.into(),
+        Err(error) => {
+            let reason = format!("cannot take a socket as {name}: {error}");
+            fail(MessageId("socket-not-taken"), reason, EXIT_FAILURE)
+        }
+    }
+}
+
+/// Runs a future to its end.
+fn on_this_thread<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(work))
 }
 
 fn show_status(args: &StatusArgs) -> ExitCode {

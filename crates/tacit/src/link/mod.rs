@@ -21,6 +21,7 @@
 
 pub mod command;
 mod enabled;
+mod hand;
 mod mirror;
 mod query;
 pub mod server;

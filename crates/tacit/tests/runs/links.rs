@@ -307,9 +307,9 @@ END
         until_true [ ! -e /proc/$server ]
         [ -e $AT ] || echo removed
         touch stopped; wait $run; cat said
-        ordinary ./tacit link stop $AT 2>&1 | grep -o 'no server answers'"#);
+        ordinary ./tacit link stop $AT 2>&1 | grep -o 'no link server answers'"#);
     let wanted = "error[link-not-started]: cannot start the link guest\nserves the link already\n\
-                  removed\nHTTP/1.0 200\nConnection refused\nno server answers\n";
+                  removed\nHTTP/1.0 200\nConnection refused\nno link server answers\n";
     assert_eq!(said, wanted, "{said}");
 }
 

@@ -26,6 +26,7 @@ mod datagrams;
 mod difference;
 mod faults;
 mod ftp;
+mod give;
 mod handed;
 mod hidden;
 mod host;
