@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_behind_any_number_of_others() {
+    fn an_error_is_reported_after_any_number_of_others() {
         let mut findings = Findings::default();
         let at = |line| Origin { file: "f".into(), line };
         (1..=FINDINGS_MAX + 10).for_each(|line| findings.info(&at(line), "as it was"));

@@ -260,7 +260,7 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn a_closed_port_is_told_with_the_datagram_it_is_about() {
+    fn a_closed_port_is_reported_with_its_datagram() {
         for ip in ["127.0.0.1", "::1"] {
             let closed = UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap();
             let socket = dial_unconnected(closed, AnswerSources::Destination).unwrap();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_and_idle_times_of_each_cpu_are_told_apart() {
+    fn busy_and_idle_times_of_each_cpu_are_distinguished() {
         let text = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 40 50 6 7 8 0 0\n\
                     cpu2 0 0 0 1 0 0 0 0 0 0\nintr 7\n";
         let times = parse_times(text).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
     #[test]
-    fn a_message_arrives_with_all_its_descriptors_or_is_told_to_be_cut() {
+    fn a_message_arrives_with_all_its_descriptors_or_is_reported_as_truncated() {
         let (near, far) = pair().unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
         crate::descriptor::send(&near, b"query", &[file.as_fd(), file.as_fd()]).unwrap();

@@ -286,7 +286,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn says_what_the_certificate_says() {
+    fn facts_are_those_of_the_certificate() {
         let ca = Ca::new("facts CA");
         let leaf = ca.leaf(LeafKind::Valid);
         let facts = CertificateFacts::from_der(&leaf.chain[0]).unwrap();

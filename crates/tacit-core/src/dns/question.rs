@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_question_is_told_so() {
+    fn what_is_not_one_question_is_rejected() {
         let asked = query("db.example", TYPE::A);
         let changed = |at: usize, value: u8| {
             let mut changed = asked.clone();

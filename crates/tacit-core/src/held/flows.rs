@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_a_place_becomes_free() {
+    fn the_table_is_bounded_and_a_slot_becomes_free() {
         let mut flows = HeldFlows::new(HELD_MAX);
         let ports = 1..=u16::try_from(HELD_MAX).unwrap();
         for port in ports {

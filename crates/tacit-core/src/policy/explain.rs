@@ -498,7 +498,7 @@ deny = true
     }
 
     #[test]
-    fn each_earlier_rule_says_what_spoke_against_it() {
+    fn each_earlier_rule_has_the_condition_that_does_not_match() {
         let policy = parse(POLICY).policy.unwrap();
         let explanation = explain(&policy, &flow());
         let wanted = [
@@ -554,7 +554,7 @@ deny = true
     }
 
     #[test]
-    fn whose_program_is_not_known_is_not_passed_where_tls_may_be_wanted() {
+    fn a_flow_of_an_unknown_program_is_not_passed_if_a_rule_may_require_tls() {
         let text = "version = 1\n[[rule]]\nname = \"secured\"\ndirection = \"outbound\"\n\
                     program = \"/bin/a\"\ntls = { trust = \"system\" }\n[[rule]]\n\
                     name = \"rest\"\ndirection = \"outbound\"\npermit = true\n";

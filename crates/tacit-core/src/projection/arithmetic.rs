@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_foretold_brackets_what_was_measured() {
+    fn the_projected_limits_bracket_the_measurement() {
         // If the engine could be used fully, at least five per cent spill. With its real capacity,
         // at most ten per cent spill.
         let best = land(NONE.eligible, 1, 100.0);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dearer_part_makes_the_whole_dearer_by_its_share() {
+    fn a_more_expensive_part_raises_the_whole_by_its_share() {
         for (change, share, whole) in [(0.61, 0.08, 5.0), (0.13, 0.30, 4.0), (0.45, 0.30, 14.0)] {
             assert_eq!((of_whole(change, share) * 100.0).round(), whole, "{change} of {share}");
         }

@@ -170,7 +170,7 @@ fn headers_that_are_not_legal_are_refused_at_once() {
 }
 
 #[test]
-fn messages_carry_their_type() {
+fn messages_have_their_type() {
     for protection in ALL {
         for content in [ContentType::Alert, ContentType::Handshake] {
             let mut wire = sealed_message(protection, content, &[1, 0]);
@@ -190,7 +190,7 @@ fn empty_handshake_and_alert_records_are_refused() {
 }
 
 #[test]
-fn change_cipher_spec_inside_a_record_is_refused() {
+fn change_cipher_spec_within_a_record_is_rejected() {
     let mut wire = sealed_message(RecordProtection::Tls13Gcm, ContentType::ChangeCipherSpec, &[1]);
     let result = ends(RecordProtection::Tls13Gcm).1.open_record(&mut Toy, &mut wire);
     assert_eq!(result, Err(RecordError::PeerSentContentType(20)));

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_that_do_not_fit_are_told_where_they_stand() {
+    fn unbalanced_braces_are_reported_with_their_position() {
         for (text, tree, found) in [
             ("A x\n{\nB 1\n", "A=x(B=1)", &["2: this brace is never closed"][..]),
             ("A x\n}\nB", "A=x B=", &["2: this closing brace has no opening brace"]),

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_encoding_is_told_by_the_bytes() {
+    fn each_encoding_is_recognised_by_its_bytes() {
         let text = "# a rule\nTTLSRule a~1.b-c_d\n{\n  Keyring U/R#[1]\n}\n";
         let utf8 = decode(text.as_bytes()).unwrap();
         assert_eq!((utf8.text.as_str(), utf8.encoding), (text, Encoding::Utf8));

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_condition_is_told() {
+    fn invalid_conditions_are_reported() {
         for (condition, message) in [
             ("DayOfWeekMask 111111", "`DayOfWeekMask` cannot be `111111`"),
             ("DayOfWeekMask 0000000", "`DayOfWeekMask` cannot be `0000000`"),

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tacit_does_not_have_is_told_by_its_name() {
+    fn unsupported_suites_are_reported_by_name() {
         let done = run("ECDHE-RSA-AES128-SHA256:AES128-SHA:HIGH:!aNULL:@SECLEVEL=1");
         assert_eq!(done.dropped, ["ECDHE-RSA-AES128-SHA256", "AES128-SHA"]);
         assert_eq!((done.wide, done.level.as_deref()), (vec!["HIGH".to_owned()], Some("1")));

@@ -477,7 +477,7 @@ fn an_exchange_before_tls_needs_a_rule_with_starttls() {
 }
 
 #[test]
-fn clear_bytes_on_the_network_are_told() {
+fn clear_bytes_on_the_network_are_reported() {
     for (text, message) in [
         (
             SERVER.replace("127.0.0.1:143", "app.example:143"),

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_told_apart() {
+    fn sockets_are_distinguished() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let fresh = new_tcp(IpVersion::V6).unwrap();

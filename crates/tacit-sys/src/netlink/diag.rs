@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_owns_what_is_not_there() {
+    fn a_socket_that_does_not_exist_has_no_owner() {
         let [program, peer] = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap());
         assert_eq!(owner(&mut open(), IpProtocol::Tcp, program, peer).unwrap(), None);
         let six = "[::1]:1".parse().unwrap();

@@ -187,7 +187,7 @@ fn every_alert_has_a_line_with_a_next_step() {
 }
 
 #[test]
-fn damaged_handshakes_are_told_from_other_protocols() {
+fn damaged_handshakes_are_distinguished_from_other_protocols() {
     let mut hello = old_hello(3);
     hello[5] = 99; // no such handshake message
     assert_eq!(server_meets(server(provider(), BOTH), &hello).kind, "bad-message");

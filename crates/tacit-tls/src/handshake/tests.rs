@@ -308,7 +308,7 @@ fn early_data_that_was_never_offered_is_skipped() {
 }
 
 #[test]
-fn a_client_without_ecdhe_suites_is_told_apart_from_one_without_groups() {
+fn a_client_without_ecdhe_suites_is_distinguished_from_one_without_groups() {
     let settings = settings(
         Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
         &[Group::X25519],

@@ -756,7 +756,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_gets_windows_anew_if_the_clock_is_set() {
+    fn the_kernel_gets_windows_again_if_the_clock_is_set() {
         let (mut watched, mut kernel, mut now) = watched();
         watched.install(&mut kernel, with_window(1000), &[], now).unwrap();
         let mut look = |kernel: &mut Kernel, jump: i64| {

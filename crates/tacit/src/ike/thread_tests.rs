@@ -230,7 +230,7 @@ fn a_gateway_connects_after_a_forged_first_request_with_its_spi() {
 }
 
 #[test]
-fn strangers_at_the_address_of_a_gateway_do_not_take_its_place() {
+fn unauthenticated_senders_at_the_address_of_a_gateway_do_not_replace_it() {
     let mut scene = Scene::new("places", "10.1.0.1");
     for _ in 0..30 {
         let mut stranger = scene.initiator(socket());

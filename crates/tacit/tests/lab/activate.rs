@@ -321,7 +321,7 @@ fn one_process_serves_all_connections_and_the_next_replaces_it() {
 }
 
 #[test]
-fn a_process_for_all_connections_that_crashes_at_once_is_not_started_for_ever() {
+fn a_process_for_all_connections_that_crashes_at_once_is_not_restarted_forever() {
     let lab = Lab::new();
     let port = free_port();
     let activation = "command = \"/bin/false\"\nprocess = \"all\"\nstarts = 3";

@@ -176,7 +176,7 @@ fn a_private_directory_with_wrong_mode_or_a_link_is_not_used() {
 }
 
 #[test]
-fn another_user_is_told_who_may_control_the_agent() {
+fn another_user_learns_who_may_control_the_agent() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

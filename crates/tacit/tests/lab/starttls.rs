@@ -217,7 +217,7 @@ fn bytes_that_are_slipped_in_are_refused() {
 }
 
 #[test]
-fn who_says_nothing_or_too_much_is_refused() {
+fn a_peer_that_sends_nothing_or_too_much_is_rejected() {
     let lab = Lab::new();
     let quiet = free_port();
     let long = free_port();
@@ -269,7 +269,7 @@ fn an_operator_may_close_an_exchange() {
 }
 
 #[test]
-fn optional_serves_in_clear_and_says_so() {
+fn optional_serves_in_clear_and_reports_it() {
     let lab = Lab::new();
     let port = free_port();
     let optional = "{ protocol = \"postgres\", mode = \"optional\" }";

@@ -200,7 +200,7 @@ fn a_hello_in_single_bytes_is_understood() {
 }
 
 #[test]
-fn a_peer_that_stalls_is_given_up_and_holds_up_nobody() {
+fn a_peer_that_stalls_is_closed_and_delays_no_other() {
     let lab = Lab::new();
     let (agent, port) = server(&lab, "handshake-timeout = \"1s\"");
     let mut silent = connect(("127.0.0.1", port));

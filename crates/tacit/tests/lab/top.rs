@@ -67,7 +67,7 @@ fn the_terminal_is_given_back_however_it_ends() {
 }
 
 #[test]
-fn an_agent_that_ends_is_told_and_what_was_seen_stays() {
+fn the_end_of_an_agent_is_shown_and_the_last_figures_stay() {
     let lab = Lab::new();
     let (agent, _) = agent(&lab);
     lab.write("top.py", include_str!("../peers/top.py"));

@@ -129,7 +129,7 @@ fn a_server_may_speak_first() {
 }
 
 #[test]
-fn single_bytes_keep_their_order_and_wait_for_nobody() {
+fn single_bytes_keep_their_order_and_are_not_delayed() {
     Lane::each(|lane| {
         let Ends { mut client, mut server } = lane.open();
         client.set_nodelay(true).unwrap();

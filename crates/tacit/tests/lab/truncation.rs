@@ -39,7 +39,7 @@ fn a_stream_cut_without_close_notify_ends_in_a_reset_behind_the_good_bytes() {
 }
 
 #[test]
-fn a_changed_record_is_never_delivered_and_its_sender_is_told() {
+fn a_changed_record_is_never_delivered_and_its_sender_receives_an_alert() {
     for program in Program::BOTH {
         let lane = Lane::tls_through(|far| tap(far, Harm::Flip, program, HANDSHAKE_BYTES_MAX));
         let Turns { first: mut sender, second: mut receiver } = lane.open().first(program);

@@ -113,7 +113,7 @@ fn the_file_goes_with_the_rule_and_with_the_agent() {
 }
 
 #[test]
-fn a_file_that_somebody_put_in_its_place_is_left_alone() {
+fn a_file_that_replaced_the_socket_is_not_removed() {
     let lab = Lab::new();
     let path = lab.path("app.sock");
     let mut agent = lab.agent(&rule(&lab, ""));

@@ -278,7 +278,7 @@ fn chart(report: &Value, title: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn the_end_that_sends_is_looked_at_and_so_are_the_legs_of_agents() {
+fn the_sending_end_and_the_sockets_of_agents_are_sampled() {
     let lab = Lab::new();
     let server = Server::start(&lab);
     let (agent, entry) = between(&lab, &server.address);
@@ -354,7 +354,7 @@ fn ramps_by_several_ways_take_turns() {
 }
 
 #[test]
-fn full_and_resumed_handshakes_are_told_apart() {
+fn full_and_resumed_handshakes_are_distinguished() {
     let lab = Lab::new();
     let server = Server::start(&lab);
     let (agent, entry) = between(&lab, &server.address);
@@ -410,7 +410,7 @@ fn reports_are_text_json_and_a_page_and_stand_beside_each_other() {
 }
 
 #[test]
-fn progress_is_said_every_second_where_it_is_asked_for() {
+fn progress_is_printed_every_second_on_request() {
     let lab = Lab::new();
     let server = Server::start(&lab);
     let words = format!("interactive client --seconds 1500ms --connect {}", server.address);
@@ -510,7 +510,7 @@ fn a_far_end_that_starts_later_is_waited_for() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_told_with_its_status() {
+fn failed_measurements_are_reported_with_their_status() {
     let lab = Lab::new();
     let server = Server::start(&lab);
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();

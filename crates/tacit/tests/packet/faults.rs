@@ -265,8 +265,8 @@ fn keepalives_are_not_answered() {
 
 /// The kernel joins datagrams of one length, whatever they contain.
 #[test]
-fn ike_esp_and_keepalives_in_one_buffer_are_told_apart() {
-    if !in_namespace("faults::ike_esp_and_keepalives_in_one_buffer_are_told_apart") {
+fn ike_esp_and_keepalives_in_one_buffer_are_distinguished() {
+    if !in_namespace("faults::ike_esp_and_keepalives_in_one_buffer_are_distinguished") {
         return;
     }
     let lab = Lab::open();

@@ -51,7 +51,7 @@ fn network() -> Network {
 }
 
 #[test]
-fn a_successor_carries_on_with_the_run_under_its_connections() {
+fn a_successor_continues_the_run_with_its_open_connections() {
     let text = network().ok("run python3 keep.py tls.example >kept & client=$!
          until_true said 1
          ordinary ./tacit restart --control $(control) >/dev/null
@@ -104,7 +104,7 @@ P
 }
 
 #[test]
-fn a_helper_that_is_killed_is_started_anew() {
+fn a_helper_that_is_killed_is_started_again() {
     let text = network().ok("run python3 keep.py clear.example >kept & client=$!
          until_true said 1
          launcher=$(basename $(dirname $(control))); launcher=${launcher#tacit-run-}

@@ -219,7 +219,7 @@ P");
 }
 
 #[test]
-fn a_connection_that_waited_for_a_place_is_dialled_once() {
+fn a_connection_that_waited_for_a_permit_is_dialled_once() {
     let setup = r#"
 printf '\n[limits]\nconnections = 4\n' >limits
 cat >counts.py <<'P'

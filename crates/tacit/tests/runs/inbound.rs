@@ -131,7 +131,7 @@ fn what_is_not_listened_on_inside_is_refused_outside() {
 
 /// TLS is on the network side, whichever of the two peers begins it there.
 #[test]
-fn a_role_that_is_said_does_not_move_tls_to_the_programs_side() {
+fn a_stated_role_does_not_move_tls_to_the_programs_side() {
     let rules = "[identity.me]\ncert = \"tls.example.pem\"\nkey = \"tls.example.key\"\n\
         [[rule]]\nname = \"in\"\ndirection = \"inbound\"\nlisten = \"10.9.8.7:9443\"\n\
         local-ports = 80\n\

@@ -223,7 +223,7 @@ while not os.path.exists("done"):
 }
 
 #[test]
-fn a_hostile_other_side_of_a_link_disturbs_nobody() {
+fn a_hostile_other_side_of_a_link_disturbs_no_other() {
     let said = network().ok(r#"
         before=$(descriptors)
         ordinary python3 "$PEERS/link_peer.py" $AT

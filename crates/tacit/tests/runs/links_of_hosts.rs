@@ -433,7 +433,7 @@ print(len(held), refused)' 2>/dev/null
 }
 
 #[test]
-fn a_hostile_peer_of_another_kernel_disturbs_nobody() {
+fn a_hostile_peer_of_another_kernel_disturbs_no_other() {
     let said = network(MACHINE).ok(r#"
         before=$(descriptors)
         ordinary python3 "$PEERS/framed_peer.py" $FAR_AT

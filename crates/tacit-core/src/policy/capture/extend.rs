@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_follow_each_other_are_one_box() {
+    fn consecutive_addresses_are_one_range() {
         let mut ranges = BTreeSet::new();
         for last in 1..=200 {
             let address = IpAddr::from([198, 18, 0, last]);

@@ -45,7 +45,7 @@ const DB: &str = r#"
 "#;
 
 #[test]
-fn boxes_are_those_of_the_rules_that_pass() {
+fn address_ranges_are_those_of_the_rules_that_pass() {
     assert_eq!(
         show(&captured(&policy(DB), NONE, &[], 0)),
         [
@@ -480,7 +480,7 @@ fn many(make: fn(u32) -> String) -> Policy {
 }
 
 #[test]
-fn ten_thousand_rules_come_to_the_boxes_they_should() {
+fn ten_thousand_rules_have_the_expected_address_ranges() {
     for (kind, ranges, make) in KINDS {
         let policy = many(*make);
         let learnt: Vec<_> =

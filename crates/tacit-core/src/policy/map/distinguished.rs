@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_told() {
+    fn invalid_patterns_are_reported() {
         for (text, wanted) in [
             ("alice", DnFault::NoEquals("alice".into())),
             ("CN=a,", DnFault::NoEquals(String::new())),

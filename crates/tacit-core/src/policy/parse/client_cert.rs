@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_make_revocation_hard_unless_it_is_said() {
+    fn crls_make_revocation_hard_by_default() {
         let revocation = |more: &str| {
             let text = format!("version = 1\n[trust.corp]\nca = \"a\"\n{more}");
             let trust = sound(&text).trusts["corp"].clone();

@@ -97,7 +97,7 @@ fn a_client_gets_tls_before_it_may_log_in() {
 }
 
 #[test]
-fn what_came_in_clear_behind_auth_is_not_said_under_tls() {
+fn bytes_in_clear_after_auth_are_not_sent_under_tls() {
     let mut stage = served(StarttlsMode::Required);
     stage.send(Program, "220 ready\r\n");
     assert_eq!(
@@ -141,7 +141,7 @@ fn features_are_those_of_the_server_and_of_tacit() {
 }
 
 #[test]
-fn passive_mode_names_the_place_where_tacit_listens() {
+fn passive_mode_names_the_address_on_which_tacit_listens() {
     for (command, reply, wanted) in [
         (
             "PASV\r\n",
@@ -328,7 +328,7 @@ fn a_program_speaks_when_its_server_is_known() {
 }
 
 #[test]
-fn a_server_without_tls_hears_nothing_of_the_program() {
+fn a_server_without_tls_receives_no_byte_of_the_program() {
     for refused in ["500 what?\r\n", "530-no\r\n530 log in\r\n", "334 more\r\n", "220 what?\r\n"] {
         let mut stage = reached();
         stage.send(Program, "USER a\r\nPASS b\r\n");
@@ -358,7 +358,7 @@ fn a_server_without_tls_hears_nothing_of_the_program() {
 }
 
 #[test]
-fn a_server_that_says_more_before_the_handshake_is_refused() {
+fn a_server_that_sends_more_before_the_handshake_is_rejected() {
     let mut stage = reached();
     stage.send(Peer, "220 ready\r\n");
     let step = stage.send(Peer, "234 go\r\n200 believe me\r\n");
@@ -377,7 +377,7 @@ fn a_program_cannot_change_what_tacit_agreed() {
 }
 
 #[test]
-fn an_address_that_nobody_asked_for_is_withheld() {
+fn an_unrequested_address_is_withheld() {
     for reply in ["227 (10,0,0,1,4,1)\r\n", "228 x\r\n", "229 (|||1025|)\r\n", "227-a\r\n227 b\r\n"]
     {
         let mut stage = open();

@@ -147,7 +147,7 @@ fn what_is_no_cancel_request_alone_does_not_pass() {
 }
 
 #[test]
-fn a_client_in_clear_hears_why_and_no_byte_of_it_passes() {
+fn a_client_in_clear_receives_the_reason_and_no_byte_of_it_passes() {
     let mut stage = server(StarttlsMode::Required);
     assert_eq!(refusal(&stage.send(StarttlsSide::Peer, STARTUP)), &StarttlsError::InClear);
     assert!(stage.to_peer.starts_with(b"E\0\0\0"), "{:?}", stage.to_peer);
@@ -235,7 +235,7 @@ fn what_a_server_sends_behind_its_answer_is_refused() {
 }
 
 #[test]
-fn a_failed_handshake_is_told_in_the_protocol() {
+fn a_failed_handshake_is_reported_in_the_protocol() {
     let mut stage = client();
     stage.send(StarttlsSide::Peer, b"S");
     assert_eq!(stage.send(StarttlsSide::Program, STARTUP), StarttlsStep::Handshake);

@@ -195,7 +195,7 @@ fn a_client_that_leaves_before_tls_has_ended_it() {
 }
 
 #[test]
-fn a_client_that_says_no_more_under_tls_is_answered_as_another() {
+fn a_client_that_closes_its_side_under_tls_is_answered_too() {
     let mut stage = greeted(StarttlsMode::Required);
     stage.send(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
@@ -230,7 +230,7 @@ fn a_server_that_ends_under_tls_ends_it() {
 }
 
 #[test]
-fn a_server_that_is_busy_under_tls_is_heard() {
+fn the_reply_of_a_busy_server_under_tls_is_relayed() {
     let mut stage = greeted(StarttlsMode::Required);
     stage.send(StarttlsSide::Peer, "STARTTLS\r\n");
     stage.secure();
@@ -240,7 +240,7 @@ fn a_server_that_is_busy_under_tls_is_heard() {
 }
 
 #[test]
-fn a_server_that_says_good_bye_is_heard() {
+fn the_last_reply_of_a_server_is_relayed() {
     let mut stage = greeted(StarttlsMode::Required);
     assert_eq!(stage.send(StarttlsSide::Program, "421 4.4.2 timeout\r\n"), StarttlsStep::Wait);
     assert_eq!(stage.peer_received(), "421 4.4.2 timeout\r\n");
@@ -288,7 +288,7 @@ fn a_program_that_knows_nothing_is_taken_to_tls_at_every_split() {
 }
 
 #[test]
-fn what_a_program_says_early_waits_for_tls() {
+fn early_bytes_of_a_program_wait_for_tls() {
     let mut stage = asked("EHLO me\r\nMAIL FROM:<a@b>\r\n");
     stage.send(StarttlsSide::Peer, CAPABILITIES);
     assert_eq!(stage.send(StarttlsSide::Peer, "220 go\r\n"), StarttlsStep::Handshake);

@@ -45,7 +45,7 @@ fn required_refuses_who_declines_with_a_line_of_text() {
 }
 
 #[test]
-fn optional_passes_what_a_client_in_clear_said_before() {
+fn optional_relays_the_earlier_bytes_of_a_client_in_clear() {
     let said = [&TERMINAL[..], b"hi\xff\xff", &DECLINES, b"there"].concat();
     for cut in 0..=said.len() {
         let mut stage = server(StarttlsMode::Optional);
@@ -91,7 +91,7 @@ fn a_program_is_taken_to_tls_at_every_split() {
 }
 
 #[test]
-fn a_server_that_goes_on_in_clear_is_refused_and_hears_nothing_of_the_program() {
+fn a_server_that_continues_in_clear_is_rejected_and_receives_no_byte() {
     for said in [&b"login: "[..], &[IAC, WONT, START_TLS], b"\xff\xff", b"\r\n"] {
         let mut stage = client();
         stage.send(StarttlsSide::Program, b"root\r\nsecret\r\n");

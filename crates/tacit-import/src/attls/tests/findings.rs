@@ -14,7 +14,7 @@ fn marked(case: &str, mark: &str) -> String {
 }
 
 #[test]
-fn what_is_wrong_or_changed_is_told_where_it_stands() {
+fn errors_and_changes_are_reported_with_their_position() {
     let cases: Vec<&str> = CASES.split("\n===\n").skip(1).collect();
     assert!(cases.len() > 40, "{}", cases.len());
     for case in cases {
@@ -39,7 +39,7 @@ fn what_is_wrong_or_changed_is_told_where_it_stands() {
 }
 
 #[test]
-fn what_becomes_nothing_is_told() {
+fn statements_without_effect_are_reported() {
     let unused = "TTLSKeyringParms spare\n{\nKeyring X\n}\nTTLSEnvironmentAction server\n";
     let cases = [
         (
@@ -133,7 +133,7 @@ fn no_attribute_is_ignored_in_silence() {
 }
 
 #[test]
-fn everything_the_map_lacks_is_told_at_once_with_the_lines_to_add() {
+fn everything_the_map_lacks_is_reported_at_once_with_the_lines_to_add() {
     let policy = POLICY.replacen("HandshakeRole Server", "HandshakeRole ServerWithClientAuth", 1);
     let policy = policy.replacen("TLSv1.3 On", "TLSv1.3 On\n    ClientAuthType SAFCheck", 1);
     let file = Input { file: "p", bytes: policy.as_bytes() };

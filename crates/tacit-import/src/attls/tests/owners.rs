@@ -165,7 +165,7 @@ fn jobs_of_different_users_become_rules_of_their_own() {
 }
 
 #[test]
-fn jobs_of_one_program_are_told_apart_by_the_names_of_their_runs() {
+fn jobs_of_one_program_are_distinguished_by_the_names_of_their_runs() {
     let map = format!(
         "[job]\nNIGHT1 = {{ program = \"/usr/bin/java\", run = \"night1\" }}\n\
          NIGHT2 = {{ run = [\"night2\", \"night2b\"] }}\n\
@@ -243,7 +243,7 @@ fn a_star_within_a_name_stops_the_import() {
 }
 
 #[test]
-fn what_the_map_says_of_one_rule_must_not_be_missed_by_a_wider_pattern() {
+fn a_map_entry_of_one_rule_is_not_hidden_by_a_wider_pattern() {
     let both = rules(&["NIGHT*", "NIGHT1"]);
     let names: Vec<_> = both
         .lines()

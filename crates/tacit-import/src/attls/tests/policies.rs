@@ -101,7 +101,7 @@ fn what_no_rule_matches_is_permitted_aloud_or_denied() {
 }
 
 #[test]
-fn that_programs_that_accept_are_not_told_apart_is_told() {
+fn that_accepting_programs_are_not_distinguished_is_reported() {
     let policy = POLICY.replacen("Direction", "Jobname WEB\n  Direction", 1);
     let map = format!("{MAP}[job]\nWEB = {{ program = \"/usr/bin/web\" }}\n");
     let (text, found) = imported_rules(&policy, &map);
@@ -353,7 +353,7 @@ fn a_ring_without_owner_is_that_of_the_rules_user_where_the_map_has_one() {
 }
 
 #[test]
-fn a_rule_that_an_earlier_one_leaves_nothing_for_is_told() {
+fn a_rule_that_an_earlier_one_covers_is_reported() {
     let wide = CLIENT.replacen("TTLSRule out", "TTLSRule all", 1).replacen(
         "  Direction",
         "  Priority 9\n  Direction",
@@ -418,7 +418,7 @@ fn connections_that_follow_another_are_those_of_ftp() {
 }
 
 #[test]
-fn of_conditions_and_actions_that_are_said_twice_the_last_counts_as_is_told() {
+fn of_repeated_conditions_and_actions_the_last_counts_and_is_reported() {
     let rule = "IpAddr two\n{\nAddr 10.0.0.1\nAddr 10.0.0.2\n}\nIpAddr one\n{\nAddr 10.9.0.1\n}\n\
                 TTLSGroupAction off\n{\nTTLSEnabled Off\n}\nTTLSRule r\n{\n\
                 LocalAddr 10.1.0.1\nLocalAddr 10.1.0.2\nRemoteAddrRef one\nRemoteAddrRef two\n\
@@ -442,7 +442,7 @@ fn of_conditions_and_actions_that_are_said_twice_the_last_counts_as_is_told() {
 }
 
 #[test]
-fn a_job_name_that_the_map_leaves_out_is_told() {
+fn a_job_name_that_the_map_lacks_is_reported() {
     let rule = "TTLSGroupAction off\n{\nTTLSEnabled Off\n}\nTTLSRule r\n{\nJobname CICS\n\
                 Userid WEB\nDirection Outbound\nTTLSGroupActionRef off\n}\n";
     let map = format!("{MAP}[rule.r]\nuser = \"web\"\n");

@@ -38,7 +38,7 @@ fn bytes_of_both_directions_together_bring_new_keys() {
 }
 
 #[test]
-fn an_upload_that_is_never_answered_may_change_keys_for_ever() {
+fn an_upload_that_is_never_answered_may_change_keys_without_limit() {
     let (mut client, mut server) = pair(TLS13, by_bytes(1000));
     for round in 1..=100 {
         client.write(&[1; 1000]);
@@ -265,7 +265,7 @@ fn carry(
 }
 
 #[test]
-fn connections_that_share_a_place_of_the_keyring_keep_their_own_keys() {
+fn connections_that_share_a_slot_of_the_keyring_keep_their_own_keys() {
     for suite in Suite::DEFAULT {
         let bytes = if suite.version() == TlsVersion::V1_3 { 30 } else { u64::MAX };
         let mut pairs = [pair(suite, by_bytes(bytes)), pair(suite, by_bytes(bytes))];

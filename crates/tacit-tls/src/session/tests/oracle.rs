@@ -35,7 +35,7 @@ fn run_exchange(ours: &mut Ours, plain: &mut Plain) {
 }
 
 #[test]
-fn every_suite_carries_both_ways_in_both_roles_and_resumes() {
+fn every_suite_relays_both_ways_in_both_roles_and_resumes() {
     for suite in Suite::DEFAULT {
         let settings = settings(suite);
         for resumed in [false, true] {

@@ -192,7 +192,7 @@ fn another_name_or_usage_is_refused_though_the_chain_is_known() {
 }
 
 #[test]
-fn a_trust_loaded_anew_believes_nothing_that_the_old_one_did() {
+fn a_trust_loaded_again_trusts_nothing_that_only_the_old_one_trusted() {
     let directory = Directory::new();
     let old = Ca::new("corp CA");
     let new = Ca::new("corp CA");

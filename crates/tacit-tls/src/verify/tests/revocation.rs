@@ -71,7 +71,7 @@ fn what_a_list_names_is_refused_in_both_roles_hard_and_soft() {
 }
 
 #[test]
-fn what_no_current_list_tells_of_is_refused_hard_and_told_of_soft() {
+fn without_a_current_crl_hard_rejects_and_soft_reports() {
     let directory = Directory::new();
     let ca = Ca::new("corp CA");
     let other = Ca::new("other CA");

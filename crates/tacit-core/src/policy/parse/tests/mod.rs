@@ -295,7 +295,7 @@ fn metrics_stay_on_this_host_unless_the_policy_says_otherwise() {
 const ERRORS: &str = include_str!("../errors.txt");
 
 #[test]
-fn every_error_has_its_place_message_and_fix() {
+fn every_error_has_its_position_message_and_fix() {
     let cases: Vec<&str> = ERRORS.split("\n=== ").skip(1).collect();
     for case in &cases {
         let (kind, rest) = case.split_once('\n').unwrap();
@@ -324,7 +324,7 @@ fn every_error_has_its_place_message_and_fix() {
 }
 
 #[test]
-fn clear_text_off_this_host_must_be_said() {
+fn clear_text_to_other_hosts_must_be_requested() {
     let rule = |listen: &str, connect: &str, tls: &str, more: &str| {
         format!(
             "{TABLES}[[rule]]\nname = \"r\"\nlisten = \"{listen}\"\nconnect = \"{connect}\"\ntls = \
@@ -605,7 +605,7 @@ fn texts_and_lists_beyond_their_limits_are_refused() {
 }
 
 #[test]
-fn rules_that_take_too_many_boxes_are_refused() {
+fn rules_with_too_many_address_ranges_are_rejected() {
     let wide: Vec<String> = (0..400).map(|i| (2 * i + 1).to_string()).collect();
     let rule = |name: &str, more: &str| {
         format!("[[rule]]\nname = \"{name}\"\ndirection = \"outbound\"\n{more}\npermit = true\n")

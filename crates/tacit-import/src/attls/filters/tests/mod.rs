@@ -252,7 +252,7 @@ fn groups_services_actions_and_times_are_followed() {
 }
 
 #[test]
-fn what_our_rules_are_not_about_is_told() {
+fn services_that_rules_cannot_express_are_reported() {
     let body = |more: &str| format!("IpSourceAddr All\nIpDestAddr All\n{}", service(more));
     let both = "Protocol tcp\nDestinationPortRange 80\nDirection bidirectional OutboundConnect";
     for (action, text, severity, message) in [
@@ -370,7 +370,7 @@ fn a_filter_with_two_actions_or_two_sources_is_an_error() {
 }
 
 #[test]
-fn that_fail_closed_leaves_what_filters_permit_is_told() {
+fn that_fail_closed_has_no_effect_on_filters_is_reported() {
     let filter = filters(&[("f", "permit", &service("Protocol tcp\nDirection bidirectional"))]);
     let mut findings = Findings::default();
     let input = |file, text| Input { file, bytes: str::as_bytes(text) };
