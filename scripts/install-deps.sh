@@ -87,6 +87,8 @@ if [ "$purpose" = test ]; then
     need fish fish
     # What reads captures.
     need tshark tshark
+    # What checks the alert rules (promtool).
+    need prometheus promtool
     # A peer of IPsec, with its data path in user space.
     [ -e /usr/lib/ipsec/charon ] || missing+=(strongswan-charon)
     [ -e /usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so ] || missing+=(libcharon-extra-plugins)

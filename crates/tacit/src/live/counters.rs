@@ -9,6 +9,7 @@ use tacit_core::audited::{AuditedEntry, AuditedFlow, AuditedFlows};
 
 use super::failures::FailureCounts;
 use super::latency::Latency;
+use super::waived::{WaivedCheck, WaivedCounts};
 use crate::ledger::Account;
 
 /// The counters of a rule.
@@ -21,6 +22,7 @@ pub struct RuleCounters {
     /// Durations of successful connects, including name resolution.
     pub connects: Latency,
     failures: FailureCounts,
+    waived: WaivedCounts,
     /// The flows that the rule has let pass in audit mode.
     audited: Mutex<AuditedFlows>,
     hits: AtomicU64,
@@ -38,6 +40,7 @@ impl RuleCounters {
             handshakes: Latency::default(),
             connects: Latency::default(),
             failures: FailureCounts::default(),
+            waived: WaivedCounts::default(),
             audited: Mutex::default(),
             hits: AtomicU64::new(0),
             last_hit_unix_ms: AtomicU64::new(0),
@@ -61,6 +64,18 @@ impl RuleCounters {
     /// Counts a connection that failed before the first byte was relayed, with the kind in the log.
     pub fn count_failure(&self, kind: &'static str) {
         self.failures.add(kind);
+    }
+
+    /// Counts a connection that the rule accepted although this check of the peer's certificate
+    /// failed.
+    pub fn count_waived(&self, check: WaivedCheck) {
+        self.waived.add(check);
+    }
+
+    /// The number of connections that the rule accepted although this check failed.
+    #[must_use]
+    pub fn waived(&self, check: WaivedCheck) -> u64 {
+        self.waived.of(check)
     }
 
     /// Records a flow that the rule lets pass in audit mode; returns whether it is a new one.

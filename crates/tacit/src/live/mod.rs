@@ -38,6 +38,7 @@ mod names;
 mod senders;
 mod shared_keys;
 mod tls_sources;
+mod waived;
 
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
@@ -53,6 +54,7 @@ pub use filters::FilterCounter;
 pub use latency::{Latency, LatencyCounts};
 pub use names::NoRule;
 pub use tls_sources::{NETWORKS_PER_SITE_MAX, TLS_SOURCES_MAX};
+pub use waived::WaivedCheck;
 
 /// One installed policy.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use tacit_tls::verify::{MappedIdentity, identity};
 use tacit_tls::{HandshakeRole, PeerCheck, SessionError};
 
 use crate::address::Source;
-use crate::live::{LiveAction, TlsRole};
+use crate::live::{LiveAction, TlsRole, WaivedCheck};
 use crate::log::{AuditOutcome, Event, EventCause, Log};
 use crate::run::protocol::RefusedSocket;
 use crate::run::{Run, Scope};
@@ -239,7 +239,7 @@ fn begun(log: &Log, connection: &Connection, event: Event, in_clear: &'static st
     let record = connection.record();
     let tls = record.tls.get();
     if let Some(tls) = &tls {
-        remark(log, record, tls);
+        report_waived(log, record, tls);
     }
     if !(record.rule.rule.log || log.has_audit()) {
         return;
@@ -266,23 +266,31 @@ fn begun(log: &Log, connection: &Connection, event: Event, in_clear: &'static st
     log.audit(AuditOutcome::Allowed, event);
 }
 
-/// Warns about a peer that is accepted although its certificate failed a check.
-fn remark(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
+/// Counts and logs a peer that is accepted although its certificate failed a check.
+fn report_waived(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
     let subject = tls.peer.as_ref().map_or("", |peer| peer.title());
+    let counters = &record.rule.counters;
     match &tls.check {
-        PeerCheck::Invalid { reason } => log.warn(
-            level(about(Event::new("certificate-waived"), record), record)
-                .field("reason", reason)
-                .field("claimed-subject", subject),
-        ),
-        PeerCheck::RevocationUnknown { reason } => log.warn(
-            level(about(Event::new("revocation-unknown"), record), record)
-                .field("reason", reason)
-                .field("subject", subject),
-        ),
+        PeerCheck::Invalid { reason } => {
+            counters.count_waived(WaivedCheck::Invalid);
+            log.warn(
+                level(about(Event::new("certificate-waived"), record), record)
+                    .field("reason", reason)
+                    .field("claimed-subject", subject),
+            );
+        }
+        PeerCheck::RevocationUnknown { reason } => {
+            counters.count_waived(WaivedCheck::RevocationUnknown);
+            log.warn(
+                level(about(Event::new("revocation-unknown"), record), record)
+                    .field("reason", reason)
+                    .field("subject", subject),
+            );
+        }
         _ => {}
     }
     if let MappedIdentity::Warned { entry } = &tls.named {
+        counters.count_waived(WaivedCheck::Warned);
         log.warn(
             level(about(Event::new("certificate-warned"), record), record)
                 .field(

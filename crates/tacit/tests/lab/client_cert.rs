@@ -205,6 +205,15 @@ fn settings_can_be_given_one_by_one() {
         assert_eq!((&tls["client-cert"], &tls["check"]["result"]), (&level.into(), &check.into()));
         assert_eq!(tls["peer"]["identity"], Value::Null, "{name}: {tls}");
     }
+    assert_eq!(waived(&agent), ["invalid 1", "revocation-unknown 0", "warned 0"]);
+}
+
+/// The metric of waived certificates of rule `in`, by check.
+fn waived(agent: &Agent) -> Vec<String> {
+    let series = "tacit_certificates_waived_total{rule=\"in\",check=\"";
+    let metrics = agent.ok(&["show", "metrics"]);
+    let samples = metrics.lines().filter_map(|line| line.strip_prefix(series));
+    samples.map(|sample| sample.replace("\"}", "")).collect()
 }
 
 #[test]
@@ -290,6 +299,7 @@ fn a_map_entry_with_warn_accepts_and_warns_until_it_denies() {
     let warned = tls["peer"]["warned"].as_str().unwrap();
     assert!(warned.starts_with("[[map.people]] in line "), "{tls}");
     let log = agent.log();
+    assert_eq!(waived(&agent), ["invalid 0", "revocation-unknown 0", "warned 1"]);
     let line = log_of(&log, " warn certificate-warned ", &audit_of(&agent, client.port()));
     assert!(
         line.contains("would deny the client, but the entry has `warn`")

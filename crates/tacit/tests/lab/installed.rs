@@ -155,7 +155,7 @@ fn host(lab: &Lab, apt_get: &str) -> (PathBuf, Command) {
     command
         .env("INSTALL_ROOT", &root)
         .env("PATH", format!("{}:{path}", lab.path("bin").display()))
-        .args(["make test", "nginx", "wget", "postfix"]);
+        .args(["make test", "nginx", "wget", "postfix", "prometheus"]);
     (root, command)
 }
 
@@ -167,9 +167,9 @@ fn packages_for_tests_are_named_and_start_no_server() {
         format!("{policy} nginx start; echo \"start: $?\" >{}\n", lab.path("seen").display());
     let (root, mut install) = host(&lab, &apt_get);
     let printed = succeed(&mut install);
-    assert!(printed.contains("    nginx wget postfix\n"), "{printed}");
+    assert!(printed.contains("    nginx wget postfix prometheus\n"), "{printed}");
     let servers = printed.split_once("These servers will be installed").unwrap().1;
-    assert!(servers.contains("    nginx postfix\n"), "{printed}");
+    assert!(servers.contains("    nginx postfix prometheus\n"), "{printed}");
     assert_eq!(std::fs::read_to_string(lab.path("seen")).unwrap(), "start: 101\n");
     assert_eq!(files(&root), Vec::<String>::new());
 }

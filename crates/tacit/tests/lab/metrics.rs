@@ -303,3 +303,38 @@ fn the_dashboard_and_the_alert_rules_use_metrics_that_exist() {
         }
     }
 }
+
+/// Runs promtool on the alert rules in this directory; returns whether they passed, and the output.
+fn promtool(lab: &Lab, arguments: &[&str]) -> (bool, String) {
+    let output = lab.run("promtool", arguments);
+    (output.status.success(), text_of(&output))
+}
+
+#[test]
+fn promtool_accepts_the_alert_rules_and_their_tests() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|directory| directory.join("promtool").exists()) {
+        println!("skipped: promtool is missing; scripts/install-deps.sh installs it");
+        return;
+    }
+    let lab = Lab::new();
+    let directory = format!("{}/../../etc/prometheus", env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| std::fs::read_to_string(format!("{directory}/{file}")).unwrap();
+    let rules = read("tacit-alerts.yml");
+    let tests = read("tacit-alerts-test.yml");
+    lab.write("tacit-alerts.yml", &rules);
+    lab.write("tests.yml", &tests);
+    let (accepted, said) = promtool(&lab, &["check", "rules", "tacit-alerts.yml"]);
+    assert!(accepted, "{said}");
+    let (passed, said) = promtool(&lab, &["test", "rules", "tests.yml"]);
+    assert!(passed, "{said}");
+    // Every alert is tested: each one that cannot fire fails the tests.
+    let alerts: Vec<_> = rules.lines().filter(|line| line.contains("- alert: ")).collect();
+    assert!(alerts.len() >= 12, "{alerts:?}");
+    for alert in alerts {
+        let without = rules.replacen(alert, &format!("{alert}Renamed"), 1);
+        lab.write("tacit-alerts.yml", &without);
+        let (passed, said) = promtool(&lab, &["test", "rules", "tests.yml"]);
+        assert!(!passed, "{alert}: {said}");
+    }
+}

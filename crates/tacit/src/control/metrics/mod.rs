@@ -29,7 +29,7 @@ use super::render::costs::name;
 use crate::clock::Rfc3339;
 use crate::ike::RefusedByPeer;
 use crate::ledger::costs::{ByCpuPlace, Costs, RuleCosts};
-use crate::live::{Live, LiveAction, LiveRule};
+use crate::live::{Live, LiveAction, LiveRule, WaivedCheck};
 use crate::packet::PacketStatistics;
 use crate::session::ConnectionTable;
 
@@ -76,10 +76,9 @@ pub fn text(sources: &Sources<'_>) -> String {
     connections(&mut page, sources);
     decided(&mut page, sources.rules);
     latencies(&mut page, &sources.live.rules);
+    waived(&mut page, &sources.live.rules);
     refused(&mut page, sources.refused);
-    if let Some(display) = sources.coverage {
-        covered(&mut page, display);
-    }
+    covered(&mut page, sources.coverage);
     tunnels::write(&mut page, sources.ike, sources.packets);
     tunnels::refused(&mut page, sources.ike, sources.refused_by_peer);
     traffic(&mut page, &sources.costs.rules);
@@ -161,6 +160,21 @@ fn latencies(page: &mut Page, rules: &[Arc<LiveRule>]) {
     }
 }
 
+fn waived(page: &mut Page, rules: &[Arc<LiveRule>]) {
+    let mut waived = page.family(
+        "tacit_certificates_waived_total",
+        Kind::Counter,
+        "Connections that the rule accepted although a check of the peer's certificate failed, by \
+         check.",
+    );
+    for rule in rules.iter().filter(|rule| rule.action.tls().is_some()) {
+        for check in WaivedCheck::ALL {
+            let labels = [("rule", rule.name()), ("check", check.word())];
+            waived.sample(&labels, rule.counters.waived(check) as f64);
+        }
+    }
+}
+
 fn agent(page: &mut Page, sources: &Sources<'_>) {
     page.family("tacit_build_info", Kind::Gauge, "The agent's version as a label; always 1.")
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
@@ -206,13 +220,16 @@ fn refused(page: &mut Page, display: &RefusedDisplay) {
     }
 }
 
-fn covered(page: &mut Page, display: &CoverageDisplay) {
+/// An agent that does not capture the host has both families without samples, so that alert rules
+/// and dashboards find the metrics of every agent.
+fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
+    let totals = || display.into_iter().flat_map(|display| &display.totals);
     let mut now = page.family(
         "tacit_host_flows",
         Kind::Gauge,
         "Open sockets from the captured host to other hosts, by kind of protection.",
     );
-    for total in &display.totals {
+    for total in totals() {
         now.sample(&[("protection", total.protection.word())], total.counts.now as f64);
     }
     let mut seen = page.family(
@@ -221,7 +238,7 @@ fn covered(page: &mut Page, display: &CoverageDisplay) {
         "Sockets from the captured host to other hosts since the agent started, by kind of \
          protection.",
     );
-    for total in &display.totals {
+    for total in totals() {
         seen.sample(&[("protection", total.protection.word())], total.counts.seen as f64);
     }
 }
