@@ -20,7 +20,7 @@
 //! * [`refusal`]: refused connections and sockets, with the policy lines that would allow them;
 //! * [`limiter`]: limits repeated log lines to one a second;
 //! * [`link_frame`]: the frames of links between kernels;
-//! * [`message_id`]: stable identifiers of log lines and errors;
+//! * [`message_id`], [`failure_kind`]: stable identifiers of log lines, errors and failures;
 //! * [`record`]: the TLS record layer;
 //! * [`starttls`]: STARTTLS exchanges, for programs without TLS;
 //! * [`projection`]: estimates the CPU cost of a change from measurements;
@@ -34,6 +34,7 @@ pub mod coverage;
 pub mod datagram;
 pub mod dns;
 pub mod failover;
+pub mod failure_kind;
 pub mod flow;
 pub mod held;
 pub mod icmp;

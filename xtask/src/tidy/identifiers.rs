@@ -1,5 +1,5 @@
-//! Checks that the manual page tacit-messages(7) lists the identifiers of all messages, and no
-//! others.
+//! Checks that the manual page tacit-messages(7) lists the identifiers of all messages and the
+//! kinds of all failures, and no others.
 
 use std::collections::BTreeMap;
 
@@ -7,71 +7,115 @@ use super::finding::Finding;
 use super::source::Source;
 
 const PAGE: &str = "docs/tacit-messages.7";
-/// What precedes an identifier in the code.
-const MARKS: [&str; 2] = ["Event::new(", "MessageId("];
-/// Where those are defined, with a parameter in place of a literal.
-const DEFINITIONS: [&str; 2] =
-    ["crates/tacit/src/log/mod.rs", "crates/tacit-core/src/message_id.rs"];
+/// The section of the page that lists the kinds of failures. The other sections list messages.
+const FAILURES: &str = ".Sh FAILURES";
+/// Where the types are defined, with a parameter in place of a literal.
+const DEFINITIONS: [&str; 3] = [
+    "crates/tacit/src/log/mod.rs",
+    "crates/tacit-core/src/message_id.rs",
+    "crates/tacit-core/src/failure_kind.rs",
+];
+/// The file of the type `IkeFailure`, in which its constructor is `Self::new`.
+const IKE_FAILURE: &str = "crates/tacit-ipsec/src/ike/failure.rs";
 
-/// Every identifier of the code is listed once, and every listed one is in the code.
+/// A list of the page, and the words of the code that it has to contain.
+struct Listing {
+    /// The name of one entry.
+    what: &'static str,
+    /// What precedes a word in the code.
+    marks: &'static [&'static str],
+    /// Whether the section FAILURES has this list.
+    is_in_failures: bool,
+}
+
+const LISTINGS: [Listing; 2] = [
+    Listing {
+        what: "message identifier",
+        marks: &["Event::new(", "MessageId("],
+        is_in_failures: false,
+    },
+    Listing {
+        what: "kind of failure",
+        marks: &["FailureKind(", "IkeFailure::new("],
+        is_in_failures: true,
+    },
+];
+
+/// Every word of the code is listed once, and every listed one is in the code.
 pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return };
-    let listed = listed(page, findings);
+    for listing in &LISTINGS {
+        compare(listing, page, sources, findings);
+    }
+}
+
+fn compare(listing: &Listing, page: &Source, sources: &[Source], findings: &mut Vec<Finding>) {
+    let what = listing.what;
+    let listed = listed(listing, page, findings);
     let mut used = BTreeMap::new();
     for source in sources.iter().filter(|source| source.path.starts_with("crates/")) {
         if !source.path.split('/').any(|part| part == "tests" || part == "examples") {
-            read_identifiers(source, &mut used, findings);
+            read_words(listing, source, &mut used, findings);
         }
     }
-    for (identifier, (source, line)) in &used {
-        if !listed.contains_key(identifier) {
-            let message = format!(
-                "the message identifier `{identifier}` is missing from {PAGE}: describe it there"
-            );
+    for (word, (source, line)) in &used {
+        if !listed.contains_key(word) {
+            let message = format!("the {what} `{word}` is missing from {PAGE}: describe it there");
             findings.push(Finding::new(source, *line, message));
         }
     }
-    for (identifier, line) in &listed {
-        if !used.contains_key(identifier) {
-            let message =
-                format!("no message has the identifier `{identifier}`: remove it from {PAGE}");
+    for (word, line) in &listed {
+        if !used.contains_key(word) {
+            let message = format!("the code has no {what} `{word}`: remove it from {PAGE}");
             findings.push(Finding::new(page, *line, message));
         }
     }
 }
 
-/// The identifiers of the page with their lines.
-fn listed(page: &Source, findings: &mut Vec<Finding>) -> BTreeMap<String, usize> {
+/// The words that the page lists, with their lines.
+fn listed(
+    listing: &Listing,
+    page: &Source,
+    findings: &mut Vec<Finding>,
+) -> BTreeMap<String, usize> {
     let mut listed = BTreeMap::new();
+    let mut is_in_failures = false;
     for (number, text) in (1..).zip(page.text.lines()) {
-        let Some(identifier) = text.strip_prefix(".It ") else { continue };
-        let identifier = identifier.replace("\\-", "-");
-        if listed.insert(identifier.clone(), number).is_some() {
-            let message = format!("the message identifier `{identifier}` is listed twice");
+        if text.starts_with(".Sh ") {
+            is_in_failures = text == FAILURES;
+        }
+        let Some(word) = text.strip_prefix(".It ") else { continue };
+        if is_in_failures != listing.is_in_failures {
+            continue;
+        }
+        let word = word.replace("\\-", "-");
+        if listed.insert(word.clone(), number).is_some() {
+            let message = format!("the {} `{word}` is listed twice", listing.what);
             findings.push(Finding::new(page, number, message));
         }
     }
     listed
 }
 
-/// The identifiers of a file, and where each occurs first.
-fn read_identifiers<'s>(
+/// The words of a file, and where each occurs first.
+fn read_words<'s>(
+    listing: &Listing,
     source: &'s Source,
     used: &mut BTreeMap<String, (&'s Source, usize)>,
     findings: &mut Vec<Finding>,
 ) {
     let code = source.code_without_tests();
-    for mark in MARKS {
+    let of_file = (listing.is_in_failures && source.path == IKE_FAILURE).then_some("Self::new(");
+    for mark in listing.marks.iter().copied().chain(of_file) {
         for (at, _) in code.match_indices(mark) {
             let line = source.line_of(at);
             match literal(source, at + mark.len()) {
-                Some(identifier) => {
-                    used.entry(identifier.to_owned()).or_insert((source, line));
+                Some(word) => {
+                    used.entry(word.to_owned()).or_insert((source, line));
                 }
                 None if DEFINITIONS.contains(&source.path.as_str()) => {}
                 None => {
-                    let message =
-                        format!("write the message identifier as a literal after `{mark}`");
+                    let message = format!("write the {} as a literal after `{mark}`", listing.what);
                     findings.push(Finding::new(source, line, message));
                 }
             }
@@ -104,6 +148,16 @@ mod tests {
         assert_eq!(found(page, "Event::new(\"a-b\")").len(), 1, "one is in no code");
         assert_eq!(found(".It c\n", code).len(), 1, "one is not listed");
         assert_eq!(found(".It a\\-b\n.It c\n.It c\n", code).len(), 1, "one is listed twice");
+    }
+
+    #[test]
+    fn the_kinds_of_failures_have_a_list_of_their_own() {
+        let page = ".It a\n.Sh FAILURES\n.It a\n.It b\n.Sh COMMANDS\n.It c\n";
+        let code =
+            "f(MessageId(\"a\"), MessageId(\"c\"), FailureKind(\n\"a\"))\nIkeFailure::new(\"b\")";
+        assert_eq!(found(page, code), [""; 0]);
+        let found = found(page, &code.replace("IkeFailure::new(\"b\")", "FailureKind(\"c\")"));
+        assert_eq!(found.len(), 2, "c is not listed there, and b is in no code: {found:?}");
     }
 
     #[test]

@@ -55,7 +55,9 @@ impl fmt::Display for IkeFailure {
 impl std::error::Error for IkeFailure {}
 
 impl IkeFailure {
-    pub(crate) fn new(kind: &'static str, side: FailureSide, message: impl Into<String>) -> Self {
+    /// A failure. `cargo xtask tidy` finds the kind after this function's name, and compares it
+    /// with tacit-messages(7).
+    pub fn new(kind: &'static str, side: FailureSide, message: impl Into<String>) -> Self {
         Self { kind, side, message: message.into() }
     }
 

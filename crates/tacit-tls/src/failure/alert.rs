@@ -1,6 +1,7 @@
 //! Explains the meaning of a TLS alert from the peer, and what the operator can do.
 
 use rustls::AlertDescription as Alert;
+use tacit_core::failure_kind::FailureKind;
 
 use super::handshake_failure::{HandshakeFailure, HandshakeRole, Party, failure};
 
@@ -21,7 +22,7 @@ pub(super) fn describe_alert(role: HandshakeRole, alert: Alert) -> HandshakeFail
 /// The meaning of an alert from the peer.
 struct Meaning {
     /// The kind of the failure.
-    kind: &'static str,
+    kind: FailureKind,
     /// Who has to act.
     party: Party,
     /// Why the peer sent it, as a predicate whose subject is the peer.
@@ -33,14 +34,14 @@ struct Meaning {
 fn meaning(alert: Alert) -> Meaning {
     match alert {
         Alert::UnknownCA => Meaning {
-            kind: "peer-refused-certificate",
+            kind: FailureKind("peer-refused-certificate"),
             party: Party::Peer,
             reason: "the {peer} does not trust the CA of tacit's certificate",
             step: "add that CA's certificate to the {peer}'s trust store, and check that the file \
                    in `cert` contains the intermediate certificates",
         },
         Alert::CertificateExpired | Alert::CertificateRevoked => Meaning {
-            kind: "peer-refused-certificate",
+            kind: FailureKind("peer-refused-certificate"),
             party: Party::Us,
             reason: "the {peer} reports that tacit's certificate has expired or was revoked",
             step: "renew the certificate of the identity, or correct the {peer}'s clock",
@@ -49,26 +50,26 @@ fn meaning(alert: Alert) -> Meaning {
         | Alert::UnsupportedCertificate
         | Alert::CertificateUnknown
         | Alert::AccessDenied => Meaning {
-            kind: "peer-refused-certificate",
+            kind: FailureKind("peer-refused-certificate"),
             party: Party::Us,
             reason: "the {peer} rejected tacit's certificate",
             step: "check the names and key usages in the certificate, and read the {peer}'s log",
         },
         Alert::CertificateRequired | Alert::NoCertificate => Meaning {
-            kind: "peer-requires-certificate",
+            kind: FailureKind("peer-requires-certificate"),
             party: Party::Policy,
             reason: "the {peer} requires a certificate from tacit",
             step: "set `identity` in the rule",
         },
         Alert::ProtocolVersion => Meaning {
-            kind: "no-common-version",
+            kind: FailureKind("no-common-version"),
             party: Party::Peer,
             reason: "the {peer} supports no TLS version that the rule allows",
             step: "update the {peer} to TLS 1.2 or 1.3, and check the rule's `min-version`; tacit \
                    does not support older versions",
         },
         Alert::HandshakeFailure | Alert::InsufficientSecurity => Meaning {
-            kind: "peer-sent-alert",
+            kind: FailureKind("peer-sent-alert"),
             party: Party::Peer,
             reason: "the {peer} rejected the handshake: either the {peer} requires a certificate, \
                      or both sides have no cipher suite, group or signature scheme in common",
@@ -76,25 +77,25 @@ fn meaning(alert: Alert) -> Meaning {
                    {peer}'s log",
         },
         Alert::NoApplicationProtocol => Meaning {
-            kind: "no-common-alpn",
+            kind: FailureKind("no-common-alpn"),
             party: Party::Policy,
             reason: "the {peer} supports none of the rule's application protocols",
             step: "add a protocol that the {peer} supports to `alpn`, or remove `alpn`",
         },
         Alert::UnrecognisedName => Meaning {
-            kind: "peer-sent-alert",
+            kind: FailureKind("peer-sent-alert"),
             party: Party::Policy,
             reason: "the {peer} has no certificate for the requested server name",
             step: "set `server-name` in the rule to a name in the {peer}'s certificate",
         },
         Alert::CloseNotify | Alert::UserCanceled => Meaning {
-            kind: "peer-closed",
+            kind: FailureKind("peer-closed"),
             party: Party::Peer,
             reason: "the {peer} ended the handshake without a reason",
             step: "read the {peer}'s log",
         },
         _ => Meaning {
-            kind: "peer-sent-alert",
+            kind: FailureKind("peer-sent-alert"),
             party: Party::Peer,
             reason: "the {peer} ended the handshake with this alert",
             step: "read the {peer}'s log",

@@ -2,6 +2,7 @@
 //! do.
 
 use rustls::{CertificateError, Error, PeerIncompatible, PeerMisbehaved};
+use tacit_core::failure_kind::FailureKind;
 
 use super::alert::describe_alert;
 use super::first_bytes::{looks_like_plaintext, offered_version};
@@ -32,7 +33,7 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::AlertReceived(alert) => describe_alert(failed.role, *alert),
         Error::InvalidCertificate(error) => certificate(failed, error),
         Error::NoCertificatesPresented => failure(
-            "client-certificate-absent",
+            FailureKind("client-certificate-absent"),
             Party::Peer,
             "the client sent no certificate, but the rule requires a client certificate: on the \
              client, configure a certificate that the rule's trust accepts, or set client-cert = \
@@ -40,7 +41,7 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         ),
         Error::PeerIncompatible(why) => incompatible(failed, why),
         Error::NoApplicationProtocol => failure(
-            "no-common-alpn",
+            FailureKind("no-common-alpn"),
             Party::Policy,
             "the client offers none of the rule's application protocols: add a protocol that the \
              client offers to `alpn`, or remove `alpn`",
@@ -50,7 +51,7 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             not_tls(failed, &error.to_string())
         }
         Error::DecryptError | Error::PeerSentOversizedRecord => failure(
-            "bad-record",
+            FailureKind("bad-record"),
             Party::Network,
             format!(
                 "a record from the {peer} was damaged or modified in transit ({error}): check the \
@@ -59,13 +60,13 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         ),
         Error::PeerMisbehaved(why) => misbehaved(peer, why),
         Error::General(text) if text.contains("no server certificate chain") => failure(
-            "no-certificate-for-name",
+            FailureKind("no-certificate-for-name"),
             Party::Policy,
             "no identity of the rule matches the client's server name, cipher suites and \
              signature algorithms: add an identity with an ECDSA P-256 or RSA key",
         ),
         Error::General(text) if text.starts_with(NOT_SIGNED) => failure(
-            "not-signed",
+            FailureKind("not-signed"),
             Party::Us,
             format!(
                 "{text}: the signer (the process with the private keys) may have ended; then the \
@@ -73,18 +74,18 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             ),
         ),
         Error::FailedToGetCurrentTime => failure(
-            "no-clock",
+            FailureKind("no-clock"),
             Party::Us,
             "tacit cannot read the clock of this host, or the clock is set to a time before 1970: \
              set the clock",
         ),
         Error::FailedToGetRandomBytes => failure(
-            "no-randomness",
+            FailureKind("no-randomness"),
             Party::Us,
             "the kernel returned no random bytes: allow getrandom in the sandbox",
         ),
         other => failure(
-            "tls-library",
+            FailureKind("tls-library"),
             Party::Us,
             format!(
                 "the handshake failed in tacit's TLS library: {other}; report this error to the \
@@ -103,29 +104,31 @@ pub fn describe_lacking_alpn(role: HandshakeRole, wanted: &str) -> HandshakeFail
          `{wanted}`, so the connection may be meant for another server: configure the {peer} to \
          offer `{wanted}` (ALPN), or to send the STARTTLS request first"
     );
-    failure("no-common-alpn", Party::Peer, message)
+    failure(FailureKind("no-common-alpn"), Party::Peer, message)
 }
 
 fn certificate(failed: &FailedHandshake<'_>, error: &CertificateError) -> HandshakeFailure {
     let kind = match error {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "certificate-expired"
+            FailureKind("certificate-expired")
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "certificate-not-yet-valid"
+            FailureKind("certificate-not-yet-valid")
         }
-        CertificateError::UnknownIssuer => "certificate-unknown-ca",
+        CertificateError::UnknownIssuer => FailureKind("certificate-unknown-ca"),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "certificate-wrong-name"
+            FailureKind("certificate-wrong-name")
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "certificate-wrong-usage"
+            FailureKind("certificate-wrong-usage")
         }
-        CertificateError::Revoked => "certificate-revoked",
+        CertificateError::Revoked => FailureKind("certificate-revoked"),
         CertificateError::UnknownRevocationStatus
         | CertificateError::ExpiredRevocationList
-        | CertificateError::ExpiredRevocationListContext { .. } => "revocation-unknown",
-        _ => "certificate-invalid",
+        | CertificateError::ExpiredRevocationListContext { .. } => {
+            FailureKind("revocation-unknown")
+        }
+        _ => FailureKind("certificate-invalid"),
     };
     let message = match failed.check {
         Some(PeerCheck::Invalid { reason }) => reason.clone(),
@@ -149,7 +152,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
         | Why::ServerDoesNotSupportTls12Or13
         | Why::ServerTlsVersionIsDisabledByOurConfig => no_common_version(failed),
         Why::NoCipherSuitesInCommon => failure(
-            "no-common-suite",
+            FailureKind("no-common-suite"),
             Party::Peer,
             format!(
                 "the {peer} offers no cipher suite that the rule allows: enable AES-GCM or \
@@ -160,7 +163,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
         // The library reports a missing group before it compares the cipher suites.
         Why::NoKxGroupsInCommon | Why::NamedGroupsExtensionRequired if failed.lacks_ecdhe => {
             failure(
-                "no-common-suite",
+                FailureKind("no-common-suite"),
                 Party::Peer,
                 format!(
                     "the {peer} offers only cipher suites without ECDHE, such as RSA key exchange, \
@@ -170,7 +173,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             )
         }
         Why::NoKxGroupsInCommon | Why::NamedGroupsExtensionRequired => failure(
-            "no-common-group",
+            FailureKind("no-common-group"),
             Party::Peer,
             format!(
                 "the {peer} offers no key exchange group that the rule allows: enable x25519, \
@@ -181,7 +184,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
         Why::NoSignatureSchemesInCommon
         | Why::NoCertificateRequestSignatureSchemesInCommon
         | Why::SignatureAlgorithmsExtensionRequired => failure(
-            "no-common-signature",
+            FailureKind("no-common-signature"),
             Party::Peer,
             format!(
                 "the {peer} accepts none of the signature schemes of tacit's key: enable ECDSA or \
@@ -190,7 +193,7 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             ),
         ),
         other => failure(
-            "peer-incompatible",
+            FailureKind("peer-incompatible"),
             Party::Peer,
             format!(
                 "the {peer} lacks a feature that TLS 1.2 and 1.3 require ({other:?}): update the \
@@ -218,7 +221,7 @@ fn no_common_version(failed: &FailedHandshake<'_>) -> HandshakeFailure {
              or 1.3, and check the rule's `min-version`"
         ),
     };
-    failure("no-common-version", Party::Peer, message)
+    failure(FailureKind("no-common-version"), Party::Peer, message)
 }
 
 fn is_supported(version: &str) -> bool {
@@ -228,7 +231,10 @@ fn is_supported(version: &str) -> bool {
 fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
     let peer = failed.role.peer();
     if let Some(protocol) = looks_like_plaintext(failed.first_bytes) {
-        let kind = if protocol == "HTTP" { "plain-http" } else { "not-tls" };
+        let kind = match protocol {
+            "HTTP" => FailureKind("plain-http"),
+            _ => FailureKind("not-tls"),
+        };
         let step = match failed.role {
             HandshakeRole::Server if protocol == "HTTP" => "use https:// on the client",
             HandshakeRole::Server => {
@@ -243,8 +249,8 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
         return no_common_version(failed);
     }
     let kind = match failed.first_bytes {
-        [0x14..=0x18, 3, ..] | [] => "bad-message",
-        _ => "not-tls",
+        [0x14..=0x18, 3, ..] | [] => FailureKind("bad-message"),
+        _ => FailureKind("not-tls"),
     };
     let message = format!(
         "the data of the {peer} is not a valid TLS handshake ({}): check that the {peer} uses TLS \
@@ -259,5 +265,5 @@ fn misbehaved(peer: &str, why: &PeerMisbehaved) -> HandshakeFailure {
         "the {peer} violated the TLS protocol ({why:?}): update the {peer}'s TLS library, or check \
          middleboxes on the path"
     );
-    failure("peer-misbehaved", Party::Peer, message)
+    failure(FailureKind("peer-misbehaved"), Party::Peer, message)
 }

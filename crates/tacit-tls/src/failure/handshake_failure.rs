@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
+use tacit_core::failure_kind::FailureKind;
 
 /// The role of tacit in a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -63,8 +64,8 @@ pub enum Party {
 /// A failed handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HandshakeFailure {
-    /// The kind of the failure, for counters and logs. It is in kebab-case and never changes.
-    pub kind: &'static str,
+    /// The kind of the failure.
+    pub kind: FailureKind,
     /// The party that has to act.
     pub party: Party,
     /// The description in one line, with the fix.
@@ -88,7 +89,7 @@ impl HandshakeFailure {
             "the {peer} closed the connection during the handshake without an alert: read the \
              {peer}'s log, and check that the {peer} uses TLS on this port"
         );
-        failure("peer-closed", Party::Peer, message)
+        failure(FailureKind("peer-closed"), Party::Peer, message)
     }
 
     /// Describes that the handshake took longer than the rule allows.
@@ -99,13 +100,13 @@ impl HandshakeFailure {
             "the {peer} did not complete the handshake within {after:?}: check that the {peer} \
              uses TLS on this port, or increase `handshake-timeout`"
         );
-        failure("handshake-timeout", Party::Network, message)
+        failure(FailureKind("handshake-timeout"), Party::Network, message)
     }
 }
 
 /// Creates a failure.
 pub(super) fn failure(
-    kind: &'static str,
+    kind: FailureKind,
     party: Party,
     message: impl Into<String>,
 ) -> HandshakeFailure {

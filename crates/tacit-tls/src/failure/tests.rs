@@ -106,7 +106,7 @@ fn plain_protocols_spoken_to_a_tls_rule_are_named() {
     ];
     for (sent, kind, part) in table {
         let failure = server_meets(server(provider(), BOTH), sent);
-        assert_eq!((failure.kind, failure.party), (kind, Party::Peer), "{failure}");
+        assert_eq!((failure.kind.0, failure.party), (kind, Party::Peer), "{failure}");
         assert!(failure.message.contains(part), "{failure}");
     }
     let name = ServerName::try_from(NAME).unwrap();
@@ -144,7 +144,7 @@ fn old_versions_are_refused_by_name() {
 fn what_both_lack_in_common_is_named_on_both_sides() {
     let [failure, alert] =
         meet(server(provider(), &[&version::TLS13]), client(provider(), &[&version::TLS12]));
-    assert_eq!((failure.kind, alert.kind), ("no-common-version", "no-common-version"));
+    assert_eq!((failure.kind.0, alert.kind.0), ("no-common-version", "no-common-version"));
     assert!(failure.message.contains("supports only TLS 1.2 and older versions, but"));
 
     let mut chacha = provider();
@@ -153,7 +153,7 @@ fn what_both_lack_in_common_is_named_on_both_sides() {
     aes.cipher_suites = vec![aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256];
     let [failure, alert] =
         meet(server(chacha, &[&version::TLS13]), client(aes, &[&version::TLS13]));
-    assert_eq!((failure.kind, alert.kind), ("no-common-suite", "peer-sent-alert"));
+    assert_eq!((failure.kind.0, alert.kind.0), ("no-common-suite", "peer-sent-alert"));
 
     let mut x25519 = provider();
     let mut p256 = provider();
@@ -167,7 +167,7 @@ fn what_both_lack_in_common_is_named_on_both_sides() {
     let mut speaking = server(provider(), BOTH);
     speaking.alpn_protocols = vec![b"postgresql".to_vec()];
     let [failure, alert] = meet(speaking, offering);
-    assert_eq!((failure.kind, alert.kind), ("no-common-alpn", "no-common-alpn"));
+    assert_eq!((failure.kind.0, alert.kind.0), ("no-common-alpn", "no-common-alpn"));
     assert_eq!((failure.party, alert.party), (Party::Policy, Party::Policy));
 }
 
@@ -181,9 +181,9 @@ fn every_alert_has_a_line_with_a_next_step() {
         }
     }
     let failure = describe_alert_number(HandshakeRole::Client, 116);
-    assert_eq!((failure.kind, failure.party), ("peer-requires-certificate", Party::Policy));
+    assert_eq!((failure.kind.0, failure.party), ("peer-requires-certificate", Party::Policy));
     let failure = describe_alert_number(HandshakeRole::Server, 48);
-    assert_eq!((failure.kind, failure.party), ("peer-refused-certificate", Party::Peer));
+    assert_eq!((failure.kind.0, failure.party), ("peer-refused-certificate", Party::Peer));
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn a_hello_in_too_many_records_is_answered_by_an_alert() {
     }
     assert!(incoming.len() > INCOMING_BYTES_MAX);
     let failure = server.too_long(&mut incoming, &mut outgoing);
-    assert_eq!((failure.kind, outgoing), ("bad-record", DECODE_ERROR.into()));
+    assert_eq!((failure.kind.0, outgoing), ("bad-record", DECODE_ERROR.into()));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_handshake_without_the_required_application_protocol_ends_with_an_alert() {
                 assert!(is_met, "{suite:?}");
                 continue;
             };
-            assert_eq!((failure.kind, is_met), ("no-common-alpn", false));
+            assert_eq!((failure.kind.0, is_met), ("no-common-alpn", false));
             let client = client.finish(Rekey::default(), Instant::now(), now).unwrap();
             let mut session = client.session;
             let opened = session.open_batch(&mut HotKeys::default(), &mut alert, &mut Vec::new());

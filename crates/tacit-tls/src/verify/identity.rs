@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
+use tacit_core::failure_kind::FailureKind;
 use tacit_core::policy::map::{CertificateSubject, MapEntry, MapOutcome, Mapped};
 use tacit_core::policy::{ClientCert, IdentityMap, PeerName};
 
@@ -79,7 +80,7 @@ impl IdentityMapper {
         match read_subject(leaf, address) {
             Ok(subject) => map_identity(name, map, &subject, leaf),
             Err(_) => Err(refusal(
-                "certificate-not-mapped",
+                FailureKind("certificate-not-mapped"),
                 leaf,
                 "the certificate contains too many names, or a name that is too long or is not \
                  valid text: reissue the certificate with fewer, shorter or valid names",
@@ -145,7 +146,7 @@ fn map_identity(
                 Ok(MappedIdentity::Warned { entry })
             }
             MapOutcome::Deny => Err(refusal(
-                "certificate-denied",
+                FailureKind("certificate-denied"),
                 leaf,
                 &format!(
                     "the entry of [[map.{name}]] in line {} denies the certificate: change the \
@@ -155,7 +156,7 @@ fn map_identity(
             )),
         },
         Mapped::Ambiguous(one, another) => Err(refusal(
-            "certificate-not-mapped",
+            FailureKind("certificate-not-mapped"),
             leaf,
             &format!(
                 "the certificate matches two equally specific entries of [[map.{name}]], in lines \
@@ -166,7 +167,7 @@ fn map_identity(
             ),
         )),
         Mapped::NoMatch => Err(refusal(
-            "certificate-not-mapped",
+            FailureKind("certificate-not-mapped"),
             leaf,
             &format!(
                 "no entry of [[map.{name}]] matches the certificate: add an entry for the \
@@ -176,7 +177,7 @@ fn map_identity(
     }
 }
 
-fn refusal(kind: &'static str, leaf: &CertificateDer<'_>, why: &str) -> HandshakeFailure {
+fn refusal(kind: FailureKind, leaf: &CertificateDer<'_>, why: &str) -> HandshakeFailure {
     let facts = CertificateFacts::from_der(leaf).ok();
     let title = facts.as_ref().map_or("", CertificateFacts::title);
     let message = format!("the client's certificate of {title} was rejected: {why}");

@@ -43,14 +43,14 @@ impl WantedAddresses<'_> {
         }
         match usable.iter().find_map(|one| self.conflict(*one).map(|what| (one, what))) {
             None => Ok(usable),
-            Some((address, what)) => Err(IkeFailure {
-                kind: "assigned-address-refused",
-                side: FailureSide::Both,
-                message: format!(
+            Some((address, what)) => Err(IkeFailure::new(
+                "assigned-address-refused",
+                FailureSide::Both,
+                format!(
                     "the peer assigned the address {address}, which is {what}: change the peer's \
                      address pool, or the policy"
                 ),
-            }),
+            )),
         }
     }
 
@@ -93,15 +93,13 @@ impl WantedAddresses<'_> {
 
 /// The peer has assigned no address of an IP version of the tunnel.
 pub(super) fn missing() -> IkeFailure {
-    IkeFailure {
-        kind: "no-address-assigned",
-        side: FailureSide::Both,
-        message:
-            "the peer assigned no address of the IP version that the rules need: add an address \
+    IkeFailure::new(
+        "no-address-assigned",
+        FailureSide::Both,
+        "the peer assigned no address of the IP version that the rules need: add an address \
              pool of this IP version to the configuration of the peer, or set the address with \
-             `inner`"
-                .to_owned(),
-    }
+             `inner`",
+    )
 }
 
 #[cfg(test)]

@@ -41,14 +41,15 @@ impl TrustVerifier {
 
     /// Checks a peer again that was trusted.
     pub(super) fn check_again(&self, chain: &TunnelPeerChain) -> Result<(), IkeFailure> {
-        chain.check_again(&self.trust, UnixTime::now()).map_err(|reason| IkeFailure {
-            kind: "peer-no-longer-trusted",
-            side: FailureSide::Both,
-            message: format!(
+        chain.check_again(&self.trust, UnixTime::now()).map_err(|reason| {
+            IkeFailure::new(
+                "peer-no-longer-trusted",
+                FailureSide::Both,
+                format!(
                 "the peer's certificate no longer passes the check of trust `{}`: {reason}; renew \
                  the peer's certificate",
                 self.trust.name
-            ),
+            ))
         })
     }
 }
@@ -64,10 +65,12 @@ impl AuthSigner for IdentitySigner {
     }
 
     fn sign(&self, with: AuthScheme, message: &[u8]) -> Result<Vec<u8>, IkeFailure> {
-        sign_tunnel_auth(&self.0, scheme(with), message).map_err(|reason| IkeFailure {
-            kind: "not-signed",
-            side: FailureSide::Host,
-            message: format!("cannot sign with identity `{}`: {reason}", self.0.name),
+        sign_tunnel_auth(&self.0, scheme(with), message).map_err(|reason| {
+            IkeFailure::new(
+                "not-signed",
+                FailureSide::Host,
+                format!("cannot sign with identity `{}`: {reason}", self.0.name),
+            )
         })
     }
 }
@@ -79,13 +82,15 @@ impl AuthVerifier for TrustVerifier {
 
     fn verify(&self, signed: &SignedByPeer<'_>) -> Result<(), IkeFailure> {
         let SignedByPeer { certificates, identity, scheme: with, message, signature } = *signed;
-        let refused = |reason: String| IkeFailure {
-            kind: "peer-not-trusted",
-            side: FailureSide::Both,
-            message: format!(
-                "the peer does not pass the check of trust `{}`: {reason}",
-                self.trust.name
-            ),
+        let refused = |reason: String| {
+            IkeFailure::new(
+                "peer-not-trusted",
+                FailureSide::Both,
+                format!(
+                    "the peer does not pass the check of trust `{}`: {reason}",
+                    self.trust.name
+                ),
+            )
         };
         let subject = certificates.first().and_then(|leaf| subject_of(leaf)).unwrap_or_default();
         let name = match identity {

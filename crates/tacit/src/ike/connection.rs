@@ -273,15 +273,15 @@ impl PeerConnection {
                 self.retry_at = Some(at);
                 Ok(false)
             }
-            AddressChoice::Unresolved => Err(IkeFailure {
-                kind: "peer-not-resolved",
-                side: FailureSide::Host,
-                message: format!(
+            AddressChoice::Unresolved => Err(IkeFailure::new(
+                "peer-not-resolved",
+                FailureSide::Host,
+                format!(
                     "the DNS name {} of the peer does not resolve to an address: check the name in \
                      the policy, and the name servers of this host",
                     self.settings.peer.host
                 ),
-            }),
+            )),
         }
     }
 

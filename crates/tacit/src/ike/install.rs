@@ -82,11 +82,11 @@ impl IkeThread {
                 }
             }
             Err(error) => {
-                let failure = IkeFailure {
-                    kind: "tunnel-not-installed",
-                    side: FailureSide::Host,
-                    message: format!("the agent cannot install the tunnel: {error}"),
-                };
+                let failure = IkeFailure::new(
+                    "tunnel-not-installed",
+                    FailureSide::Host,
+                    format!("the agent cannot install the tunnel: {error}"),
+                );
                 self.end_with(at, failure);
             }
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tacit_core::audited::{AuditedEntry, AuditedFlow, AuditedFlows};
+use tacit_core::failure_kind::FailureKind;
 
 use super::failures::FailureCounts;
 use super::latency::Latency;
@@ -62,7 +63,7 @@ impl RuleCounters {
     }
 
     /// Counts a connection that failed before the first byte was relayed, with the kind in the log.
-    pub fn count_failure(&self, kind: &'static str) {
+    pub fn count_failure(&self, kind: FailureKind) {
         self.failures.add(kind);
     }
 

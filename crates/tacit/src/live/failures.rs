@@ -6,10 +6,12 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tacit_core::failure_kind::FailureKind;
+
 /// The maximum number of kinds with a counter of their own; others are counted as [`OTHER`].
 const KINDS_MAX: usize = 48;
 /// The kind of all failures without a counter of their own.
-const OTHER: &str = "other";
+const OTHER: FailureKind = FailureKind("other");
 
 /// Failures by their kind. A rule without any needs no memory for the slots.
 #[derive(Debug, Default)]
@@ -36,7 +38,8 @@ impl Default for Slots {
 
 impl FailureCounts {
     /// Counts a failure of this kind.
-    pub(super) fn add(&self, kind: &'static str) {
+    pub(super) fn add(&self, kind: FailureKind) {
+        let kind = kind.0;
         let slots = self.0.get_or_init(Box::default);
         let slot = slots.kinds.iter().find(|slot| *slot.kind.get_or_init(|| kind) == kind);
         let count = slot.map_or(&slots.other, |slot| &slot.count);
@@ -54,7 +57,7 @@ impl FailureCounts {
         let slots = self.0.get();
         let named = slots.into_iter().flat_map(|slots| &slots.kinds);
         let named = named.filter_map(|slot| Some((*slot.kind.get()?, &slot.count)));
-        let other = slots.map(|slots| (OTHER, &slots.other));
+        let other = slots.map(|slots| (OTHER.0, &slots.other));
         named
             .chain(other)
             .map(|(kind, count)| (kind, count.load(Ordering::Relaxed)))
@@ -71,15 +74,15 @@ mod tests {
         let failures = FailureCounts::default();
         assert_eq!(failures.by_kind().count(), 0);
         for kind in ["dial", "handshake", "dial"] {
-            failures.add(kind);
+            failures.add(FailureKind(kind));
         }
         assert_eq!(failures.by_kind().collect::<Vec<_>>(), [("dial", 2), ("handshake", 1)]);
         let kinds: Vec<&'static str> =
             (0..KINDS_MAX).map(|number| &*Box::leak(format!("kind-{number}").into())).collect();
         for kind in kinds {
-            failures.add(kind);
+            failures.add(FailureKind(kind));
         }
-        assert_eq!(failures.by_kind().last(), Some((OTHER, 2)));
+        assert_eq!(failures.by_kind().last(), Some((OTHER.0, 2)));
         assert_eq!(failures.total(), 3 + KINDS_MAX as u64);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 
+use tacit_core::failure_kind::FailureKind;
 use tacit_core::policy::parse;
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::test_certificates::{Ca, Directory};
@@ -55,7 +56,7 @@ fn a_rule_that_stays_is_kept_and_stored_once() {
     assert_eq!([live.line(0), live.line(1), live.line(2)], [Some(4), Some(9), Some(14)]);
     let [old, changed] = [&before, &live].map(|live| live.find("r2").unwrap());
     assert!(!live.is_current(old) && Arc::ptr_eq(&old.counters, &changed.counters));
-    old.counters.count_failure("dial");
+    old.counters.count_failure(FailureKind("dial"));
     assert_eq!(live.failures(old.account()), Some(1), "the account outlives the change");
     let removed = before.find("r0").unwrap();
     assert_eq!((live.find("r0").is_none(), live.failures(removed.account())), (true, None));

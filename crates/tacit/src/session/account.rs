@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tacit_core::audited::AuditedFlow;
+use tacit_core::failure_kind::FailureKind;
 use tacit_core::flow::{Address, Direction, Flow};
 use tacit_core::policy::{Action, ClientCert, RecheckAction};
 use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason};
@@ -143,7 +144,7 @@ pub fn unclaimed(log: &Log, flow: &Flow, reason: &str) {
         .caused_by(cause(None, &flow.remote, None))
         .field("remote", &flow.remote)
         .field("listen", &flow.local)
-        .field("kind", "proxy-header")
+        .field("kind", &FailureKind("proxy-header"))
         .field("reason", reason);
     let from = flow.remote.host();
     log.warn(event.clone().limited(format!("proxy-header {} {from}", flow.local)));
@@ -324,6 +325,7 @@ pub fn own_tls_refused(log: &Log, refusals: &RefusalTable, connection: &Connecti
         record,
         about(Event::new("own-tls-refused"), record).limited(key),
         refusal,
+        FailureKind("own-tls"),
     );
 }
 
@@ -334,7 +336,8 @@ pub fn cancel_refused(log: &Log, refusals: &RefusalTable, connection: &Connectio
     let event = level(about(Event::new("cancel-refused"), record), record)
         .field("reason", "the client sent a cancel request in clear, but the rule requires TLS");
     let key = format!("cancel {} {}", record.rule.name(), refusal.destination);
-    refused_later(log, refusals, record, event.limited(key), refusal);
+    let kind = FailureKind("cancel-in-clear");
+    refused_later(log, refusals, record, event.limited(key), refusal, kind);
 }
 
 /// Logs and records that a connection was rejected for its content, after it had its rule.
@@ -344,11 +347,12 @@ fn refused_later(
     record: &ConnectionRecord,
     event: Event,
     refusal: Refusal,
+    kind: FailureKind,
 ) {
     let event = event.field("next", &refusal.next);
     log.warn(event.clone());
     log.audit(AuditOutcome::Denied, event);
-    record.rule.counters.count_failure(refusal.why.word());
+    record.rule.counters.count_failure(kind);
     refusals.record(refusal);
 }
 
@@ -379,7 +383,7 @@ pub fn settle(log: &Log, record: &ConnectionRecord, end: &ConnectionEnd) {
         | ConnectionEnd::ControlFailed(_)
         | ConnectionEnd::NotPassed(_) => log.warn(event()),
         ConnectionEnd::NotStarted(_) => {
-            record.rule.counters.count_failure("activate");
+            record.rule.counters.count_failure(FailureKind("activate"));
             log.warn(event().limited(format!("not-started {}", record.rule.name())));
         }
         _ if record.rule.rule.log => log.info(event()),

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use tacit_core::failure_kind::FailureKind;
 use tacit_core::starttls::StarttlsError;
 use tacit_tls::{HandshakeFailure, SessionError};
 
@@ -116,21 +117,21 @@ impl From<HandshakeFailure> for Failure {
 }
 
 impl Failure {
-    /// A word for logs and counters.
+    /// The kind for logs and counters.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> FailureKind {
         match self {
-            Self::Proxy(_) => "proxy-header",
-            Self::Dial(_) => "dial",
-            Self::Abandoned => "abandoned",
-            Self::Starttls(_) => "starttls",
-            Self::Silence(_) => "starttls-timeout",
+            Self::Proxy(_) => FailureKind("proxy-header"),
+            Self::Dial(_) => FailureKind("dial"),
+            Self::Abandoned => FailureKind("abandoned"),
+            Self::Starttls(_) => FailureKind("starttls"),
+            Self::Silence(_) => FailureKind("starttls-timeout"),
             Self::Handshake(failure) => failure.kind,
-            Self::Session(_) => "session",
-            Self::Data(_) => "data-connection",
-            Self::Broken(_) => "broken",
-            Self::NoHandshakePermit => "no-place",
-            Self::Displaced => "displaced",
+            Self::Session(_) => FailureKind("session"),
+            Self::Data(_) => FailureKind("data-connection"),
+            Self::Broken(_) => FailureKind("broken"),
+            Self::NoHandshakePermit => FailureKind("no-permit"),
+            Self::Displaced => FailureKind("displaced"),
         }
     }
 }

@@ -208,7 +208,7 @@ fn required_and_preferred_meet_every_client_certificate() {
                 None => assert!(name == "valid" || (!required && name != "v1"), "{case}"),
                 Some(failure) => {
                     assert!(name == "v1" || (required && name != "valid"), "{case}: {failure}");
-                    assert_eq!((failure.kind, failure.message.as_str()), (kind, said), "{case}");
+                    assert_eq!((failure.kind.0, failure.message.as_str()), (kind, said), "{case}");
                 }
             }
             assert_eq!(handshaken.check == Some(PeerCheck::Valid), name == "valid", "{case}");
@@ -260,7 +260,7 @@ fn full_and_none_meet_every_server_certificate() {
             match &handshaken.failure {
                 None => assert_eq!(handshaken.check, Some(PeerCheck::Valid), "{case}"),
                 Some(failure) => {
-                    assert_eq!((failure.kind, failure.message.as_str()), (kind, said), "{case}");
+                    assert_eq!((failure.kind.0, failure.message.as_str()), (kind, said), "{case}");
                 }
             }
             assert_eq!(handshaken.failure.is_none(), name == "valid", "{case}");
