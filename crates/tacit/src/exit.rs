@@ -77,6 +77,16 @@ pub fn warn(id: MessageId, warning: impl std::fmt::Display) {
     complain(format_args!("tacit: warning[{id}]: {warning}"));
 }
 
+/// The text of an error with its next step, on a line of its own. A text that has one already does
+/// not change.
+#[must_use]
+pub fn with_fix(error: &str, fix: &str) -> String {
+    if error.contains("\n    fix: ") {
+        return error.to_owned();
+    }
+    format!("{error}\n    fix: {fix}")
+}
+
 /// Prints the errors of a policy, each with its identifier and place.
 pub fn fail_policy(errors: impl std::fmt::Display) -> ExitCode {
     complain(errors);

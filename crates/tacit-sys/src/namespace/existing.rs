@@ -63,7 +63,13 @@ impl fmt::Display for ExistingNetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(path, error) => {
-                write!(f, "cannot open the network namespace {}: {error}", path.display())
+                write!(
+                    f,
+                    "cannot open the network namespace {}: {error}\n    \
+                     fix: name a file that `ls /run/netns` lists, and run tacit as the user who \
+                     made the namespace, or as root",
+                    path.display()
+                )
             }
             Self::OtherFile(path) => write!(
                 f,
@@ -72,7 +78,11 @@ impl fmt::Display for ExistingNetworkError {
                  of the container",
                 path.display()
             ),
-            Self::NoProcess(pid, error) => write!(f, "cannot open the process {pid}: {error}"),
+            Self::NoProcess(pid, error) => write!(
+                f,
+                "cannot open the process {pid}: {error}\n    \
+                 fix: name a process that is running, such as one that `ps -e` lists"
+            ),
             Self::Own => f.write_str(
                 "this is the network namespace of tacit itself\n    \
                  fix: to protect all programs of a host, use `tacit agent --host`",

@@ -164,7 +164,8 @@ impl Agent {
             let reply = match connections::one_connection(&table, &live, id).await {
                 Some(shown) => Reply::written(&shown),
                 None => Reply::error(format!(
-                    "no open connection has the id {id}: see `tacit show connections`"
+                    "no open connection has the id {id}\n    \
+                     fix: use an id that `tacit show connections` lists"
                 )),
             };
             // The client may have closed its connection.
@@ -422,8 +423,9 @@ pub(super) fn show_aside(
     static DISPLAYS: Semaphore = Semaphore::const_new(DISPLAYS_MAX);
     let Ok(permit) = DISPLAYS.try_acquire() else {
         // The client may have closed its connection.
-        let _ = back
-            .send(Reply::error("too many `tacit show` requests are in progress: try again later"));
+        let _ = back.send(Reply::error(
+            "too many `tacit show` requests are in progress\n    fix: try again later",
+        ));
         return;
     };
     let made = on_own_thread("display", move || {

@@ -13,6 +13,7 @@ use crate::live::RuleRefused;
 use crate::run::link::client::LinkError;
 
 use super::opened::ListenError;
+use crate::exit::with_fix;
 use crate::host::HostError;
 
 /// An error that keeps an agent from starting.
@@ -75,7 +76,7 @@ impl fmt::Display for AgentError {
                 "cannot start the agent: a system call for the limits, signals or threads of its \
                  process failed: {error}"
             ),
-            Self::Log(error) => write!(f, "{error}"),
+            Self::Log(error) => f.write_str(&with_fix(&error.to_string(), OTHER_LOG)),
             Self::Policy(file, findings) => {
                 for (number, finding) in findings.iter().enumerate() {
                     if number > 0 {
@@ -104,3 +105,5 @@ impl fmt::Display for AgentError {
 }
 
 impl std::error::Error for AgentError {}
+
+const OTHER_LOG: &str = "create the directory, or name another destination with --log or --audit";

@@ -17,6 +17,7 @@ use tacit_sys::socket::{self, StreamOptions};
 
 use super::listening_process::ListeningProcess;
 use crate::address;
+use crate::exit::with_fix;
 use crate::net::Security;
 use crate::stream::intercept::{ConnectionSource, Listener};
 
@@ -131,14 +132,14 @@ impl ListenError {
         let reason = match error.kind() {
             io::ErrorKind::AddrNotAvailable => {
                 format!(
-                    "{error}: no interface of this host has the address; run `ip address` to list \
-                     the addresses"
+                    "{error}: no interface of this host has the address\n    \
+                     fix: use one of the addresses that `ip address` lists"
                 )
             }
             io::ErrorKind::PermissionDenied => {
                 format!(
-                    "{error}: to listen on a port below 1024, run the agent as root or with \
-                     CAP_NET_BIND_SERVICE"
+                    "{error}\n    fix: to listen on a port below 1024, run the agent as root or \
+                     with CAP_NET_BIND_SERVICE"
                 )
             }
             _ => error.to_string(),
@@ -149,8 +150,11 @@ impl ListenError {
 
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot listen on {}: {}", self.address, self.reason)?;
-        self.holder.as_ref().map_or(Ok(()), |holder| write!(f, "; {holder}"))
+        let mut text = format!("cannot listen on {}: {}", self.address, self.reason);
+        if let Some(holder) = &self.holder {
+            text.push_str(&format!("; {holder}"));
+        }
+        f.write_str(&with_fix(&text, "use another address in the policy"))
     }
 }
 
@@ -274,7 +278,8 @@ fn remove_stale(
     let file = std::fs::symlink_metadata(path).map_err(|error| error.to_string())?;
     if !file.file_type().is_socket() {
         return Err(
-            "the file exists and is not a socket; remove the file, or use another path".into()
+            "the file exists and is not a socket\n    fix: remove the file, or use another path"
+                .into(),
         );
     }
     match socket::dial(address, &StreamOptions::default()) {
@@ -282,26 +287,25 @@ fn remove_stale(
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
             return Err(format!(
                 "the file exists, and the agent cannot determine whether a process listens on it: \
-                 {error}; remove the file, or use another path"
+                 {error}\n    fix: remove the file, or use another path"
             ));
         }
         Ok(dialled) => {
             let owner = owner(&dialled.socket);
             return Err(format!(
-                "{owner} listens on the socket file; end that process, or use another path"
+                "{owner} listens on the socket file\n    \
+                 fix: end that process, or use another path"
             ));
         }
         Err(_) => {
-            return Err(
-                "a process listens on the socket file, and its accept queue is full; end that \
-                 process, or use another path"
-                    .into(),
-            );
+            return Err("a process listens on the socket file, and its accept queue is full\n    \
+                 fix: end that process, or use another path"
+                .into());
         }
     }
     if !unix.replace_stale {
-        return Err("the socket file exists, and no process listens on it; remove the file, or \
-                    set replace-stale = true in the rule"
+        return Err("the socket file exists, and no process listens on it\n    \
+                    fix: remove the file, or set replace-stale = true in the rule"
             .into());
     }
     std::fs::remove_file(path)

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Answer, Display, Request, directory, private_agents};
+use crate::exit::with_fix;
 use crate::ledger::costs::Costs;
 
 /// Why a request got no answer.
@@ -69,7 +70,7 @@ impl fmt::Display for ClientError {
             ),
             Self::OnlyPrivate(path, private) => {
                 let (runs, agents) = match private.len() {
-                    1 => ("only a run has", "this agent"),
+                    1 => ("one run has", "this agent"),
                     _ => ("more than one run has", "one of these agents"),
                 };
                 let private = private.iter().map(|path| path.display().to_string());
@@ -81,7 +82,9 @@ impl fmt::Display for ClientError {
                     private.collect::<Vec<_>>().join(" ")
                 )
             }
-            Self::Refused(reason) => f.write_str(reason),
+            Self::Refused(reason) => {
+                f.write_str(&with_fix(reason, "read the log of the agent, and try again"))
+            }
             Self::Broken(error) => write!(f, "cannot read the agent's answer: {error}"),
             Self::Silent(patience) => {
                 write!(

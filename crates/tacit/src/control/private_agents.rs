@@ -3,6 +3,7 @@
 //! Each private agent has its own directory, in the same place as the directory of the default
 //! control socket. Limit: at most `LISTED_MAX` sockets are tried.
 
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -41,19 +42,55 @@ pub fn answering() -> Vec<PathBuf> {
 }
 
 /// Returns the control socket for a display or a trace: the given one, or the default one. If no
-/// agent answers at the default one and exactly one private agent exists, returns the socket of
-/// that agent.
+/// process listens at the default one and exactly one private agent exists, returns the socket of
+/// that agent. An agent that was killed leaves its socket.
 #[must_use]
 pub fn for_display(given: Option<&Path>) -> PathBuf {
-    let default = || super::default_path();
-    if let Some(given) = given {
-        return given.to_owned();
+    let default = given.map_or_else(super::default_path, Path::to_owned);
+    if given.is_some() || !is_absent(&default) {
+        return default;
     }
-    if default().exists() {
-        return default();
-    }
-    match answering().as_mut_slice() {
+    only_one(default, answering())
+}
+
+/// Returns the only private agent's socket; the default one if there is none, or more than one.
+fn only_one(default: PathBuf, mut private: Vec<PathBuf>) -> PathBuf {
+    match private.as_mut_slice() {
         [only] => std::mem::take(only),
-        _ => default(),
+        _ => default,
+    }
+}
+
+/// Whether no process listens at a socket. After another error, such as a missing permission, an
+/// agent may do so.
+fn is_absent(socket: &Path) -> bool {
+    let error = UnixStream::connect(socket).err().map(|error| error.kind());
+    matches!(error, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_a_killed_agent_left_counts_as_absent() {
+        let name = format!("tacit-left-{}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        assert!(is_absent(&socket));
+        let listener = UnixListener::bind(&socket).unwrap();
+        assert!(!is_absent(&socket));
+        drop(listener);
+        assert!(socket.exists() && is_absent(&socket));
+        std::fs::remove_file(socket).unwrap();
+    }
+
+    #[test]
+    fn displays_choose_a_private_agent_only_if_there_is_one() {
+        let [default, a, b] = ["default", "a", "b"].map(PathBuf::from);
+        assert_eq!(only_one(default.clone(), vec![a.clone()]), a);
+        assert_eq!(only_one(default.clone(), vec![a, b]), default);
+        assert_eq!(only_one(default.clone(), Vec::new()), default);
     }
 }

@@ -128,7 +128,8 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
         if let Some(refusal) = refusal {
             // The client may have closed the connection. The refusal is in the log.
             let _ = send(stream.get_mut(), Reply::error(&refusal)).await;
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal));
+            let reason = refusal.lines().next().unwrap_or_default();
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
         }
         let is_secret = |sent: &Option<String>| {
             secret.as_ref().zip(sent.as_ref()).is_some_and(|(own, sent)| own.matches(sent))
@@ -171,7 +172,8 @@ fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
     // The mode of the file excludes other users; this check also works where modes are ignored.
     if uid != 0 && uid != process::effective_user() {
         return Some(format!(
-            "user {uid} may not control this agent: run the command as the agent's user or as root"
+            "user {uid} may not control this agent\n    \
+             fix: run the command as the agent's user or as root"
         ));
     }
     // A program under `tacit run` is of the same user.
@@ -180,8 +182,8 @@ fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
         _ => process::lives_elsewhere(peer.pid.as_raw_pid()),
     };
     is_elsewhere.then(|| {
-        "a client in another network namespace may not control this agent: run the command in \
-             the agent's network namespace, outside of `tacit run`"
+        "a client in another network namespace may not control this agent\n    fix: run the \
+         command in the agent's network namespace, outside of `tacit run`"
             .to_owned()
     })
 }

@@ -23,7 +23,7 @@ use crate::clock;
 use crate::control::client::{self, ClientError};
 use crate::control::{Request, private_agents};
 use crate::exit::{
-    EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, fail_policy, print, versioned,
+    EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, fail, fail_policy, print, versioned, with_fix,
 };
 use crate::live::{directory_of, localize, read_policy};
 use crate::policy_file::{self, NO_POLICY};
@@ -249,7 +249,10 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
     match answer {
         Ok(answer) if args.json => print(versioned(&answer), EXIT_OK),
         Ok(answer) => print(format!("{answer}\n"), EXIT_OK),
-        Err(error) => fail(MessageId("no-answer"), error, EXIT_USAGE),
+        Err(error) => {
+            let next = "name a PEM file with the certificate of the peer, and its chain";
+            fail(MessageId("no-answer"), with_fix(&error, next), EXIT_USAGE)
+        }
     }
 }
 

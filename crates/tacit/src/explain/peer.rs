@@ -80,11 +80,15 @@ pub(super) fn check_with_rule(
     peer: &Peer<'_>,
 ) -> Result<Answer, String> {
     let Some(rule) = policy.rule(name) else {
-        return Err(format!("the policy has no rule `{name}`"));
+        let next = "name a rule of the policy, as `tacit check` or `tacit show rules` prints it";
+        return Err(format!("the policy has no rule `{name}`\n    fix: {next}"));
     };
     let Action::Tls(tls) = &rule.action else {
         let action = rule.action.word();
-        return Err(format!("rule `{name}` has action {action}: it checks no certificates"));
+        return Err(format!(
+            "rule `{name}` has action {action}: it checks no certificates\n    fix: name a rule \
+             with `tls`"
+        ));
     };
     let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
     let trust = match CredentialNames::of(rule).trust {
@@ -105,8 +109,8 @@ pub(super) fn check_with_rule(
             let trust = trust.as_ref();
             if let (Some(hosts), []) = (own_names(rule, &tls.verify), peer.names) {
                 return Err(format!(
-                    "rule `{name}` compares the server's certificate with the name of the target: \
-                     select one of the targets with --name: {hosts}"
+                    "rule `{name}` compares the server's certificate with the name of the \
+                     target\n    fix: select one of the targets with --name: {hosts}"
                 ));
             }
             let run = dry_run::server(&tls.verify, trust, &chain, peer.names, peer.now);
@@ -138,7 +142,8 @@ pub(super) fn check_with_map(
     peer: &Peer<'_>,
 ) -> Result<Answer, String> {
     let Some(map) = policy.maps.get(name) else {
-        return Err(format!("the policy has no [[map.{name}]]"));
+        let next = "name a map of the policy with --map";
+        return Err(format!("the policy has no [[map.{name}]]\n    fix: {next}"));
     };
     let chain = load_chain(peer.file).map_err(|error| error.to_string())?;
     let identity_mapper = IdentityMapper::Map { name: name.to_owned(), map: Arc::new(map.clone()) };

@@ -143,9 +143,7 @@ impl Agent {
                 Some(ToLauncher::Refused(reason)) => return Err(RunError::Agent(reason)),
                 None => {
                     return Err(RunError::Agent(
-                        "the agent exited before it accepted the run; the agent's log contains the \
-                         reason (--log)"
-                            .into(),
+                        "the agent exited before it accepted the run".into(),
                     ));
                 }
             }

@@ -9,6 +9,7 @@ use tacit_sys::namespace::ExistingNetworkError;
 use tacit_sys::spawn::SpawnError;
 
 use super::{OptionsError, inherited, user};
+use crate::exit::with_fix;
 
 /// tacit itself failed.
 const EXIT_TACIT_FAILED: u8 = 125;
@@ -61,10 +62,18 @@ impl fmt::Display for RunError {
             Self::User(error) => write!(f, "{error}"),
             Self::Inherit(error) => write!(f, "{error}"),
             Self::Network(error) => write!(f, "{error}"),
-            Self::Namespace(reason) | Self::Agent(reason) => f.write_str(reason),
+            Self::Namespace(reason) => f.write_str(&with_fix(reason, CHECK_THE_HOST)),
+            Self::Agent(reason) => f.write_str(&with_fix(reason, READ_THE_LOG)),
             Self::Options(error) => write!(f, "{error}"),
             Self::Start(program, SpawnError::Program(error)) => {
-                write!(f, "cannot run the program {}: {error}", program.display())
+                let fix = match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        "check the spelling; `command -v` finds a program in PATH, and another \
+                         one needs its path"
+                    }
+                    _ => "name an executable file that this user may run",
+                };
+                write!(f, "cannot run the program {}: {error}\n    fix: {fix}", program.display())
             }
             Self::Start(_, error) => write!(f, "{error}"),
         }
@@ -72,6 +81,10 @@ impl fmt::Display for RunError {
 }
 
 impl std::error::Error for RunError {}
+
+const CHECK_THE_HOST: &str = "run `tacit doctor`, which checks what this host allows";
+const READ_THE_LOG: &str = "read the log of the agent, whose destination is in --log, and run the \
+                            command again";
 
 impl RunError {
     pub(super) fn exit_code(&self) -> u8 {

@@ -72,7 +72,12 @@ impl fmt::Display for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(option, path, error) => {
-                write!(f, "cannot read {option} {}: {error}", path.display())
+                write!(
+                    f,
+                    "cannot read {option} {}: {error}\n    \
+                     fix: name a PEM file that this user can read",
+                    path.display()
+                )
             }
             Self::NotText(option, path) => write!(
                 f,

@@ -10,11 +10,12 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Explanation, Policy, explain, explain_link};
 
 use self::file::{Expectation, ExpectedRule, FlowTest, TestFile};
 use crate::control::render::table::lay_out;
-use crate::exit::{EXIT_FAILURE, EXIT_OK, fail_policy, pretty, print};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, fail, fail_policy, pretty, print};
 use crate::explain;
 use crate::live::directory_of;
 use crate::policy_file;
@@ -54,27 +55,43 @@ pub fn run(args: &TestArgs) -> ExitCode {
             let code = if report.unexpected == 0 { EXIT_OK } else { EXIT_FAILURE };
             print(if args.json { pretty(&json!(report)) } else { report.text() }, code)
         }
-        Err(errors) => fail_policy(errors),
+        Err(TestError::InFile(errors)) => fail_policy(errors),
+        Err(TestError::Other(id, error)) => fail(id, error, EXIT_POLICY),
     }
 }
 
-fn test(args: &TestArgs) -> Result<TestReport, String> {
+/// Why the flows cannot be tested.
+enum TestError {
+    /// Errors in the file or in its policy, each with its identifier and position.
+    InFile(String),
+    /// Another error.
+    Other(MessageId, String),
+}
+
+fn test(args: &TestArgs) -> Result<TestReport, TestError> {
     let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file)
-        .map_err(|error| format!("cannot read {name}: {error}"))?;
-    let file = TestFile::parse(&text).map_err(|errors| render(errors, &text, &name))?;
+    let text = std::fs::read_to_string(&args.file).map_err(|error| {
+        let text = format!(
+            "cannot read {name}: {error}\n    \
+             fix: name a file with flows; `tacit test --help` has an example"
+        );
+        TestError::Other(MessageId("test-file-unreadable"), text)
+    })?;
+    let in_file = |errors| TestError::InFile(render(errors, &text, &name));
+    let file = TestFile::parse(&text).map_err(in_file)?;
     let of_file = file.policy.as_ref().map(|path| directory_of(&args.file).join(path));
     let path = args.policy.clone().or(of_file).or_else(|| policy_file::named(None));
     let path = path.ok_or_else(|| {
-        format!(
+        let text = format!(
             "{name} has no `policy`\n    \
              fix: add policy = \"FILE\" as its first line, or use --policy FILE"
-        )
+        );
+        TestError::Other(MessageId("no-policy"), text)
     })?;
-    let policy = explain::read(&path)?;
+    let policy = explain::read(&path).map_err(TestError::InFile)?;
     let unknown = file.unknown_rules(&policy);
     if !unknown.is_empty() {
-        return Err(render(unknown, &text, &name));
+        return Err(in_file(unknown));
     }
     Ok(TestReport::of(&name, &path, &policy, &file))
 }

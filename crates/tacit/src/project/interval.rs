@@ -51,7 +51,12 @@ pub(super) enum IntervalError {
 impl fmt::Display for IntervalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File(path, error) => write!(f, "cannot read --costs {}: {error}", path.display()),
+            Self::File(path, error) => write!(
+                f,
+                "cannot read --costs {}: {error}\n    fix: name a file that `tacit show costs \
+                 --json` has written",
+                path.display()
+            ),
             Self::NotCosts(path, error) => write!(
                 f,
                 "{} does not contain costs: {error}\n    fix: write the file with `tacit show \

@@ -230,7 +230,12 @@ fn show_one(args: &ShowArgs, id: &str) -> ExitCode {
     };
     let ask = || -> Result<ConnectionDisplay, ClientError> {
         let mut shown: ConnectionsDisplay = args.ask(&Request::ShowConnection { id })?;
-        let unknown = || ClientError::Refused(format!("no open connection has the id {id}"));
+        let unknown = || {
+            ClientError::Refused(format!(
+                "no open connection has the id {id}\n    \
+                 fix: use an id that `tacit show connections` lists"
+            ))
+        };
         shown.connections.pop().ok_or_else(unknown)
     };
     let first = match ask() {
@@ -284,7 +289,10 @@ fn show_policy(args: &ShowArgs) -> Result<String, ClientError> {
         policy.tables.clear();
         policy.rules.retain(|table| table.name.as_ref() == Some(rule));
         if policy.rules.is_empty() {
-            let reason = format!("the installed policy has no rule `{rule}`");
+            let reason = format!(
+                "the installed policy has no rule `{rule}`\n    \
+                 fix: name a rule that `tacit show rules` lists"
+            );
             return Err(ClientError::Refused(reason));
         }
     }

@@ -85,10 +85,11 @@ impl std::fmt::Display for WorkloadError {
             Self::Usage(text) => f.write_str(text),
             Self::Resolve(name, error) => write!(
                 f,
-                "cannot resolve {name}: {error}: use HOST:PORT, ADDRESS:PORT or unix:PATH"
+                "cannot resolve {name}: {error}\n    \
+                 fix: use HOST:PORT, ADDRESS:PORT or unix:PATH"
             ),
             Self::Connect(address, error) => {
-                write!(f, "cannot connect to {address}: {error}: {START_A_SERVER}")
+                write!(f, "cannot connect to {address}: {error}\n    fix: {START_A_SERVER}")
             }
             Self::Broken(what, error) => write!(f, "{what} failed: {error}: {CHECK_THE_PEERS}"),
             Self::Mixed(what) => write!(
@@ -96,7 +97,7 @@ impl std::fmt::Display for WorkloadError {
                 "the server's answer ({what}) does not match the request: {CHECK_THE_PEERS}"
             ),
             Self::Listen(address, error) => {
-                write!(f, "cannot listen at {address}: {error}: use another address")
+                write!(f, "cannot listen at {address}: {error}\n    fix: use another address")
             }
             Self::ServerEnded => {
                 f.write_str("all threads of the server ended: see the messages above")
@@ -137,7 +138,7 @@ impl std::fmt::Display for WorkloadError {
                  (--seconds)",
             ),
             Self::Namespace(error) => {
-                write!(f, "cannot prepare network namespaces: {error}: {ALLOW_NAMESPACES}")
+                write!(f, "cannot prepare network namespaces: {error}\n    fix: {ALLOW_NAMESPACES}")
             }
             Self::Paper(reason) => write!(
                 f,

@@ -144,7 +144,8 @@ async fn accept(socket: OwnedFd, family: Family, limits: Arc<ServerLimits>) {
     let listener = match adopted {
         Ok(listener) => listener,
         Err(error) => {
-            let problem = format_args!("cannot accept connections: {error}");
+            let problem =
+                format_args!("cannot accept connections: {error}\n    fix: start the server again");
             return exit::complain_of(MessageId("cannot-listen"), problem);
         }
     };

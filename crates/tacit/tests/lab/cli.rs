@@ -164,6 +164,59 @@ fn without_a_runtime_directory_agent_and_displays_use_a_private_one() {
 }
 
 #[test]
+fn displays_find_the_only_run_if_a_killed_agent_left_the_default_socket() {
+    let output = as_ordinary_user(
+        "./tacit agent --no-supervisor --policy p.toml 2>scratch/log & agent=$!
+         until ./tacit show rules >/dev/null 2>&1; do sleep 0.02; done
+         kill -9 $agent; wait $agent 2>/dev/null; [ -S $own/agent.sock ] && echo left
+         printf 'version = 1\n[[rule]]\nname = \"out\"\ndirection = \"outbound\"\n\
+            remote = \"192.0.2.1\"\npermit = true\n' >scratch/run.toml
+         ./tacit run --policy scratch/run.toml --log none -- bash -c '
+            touch scratch/up; until [ -e scratch/end ]; do sleep 0.02; done' & run=$!
+         until_there scratch/up
+         ./tacit show rules | grep -o '^out '
+         touch scratch/end; wait $run; echo ended $?",
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "left\nout \nended 0\n", "{}", text_of(&output));
+}
+
+#[test]
+fn errors_have_an_identifier_and_the_next_step() {
+    let lab = Lab::new();
+    let rule = "[[rule]]\nname = \"r\"\nlisten = \"unix:@next-step\"\ndeny = true\n";
+    lab.write("p.toml", crate::harness::policy(rule));
+    let agent = lab.agent(rule);
+    let control = agent.control.display();
+    for (words, id) in [
+        ("run --policy p.toml --netns ./absent -- true".to_owned(), "no-namespace"),
+        ("run --policy p.toml --pid 4194305 -- true".to_owned(), "no-namespace"),
+        ("run --tls --ca absent.pem --print-policy".to_owned(), "tls-options"),
+        ("run --agent ./absent.sock -- true".to_owned(), "run-not-served"),
+        (
+            "agent --policy p.toml --control ./other.sock --log ./absent/log".to_owned(),
+            "log-unusable",
+        ),
+        ("workload interactive server --listen 192.0.2.1:1".to_owned(), "cannot-listen"),
+        ("workload interactive client --connect 127.0.0.1:1".to_owned(), "no-server"),
+        ("project --costs absent.json".to_owned(), "no-interval"),
+        ("explain --policy p.toml --peer absent.pem --rule nosuch".to_owned(), "no-answer"),
+        (format!("show policy nosuch --control {control}"), "refused-by-agent"),
+        (format!("show connections 4711 --control {control}"), "refused-by-agent"),
+        ("test absent.toml".to_owned(), "test-file-unreadable"),
+    ] {
+        let output = lab.run(TACIT, &words.split(' ').collect::<Vec<_>>());
+        let said = text_of(&output);
+        assert!(!output.status.success(), "{words}: {said}");
+        let has_step =
+            said.split_once(&format!("tacit: error[{id}]: ")).is_some_and(|(_, rest)| {
+                rest.lines().nth(1).is_some_and(|line| line.starts_with("    fix: "))
+            });
+        assert!(has_step, "{words}: {said}");
+    }
+}
+
+#[test]
 fn a_private_directory_with_wrong_mode_or_a_link_is_not_used() {
     for made in ["mkdir -m 755 $own", "mkdir -m 700 scratch/other; ln -s $PWD/scratch/other $own"] {
         let output = as_ordinary_user(&format!(

@@ -58,7 +58,11 @@ fn a_file_with_errors_exits_with_78_and_their_positions() {
             &[],
             "flows.toml:5:1: error[unknown-key]: unknown key `expct`",
         ),
-        (FLOWS.replace("policy =", "# "), &[], "has no `policy`"),
+        (
+            FLOWS.replace("policy =", "# "),
+            &[],
+            "tacit: error[no-policy]: tests/flows.toml has no `policy`",
+        ),
         (
             FLOWS.to_owned(),
             &["--policy", "absent.toml"],
@@ -70,6 +74,14 @@ fn a_file_with_errors_exits_with_78_and_their_positions() {
         assert_eq!(code, Some(78), "{said}");
         assert!(said.contains(wanted), "{wanted}: {said}");
     }
+    let output = lab.run(TACIT, &["test", "absent.toml"]);
+    assert_eq!(output.status.code(), Some(78));
+    let said = text_of(&output);
+    assert!(
+        said.contains("tacit: error[test-file-unreadable]: cannot read absent.toml: "),
+        "{said}"
+    );
+    assert!(said.contains("    fix: name a file with flows"), "{said}");
     let without_policy = FLOWS.replace("policy =", "# ");
     let (code, said) = test(&lab, &without_policy, &["--policy", "p.toml"]);
     assert_eq!(code, Some(0), "{said}");

@@ -116,10 +116,16 @@ impl fmt::Display for ServeError {
                 f.write_str(&texts.join("\n"))
             }
             Self::NoLink(reason) => f.write_str(reason),
-            Self::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
-            Self::Mirror(error) => {
-                write!(f, "cannot make the network namespace of links with `connect`: {error}")
-            }
+            Self::Listen(address, error) => write!(
+                f,
+                "cannot listen at {address}: {error}\n    \
+                 fix: end the process that uses the address, or change it in the policy"
+            ),
+            Self::Mirror(error) => write!(
+                f,
+                "cannot make the network namespace of links with `connect`: {error}\n    \
+                 fix: run `tacit doctor`, which checks what this host allows"
+            ),
             Self::Process(error) => write!(f, "cannot serve links: {error}"),
         }
     }

@@ -163,7 +163,8 @@ fn connect(path: &str) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(path).map_err(|error| {
         let text = format!(
-            "cannot connect to the log socket {path}: {error}; use --log stderr, or --log FILE"
+            "cannot connect to the log socket {path}: {error}\n    \
+             fix: use --log stderr, or --log FILE"
         );
         io::Error::new(error.kind(), text)
     })?;
