@@ -115,10 +115,10 @@ impl CertificateFacts {
         self.usages.is_empty() || self.usages.iter().any(|known| known == usage || known == "any")
     }
 
-    /// Returns the number of whole days until it expires; negative if it has expired.
+    /// Returns the number of days until it expires; negative if it has expired.
     #[must_use]
     pub fn days_left(&self, now: i64) -> i64 {
-        self.not_after.saturating_sub(now).div_euclid(DAY_SECONDS)
+        days_until(self.not_after, now)
     }
 
     /// Returns the text that identifies the certificate in messages: its subject or, if that is
@@ -130,6 +130,18 @@ impl CertificateFacts {
             ("", None) => &self.sha256,
             (subject, _) => subject,
         }
+    }
+}
+
+/// The number of days from `now` to `at`, in Unix time: rounded to the nearest day, so that a
+/// certificate that was issued for 90 days has 90 days left. Negative if `at` has passed, also by a
+/// part of a day.
+#[must_use]
+pub fn days_until(at: i64, now: i64) -> i64 {
+    let seconds = at.saturating_sub(now);
+    match seconds {
+        0.. => seconds.saturating_add(DAY_SECONDS / 2).div_euclid(DAY_SECONDS),
+        _ => seconds.div_euclid(DAY_SECONDS),
     }
 }
 
@@ -301,6 +313,21 @@ mod tests {
 
         let facts = CertificateFacts::from_der(&ca.der()).unwrap();
         assert!(facts.is_ca && facts.is_self_signed);
+    }
+
+    #[test]
+    fn days_are_rounded_to_the_nearest_until_the_expiry() {
+        for (seconds, days) in [
+            (90 * DAY_SECONDS, 90),
+            (90 * DAY_SECONDS - 3, 90),
+            (5 * DAY_SECONDS + 3600, 5),
+            (DAY_SECONDS / 3, 0),
+            (0, 0),
+            (-1, -1),
+            (-2 * DAY_SECONDS, -2),
+        ] {
+            assert_eq!(days_until(1_000_000 + seconds, 1_000_000), days, "{seconds}");
+        }
     }
 
     #[test]

@@ -88,10 +88,18 @@ enum Verb {
     /// Let the agent read its policy file again; after an error it keeps the installed policy
     Reload(ReloadArgs),
     /// Keep the policy that `--confirm` has installed for a time
+    #[command(after_help = "\
+Examples:
+  tacit reload --confirm 60  installs the new policy for a minute
+  tacit confirm              keeps it")]
     Confirm(ControlArgs),
     /// Let the agent accept no more connections, and exit when the open ones have ended
     Drain(DrainArgs),
     /// Replace the agent by a new process without refusing or interrupting a connection
+    #[command(after_help = "\
+Examples:
+  tacit restart
+  tacit restart --control ./agent.sock")]
     Restart(ControlArgs),
     /// Close connections with a reset
     Close(CloseArgs),
@@ -122,6 +130,11 @@ enum Verb {
     #[command(hide = true)]
     Names(completions::NamesArgs),
     /// Print a completion script for a shell
+    #[command(after_help = "\
+Examples:
+  source <(tacit completions bash)                          for this shell
+  tacit completions zsh > ~/.zfunc/_tacit                   for a directory in fpath
+  tacit completions fish > ~/.config/fish/completions/tacit.fish")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -138,13 +151,14 @@ Examples:
 Signals: HUP reloads, USR2 restarts, TERM and INT end the agent immediately.")]
 struct AgentArgs {
     /// The policy file [default: $TACIT_POLICY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// The control socket [default: /run/tacit/agent.sock for root, else tacit/agent.sock in
     /// $XDG_RUNTIME_DIR or tacit-UID/agent.sock in the directory for temporary files]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Destination of the log: stderr, journal, syslog, state, none or a path with a `/`
+    /// Destination of the log: stderr, journal, syslog, state, none, fd:N (an open descriptor) or a
+    /// path with a `/`
     #[arg(long, value_name = "DEST", default_value = "stderr")]
     log: LogDestination,
     /// Format of log lines

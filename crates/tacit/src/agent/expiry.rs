@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use tacit_tls::credentials::{Pinned, crl_expires_soon, ends_soon};
-use tacit_tls::facts::{DAY_SECONDS, utc};
+use tacit_tls::facts::{DAY_SECONDS, days_until, utc};
 
 use crate::live::Credentials;
 use crate::log::Event;
@@ -59,7 +59,7 @@ impl Deadline {
             }
             _ => "get the current CRL from the CA, and replace the file",
         };
-        let days = self.at.saturating_sub(now).div_euclid(DAY_SECONDS);
+        let days = days_until(self.at, now);
         Event::new("expires")
             .field("kind", self.kind)
             .field("name", &self.name)

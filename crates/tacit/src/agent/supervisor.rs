@@ -78,6 +78,8 @@ pub struct Private {
     pub link: Option<PathBuf>,
     /// Where its log goes.
     pub log: LogDestination,
+    /// The least level of the events in its log.
+    pub log_level: LogLevel,
     /// The launcher, as the log shows it: `NAME[PID]`.
     pub launcher: String,
 }
@@ -85,10 +87,10 @@ pub struct Private {
 impl Private {
     /// The options as command line arguments, for successors.
     fn arguments(&self) -> Vec<OsString> {
-        let mut all: Vec<OsString> =
-            ["agent", "--quiet", "--private", "--policy"].map(Into::into).into();
+        let mut all: Vec<OsString> = ["agent", "--private", "--policy"].map(Into::into).into();
         all.extend([self.policy.clone().into(), "--control".into(), self.control.clone().into()]);
         all.extend(["--log".into(), self.log.to_string().into()]);
+        all.extend(["--log-level".into(), self.log_level.word().into()]);
         all.extend(["--launcher".into(), self.launcher.clone().into()]);
         if let Some(link) = &self.link {
             all.extend(["--link".into(), link.clone().into()]);
@@ -107,7 +109,7 @@ impl Private {
             log_format: Format::default(),
             launcher: Some(self.launcher),
             audit: None,
-            level: LogLevel::Warn,
+            level: self.log_level,
             enrol: None,
             private: true,
             link: self.link,

@@ -298,7 +298,9 @@ impl Ca {
         }
         Err(CaError::Outlives {
             ca_not_after: self.certificate.expiry(),
-            ca_days_left: self.certificate.days_left(now),
+            // Rounded down: a certificate for this many days expires before its CA.
+            ca_days_left: (self.certificate.facts.not_after - unix_seconds(now))
+                .div_euclid(DAY_SECONDS.cast_signed()),
         })
     }
 

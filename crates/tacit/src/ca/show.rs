@@ -90,7 +90,7 @@ impl Certificate {
         utc(self.facts.not_after)
     }
 
-    /// Whole days until the certificate expires; negative afterwards.
+    /// Days until the certificate expires; negative afterwards.
     pub(super) fn days_left(&self, now: SystemTime) -> i64 {
         self.facts.days_left(unix_seconds(now))
     }

@@ -190,7 +190,10 @@ fn show_lists_the_ca_first_and_marks_expired_certificates() {
     tacit_ca(&dir, "init").unwrap();
     tacit_ca(&dir, "issue aaa").unwrap();
     tacit_ca(&dir, "issue web --san 10.0.0.7 --days 1").unwrap();
-    // Half a day after a certificate has expired. The number of days left is rounded down.
+    let fresh: serde_json::Value =
+        serde_json::from_str(&tacit_ca(&dir, "show --json").unwrap()).unwrap();
+    assert_eq!(fresh["certificates"][1]["days-left"], 90, "{fresh}");
+    // Half a day after a certificate has expired, the number of days left is negative.
     let later = SystemTime::now() + days(1) + days(1) / 2;
     let text = tacit_ca_at(later, &dir, "show").unwrap();
     let lines: Vec<_> = text.lines().collect();

@@ -58,7 +58,7 @@ Examples:
     tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
     /// The policy file [default: $TACIT_POLICY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Use the policy that an agent has installed; PATH is its control socket
     #[arg(long, value_name = "PATH", num_args = 0..=1, conflicts_with_all = ["policy", "peer"])]

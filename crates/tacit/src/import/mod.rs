@@ -14,6 +14,10 @@ mod stunnel;
 
 /// The options of `tacit import`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tacit import stunnel /etc/stunnel/stunnel.conf -o policy.toml
+  tacit import attls pagent.policy --map map.toml -o policy.toml")]
 pub struct ImportArgs {
     #[command(subcommand)]
     from: From,

@@ -83,6 +83,7 @@ impl Agent {
             resolvers: args.resolvers.clone(),
             link: args.link_path(),
             log: args.log.clone(),
+            log_level: args.log_level,
             launcher: format!("{}[{}]", args.run_name(), std::process::id()),
         };
         let work = || {

@@ -10,7 +10,7 @@ use tacit_sys::namespace::ExistingNetwork;
 use super::error::RunError;
 use super::policy::{PolicySource, TlsArgs};
 use crate::link::{LINK_VARIABLE, path_of};
-use crate::log::LogDestination;
+use crate::log::{LogDestination, LogLevel};
 use crate::policy_file;
 
 /// Length limit of a run's default name. Four bytes per character are within the agent's limit.
@@ -37,7 +37,7 @@ Exit status: the exit status of CMD; 125 if tacit itself fails; 126 if CMD canno
 if CMD does not exist.")]
 pub struct RunArgs {
     /// The policy file, for a private agent of this run [default: $TACIT_POLICY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub(super) policy: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
@@ -66,6 +66,15 @@ pub struct RunArgs {
     /// ~/.local/state/tacit), `stderr`, `journal`, `syslog`, `none` or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "state", conflicts_with = "agent")]
     pub(super) log: LogDestination,
+    /// The least level of the events that the agent of this run logs
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LEVEL",
+        default_value_t = LogLevel::Warn,
+        conflicts_with = "agent"
+    )]
+    pub(super) log_level: LogLevel,
     /// How the connections that a rule permits reach their destination. `relay`: through the agent,
     /// whatever the policy says
     #[arg(long, value_enum, value_name = "PATH")]

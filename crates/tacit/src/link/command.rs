@@ -71,9 +71,10 @@ Examples:
 Signals: HUP reads the policy again, TERM and INT end the server.")]
 struct ServeArgs {
     /// The policy file, with a table [link.NAME] for each link [default: $TACIT_POLICY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Destination of the log: stderr, journal, syslog, state, none or a path with a `/`
+    /// Destination of the log: stderr, journal, syslog, state, none, fd:N (an open descriptor) or a
+    /// path with a `/`
     #[arg(long, value_name = "DEST", default_value = "stderr")]
     log: LogDestination,
     /// Format of log lines
@@ -143,7 +144,7 @@ struct StartArgs {
     #[arg(value_name = "NAME")]
     link: String,
     /// The policy file [default: /etc/tacit/links-enabled/NAME.toml, then $TACIT_POLICY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Destination of the log: journal, syslog, state, none or a path with a `/`
     #[arg(long, value_name = "DEST", default_value = "state")]

@@ -185,6 +185,18 @@ pub enum LogLevel {
     Error,
 }
 
+impl LogLevel {
+    /// The word on the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
 /// The settings of the log.
 #[derive(Clone, Debug)]
 pub struct Settings {

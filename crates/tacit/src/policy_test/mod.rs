@@ -40,7 +40,7 @@ pub struct TestArgs {
     /// File with flows and their expected decisions
     file: PathBuf,
     /// Test this policy instead of the one in FILE
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]

@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn the_socket_with_tls_is_sampled() {
         let tcp = |rtt_us| Some(TcpState { rtt_us, ..TcpState::default() });
-        let both = ConnectionDisplay { accepted_tcp: tcp(1), dialled_tcp: tcp(2), ..example(1) };
+        let both = ConnectionDisplay { accepted_tcp: tcp(1), connected_tcp: tcp(2), ..example(1) };
         let rtt_us = |role: &str| {
             let one = ConnectionDisplay { role: Some(role.to_owned()), ..both.clone() };
             one.network_tcp().map(|tcp| tcp.rtt_us)

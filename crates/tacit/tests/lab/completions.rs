@@ -19,7 +19,7 @@ fn runtime(lab: &Lab) -> PathBuf {
 
 fn bash(lab: &Lab, runtime: &std::path::Path, words: &[&str]) -> String {
     let script = format!(
-        "tacit() {{ [ \"$1\" != names ] || set -- \"$@\" --control ./agent.sock; \
+        "tacit() {{ [ \"$1$#\" != names2 ] || set -- \"$@\" --control ./agent.sock; \
          ./runtime/tacit-program \"$@\"; }}; . <(tacit completions bash); \
          COMP_WORDS=(tacit {}); COMP_CWORD={}; _tacit_with_names tacit \"${{COMP_WORDS[-1]}}\" \
          \"${{COMP_WORDS[-2]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
@@ -54,7 +54,8 @@ fn fish(lab: &Lab, line: &str) -> String {
 }
 
 const NAMES_OF_AGENT_FISH: &str = "function tacit; \
-     if test \"$argv[1]\" = names; set -a argv --control ./agent.sock; end; \
+     if test \"$argv[1]\" = names; and test (count $argv) = 2; \
+     set -a argv --control ./agent.sock; end; \
      ./runtime/tacit-program $argv; end";
 
 /// Types a line and a TAB at zsh, and returns the line that it then has.
@@ -90,13 +91,21 @@ fn shells_complete_rules_and_ids_of_a_running_agent() {
     has(&["show", "connections", "--rule", ""], "front");
     has(&["show", "connections", ""], &id);
     has(&["close", ""], &id);
+    has(&["close", "--control", "./agent.sock", ""], &id);
+    has(&["close", "--control", "=", "./agent.sock", ""], &id);
     has(&["sho"], "show");
+    let offered = bash(&lab, &runtime, &["show", "connections", "--rule", ""]);
+    assert_eq!(offered, "front\n", "the value is no file");
+    let offered = bash(&lab, &runtime, &["close", "--control", "./absent.sock", ""]);
+    assert!(!offered.lines().any(|line| line == id), "another agent: {offered}");
     for (line, wanted) in [
         ("tacit show policy fr", "front"),
         ("tacit show connections --rule fr", "front"),
         ("tacit show connections ", &id),
         ("tacit close ", &id),
         ("tacit trace fr", "front"),
+        ("tacit close --control ./agent.sock ", &id),
+        ("tacit show connections --control=./agent.sock --rule fr", "front"),
         ("tacit restar", "restart"),
     ] {
         let offered = fish(&lab, line);
@@ -105,5 +114,8 @@ fn shells_complete_rules_and_ids_of_a_running_agent() {
         let begin = line.rsplit_once(' ').unwrap().0;
         assert_eq!(zsh(&lab, line), format!("{begin} {wanted}"), "zsh: {line}");
     }
+    let line = "tacit close --control ./absent.sock ";
+    let offered = fish(&lab, line);
+    assert!(!offered.lines().any(|line| line.starts_with(&id)), "another agent: {offered}");
     drop(held);
 }

@@ -43,11 +43,11 @@ fn expiry_is_reported_by_check_log_displays_and_metrics() {
     let identity = &shown["identities"][0];
     let trust = &shown["trusts"][0];
     assert_eq!((&identity["days-left"], &trust["revocation"]), (&5.into(), &"soft".into()));
-    let until: jiff::Timestamp = trust["lists-until"].as_str().unwrap().parse().unwrap();
+    let until: jiff::Timestamp = trust["crl-until"].as_str().unwrap().parse().unwrap();
     assert_eq!(until.as_second(), now - 3600, "{shown}");
-    assert_eq!(trust["lists"][0]["issuer"], "CN=corp CA", "{shown}");
+    assert_eq!(trust["crls"][0]["issuer"], "CN=corp CA", "{shown}");
     let table = agent.ok(&["show", "identities"]);
-    assert!(table.contains("DAYS") && table.contains("LISTS-UNTIL"), "{table}");
+    assert!(table.contains("DAYS") && table.contains("CRL-UNTIL"), "{table}");
 
     let metrics = agent.ok(&["show", "metrics"]);
     let family = |name: &str| format!("tacit_{name} ");

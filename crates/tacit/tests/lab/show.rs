@@ -60,7 +60,7 @@ fn connections_show_both_sockets_tls_and_peer() {
             (&connection["state"], &connection["policy"]),
             (&json!("open"), &json!("current"))
         );
-        assert!(connection["accepted-tcp"].is_object() && connection["dialled-tcp"].is_object());
+        assert!(connection["accepted-tcp"].is_object() && connection["connected-tcp"].is_object());
     }
     let table = agent.ok(&["show", "connections", "--wide"]);
     for connection in [out, inward] {
@@ -92,7 +92,7 @@ fn on_loopback_no_socket_of_the_agent_has_the_hosts_congestion_control() {
     let mut stream = connect(("127.0.0.1", port));
     assert!(ping(&mut stream));
     let shown = agent.show("connections");
-    for socket in ["accepted-tcp", "dialled-tcp"] {
+    for socket in ["accepted-tcp", "connected-tcp"] {
         assert_eq!(shown[0][socket]["congestion-control"], "reno", "{socket}: {shown}");
     }
 }
@@ -244,7 +244,7 @@ fn one_connection_is_shown_with_every_fact_and_as_a_series() {
         let of_peer = value["connections"][0]["tls"]["chain"][0][key].as_str().unwrap();
         assert!(text.contains(of_peer), "{key} {of_peer}: {text}");
     }
-    let tcp = &value["connections"][0]["dialled-tcp"];
+    let tcp = &value["connections"][0]["connected-tcp"];
     assert!(tcp["segments-out"].as_u64() > Some(0), "{value}");
     assert!(tcp["send-buffer-bytes"].as_u64() > Some(0), "{value}");
     let once = agent.ok(&["show", "connections", &id, "--csv"]);

@@ -44,7 +44,8 @@ wait_for("prompt> ")
 type_in(
     "unsetopt zle_bracketed_paste beep 2>/dev/null; autoload -Uz compinit && compinit -u -D;"
     " source <(./runtime/tacit-program completions zsh);"
-    " tacit() { if [[ $1 == names ]]; then ./runtime/tacit-program \"$@\" --control ./agent.sock;"
+    " tacit() { if [[ $1 == names ]]; then (( $# > 2 )) || set -- \"$@\" --control ./agent.sock;"
+    " ./runtime/tacit-program \"$@\";"
     " else print -r -- \"com\"\"pleted: tacit $*.\"; fi }; print rea''dy\n"
 )
 wait_for("ready")

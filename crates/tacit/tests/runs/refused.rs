@@ -202,11 +202,14 @@ fn the_log_of_a_run_goes_where_the_command_line_says() {
             run getent ahostsv4 other.example 2>$err; grep -m 1 -c ' warn denied ' $err
         done
         grep -m 1 -c ' warn denied ' scratch/own.log
+        grep -c ' info ' scratch/own.log
+        RUN_OPTIONS='--log ./scratch/all.log --log-level info'
+        run true; grep -m 1 -c ' info ' scratch/all.log
         ls $HOME/.local 2>/dev/null
         RUN_OPTIONS='--log ./missing/own.log'
         run true 2>err; echo status $?
         grep -c 'cannot open log file ./missing/own.log: ' err"#);
-    assert_eq!(said, "1\n0\n0\n1\nstatus 125\n1\n");
+    assert_eq!(said, "1\n0\n0\n1\n0\n1\nstatus 125\n1\n");
 }
 
 #[test]

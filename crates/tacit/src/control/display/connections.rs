@@ -86,7 +86,7 @@ pub struct ConnectionDisplay {
     /// The downstream (accepted) socket, if it is a TCP socket.
     pub accepted_tcp: Option<TcpState>,
     /// The upstream (connected) socket, if it is a TCP socket.
-    pub dialled_tcp: Option<TcpState>,
+    pub connected_tcp: Option<TcpState>,
 }
 
 /// The run of a connection.
@@ -263,7 +263,7 @@ impl ConnectionDisplay {
     pub fn network_tcp(&self) -> Option<&TcpState> {
         match self.role.as_deref() {
             Some("server") => self.accepted_tcp.as_ref(),
-            _ => self.dialled_tcp.as_ref(),
+            _ => self.connected_tcp.as_ref(),
         }
     }
 
@@ -344,7 +344,7 @@ fn connection(
         age_s: now.duration_since(record.since).unwrap_or_default().as_secs(),
         tls: tls.map(|tls| tls_state(record, &tls)),
         accepted_tcp: sockets.and_then(|sockets| tcp(&sockets.downstream)),
-        dialled_tcp: sockets.and_then(|sockets| tcp(&sockets.upstream)),
+        connected_tcp: sockets.and_then(|sockets| tcp(&sockets.upstream)),
     }
 }
 
@@ -510,6 +510,6 @@ pub(crate) fn example(id: u64) -> ConnectionDisplay {
         age_s: 0,
         tls: None,
         accepted_tcp: None,
-        dialled_tcp: None,
+        connected_tcp: None,
     }
 }

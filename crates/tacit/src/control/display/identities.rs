@@ -65,9 +65,9 @@ pub struct TrustDisplay {
     /// `off`, `soft` or `hard`.
     pub revocation: String,
     /// Its CRLs.
-    pub lists: Vec<CrlState>,
+    pub crls: Vec<CrlState>,
     /// When the first CRL is out of date.
-    pub lists_until: Option<Rfc3339>,
+    pub crl_until: Option<Rfc3339>,
     /// The files that it was read from.
     pub files: Vec<PathBuf>,
     /// The rules that use it.
@@ -112,8 +112,8 @@ pub fn identities(credentials: &Credentials, live: &Live) -> IdentitiesDisplay {
         days_left: certificates(loaded).map(|facts| facts.days_left(now)).min(),
         pinned: states(loaded.pinned.as_ref().map_or(&[][..], Pinned::facts)),
         revocation: loaded.revocation.word().to_owned(),
-        lists: loaded.crls.iter().map(|list| CrlState::of(&list.facts)).collect(),
-        lists_until: lists_until(loaded).map(Rfc3339::of_unix_s),
+        crls: loaded.crls.iter().map(|list| CrlState::of(&list.facts)).collect(),
+        crl_until: crl_until(loaded).map(Rfc3339::of_unix_s),
         files: loaded.sources.iter().map(|file| file.path.clone()).collect(),
         rules: names(users.trusts.get(name.as_str())),
     });
@@ -151,7 +151,7 @@ fn first_end(trust: &LoadedTrust) -> Option<i64> {
 }
 
 /// When the first CRL of a trust is out of date, in unix seconds.
-fn lists_until(trust: &LoadedTrust) -> Option<i64> {
+fn crl_until(trust: &LoadedTrust) -> Option<i64> {
     trust.crls.iter().map(|list| list.facts.next_update).min()
 }
 

@@ -389,7 +389,7 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
          the Unix epoch.",
     );
     for trust in &display.trusts {
-        if let Some(first) = trust.lists_until {
+        if let Some(first) = trust.crl_until {
             next_update.sample(&[("name", &trust.name)], first.unix_s());
         }
     }

@@ -176,7 +176,7 @@ pub fn detail(connection: &ConnectionDisplay) -> String {
         facts.add("STARTTLS", Some(shown));
     }
     facts.add_tls(c);
-    let tables = [("accepted socket", &c.accepted_tcp), ("connected socket", &c.dialled_tcp)];
+    let tables = [("accepted socket", &c.accepted_tcp), ("connected socket", &c.connected_tcp)];
     for (title, tcp) in tables {
         let Some(tcp) = tcp else { continue };
         facts.add(title, Some(&tcp.state));
@@ -281,7 +281,7 @@ pub fn csv_row(connection: &ConnectionDisplay) -> String {
     let ConnectionDisplay { bytes_in, bytes_out, cpu_us, .. } = connection;
     let mut row = format!("{now},{bytes_in},{bytes_out},{cpu_us:.1}");
     let unknown = TcpState::default();
-    for tcp in [&connection.accepted_tcp, &connection.dialled_tcp] {
+    for tcp in [&connection.accepted_tcp, &connection.connected_tcp] {
         for (_, value) in samples(tcp.as_ref().unwrap_or(&unknown)) {
             row.push(',');
             if let (Some(_), Some(value)) = (tcp, value) {

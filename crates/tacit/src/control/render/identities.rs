@@ -27,7 +27,7 @@ const TRUSTS: [Column<TrustDisplay>; 9] = [
     ("EXPIRES", |one| minute(one.expires)),
     ("DAYS", |one| optional(one.days_left)),
     ("REVOCATION", |one| one.revocation.clone()),
-    ("LISTS-UNTIL", |one| minute(one.lists_until)),
+    ("CRL-UNTIL", |one| minute(one.crl_until)),
     ("RULES", |one| list(&one.rules)),
 ];
 

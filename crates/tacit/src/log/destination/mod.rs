@@ -62,8 +62,8 @@ impl FromStr for LogDestination {
             }
             path if path.contains('/') => Ok(Self::File(path.into())),
             other => Err(format!(
-                "`{other}` is not a log destination: use stderr, journal, syslog, state, none, or \
-                 a path that contains `/`, such as ./{other}"
+                "`{other}` is not a log destination: use stderr, journal, syslog, state, none, \
+                 fd:N, or a path that contains `/`, such as ./{other}"
             )),
         }
     }
