@@ -19,6 +19,7 @@ pub mod handed;
 pub mod host;
 mod ip_version;
 pub mod job;
+pub mod machine;
 pub mod mark;
 mod message;
 pub mod mirror;

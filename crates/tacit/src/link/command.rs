@@ -11,6 +11,7 @@ use tacit_core::message_id::MessageId;
 use super::hand::find::find;
 use super::hand::give::Then;
 use super::hand::take::TakenAs;
+use super::init::{LinkInitArgs, init};
 use super::query::{self, paths, status};
 use super::server::{self, ServeOptions};
 use super::start::start;
@@ -44,6 +45,8 @@ pub struct LinkArgs {
 enum Verb {
     /// Open sockets for the runs of `tacit run --link`, as the rules with `link` allow
     Serve(ServeArgs),
+    /// Be the first process of a virtual machine without a network, and run CMD through a link
+    Init(LinkInitArgs),
     /// List the links that are served on this host
     List(ListArgs),
     /// Show the state of a link, and the runs that use it
@@ -252,6 +255,7 @@ struct LinkList {
 pub fn run(args: LinkArgs) -> ExitCode {
     match args.verb {
         Verb::Serve(args) => serve(args),
+        Verb::Init(args) => init(args),
         Verb::List(args) => show_list(&args),
         Verb::Info(args) => info(&args),
         Verb::Status(args) => show_status(&args),

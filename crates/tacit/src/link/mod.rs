@@ -22,6 +22,7 @@
 pub mod command;
 mod enabled;
 mod hand;
+mod init;
 mod mirror;
 mod query;
 pub mod server;

@@ -444,6 +444,30 @@ fn a_hostile_peer_of_another_kernel_disturbs_no_other() {
 }
 
 #[test]
+fn the_first_process_of_a_container_runs_a_program_through_a_link() {
+    let said = network(MACHINE).with_root().ok(r#"
+        kill $SERVER $FAR; wait $SERVER $FAR
+        { cat run.toml; printf '[link.near]\nlisten = "%s"\n%s\n' $AT "$BACK"; } >init.toml
+        cat >inside.sh <<'END'
+(sleep 0.2 & exec true)
+sleep 0.5
+curl -sS -o /dev/null -w '%{http_code}\n' http://tls.example:8080/
+ps -A -o stat= | grep -c Z
+exit 3
+END
+        # Without the right to end a machine, it exits with the status of its program.
+        near timeout 60 unshare --pid --fork --mount-proc setpriv --bounding-set -sys_boot \
+            ./tacit link init --policy init.toml near bash inside.sh 2>init.log & INIT=$!
+        until_true grep -q 'waiting for the other side' init.log
+        serve_far
+        wait $INIT; echo "status $?"
+        until_true far_info; far_state 'link["sockets"], len(link["runs"])'
+        ./tacit link init near true 2>refused; echo "status $?"
+        grep -o 'error.not-first-process.' refused"#);
+    assert_eq!(said, "200\n0\nstatus 3\n0 0\nstatus 64\nerror[not-first-process]\n");
+}
+
+#[test]
 fn displays_of_links_between_hosts_fit_their_schemas() {
     let said = network(TCP).ok(r#"
         cat far.json near.json | tr -d '\n' | sed 's/}{/}\n{/'; echo

@@ -1,0 +1,342 @@
+//! Starts a virtual machine that has no network, as its first process: `tacit link init`.
+//!
+//! ```text
+//!   mount, modules, lo ──> link server ──> other side answers ──> tacit run CMD ──> power off
+//!                              ^   │
+//!                              └───┘ starts again if it ends
+//! ```
+//!
+//! The machine needs nothing but tacit, a policy and CMD. Its link server reaches the other side
+//! over vsock. Until the other side answers, CMD is not started, so the machine can boot first.
+//!
+//! The kernel gives the children of ended processes to the first process, which removes them when
+//! they end. In a container, where the kernel does not let it end the machine, the command exits
+//! with the status of CMD.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use tacit_core::message_id::MessageId;
+use tacit_sys::machine::{self, KernelFileSystem, MachineEnd, Patience};
+use tacit_sys::netlink::{Netlink, Subsystem, route};
+use tacit_sys::process::Signal;
+
+use super::path_of;
+use crate::exit::{
+    EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, complain_of, fail, warn,
+};
+use crate::live::check_links;
+use crate::run::link::client::ask;
+use crate::run::link::protocol::{LinkAnswer, LinkHello, LinkRequest, LinkWelcome, VERSION};
+
+/// The time between two attempts to reach the other side, or to start the link server.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the link server may take for its answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long processes may take to end after SIGTERM.
+const END_WAIT_MAX: Duration = Duration::from_secs(5);
+const END_INTERVAL: Duration = Duration::from_millis(20);
+/// The name under which the other side lists the attempts of this command.
+const OWN_NAME: &str = "init";
+const RESOLVERS_FILE: &str = "/etc/resolv.conf";
+/// Where programs are looked for, if the kernel's command line has no `PATH=`.
+const PROGRAMS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Be the first process of a virtual machine without a network, and run CMD through a link
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: at the end of the kernel's command line, if the program is /tacit in an initramfs
+    rdinit=/tacit -- link init near /bin/sh
+and if it is installed on the disk of the machine
+    init=/usr/bin/tacit -- link init near --then restart /usr/bin/orders-server")]
+pub(super) struct LinkInitArgs {
+    /// The policy file, with the table [link.NAME] and the rules for CMD
+    #[arg(long, value_name = "FILE", default_value = "/etc/tacit/policy.toml")]
+    policy: PathBuf,
+    /// A file with the paths of kernel modules, one on each line, to load in this order
+    #[arg(long, value_name = "FILE")]
+    modules: Option<PathBuf>,
+    /// What the machine does when CMD has ended
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    then: AtEnd,
+    /// The link
+    #[arg(value_name = "NAME")]
+    link: String,
+    /// The program to run, and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+/// What the machine does when its program has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum AtEnd {
+    /// Power off.
+    #[default]
+    PowerOff,
+    /// Start again; Firecracker ends the machine then.
+    Restart,
+}
+
+/// Runs the command. Returns only if this process cannot end the machine.
+pub(super) fn init(args: LinkInitArgs) -> ExitCode {
+    if std::process::id() != 1 {
+        let reason = "`tacit link init` is for the first process of a virtual machine or \
+                      container\n    fix: in other environments, use `tacit link serve` and \
+                      `tacit run --link`";
+        return fail(MessageId("not-first-process"), reason, EXIT_USAGE);
+    }
+    let how = match args.then {
+        AtEnd::PowerOff => MachineEnd::PowerOff,
+        AtEnd::Restart => MachineEnd::Restart,
+    };
+    let code = match Guest::start(args).and_then(Guest::run) {
+        Ok(status) => {
+            complain(format_args!("tacit: the program has ended: {status}"));
+            code_of(status)
+        }
+        Err(reason) => {
+            complain_of(MessageId("guest-failed"), reason);
+            EXIT_FAILURE
+        }
+    };
+    end_all_processes();
+    if let Err(error) = machine::end(how)
+        && error.raw_os_error() != Some(rustix::io::Errno::PERM.raw_os_error())
+    {
+        complain_of(MessageId("guest-failed"), format_args!("cannot end the machine: {error}"));
+    }
+    code.into()
+}
+
+/// The status that a shell reports.
+fn code_of(status: ExitStatus) -> u8 {
+    let of_signal = || status.signal().map(|signal| 128 + signal);
+    let code = status.code().or_else(of_signal).and_then(|code| u8::try_from(code).ok());
+    code.unwrap_or(EXIT_FAILURE)
+}
+
+/// The machine, with the process that serves its link.
+struct Guest {
+    args: LinkInitArgs,
+    /// The socket of the link.
+    path: PathBuf,
+    server: u32,
+}
+
+impl Guest {
+    /// Prepares the machine, and starts the link server.
+    fn start(args: LinkInitArgs) -> Result<Self, String> {
+        mount_all()?;
+        if let Some(list) = &args.modules {
+            load_modules(list)?;
+        }
+        if let Err(error) = bring_up_loopback() {
+            warn(MessageId("guest-loopback"), format_args!("cannot enable lo: {error}"));
+        }
+        let path = socket_of_link(&args)?;
+        let server = start_server(&args)?;
+        Ok(Self { args, path, server })
+    }
+
+    /// Runs the program as soon as the other side answers, and returns its status.
+    fn run(mut self) -> Result<ExitStatus, String> {
+        let welcome = self.wait_for_other_side()?;
+        write_resolvers(&welcome);
+        let program = self.start_program()?;
+        loop {
+            let ended = machine::next_ended(Patience::UntilOneEnds);
+            match ended.map_err(|error| format!("cannot wait for processes: {error}"))? {
+                Some((pid, status)) if pid == program => return Ok(status),
+                Some((pid, status)) if pid == self.server => self.start_server_again(status)?,
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns what the other side offers, as soon as it answers.
+    fn wait_for_other_side(&mut self) -> Result<LinkWelcome, String> {
+        let mut reported = String::new();
+        loop {
+            while let Ok(Some((pid, status))) = machine::next_ended(Patience::None) {
+                if pid == self.server {
+                    self.start_server_again(status)?;
+                }
+            }
+            let reason = match hello(&self.path) {
+                Ok(LinkAnswer::Welcome(welcome)) => return Ok(welcome),
+                Ok(LinkAnswer::Refused(reason)) => reason,
+                Ok(_) => "it sent an answer of another type".to_owned(),
+                // The server has not opened its socket yet.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+                Err(error) => error.to_string(),
+            };
+            if reason != reported {
+                complain(format_args!(
+                    "tacit: waiting for the other side of the link {}: {reason}",
+                    self.args.link
+                ));
+                reported = reason;
+            }
+            sleep(RETRY_INTERVAL);
+        }
+    }
+
+    fn start_program(&self) -> Result<u32, String> {
+        let LinkInitArgs { policy, command, .. } = &self.args;
+        let mut run = this_program();
+        run.args(["run", "--log", "stderr", "--link"]).arg(&self.path).arg("--policy").arg(policy);
+        run.arg("--").args(command);
+        let child = run.spawn().map_err(|error| format!("cannot start `tacit run`: {error}"))?;
+        Ok(child.id())
+    }
+
+    /// Starts the link server again, unless its policy is wrong.
+    fn start_server_again(&mut self, status: ExitStatus) -> Result<(), String> {
+        let is_permanent = [EXIT_OK, EXIT_POLICY, EXIT_USAGE].map(i32::from);
+        if status.code().is_some_and(|code| is_permanent.contains(&code)) {
+            let fix = "correct what its last line reports";
+            return Err(format!("`tacit link serve` has ended: {status}\n    fix: {fix}"));
+        }
+        complain(format_args!("tacit: the link server has ended: {status}; it is started again"));
+        sleep(RETRY_INTERVAL);
+        self.server = start_server(&self.args)?;
+        Ok(())
+    }
+}
+
+/// The socket at which the link server will listen.
+fn socket_of_link(args: &LinkInitArgs) -> Result<PathBuf, String> {
+    let LinkInitArgs { policy: file, link: name, .. } = args;
+    let policy = check_links(file).map_err(|findings| {
+        let shown = file.display().to_string();
+        let texts: Vec<_> = findings.iter().map(|finding| finding.render(&shown)).collect();
+        format!("the policy has errors\n{}", texts.join("\n"))
+    })?;
+    let link = policy.links.get(name).ok_or_else(|| {
+        format!("the policy has no table [link.{name}]\n    fix: add it to {}", file.display())
+    })?;
+    Ok(link.listen.clone().unwrap_or_else(|| path_of(Path::new(name))))
+}
+
+fn start_server(args: &LinkInitArgs) -> Result<u32, String> {
+    let mut serve = this_program();
+    serve.args(["link", "serve", "--policy"]).arg(&args.policy).arg(&args.link);
+    let child = serve.spawn().map_err(|error| format!("cannot start `link serve`: {error}"))?;
+    Ok(child.id())
+}
+
+fn this_program() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    if std::env::var_os("PATH").is_none() {
+        command.env("PATH", PROGRAMS);
+    }
+    command
+}
+
+/// Mounts the file systems that the kernel provides, as far as they are not mounted.
+fn mount_all() -> Result<(), String> {
+    const ALL: [(KernelFileSystem, &str, &str); 5] = [
+        (KernelFileSystem::Proc, "/proc", "/proc/self"),
+        (KernelFileSystem::Sys, "/sys", "/sys/class"),
+        (KernelFileSystem::Devices, "/dev", "/dev/null"),
+        (KernelFileSystem::Memory, "/run", ""),
+        (KernelFileSystem::Memory, "/tmp", ""),
+    ];
+    for (kind, at, sign) in ALL {
+        let is_there = !sign.is_empty() && Path::new(sign).exists();
+        if is_there || kind == KernelFileSystem::Memory && is_writable(at) {
+            continue;
+        }
+        // A directory that exists is enough.
+        let _ = std::fs::create_dir(at);
+        if let Err(error) = machine::mount(kind, Path::new(at)) {
+            return Err(format!("cannot mount {at}: {error}\n    fix: create the directory {at}"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the directory exists or can be made, and takes files.
+fn is_writable(directory: &str) -> bool {
+    let _ = std::fs::create_dir(directory);
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// Loads modules. A machine may lack the device of a module, and the other modules may be enough,
+/// so errors are only reported.
+fn load_modules(list: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(list)
+        .map_err(|error| format!("cannot read the list of modules {}: {error}", list.display()))?;
+    for path in text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Path::new) {
+        let loaded = File::open(path).and_then(|file| machine::load_module(&file));
+        if let Err(error) = loaded {
+            let reason = format!("cannot load the kernel module {}: {error}", path.display());
+            warn(MessageId("guest-module"), reason);
+        }
+    }
+    Ok(())
+}
+
+fn bring_up_loopback() -> Result<(), String> {
+    let mut netlink = Netlink::open(Subsystem::Route).map_err(|error| error.to_string())?;
+    route::bring_up(&mut netlink).map_err(|error| error.to_string())
+}
+
+/// Asks the link server whether the other side answers.
+fn hello(path: &Path) -> io::Result<LinkAnswer> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let request = LinkRequest::Hello(LinkHello { version: VERSION, run: OWN_NAME.to_owned() });
+    let asked = runtime
+        .block_on(async { tokio::time::timeout(ANSWER_WAIT_MAX, ask(path, &request)).await });
+    Ok(asked.map_err(|_| io::ErrorKind::TimedOut)??.1.message)
+}
+
+/// Lets programs send DNS queries to the other side's resolvers, unless the machine has a file of
+/// its own.
+fn write_resolvers(welcome: &LinkWelcome) {
+    if Path::new(RESOLVERS_FILE).exists() || welcome.resolvers.is_empty() {
+        return;
+    }
+    let lines = |ip: IpAddr| format!("nameserver {ip}\n");
+    let text: String = welcome.resolvers.iter().map(|at| lines(at.ip())).collect();
+    let _ = std::fs::create_dir("/etc");
+    if let Err(error) = std::fs::write(RESOLVERS_FILE, text) {
+        let reason = format!("cannot write {RESOLVERS_FILE}: {error}");
+        warn(MessageId("guest-resolvers"), reason);
+    }
+}
+
+/// Ends all other processes: with SIGTERM, and after [`END_WAIT_MAX`] with SIGKILL.
+fn end_all_processes() {
+    let is_over = |until: Instant| {
+        loop {
+            match machine::next_ended(Patience::None) {
+                Ok(Some(_)) => {}
+                Ok(None) if Instant::now() < until => sleep(END_INTERVAL),
+                Ok(None) => return false,
+                // There is no other process.
+                Err(_) => return true,
+            }
+        }
+    };
+    for signal in [Signal::TERM, Signal::KILL] {
+        // Without other processes, the kernel reports an error.
+        let _ = machine::signal_all(signal);
+        if is_over(Instant::now() + END_WAIT_MAX) {
+            return;
+        }
+    }
+}
