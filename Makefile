@@ -8,7 +8,7 @@ PROFILE ?= release
 BINARY ?= $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/tacit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test build install uninstall package test-package test-guest bench transparency lint
+.PHONY: help demo check test build install uninstall package test-package test-guest test-links-guest bench transparency lint
 
 help: ## Print this list.
 	@echo "tacit: TLS by policy for programs that cannot be changed"
@@ -48,6 +48,10 @@ test-package: build ## Install, upgrade and remove the package in a minimal Debi
 test-guest: build ## Test the units under systemd in an emulated Debian; installs QEMU, needs root.
 	./scripts/install-deps.sh guest
 	@BINARY=$(BINARY) ./scripts/test-guest.sh
+
+test-links-guest: build ## Test a link in an emulated guest without a network; installs QEMU.
+	./scripts/install-deps.sh links-guest
+	@BINARY=$(BINARY) ./scripts/test-links-guest.sh
 
 bench: ## Compare CPU time and rate with other proxies and TLS libraries; QUICK=1 takes five minutes.
 	./scripts/install-bench.sh

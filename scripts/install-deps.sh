@@ -6,17 +6,18 @@
 #   scripts/install-deps.sh demo     what `make demo` needs
 #   scripts/install-deps.sh transparency   what `make transparency` needs
 #   scripts/install-deps.sh guest    what `make test-guest` needs
+#   scripts/install-deps.sh links-guest   what `make test-links-guest` needs
 #
 # If nothing is missing, it needs neither root nor a network. It installs from the distribution with
-# apt; on other systems it prints what is missing. cargo-deny is built with cargo in the build
-# directory. Rust itself is not installed.
+# apt; on other systems it prints what is missing. cargo-deny and vhost-device-vsock are built with cargo
+# in the build directory. Rust itself is not installed.
 set -euo pipefail
 
 purpose=${1:-test}
 case $purpose in
-demo | test | transparency | guest) ;;
+demo | test | transparency | guest | links-guest) ;;
 *)
-    echo "usage: $0 [demo|test|transparency|guest]" >&2
+    echo "usage: $0 [demo|test|transparency|guest|links-guest]" >&2
     exit 64
     ;;
 esac
@@ -130,6 +131,15 @@ if [ "$purpose" = guest ]; then
     PATH="$PATH:/usr/sbin:/sbin" need e2fsprogs mkfs.ext4
 fi
 
+if [ "$purpose" = links-guest ]; then
+    # An emulated machine, its programs, and what packs its files.
+    need qemu-system-x86 qemu-system-x86_64
+    need busybox-static busybox
+    need cpio cpio
+    need perl-base perl
+    need dpkg dpkg-deb
+fi
+
 # cargo-deny checks licences, bans, sources and advisories. Built for a short build time.
 deny_version=0.20.2
 tools=${CARGO_TARGET_DIR:-target}/tools
@@ -141,6 +151,16 @@ need_deny() {
     cargo install --quiet --locked --debug --root "$tools" --target-dir "$tools/build" \
         cargo-deny --version "$deny_version" && rm -rf "$tools/build" ||
         say "cargo-deny cannot be built: dependencies will not be checked"
+}
+# Connects the vsock of an emulated machine to UNIX sockets. Debian's packages of it are too new.
+vsock_version=0.3.0
+need_vsock() {
+    [ "$purpose" = links-guest ] || return 0
+    [ ! -x "$tools/bin/vhost-device-vsock" ] && ! command -v vhost-device-vsock >/dev/null || return 0
+    say "building vhost-device-vsock $vsock_version"
+    cargo install --quiet --locked --root "$tools" --target-dir "$tools/build" \
+        vhost-device-vsock --version "$vsock_version" && rm -rf "$tools/build" ||
+        say "vhost-device-vsock cannot be built: the test will be skipped"
 }
 # A second peer of IKE. Its package conflicts with that of strongSwan, so it is extracted, with the
 # libraries that are missing, and not installed.
@@ -162,6 +182,7 @@ cd "$(dirname "$0")/.."
 
 if [ ${#missing[@]} -eq 0 ]; then
     need_deny
+    need_vsock
     need_libreswan
     say "nothing is missing"
     exit 0
@@ -172,8 +193,10 @@ test) who="make test" ;;
 demo) who="make demo" ;;
 transparency) who="make transparency" ;;
 guest) who="make test-guest" ;;
+links-guest) who="make test-links-guest" ;;
 esac
 scripts/install-packages.sh "$who" "${missing[@]}"
 need_deny
+need_vsock
 need_libreswan
 say "done"

@@ -1,0 +1,127 @@
+#!/bin/sh
+# The steps of scripts/test-links-guest.sh in the guest, as the program of `tacit link init`: writes `ok`
+# or `FAIL` for each to the second serial line. The host watches this line, and acts at `ask WORD`.
+#
+# Every word that must not be in clear outside begins with `marked`.
+set -u
+export PATH=/bin LC_ALL=C
+boot=$(cat /boot-number)
+out=/tmp/out
+failed=0
+say() { echo "$*" >/dev/ttyS1; }
+# step TEXT COMMAND...: passes if the command succeeds.
+step() {
+    text=$1
+    shift
+    if "$@" >$out 2>&1; then
+        say "ok    $text"
+    else
+        say "FAIL  $text"
+        failed=$((failed + 1))
+        sed 's/^/        /' $out | head -n 20 >/dev/ttyS1
+    fi
+}
+# until_true COMMAND...: waits for something that happens in a moment, slowly where it is emulated.
+until_true() {
+    try=0
+    while [ $try -lt 300 ]; do
+        "$@" >/dev/null 2>&1 && return 0
+        try=$((try + 1))
+        sleep 0.2
+    done
+    echo "did not happen: $*"
+    return 1
+}
+
+v4=192.0.2.1
+get() { curl -sS --max-time 60 "$@"; }
+only_loopback() { ls /sys/class/net && [ "$(ls /sys/class/net)" = lo ]; }
+is() {
+    expected=$1
+    shift
+    got=$("$@" 2>&1)
+    echo "$got"
+    [ "$got" = "$expected" ]
+}
+
+# `connect` of the system, and its error by name.
+connects() {
+    perl -MIO::Socket::INET -MErrno -e '
+        exit !print "connected\n" if IO::Socket::INET->new(PeerAddr => $ARGV[0], PeerPort => $ARGV[1]);
+        for my $name (keys %!) { print "$name\n" if $!{$name} && $name !~ /WOULDBLOCK/ }' "$@"
+}
+datagram() {
+    perl -MIO::Socket::INET -e '
+        my $socket = IO::Socket::INET->new(Proto => "udp", PeerAddr => $ARGV[0], PeerPort => $ARGV[1]);
+        $socket->send("clear-datagram"); alarm 60; $socket->recv(my $answer, 100); print "$answer\n"' "$@"
+}
+# The half of a connection that ends first must not end the other half.
+half_close() {
+    head -c 100000 /dev/zero | nc $v4 8090
+}
+# The other half ends first, and the last bytes are still on their way when the program closes.
+last_bytes() {
+    perl -MIO::Socket::INET -e '
+        my $socket = IO::Socket::INET->new(PeerAddr => $ARGV[0], PeerPort => 8091) or die "$!";
+        $socket->sysread(my $end, 1); $socket->print("x" x 1000000); $socket->close or die "$!"' $v4
+    until_true get -f -o /dev/null http://$v4:8080/tail
+    is "1000000 end" get http://$v4:8080/tail
+}
+by_ftp() {
+    ftpget -u guest -p guest -P 2121 $v4 /tmp/plain plain && is "$(cat /plain.sum)" sum /tmp/plain
+}
+sum() { sha256sum "$1" | cut -d ' ' -f 1; }
+uploaded() {
+    sum=$(get -T /big http://tls.example:8443/upload) && echo "$sum" && [ "$sum" = "$(cat /big.sum)" ]
+}
+downloaded() {
+    get -o /tmp/big2 http://tls.example:8443/big && is "$(cat /big.sum)" sum /tmp/big2
+}
+# A server inside, which sends each client the address that it sees.
+server() {
+    perl -MIO::Socket::INET -e '
+        my $server = IO::Socket::INET->new(Listen => 5, LocalPort => 8099, ReuseAddr => 1) or die "$!";
+        while (my $client = $server->accept) { print $client "hello ", $client->peerhost, "\n" }' &
+}
+# asked WORD: lets the host do something, and waits until it has done it.
+asked() {
+    say "ask $1"
+    until_true curl -fsS -m 5 -o /dev/null "http://$v4:8080/$1.done"
+}
+
+if [ "$boot" = 1 ]; then
+    step "the guest has no network device" only_loopback
+    step "curl reaches an address of the other side" is "clear-hello" get http://$v4:8080/clear
+    step "and over IPv6" is "clear-hello" get "http://[2001:db8::1]:8080/clear"
+    step "wget reaches a name that only the other side's resolver knows" \
+        is "clear-hello" wget -q -O - http://clear.example:8080/clear
+    step "TLS that the guest's policy adds" is "marked-reply" get -H "X-Word: marked-request" \
+        http://tls.example:8443/marked
+    step "connect fails with the other side's error" is ECONNREFUSED connects $v4 8081
+    step "the policy of the other side refuses a port" is ECONNREFUSED connects $v4 8082
+    step "UDP" is "answer to clear-datagram" datagram $v4 8053
+    step "a half-closed connection" is "received 100000" half_close
+    step "the last bytes of a connection that the other side has ended first" last_bytes
+    step "FTP, a passive transfer of 4 MiB" by_ftp
+    step "4 MiB with TLS to the other side" uploaded
+    step "and back" downloaded
+    server
+    step "clients outside reach a server inside" asked inside
+    step "the other side's link server is replaced, and the run continues" asked restart
+    step "and curl works again" is "clear-hello" get http://$v4:8080/clear
+    step "the server inside is reached again" asked inside-again
+    # Connections that are open when the machine is killed.
+    for one in 1 2 3 4 5 6 7 8; do
+        (sleep 600 | nc $v4 8090) &
+    done
+    until_true sh -c 'test "$(netstat -tn | grep -c ":8090 *ESTABLISHED")" = 8'
+    say "end $failed"
+    say "ask kill"
+    sleep 600
+else
+    step "the guest has started again" only_loopback
+    step "TLS that the other side's policy adds" is "marked-reply" get -H "X-Word: marked-request" \
+        http://$v4:8443/marked
+    say "end $failed"
+fi
+exit "$failed"

@@ -1,0 +1,422 @@
+#!/usr/bin/env bash
+# Tests a link with an emulated guest that has no network device: its programs use the network of the host
+# over vsock. `make test-links-guest` builds the program, and installs QEMU and vhost-device-vsock first.
+#
+# The guest is Debian's kernel and an initramfs with tacit, a policy, busybox, curl and perl. tacit is the
+# first process (`tacit link init`). Without KVM and without the host's module for vsock, vhost-device-vsock
+# connects the guest: each connection of the guest arrives at a UNIX socket, as under Firecracker and
+# cloud-hypervisor. The host's side runs in a network namespace of its own, whose packets are written to a
+# file. scripts/links-guest has the servers of the host and the steps of the guest.
+#
+# First boot: the guest waits for the host, connects in all ways, and is killed with open connections.
+# Second boot: the host's link server runs under `tacit run`, whose policy adds TLS on the side of the host.
+#
+# Prints a line for each step, `ok` or `FAIL`, and exits with 1 if one fails. If it cannot run, it prints
+# `skipped` with the reason, and exits with 0. Needs no root. Ends only its own processes.
+#
+# Variables, all optional:
+#   BINARY=FILE    the program; default target/release/tacit
+#   ACCEL=NAME     QEMU's accelerator; default tcg, which works everywhere
+#   BOOT_MAX=N     seconds until a boot counts as failed; default 600
+#   KEEP=DIR       copies logs and captures there
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=${CARGO_TARGET_DIR:-target}
+BINARY=$(realpath -m "${BINARY:-$target/release/tacit}")
+cache=$target/guest
+kernel=$cache/kernel
+vhost=$target/tools/bin/vhost-device-vsock
+accel=${ACCEL:-tcg}
+boot_max=${BOOT_MAX:-600}
+v4=192.0.2.1
+v6=2001:db8::1
+
+say() { printf 'test-links-guest: %s\n' "$*"; }
+skip() {
+    say "skipped: $*"
+    exit 0
+}
+failed=0
+# check TEXT COMMAND...: passes if the command succeeds.
+check() {
+    local text=$1
+    shift
+    if "$@" >"$work/out" 2>&1; then
+        echo "ok    $text"
+    else
+        echo "FAIL  $text"
+        sed 's/^/        /' "$work/out"
+        failed=$((failed + 1))
+    fi
+}
+# until_true COMMAND...: waits for something that happens in a moment.
+until_true() {
+    local try
+    for try in {1..300}; do
+        if "$@" >/dev/null 2>&1; then return 0; fi
+        sleep 0.1
+    done
+    echo "did not happen: $*"
+    return 1
+}
+
+# ---------------------------------------------------------------------------------------------
+# What it needs
+
+may_run() {
+    [ "$(uname -m)" = x86_64 ] || skip "the guest is an x86-64 machine so far"
+    local program
+    for program in qemu-system-x86_64 busybox cpio curl perl python3 dpkg-deb; do
+        command -v "$program" >/dev/null ||
+            skip "$program is not installed. fix: scripts/install-deps.sh links-guest"
+    done
+    [ -x "$vhost" ] || vhost=$(command -v vhost-device-vsock) ||
+        skip "vhost-device-vsock cannot be built. fix: scripts/install-deps.sh links-guest"
+    vhost=$(realpath "$vhost")
+    [ -x "$BINARY" ] || skip "$BINARY does not exist. fix: make build"
+    unshare --user --map-root-user --net --mount true 2>/dev/null ||
+        skip "the kernel allows no user namespaces"
+}
+
+# Downloads and extracts the kernel of the distribution.
+find_kernel() {
+    compgen -G "$kernel/boot/vmlinuz-*" >/dev/null && return
+    local package
+    package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null |
+        sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1) || true
+    [ -n "$package" ] || skip "the package linux-image-cloud-amd64 is not known here. fix: apt-get update"
+    say "downloading $package"
+    mkdir -p "$kernel.new"
+    (cd "$kernel.new" && apt-get download -qq "$package" >/dev/null 2>&1) ||
+        skip "$package cannot be downloaded"
+    dpkg-deb -x "$kernel.new"/*.deb "$kernel.new"
+    rm "$kernel.new"/*.deb
+    mv "$kernel.new" "$kernel"
+}
+
+# ---------------------------------------------------------------------------------------------
+# The guest's files
+
+# with_libraries PROGRAM: copies it, and the libraries that it needs.
+with_libraries() {
+    local file
+    for file in "$1" $(ldd "$1" | grep -o '/[^ ]*'); do
+        mkdir -p "$root$(dirname "$file")"
+        [ -e "$root$file" ] || cp -L "$file" "$root$file"
+    done
+}
+
+write_policies() {
+    cat >"$root/etc/tacit/policy.toml" <<END
+version = 1
+[trust.test]
+ca = "ca.pem"
+[link.near]
+connect = "vsock:2:7000"
+[[rule]]
+name = "protected"
+direction = "outbound"
+remote = "tls.example"
+remote-ports = 8443
+tls = { trust = "test" }
+[[rule]]
+name = "clear"
+direction = "outbound"
+remote = ["clear.example", "$v4", "$v6"]
+remote-ports = ["2121-2122", "8080-8443"]
+permit = true
+[[rule]]
+name = "datagrams"
+direction = "outbound"
+protocol = "udp"
+remote = "$v4"
+remote-ports = 8053
+permit = true
+[[rule]]
+name = "inside"
+direction = "inbound"
+listen = "$v4:8099"
+local-ports = 8099
+permit = true
+END
+    cat >"$work/link.toml" <<END
+version = 1
+[link.guest]
+listen = "$work/vm.vsock_7000"
+[[rule]]
+name = "never"
+link = "guest"
+direction = "outbound"
+remote = "$v4"
+remote-ports = 8082
+deny = true
+[[rule]]
+name = "out"
+link = "guest"
+direction = "outbound"
+remote = ["$v4", "$v6"]
+remote-ports = ["2121-2122", "8080-8443"]
+permit = true
+[[rule]]
+name = "datagrams"
+link = "guest"
+direction = "outbound"
+protocol = "udp"
+remote = "$v4"
+remote-ports = 8053
+permit = true
+[[rule]]
+name = "in"
+link = "guest"
+direction = "inbound"
+local = "$v4"
+local-ports = 8099
+permit = true
+END
+    cat >"$work/host.toml" <<END
+version = 1
+[trust.test]
+ca = "$work/pki/ca.pem"
+[[rule]]
+name = "of-the-host"
+direction = "outbound"
+remote = "$v4"
+remote-ports = 8443
+tls = { trust = "test", server-name = "tls.example" }
+END
+}
+
+make_files() {
+    local file applet
+    root=$work/root
+    mkdir -p "$root"/{bin,etc/tacit,modules,proc,sys,dev,run,tmp} "$work/www"
+    "$BINARY" ca init --dir "$work/pki" >/dev/null
+    "$BINARY" ca issue --dir "$work/pki" tls.example >/dev/null
+    printf clear-hello >"$work/www/clear"
+    printf marked-reply >"$work/www/marked"
+    # Marked in every part, so that the capture shows any part in clear.
+    head -c 4194304 < <(yes marked-body) >"$work/www/big"
+    head -c 4194304 < <(yes clear-body) >"$work/www/plain"
+    for file in big plain; do
+        sha256sum "$work/www/$file" | cut -d ' ' -f 1 >"$root/$file.sum"
+    done
+    cp "$work/www/big" "$root/"
+    echo nameserver "$v4" >"$work/resolv.conf"
+
+    cp "$BINARY" "$root/tacit"
+    strip "$root/tacit" 2>/dev/null || true
+    with_libraries "$BINARY"
+    rm -f "$root$BINARY"
+    cp -L "$(command -v busybox)" "$root/bin/busybox"
+    for applet in $(busybox --list | grep -vx busybox); do ln -sf busybox "$root/bin/$applet"; done
+    for applet in curl perl; do
+        with_libraries "$(command -v "$applet")"
+        ln -sf "$(command -v "$applet")" "$root/bin/$applet"
+    done
+    mkdir -p "$root/usr/lib/x86_64-linux-gnu"
+    cp -r /usr/lib/x86_64-linux-gnu/perl-base "$root/usr/lib/x86_64-linux-gnu/"
+    cp scripts/links-guest/steps.sh "$root/"
+    cp "$work/pki/ca.pem" "$root/etc/tacit/"
+    write_policies
+    # vsock, and what `tacit run` needs.
+    python3 scripts/links-guest/modules.py "$kernel"/lib/modules/* "$root/modules" crc32c_generic \
+        virtio_pci virtio_rng vsock vmw_vsock_virtio_transport nf_tables nft_tproxy nft_socket \
+        nft_reject_inet nft_log nft_limit nft_ct nfnetlink_log inet_diag tcp_diag udp_diag \
+        raw_diag unix_diag >"$root/modules.list"
+    cp "$kernel"/boot/vmlinuz-* "$work/vmlinuz"
+}
+
+# pack NUMBER: the initramfs of a boot.
+pack() {
+    echo "$1" >"$root/boot-number"
+    (cd "$root" && find . | cpio --quiet -o -H newc -R 0:0) >"$work/initramfs"
+}
+
+# ---------------------------------------------------------------------------------------------
+# The side of the host
+
+started=()
+start() {
+    "$@" &
+    started+=("$!")
+}
+finish() {
+    local pid
+    for pid in ${started[@]+"${started[@]}"}; do kill "$pid" 2>/dev/null || true; done
+    wait
+    if [ "$failed" -ne 0 ] || [ -n "${KEEP:-}" ]; then
+        local kept=${KEEP:-$cache/failed}
+        mkdir -p "$kept"
+        cp "$work"/*.log "$work/wire" "$work"/{console,steps}-* "$kept/" 2>/dev/null || true
+    fi
+    rm -rf --one-file-system "$work"
+}
+
+# What the link server reports: state EXPRESSION of Python.
+state() {
+    "$BINARY" link info "$work/vm.vsock_7000" --json |
+        python3 -c "import json, sys; link = json.load(sys.stdin); print($1)"
+}
+is() {
+    local expected=$1 got
+    shift
+    got=$("$@" 2>&1)
+    echo "$got"
+    [ "$got" = "$expected" ]
+}
+idle() { [ "$(state 'link["sockets"], len(link["runs"])')" = "0 0" ]; }
+sockets() { find "/proc/$server/fd" -lname 'socket:*' | wc -l; }
+serve_link() {
+    start "$@" "$BINARY" link serve --policy "$work/link.toml" 2>>"$work/link.log"
+    server=$!
+    until_true state 1
+}
+end_link() {
+    kill "$server"
+    wait "$server" || true
+}
+
+start_outside() {
+    ip link set lo up
+    ip address add "$v4/32" dev lo
+    ip address add "$v6/128" dev lo nodad
+    mount --bind "$work/resolv.conf" /etc/resolv.conf
+    start python3 scripts/links-guest/outside.py tap "$work/wire"
+    start python3 scripts/links-guest/outside.py serve "$work/www" "$work/pki/tls.example.pem" \
+        "$work/pki/tls.example.key" 2>"$work/outside.log"
+    until_true curl -fsS -o /dev/null "http://$v4:8080/clear"
+}
+
+# boot NUMBER: starts a guest in the background.
+boot() {
+    pack "$1"
+    : >"$work/steps-$1"
+    start "$vhost" --guest-cid 3 --uds-path "$work/vm.vsock" --socket "$work/vhost.sock" \
+        2>"$work/vhost-$1.log"
+    vhost_pid=$!
+    until_true test -S "$work/vhost.sock"
+    # One CPU: with more, QEMU's emulation is not reliable with every kernel. The kernel's check of the
+    # timer fails on a busy host.
+    start timeout --kill-after=10 "$boot_max" qemu-system-x86_64 \
+        -object memory-backend-memfd,id=memory,size=512M,share=on \
+        -machine q35,memory-backend=memory -accel "$accel" -smp 1 -m 512 \
+        -nodefaults -no-user-config -display none -no-reboot -nic none \
+        -chardev "socket,id=vsock,path=$work/vhost.sock" -device vhost-user-vsock-pci,chardev=vsock \
+        -device virtio-rng-pci \
+        -kernel "$work/vmlinuz" -initrd "$work/initramfs" -append "rdinit=/tacit console=ttyS0 panic=-1 \
+loglevel=4 no_timer_check -- link init --modules /modules.list near /bin/sh /steps.sh" \
+        -serial "file:$work/console-$1" -serial "file:$work/steps-$1"
+    guest=$!
+}
+on_console() { grep -aq "$2" "$work/console-$1"; }
+# follow NUMBER: prints the guest's steps as they come, and does what they ask for.
+follow() {
+    local line
+    while IFS= read -r line; do
+        line=${line%$'\r'}
+        case $line in
+        "ask "*) obey "${line#ask }" ;;
+        "end "*) failed=$((failed + ${line#end })) ended=yes ;;
+        *) printf '%s\n' "$line" ;;
+        esac
+        [ "$line" != "ask kill" ] || break
+    done < <(tail --pid="$guest" -n +1 -f "$work/steps-$1")
+    if [ -z "$ended" ]; then
+        echo "FAIL  boot $1 did not come to its end; the last lines of the console:"
+        tail -n 40 "$work/console-$1" | sed 's/^/        /'
+        failed=$((failed + 1))
+        return 1
+    fi
+}
+from_inside() { curl -sS --http0.9 --max-time 30 "http://$v4:8099/"; }
+obey() {
+    case $1 in
+    inside | inside-again)
+        check "  the server inside sees the address of its client" \
+            until_true is "hello $v4" from_inside
+        ;;
+    restart)
+        end_link
+        serve_link
+        ;;
+    kill) return ;;
+    esac
+    : >"$work/www/$1.done"
+}
+# The words in clear that the capture has.
+captured() { grep --text --only-matching "$1[a-z-]*" "$work/wire" | sort | uniq -c; }
+nothing_in_clear() { ! captured marked; }
+
+at_most() {
+    local got
+    got=$("$2")
+    [ "$got" -le "$1" ]
+}
+
+first_boot() {
+    say "first boot, under $accel: it waits for the host"
+    boot 1
+    check "the guest waits for a host without a link server" \
+        waits_for 1 "waiting for the other side"
+    serve_link
+    local before
+    before=$(sockets)
+    follow 1 || return
+    check "the host's policy has refused a port by a rule" grep -q 'rule `never`' "$work/link.log"
+    echo "      $(state 'link["sockets"]') sockets are open; the guest is killed"
+    kill -KILL "$(pgrep -P "$guest")"
+    wait "$guest" 2>/dev/null || true
+    check "the link server has no run and no socket of a killed guest" until_true idle
+    check "and no more descriptors of sockets than before it" until_true at_most "$before" sockets
+    end_link
+    kill "$vhost_pid" 2>/dev/null || true
+    rm -f "$work"/vhost.sock "$work"/vm.vsock
+}
+waits_for() {
+    local try
+    for ((try = 0; try < boot_max; try++)); do
+        if on_console "$1" "$2"; then return 0; fi
+        sleep 1
+    done
+    tail -n 40 "$work/console-$1"
+    return 1
+}
+
+second_boot() {
+    say "second boot: the host's link server runs under tacit run"
+    serve_link "$BINARY" run --policy "$work/host.toml" --as-root --log "$work/run.log" --
+    boot 2
+    follow 2 || return
+    check "the guest has ended itself" wait "$guest"
+    check "and nothing of it is left" until_true idle
+}
+
+main() {
+    start_outside
+    first_boot
+    ended=
+    second_boot
+    check "no marked word was in clear outside" nothing_in_clear
+    check "the capture shows what is in clear" captured clear-hello
+    if [ "$failed" -ne 0 ]; then
+        say "$failed steps FAILED; logs are in ${KEEP:-$cache/failed}"
+        exit 1
+    fi
+    say "all steps ok"
+}
+
+ended=
+if [ "${1:-}" != inside ]; then
+    may_run
+    mkdir -p "$cache"
+    find_kernel
+    exec unshare --user --map-root-user --net --mount -- "$PWD/scripts/test-links-guest.sh" inside
+fi
+may_run
+work=$(mktemp -d)
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+make_files
+main
