@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::{
     EspSuite, IkeCredentials, IkeGroup, IkeName, IkePeer, IkeSuite, InnerAddressSource,
-    KeyLifetime, Sha2, TunnelCipher, TunnelGroup, TunnelPrefix, TunnelRoutes,
+    KeyLifetime, Policy, Sha2, TunnelCipher, TunnelGroup, TunnelPrefix, TunnelRoutes,
 };
 use tacit_ipsec::esp::{DataLifetime, DataVolume};
 use tacit_ipsec::ike::{
@@ -20,6 +20,7 @@ use tacit_tls::tunnel_auth::subject_of;
 
 use super::IkePolicy;
 use super::certificates::{IdentitySigner, TrustVerifier};
+use crate::ledger::Account;
 use crate::packet::{FlowOpener, TunnelFlow};
 
 /// How both sides prove who they are.
@@ -145,6 +146,12 @@ fn flow(group: &TunnelGroup, prefix: &TunnelPrefix, inner: &[IpAddr]) -> Option<
             Direction::Inbound => FlowOpener::Remote,
         },
     })
+}
+
+/// The accounts of the packets of all rules with `ipsec`.
+pub(super) fn accounts(policy: &Policy) -> Vec<(String, Arc<Account>)> {
+    let rules = policy.rules.iter().filter(|rule| rule.ipsec().is_some());
+    rules.map(|rule| (rule.name.clone(), Account::packets_of(&rule.name))).collect()
 }
 
 /// How much data the keys of a child SA protect. New ones are requested at nine tenths of it.

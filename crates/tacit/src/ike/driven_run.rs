@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use tacit_core::policy::TunnelRoutes;
 
@@ -14,7 +15,7 @@ pub(super) struct DrivenRun {
     pub(super) tun: TunId,
     /// The addresses of the host, which the run has too.
     pub(super) own: Vec<IpAddr>,
-    pub(super) routes: TunnelRoutes,
+    pub(super) routes: Arc<TunnelRoutes>,
     /// Packets that were refused because there was no tunnel, by the name of the peer.
     pub(super) refused: BTreeMap<String, u64>,
     pub(super) names: Box<dyn RunNames>,
@@ -31,7 +32,7 @@ impl DrivenRun {
         names: Box<dyn RunNames>,
         lease: TunLease,
     ) -> Self {
-        let routes = TunnelRoutes::default();
+        let routes = Arc::default();
         let refused = BTreeMap::new();
         Self { name, tun, own, routes, refused, names, names_compared: 0, _lease: lease }
     }

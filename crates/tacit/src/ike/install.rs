@@ -9,7 +9,7 @@ use super::config::{data_lifetime, flows};
 use super::connection::PeerConnection;
 use super::thread::IkeThread;
 use super::{assigned, reports};
-use crate::packet::Tunnel;
+use crate::packet::{Tunnel, TunnelAccounts};
 
 impl IkeThread {
     /// Gives a run the addresses that a peer has assigned, unless it must not have them. Resolvers
@@ -72,6 +72,7 @@ impl IkeThread {
             peer_address: one.peer_address(),
             lifetime: data_lifetime(&one.settings.peer.lifetime),
             flows: flows(&run.routes, &one.pair.ike, &one.inner),
+            accounts: TunnelAccounts::new(&run.routes, &one.pair.ike, &self.accounts),
         };
         match self.context.worker.install(tunnel) {
             Ok(()) => {

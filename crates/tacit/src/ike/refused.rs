@@ -5,24 +5,22 @@
 //! of the kernel rejects a packet, `tacit show` does not list the packet. The program gets the
 //! error when it opens the connection.
 
-use std::net::SocketAddr;
 use std::sync::PoisonError;
 
 use tacit_core::flow::Protocol;
-use tacit_core::policy::TunnelPacket;
 use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason, RunLabel};
 use tacit_ipsec::packet::IpPacket;
 
 use super::connection::{Pair, PeerConnection};
 use super::reports;
 use super::thread::{IkeThread, News};
-use crate::packet::TunId;
+use crate::packet::{Direction, TunId, tunnel_packet};
 
 impl IkeThread {
     /// A program has sent a packet for which there is no tunnel.
     pub(super) fn demand(&mut self, tun: TunId, packet: &IpPacket) {
         let Some((id, run)) = self.runs.iter().find(|(_, run)| run.tun == tun) else { return };
-        let Some(packet) = tunnel_packet(packet) else { return };
+        let Some(packet) = tunnel_packet(Direction::Outbound, packet) else { return };
         let Some(ike) = run.routes.peer_of(&packet) else { return };
         let pair = Pair { run: *id, ike: ike.to_owned() };
         self.connect(&pair);
@@ -35,7 +33,7 @@ impl IkeThread {
     /// Packets of a program were refused.
     pub(super) fn note_refused(&mut self, tun: TunId, packet: &IpPacket, count: u64) {
         let Some((id, run)) = self.runs.iter_mut().find(|(_, run)| run.tun == tun) else { return };
-        let Some(packet) = tunnel_packet(packet) else { return };
+        let Some(packet) = tunnel_packet(Direction::Outbound, packet) else { return };
         let Some(ike) = run.routes.peer_of(&packet) else { return };
         let pair = Pair { run: *id, ike: ike.to_owned() };
         let run_label = RunLabel { id: *id, name: run.name.clone() };
@@ -74,20 +72,4 @@ fn next(ike: &str, failure: Option<&str>) -> String {
         Some(failure) => format!("the tunnel to [ike.{ike}] failed: {failure}"),
         None => format!("`tacit show ike` shows the state of the tunnel to [ike.{ike}]"),
     }
-}
-
-/// The ends of a packet that a program has sent.
-fn tunnel_packet(packet: &IpPacket) -> Option<TunnelPacket> {
-    let (protocol, has_ports) = match packet.protocol {
-        6 => (Protocol::Tcp, true),
-        17 => (Protocol::Udp, true),
-        1 | 58 => (Protocol::Icmp, false),
-        _ => return None,
-    };
-    let (local, remote) = packet.ports.filter(|_| has_ports).unwrap_or_default();
-    Some(TunnelPacket {
-        protocol,
-        local: SocketAddr::new(packet.source, local),
-        remote: SocketAddr::new(packet.destination, remote),
-    })
 }

@@ -7,10 +7,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tacit_core::policy::{InnerAddressSource, TunnelRoutes};
 
+use super::config::accounts;
 use super::connection::{Pair, PeerSettings};
 use super::driven_run::DrivenRun;
 use super::thread::IkeThread;
@@ -31,6 +33,7 @@ impl IkeThread {
             .cloned()
             .collect();
         self.policy = policy;
+        self.accounts = accounts(&self.policy.policy);
         self.follow_peers();
         self.follow_routes(&changed_keys);
     }
@@ -47,7 +50,7 @@ impl IkeThread {
         let mut changed_runs = BTreeSet::new();
         for (id, run) in &mut self.runs {
             let routes = TunnelRoutes::of(&self.policy.policy, &run.name, &run.own);
-            let routes = routes.unwrap_or_default();
+            let routes = Arc::new(routes.unwrap_or_default());
             if std::mem::replace(&mut run.routes, routes) != run.routes {
                 changed_runs.insert(*id);
             }
@@ -86,7 +89,7 @@ impl IkeThread {
     /// Adds a run whose device the worker has.
     pub(super) fn drive(&mut self, id: u64, mut run: DrivenRun) {
         let routes = TunnelRoutes::of(&self.policy.policy, &run.name, &run.own);
-        run.routes = routes.unwrap_or_default();
+        run.routes = Arc::new(routes.unwrap_or_default());
         self.runs.insert(id, run);
         self.connect_for_addresses(id);
     }

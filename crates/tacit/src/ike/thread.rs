@@ -18,7 +18,7 @@ use tacit_sys::sandbox::{self, WorkerRights};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::config::{Authentication, ike_config, local_identity};
+use super::config::{Authentication, accounts, ike_config, local_identity};
 use super::connection::{Candidate, Pair, PeerConnection, PeerSettings};
 use super::driven_run::DrivenRun;
 use super::inputs::{Input, Inputs};
@@ -65,6 +65,8 @@ pub(super) struct Surroundings {
 pub(super) struct IkeThread {
     pub(super) context: Surroundings,
     pub(super) policy: IkePolicy,
+    /// The accounts of packets, by the names of the rules of the policy.
+    pub(super) accounts: Vec<(String, Arc<Account>)>,
     pub(super) limiter: IkeLimiter,
     pub(super) runs: BTreeMap<u64, DrivenRun>,
     pub(super) connections: Vec<PeerConnection>,
@@ -97,6 +99,7 @@ impl IkeThread {
         let limiter = IkeLimiter::new(&mut KernelRandom, boottime()).map_err(io::Error::other)?;
         let mut thread = Self {
             context,
+            accounts: accounts(&policy.policy),
             policy,
             limiter,
             runs: BTreeMap::new(),

@@ -54,8 +54,10 @@ pub enum ThreadKind {
 pub enum Owner {
     /// The agent itself, for work that no rule caused.
     Agent,
-    /// The IPsec tunnels: a batch has packets of several rules.
+    /// The packets of IPsec tunnels whose rule is not known, and what the thread does beside them.
     Packets,
+    /// The packets of IPsec tunnels of the rule with this name.
+    PacketsOf(String),
     /// The rule with this name.
     Rule(String),
 }
@@ -65,7 +67,7 @@ impl Owner {
     fn rule(&self) -> Option<&str> {
         match self {
             Self::Agent | Self::Packets => None,
-            Self::Rule(name) => Some(name),
+            Self::Rule(name) | Self::PacketsOf(name) => Some(name),
         }
     }
 }
@@ -163,13 +165,25 @@ impl Account {
         AGENT.get_or_init(|| Self::of(Owner::Agent))
     }
 
-    /// The account of the packets of IPsec tunnels, which exists if there is a thread for packets.
-    /// An engine can do all of this work.
+    /// The account of the packets of IPsec tunnels whose rule is not known. It exists if there is a
+    /// thread for packets. An engine can do all of this work.
     #[must_use]
     pub fn packets() -> &'static Arc<Self> {
         static PACKETS: OnceLock<Arc<Account>> = OnceLock::new();
         PACKETS.get_or_init(|| {
             let account = Self::of(Owner::Packets);
+            account.set_relay_eligible(true);
+            account
+        })
+    }
+
+    /// The account of the packets of IPsec tunnels of a rule: the one in use, or a new one.
+    #[must_use]
+    pub fn packets_of(rule: &str) -> Arc<Self> {
+        let owner = Owner::PacketsOf(rule.to_owned());
+        let held = Self::all().held;
+        held.into_iter().find(|account| account.owner == owner).unwrap_or_else(|| {
+            let account = Self::of(owner);
             account.set_relay_eligible(true);
             account
         })

@@ -105,7 +105,7 @@ impl ByCpuPlace {
 pub enum Kind {
     /// The agent itself, for work that no rule caused.
     Agent,
-    /// The packets of IPsec tunnels; the row exists if there is a thread for packets.
+    /// The packets of IPsec tunnels: those of a rule, and those whose rule is not known.
     Packets,
     /// A rule.
     Rule,
@@ -117,7 +117,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RuleCosts {
-    /// The name of the rule; `None` for rows of another kind.
+    /// The name of the rule; `None` for rows that belong to no rule.
     pub rule: Option<String>,
     /// The kind of the row.
     pub kind: Kind,
@@ -356,6 +356,9 @@ fn rows(accounts: Accounts, failures: impl Fn(&Account) -> Option<u64>) -> Vec<R
         match account.owner() {
             Owner::Agent => rows.push(row(Kind::Agent, None, &totals, 0)),
             Owner::Packets => rows.push(row(Kind::Packets, None, &totals, 0)),
+            // Rules that have sent no packets have no row.
+            Owner::PacketsOf(_) if totals == Totals::default() => {}
+            Owner::PacketsOf(name) => rows.push(row(Kind::Packets, Some(name), &totals, 0)),
             Owner::Rule(name) => match failures(&account) {
                 Some(failures) => rows.push(row(Kind::Rule, Some(name), &totals, failures)),
                 None => removed.add(&totals),

@@ -99,6 +99,23 @@ pub fn turn<T>(
     })
 }
 
+/// Does work for several accounts, which it reports with [`share`]. The time is divided among them;
+/// if there are none, it is charged to `account`.
+pub fn shared_turn<T>(account: &Arc<Account>, component: Component, work: impl FnOnce() -> T) -> T {
+    let before = METER.with(|meter| {
+        meter.begin(account, component);
+        meter.begin_shares()
+    });
+    let output = work();
+    METER.with(|meter| meter.end_shared(&before));
+    output
+}
+
+/// Adds an account to the current [`shared_turn`], or adds to its weight.
+pub fn share(account: &Arc<Account>, weight: u64) {
+    METER.with(|meter| meter.share(account, weight));
+}
+
 /// Ends the current component, and continues with another component of the same account.
 pub fn switch(component: Component) {
     METER.with(|meter| meter.switch(component));
@@ -198,6 +215,8 @@ struct Meter {
     slots: RefCell<Vec<Slot>>,
     /// The slots that contain an amount.
     touched: RefCell<Vec<usize>>,
+    /// The slots among which the current turn is divided, with their weights.
+    shares: RefCell<Vec<(usize, u64)>>,
     window: Cell<Open>,
 }
 
@@ -256,6 +275,7 @@ impl Meter {
             window_stamps: Cell::new(0),
             slots: RefCell::default(),
             touched: RefCell::default(),
+            shares: RefCell::default(),
             window: Cell::new(Open::default()),
         }
     }
@@ -308,11 +328,61 @@ impl Meter {
         }
     }
 
+    /// Returns what is in the slot of the turn before it.
+    fn begin_shares(&self) -> Cells {
+        self.shares.borrow_mut().clear();
+        self.slots.borrow().get(self.slot.get()).map_or_else(Cells::default, |slot| slot.ticks)
+    }
+
+    fn share(&self, account: &Arc<Account>, weight: u64) {
+        if !self.is_on.get() {
+            return;
+        }
+        self.with_slot(account, |_| {});
+        let mut shares = self.shares.borrow_mut();
+        match shares.iter_mut().find(|(slot, _)| *slot == account.slot()) {
+            Some((_, sum)) => *sum += weight,
+            None => shares.push((account.slot(), weight)),
+        }
+    }
+
+    /// Ends a turn, and divides its time by weight.
+    fn end_shared(&self, before: &Cells) {
+        if !self.is_on.get() {
+            return;
+        }
+        self.stamp();
+        self.divide(before);
+        self.end_stamped();
+    }
+
+    /// Divides what a turn has added to its slot among the shares.
+    fn divide(&self, before: &Cells) {
+        let of_turn = self.slot.get();
+        let shares = self.shares.take();
+        let all: u64 = shares.iter().map(|(_, weight)| weight).sum();
+        let mut slots = self.slots.borrow_mut();
+        let ticks = slots.get(of_turn).map_or_else(Cells::default, |slot| slot.ticks);
+        for (slot, weight) in shares.iter().filter(|(slot, _)| *slot != of_turn) {
+            for (component, (now, before)) in ticks.iter().zip(before).enumerate() {
+                let part = u128::from(now.saturating_sub(*before)) * u128::from(*weight);
+                let part = u64::try_from(part / u128::from(all.max(1))).unwrap_or(0);
+                slots[of_turn].ticks[component] -= part;
+                slots[*slot].ticks[component] += part;
+            }
+        }
+        self.shares.replace(shares);
+    }
+
     fn end(&self, begun: Component) -> TurnEnd {
         if !self.is_on.get() {
             return TurnEnd { component: begun, spent_ns: 0 };
         }
         self.stamp();
+        self.end_stamped()
+    }
+
+    fn end_stamped(&self) -> TurnEnd {
         let component = self.component.get();
         let spent_ns = whole(self.turn_ticks.get() as f64 * self.window.get().mean_ns);
         self.close_if_due();
@@ -403,6 +473,7 @@ impl Meter {
             self.is_on.set(false);
             self.slots.take();
             self.touched.take();
+            self.shares.take();
             return;
         }
         let open = self.window.get();
@@ -439,5 +510,53 @@ impl Meter {
             wall_max: ticks(WINDOW_WALL_NS),
             mean_ns: ns_per_tick,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time of an account since it was opened, in nanoseconds.
+    fn sealing_ns(account: &Account) -> u64 {
+        account.totals().spent[Component::Seal as usize].iter().sum()
+    }
+
+    /// Works for some microseconds.
+    fn work() {
+        let end = cpu::monotonic_ns() + 50_000;
+        while cpu::monotonic_ns() < end {}
+    }
+
+    #[test]
+    fn a_shared_turn_is_divided_by_weight() {
+        let [whole, small, large] = ["whole", "small", "large"].map(Account::open);
+        start(ThreadKind::General);
+        shared_turn(&whole, Component::Receive, || {
+            switch(Component::Seal);
+            work();
+            for (account, weight) in [(&small, 1), (&large, 2), (&large, 1)] {
+                share(account, weight);
+            }
+        });
+        publish();
+        let [none, one, three] = [&whole, &small, &large].map(|account| sealing_ns(account));
+        assert!(none <= 2, "only what the division has left: {none}");
+        assert!(one > 1_000 && three.abs_diff(3 * one) <= 10, "{one} {three}");
+    }
+
+    #[test]
+    fn a_shared_turn_without_shares_belongs_to_its_account() {
+        let [before, after, shared] = ["before", "after", "shared"].map(Account::open);
+        start(ThreadKind::General);
+        let mut component = Component::Seal;
+        turn(&before, &mut component, work);
+        shared_turn(&before, Component::Seal, || share(&shared, 7));
+        let divided = sealing_ns(&shared);
+        shared_turn(&after, Component::Seal, work);
+        publish();
+        assert_eq!(divided, 0, "the window is open");
+        assert!(sealing_ns(&before) > 1_000, "an earlier turn is not divided");
+        assert!(sealing_ns(&after) > 1_000, "shares do not remain for the next turn");
     }
 }

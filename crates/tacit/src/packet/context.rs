@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tacit_ipsec::esp::{DropCounters, DropReason};
 
+use super::direction::Direction;
 use super::statistics::{Counters, TrafficCounters};
-use super::tunnel::Direction;
 use super::underlay::UdpUnderlay;
 use super::{PacketEvent, PacketEvents};
 

@@ -1,5 +1,5 @@
-//! Defines [`FlowCache`], which caches whether a flow is permitted in one direction of a tunnel. A
-//! tunnel may have a long list of permitted flows.
+//! Defines [`FlowCache`], which caches whether a flow is permitted in one direction of a tunnel,
+//! and its account. A tunnel may have a long list of permitted flows.
 //!
 //! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache, because
 //! their headers are not sufficient for a decision.
@@ -12,7 +12,10 @@ use std::sync::Arc;
 
 use tacit_ipsec::packet::IpPacket;
 
-use super::tunnel::{Direction, Permission, TunnelFlow, opens_connection, permission};
+use super::accounts::{AccountIndex, TunnelAccounts};
+use super::direction::Direction;
+use super::tunnel::{Permission, TunnelFlow, opens_connection, permission};
+use crate::ledger::Account;
 
 /// The number of remembered flows.
 const ENTRIES: usize = 1_024;
@@ -24,11 +27,19 @@ const FLOWS_WITHOUT_CACHE: usize = 8;
 pub(super) struct FlowCache {
     direction: Direction,
     flows: Arc<[TunnelFlow]>,
-    /// Empty if there are few flows.
-    entries: Vec<Option<(FlowKey, Permission)>>,
+    accounts: TunnelAccounts,
+    /// Empty if there are few flows of one account.
+    entries: Vec<Option<(FlowKey, FlowDecision)>>,
     hasher: RandomState,
     /// The flow of the last packet: often the next packet belongs to the same one.
-    last: Option<(FlowKey, Permission)>,
+    last: Option<(FlowKey, FlowDecision)>,
+}
+
+/// What is known about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlowDecision {
+    pub(super) permission: Permission,
+    account: Option<AccountIndex>,
 }
 
 /// The headers of a packet that decide.
@@ -41,19 +52,32 @@ struct FlowKey {
 }
 
 impl FlowCache {
-    pub(super) fn new(direction: Direction, flows: Arc<[TunnelFlow]>) -> Self {
-        let entries = if flows.len() > FLOWS_WITHOUT_CACHE { vec![None; ENTRIES] } else { vec![] };
-        Self { direction, flows, entries, hasher: RandomState::new(), last: None }
+    pub(super) fn new(
+        direction: Direction,
+        flows: Arc<[TunnelFlow]>,
+        accounts: TunnelAccounts,
+    ) -> Self {
+        let is_short = flows.len() <= FLOWS_WITHOUT_CACHE && accounts.is_single();
+        let entries = if is_short { vec![] } else { vec![None; ENTRIES] };
+        Self { direction, flows, accounts, entries, hasher: RandomState::new(), last: None }
     }
 
-    /// Finds out whether a packet may go through the tunnel.
-    pub(super) fn permission(&mut self, packet: &IpPacket, bytes: &[u8]) -> Permission {
-        let search = || permission(&self.flows, self.direction, packet, bytes);
+    /// Returns the account of a packet.
+    pub(super) fn account(&self, decision: FlowDecision) -> &Arc<Account> {
+        self.accounts.account(decision.account)
+    }
+
+    /// Finds out whether a packet may go through the tunnel, and its account.
+    pub(super) fn decide(&mut self, packet: &IpPacket, bytes: &[u8]) -> FlowDecision {
+        let search = || FlowDecision {
+            permission: permission(&self.flows, self.direction, packet, bytes),
+            account: self.accounts.find(self.direction, packet),
+        };
         let Some(key) = FlowKey::of(packet, bytes) else { return search() };
-        if let Some((known, permission)) = self.last
+        if let Some((known, decision)) = self.last
             && known == key
         {
-            return permission;
+            return decision;
         }
         let entry = if self.entries.is_empty() {
             None
@@ -62,7 +86,7 @@ impl FlowCache {
             self.entries.get_mut(hash)
         };
         let found = match entry {
-            Some(Some((known, permission))) if *known == key => *permission,
+            Some(Some((known, decision))) if *known == key => *decision,
             Some(entry) => entry.insert((key, search())).1,
             None => search(),
         };
@@ -142,15 +166,16 @@ mod tests {
             ),
         ) {
             let flows: Arc<[_]> = flows.into_iter().map(flow).collect();
-            let mut caches = [Direction::Outbound, Direction::Inbound]
-                .map(|direction| FlowCache::new(direction, Arc::clone(&flows)));
+            let mut caches = [Direction::Outbound, Direction::Inbound].map(|direction| {
+                FlowCache::new(direction, Arc::clone(&flows), TunnelAccounts::default())
+            });
             for (number, headers) in packets.into_iter().enumerate() {
                 let cache = &mut caches[number % 2];
                 let direction = cache.direction;
                 let bytes = packet(headers, direction);
                 let parsed = IpPacket::parse(&bytes).unwrap();
                 let wanted = permission(&flows, direction, &parsed, &bytes);
-                prop_assert_eq!(cache.permission(&parsed, &bytes), wanted);
+                prop_assert_eq!(cache.decide(&parsed, &bytes).permission, wanted);
             }
         }
     }

@@ -15,10 +15,11 @@ use tacit_ipsec::esp::{
 use tacit_ipsec::packet::IpPacket;
 use tacit_sys::datagram_batch::path_mtu;
 
-use super::flow_cache::FlowCache;
+use super::direction::Direction;
+use super::flow_cache::{FlowCache, FlowDecision};
 use super::statistics::{DirectionDrops, TunnelCounters};
 use super::table::{TunnelSlot, TunnelTable};
-use super::tunnel::{Direction, PeerAddress, Permission, TunId, Tunnel};
+use super::tunnel::{PeerAddress, Permission, TunId, Tunnel};
 
 /// A tunnel that is ready to be installed.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(super) struct OutboundTunnel {
     pub(super) peer: SocketAddr,
     /// The longest inner packet for the path to the peer.
     pub(super) inner_bytes_max: usize,
-    flows: FlowCache,
+    pub(super) flows: FlowCache,
     drops: Arc<DirectionDrops>,
     lifetime: DataLifetime,
     /// What the other direction has processed.
@@ -49,7 +50,7 @@ pub(super) struct OutboundTunnel {
 pub(super) struct InboundTunnel {
     pub(super) tun: TunId,
     pub(super) sa: InboundSa,
-    flows: FlowCache,
+    pub(super) flows: FlowCache,
     drops: Arc<DirectionDrops>,
     /// From where the newest packet came.
     peer: SocketAddr,
@@ -59,13 +60,13 @@ pub(super) struct InboundTunnel {
 impl InstalledTunnel {
     /// Prepares keys, and looks up the MTU of the path.
     pub(super) fn new(tunnel: Tunnel) -> Result<Self, KeyLengthError> {
-        let Tunnel { tun, child, peer, peer_address, lifetime, flows } = tunnel;
+        let Tunnel { tun, child, peer, peer_address, lifetime, flows, accounts } = tunnel;
         let flows: Arc<[_]> = flows.into();
         let drops = Arc::<DirectionDrops>::default();
         let inbound = InboundTunnel {
             tun,
             sa: InboundSa::new(&child, lifetime)?,
-            flows: FlowCache::new(Direction::Inbound, Arc::clone(&flows)),
+            flows: FlowCache::new(Direction::Inbound, Arc::clone(&flows), accounts.clone()),
             drops: Arc::clone(&drops),
             peer,
             peer_address,
@@ -74,7 +75,7 @@ impl InstalledTunnel {
             sa: OutboundSa::new(&child, lifetime)?,
             peer,
             inner_bytes_max: 0,
-            flows: FlowCache::new(Direction::Outbound, flows),
+            flows: FlowCache::new(Direction::Outbound, flows, accounts),
             drops,
             lifetime,
             received: Arc::clone(inbound.sa.counters()),
@@ -134,11 +135,6 @@ impl InboundTunnel {
         self.drops.of(Direction::Inbound)
     }
 
-    /// Finds out whether a packet may come out of the tunnel.
-    pub(super) fn permission(&mut self, packet: &IpPacket, bytes: &[u8]) -> Permission {
-        self.flows.permission(packet, bytes)
-    }
-
     /// Reports whether a packet from this address shows that the peer has moved.
     pub(super) fn has_moved(&self, source: SocketAddr) -> bool {
         self.peer_address == PeerAddress::Roaming && source != self.peer
@@ -158,7 +154,7 @@ pub(super) fn tunnel_for<'a>(
     active: &[TunnelSlot],
     packet: &IpPacket,
     bytes: &[u8],
-) -> Result<(&'a mut OutboundTunnel, Permission), DropReason> {
+) -> Result<(&'a mut OutboundTunnel, FlowDecision), DropReason> {
     let mut reason = DropReason::NoSa;
     let mut found = None;
     for slot in active {
@@ -166,19 +162,20 @@ pub(super) fn tunnel_for<'a>(
         if !tunnel.sa.matches(packet) {
             continue;
         }
-        match tunnel.flows.permission(packet, bytes) {
+        let decision = tunnel.flows.decide(packet, bytes);
+        match decision.permission {
             Permission::Denied => reason = DropReason::Flow,
             Permission::Granted => {
-                found = Some((*slot, Permission::Granted));
+                found = Some((*slot, decision));
                 break;
             }
             Permission::Answer => {
-                found.get_or_insert((*slot, Permission::Answer));
+                found.get_or_insert((*slot, decision));
             }
         }
     }
-    let (slot, permission) = found.ok_or(reason)?;
-    table.at(slot).map(|tunnel| (tunnel, permission)).ok_or(reason)
+    let (slot, decision) = found.ok_or(reason)?;
+    table.at(slot).map(|tunnel| (tunnel, decision)).ok_or(reason)
 }
 
 const V4_HEADER_BYTES: usize = 20;

@@ -23,6 +23,7 @@ use tacit_ipsec::esp::{DropReason, Opened, UdpContent};
 use tacit_ipsec::offload::{OpenedPacket, coalesce};
 use tacit_sys::datagram_batch::{BatchSocket, ReceivedBatch};
 
+use super::accounts::BatchShares;
 use super::context::Context;
 use super::device::InboundDevice;
 use super::halves::InboundTunnel;
@@ -50,6 +51,7 @@ pub(super) struct Inbound {
     opened: Vec<OpenedPacket>,
     /// The device of the opened packets.
     tun: Option<TunId>,
+    shares: BatchShares,
 }
 
 /// The tunnels, and where their packets go.
@@ -70,7 +72,7 @@ struct Origin {
 impl Inbound {
     pub(super) fn new() -> Self {
         let buffer = vec![0; RECEIVES_MAX * BATCH_ROOM_BYTES].into();
-        Self { buffer, opened: Vec::new(), tun: None }
+        Self { buffer, opened: Vec::new(), tun: None, shares: BatchShares::new() }
     }
 
     /// Receives datagrams until there are none, and delivers their packets.
@@ -89,6 +91,7 @@ impl Inbound {
                 break;
             }
         }
+        self.shares.finish();
     }
 
     /// Receives batches into the buffer and opens their packets. Returns whether the socket is
@@ -198,11 +201,13 @@ impl Inbound {
         let bytes = frame.get(inner.clone()).ok_or(DropReason::InnerPacket)?;
         let tun = tunnel.tun;
         let was_asked = || devices.get(&tun).is_some_and(|device| device.permits(&parsed));
-        match tunnel.permission(&parsed, bytes) {
+        let decision = tunnel.flows.decide(&parsed, bytes);
+        match decision.permission {
             Permission::Granted => {}
             Permission::Answer if was_asked() => {}
             Permission::Answer | Permission::Denied => return Err(DropReason::Flow),
         }
+        self.shares.count(tunnel.flows.account(decision), parsed.bytes);
         if self.tun != Some(tun) {
             self.deliver(devices, context);
             self.tun = Some(tun);

@@ -28,9 +28,11 @@
 //! In reading order: `tunnel`, `answers`, `flow_cache`, `table`, `halves`, `outbound`, `inbound`,
 //! `plan`, `polling`, `thread`, `spill`, `order`, `inbound_half`, `pipeline`.
 
+mod accounts;
 mod answers;
 mod context;
 mod device;
+mod direction;
 mod flow_cache;
 mod halves;
 mod inbound;
@@ -61,6 +63,9 @@ use tacit_ipsec::packet::IpPacket;
 use tacit_sys::sandbox::WorkerRights;
 use tacit_sys::tun::Tun;
 
+pub use accounts::TunnelAccounts;
+pub(crate) use accounts::tunnel_packet;
+pub(crate) use direction::Direction;
 pub use lease::{TunLease, TunLeaseWatch};
 pub use plan::{PacketEngine, PacketThreads};
 pub use spill::SpillLimits;
@@ -78,7 +83,6 @@ use pipeline::Pipeline;
 use spill::SpillMeter;
 use statistics::Counters;
 use thread::{PacketThread, ThreadParts, ThreadSetup};
-use tunnel::Direction;
 
 /// The handle of the threads. The threads end when the handle is dropped.
 #[derive(Debug)]

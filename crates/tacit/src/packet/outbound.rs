@@ -28,6 +28,7 @@ use tacit_sys::datagram_batch::{
 };
 
 use super::PacketEvent;
+use super::accounts::BatchShares;
 use super::context::Context;
 use super::device::{OutboundDevice, is_multicast};
 use super::halves::{OutboundTunnel, tunnel_for};
@@ -100,6 +101,7 @@ impl Outbound {
     fn finish(&mut self, route: Route<'_>) {
         let Route { table, context, .. } = route;
         self.batch.flush(context);
+        self.batch.shares.finish();
         if let Some(peer) = self.batch.exceeded.take() {
             let tunnels = table.iter_mut().map(|(_, tunnel)| tunnel);
             let of_peer = tunnels.filter(|tunnel| tunnel.peer.ip() == peer.ip());
@@ -183,8 +185,9 @@ fn seal(
     let failed = |reason| (reason, Some(packet));
     let offload = Offload::parse(header).map_err(|_| failed(DropReason::Segmentation))?;
     let found = tunnel_for(table, &device.active, &packet, bytes);
-    let (tunnel, permission) = found.map_err(failed)?;
-    if permission == Permission::Granted {
+    let (tunnel, decision) = found.map_err(failed)?;
+    batch.shares.count(tunnel.flows.account(decision), packet.bytes);
+    if decision.permission == Permission::Granted {
         device.record(&packet);
     }
     let sealed = match offload {
@@ -277,6 +280,7 @@ struct Batch {
     traffic_class: u8,
     /// A peer whose path has a smaller MTU than was known.
     exceeded: Option<SocketAddr>,
+    shares: BatchShares,
 }
 
 impl Batch {
@@ -290,6 +294,7 @@ impl Batch {
             peer: SocketAddr::new(IpAddr::from([0; 4]), 0),
             traffic_class: 0,
             exceeded: None,
+            shares: BatchShares::new(),
         }
     }
 

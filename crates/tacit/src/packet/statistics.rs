@@ -13,7 +13,8 @@ use tacit_ipsec::packet::IpPacket;
 use tacit_sys::datagram_batch::ReceiveQueue;
 use tacit_sys::schedule::Scheduling;
 
-use super::tunnel::{Direction, TunId};
+use super::direction::Direction;
+use super::tunnel::TunId;
 
 /// What a packet worker has processed.
 #[derive(Clone, Debug, Default)]

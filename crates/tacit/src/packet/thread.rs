@@ -254,8 +254,8 @@ impl Descriptors {
 }
 
 impl<L: PacketLoop> Runner<L> {
-    /// Runs until the handle is dropped. A batch has packets of several rules, so their CPU time is
-    /// charged to one account for all packets, and that of orders to the agent itself.
+    /// Runs until the handle is dropped. A batch has packets of several rules, so its CPU time is
+    /// divided among them. The CPU time of orders is charged to the agent itself.
     fn run(mut self) {
         let is_engine = self.setup.engine.is_some();
         meter::start(if is_engine { ThreadKind::Engine } else { ThreadKind::General });
@@ -295,12 +295,14 @@ impl<L: PacketLoop> Runner<L> {
             }
             for event in &events {
                 let mut component = Component::Receive;
-                let account = match event.data.u64() {
-                    WAKE => Account::agent(),
-                    _ => Account::packets(),
+                let is_running = match event.data.u64() {
+                    WAKE => {
+                        let obey = || self.handle(event);
+                        meter::turn(Account::agent(), &mut component, obey).output
+                    }
+                    _ => meter::shared_turn(Account::packets(), component, || self.handle(event)),
                 };
-                let turn = meter::turn(account, &mut component, || self.handle(event));
-                if !turn.output {
+                if !is_running {
                     return;
                 }
             }

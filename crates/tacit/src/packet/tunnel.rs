@@ -11,6 +11,9 @@ use tacit_ipsec::esp::DataLifetime;
 use tacit_ipsec::packet::IpPacket;
 use tacit_ipsec::{ChildSa, TrafficSelector};
 
+use super::accounts::TunnelAccounts;
+use super::direction::Direction;
+
 /// The number of a TUN device of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunId(pub(super) u64);
@@ -38,6 +41,8 @@ pub struct Tunnel {
     pub lifetime: DataLifetime,
     /// The flows that are permitted; an empty list permits nothing.
     pub flows: Vec<TunnelFlow>,
+    /// The accounts to which its packets are charged.
+    pub accounts: TunnelAccounts,
 }
 
 /// Whether packets are sent to another address after the peer has used it.
@@ -68,15 +73,6 @@ pub enum FlowOpener {
     Local,
     /// The end behind the peer.
     Remote,
-}
-
-/// Where a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
-    /// From the TUN device to the peer.
-    Outbound,
-    /// From the peer to the TUN device.
-    Inbound,
 }
 
 /// Whether a packet belongs to a permitted flow.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tacit::packet::{
     FlowOpener, PacketEngine, PacketEvent, PacketThreads, PacketWorker, PeerAddress, SpillLimits,
-    Tunnel, TunnelFlow, UdpUnderlay,
+    Tunnel, TunnelAccounts, TunnelFlow, UdpUnderlay,
 };
 use tacit_core::policy::EngineClass;
 use tacit_ipsec::esp::DataLifetime;
@@ -94,6 +94,7 @@ pub(crate) fn run(end: &str) {
         peer: variable("PACKET_PEER").parse().unwrap(),
         peer_address: PeerAddress::Fixed,
         lifetime: DataLifetime::UNLIMITED,
+        accounts: TunnelAccounts::default(),
     };
     worker.install(tunnel).unwrap();
     worker.activate(spi).unwrap();

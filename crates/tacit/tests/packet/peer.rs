@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tacit::packet::{
     FlowOpener, PacketEvent, PacketStatistics, PacketThreads, PacketWorker, PeerAddress, TunId,
-    Tunnel, TunnelFlow, UdpUnderlay,
+    Tunnel, TunnelAccounts, TunnelFlow, UdpUnderlay,
 };
 use tacit_core::packet::datagram;
 use tacit_ipsec::esp::{DataLifetime, DropReason, InboundSa, Opened, OutboundSa};
@@ -65,6 +65,7 @@ impl Lab {
             peer_address: PeerAddress::Fixed,
             lifetime: DataLifetime::UNLIMITED,
             flows: flows(),
+            accounts: TunnelAccounts::default(),
         }
     }
 

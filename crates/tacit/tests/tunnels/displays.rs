@@ -167,13 +167,16 @@ fn costs_have_the_cpu_time_of_tunnels() {
     assert_fits("show-costs", &text);
     let costs: Value = serde_json::from_str(&text).unwrap();
     let rows = costs["rules"].as_array().unwrap();
-    let cpu = |kind: &str, component: &str, place: &str| {
-        let row = rows.iter().find(|row| row["kind"] == kind).unwrap();
+    let cpu = |kind: &str, rule: Option<&str>, component: &str, place: &str| {
+        let is_it = |row: &&Value| row["kind"] == kind && row["rule"].as_str() == rule;
+        let row = rows.iter().find(is_it).unwrap_or_else(|| panic!("{kind} {rule:?}: {text}"));
         row["cpu-us"][component][place].as_f64().unwrap()
     };
-    assert!(cpu("agent", "accept", "general") > 0.0, "{text}");
+    assert!(cpu("agent", None, "accept", "general") > 0.0, "{text}");
     for component in ["receive", "seal", "open", "send"] {
-        assert!(cpu("packets", component, "eligible") > 0.0, "{component}: {text}");
+        let of_rule = cpu("packets", Some("web"), component, "eligible");
+        let of_none = cpu("packets", None, component, "eligible");
+        assert!(of_rule > of_none, "{component}: {text}");
     }
     let share = costs["uncaptured-percent"].as_f64().unwrap();
     assert!(share < 50.0, "most of the work is that of tunnels: {text}");

@@ -182,6 +182,7 @@ fn sums(costs: &Costs) -> String {
 /// The name of a row of the ledger.
 pub(crate) fn name(rule: &RuleCosts) -> String {
     match (&rule.rule, rule.kind) {
+        (Some(name), Kind::Packets) => format!("{name} (packets)"),
         (Some(name), _) => name.clone(),
         (None, Kind::Removed) => "(removed rules)".into(),
         (None, Kind::Packets) => "(packets of tunnels)".into(),
