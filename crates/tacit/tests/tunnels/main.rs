@@ -117,6 +117,30 @@ fn curl_reaches_a_server_behind_strongswan_and_only_udp_4500_is_on_the_wire() {
     assert_eq!(text, "from behind\nfrom behind\nsame\nonly UDP 4500\n");
 }
 
+/// A tunnel for programs that bind one of some ports.
+const LOCAL_PORTS: &str = r#"
+[[rule]]
+name = "bound"
+direction = "outbound"
+remote = ["10.2.0.0/24", "fd00:2::/64"]
+remote-ports = 80
+local-ports = "6000-6009"
+ipsec = { ike = "branch" }
+"#;
+
+#[test]
+fn an_outbound_rule_with_local_ports_needs_a_bound_port() {
+    let steps = "run bash -c '
+            curl -sS -m 20 --local-port 6000-6009 http://10.2.0.1/
+            curl -sS -m 20 --local-port 6000-6009 http://[fd00:2::1]/
+            for other in \"http://[fd00:2::1]/\" \"--local-port 6010-6019 http://10.2.0.1/\"; do
+                curl -s -m 20 $other; echo failed $?
+            done'
+        clear";
+    let text = Scenario { rules: LOCAL_PORTS, inner: r#"["10.1.0.1", "fd01::1"]"#, steps }.output();
+    assert_eq!(text, "from behind\nfrom behind\nfailed 7\nfailed 7\nonly UDP 4500\n");
+}
+
 /// All protocols, and an address that a run may be reached at.
 const ALL: &str = r#"
 [[rule]]
