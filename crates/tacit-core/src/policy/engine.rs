@@ -17,6 +17,8 @@ pub struct EngineSettings {
     /// Whether data workers take connections when all engines are saturated. Otherwise connections
     /// wait.
     pub spill: bool,
+    /// Whether the thread for packets of tunnels polls for a short time before it waits.
+    pub poll: bool,
     /// The number of connections in set-up at which an engine counts as saturated.
     pub queue: usize,
     /// The scheduling class of engine threads.
@@ -34,9 +36,10 @@ impl EngineSettings {
     /// Whether both are equal, apart from their position in the text.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
-        let Self { cpus, spill, queue, class, nice, position: _ } = self;
+        let Self { cpus, spill, poll, queue, class, nice, position: _ } = self;
         *cpus == other.cpus
             && *spill == other.spill
+            && *poll == other.poll
             && *queue == other.queue
             && *class == other.class
             && *nice == other.nice

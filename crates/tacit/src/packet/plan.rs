@@ -42,11 +42,11 @@ impl PacketThreads {
     #[must_use]
     pub fn of_policy(policy: &Policy) -> Self {
         let of_settings = |settings: &EngineSettings| {
-            let EngineSettings { cpus, spill, class, nice, .. } = settings;
+            let EngineSettings { cpus, spill, poll, class, nice, .. } = settings;
             // Handshakes use the first CPU if there is little to do.
             let cpu = *cpus.last()?;
             let second = spill.then_some(SpillLimits::SATURATED);
-            let poll = PacketEngine::POLL_TIME;
+            let poll = if *poll { PacketEngine::POLL_TIME } else { Duration::ZERO };
             let engine = PacketEngine { cpu, class: *class, nice: *nice, poll };
             Some(Self { engine: Some(engine), second })
         };
@@ -81,7 +81,9 @@ mod tests {
         let engine = PacketEngine { cpu: 2, class: EngineClass::Normal, nice: 5, poll };
         let second = Some(SpillLimits::SATURATED);
         assert_eq!(spills, PacketThreads { engine: Some(engine), second });
-        let never = threads("[engine]\ncpus = \"1\"\nspill = false\nclass = \"batch\"\n");
+        let never =
+            threads("[engine]\ncpus = \"1\"\nspill = false\npoll = false\nclass = \"batch\"\n");
+        let poll = Duration::ZERO;
         let engine = PacketEngine { cpu: 1, class: EngineClass::Batch, nice: 0, poll };
         assert_eq!(never, PacketThreads { engine: Some(engine), second: None });
     }

@@ -18,12 +18,14 @@ pub(super) fn read(top: &TomlTable<'_>) -> Option<Option<EngineSettings>> {
         .required("cpus", "set the CPUs of the engines, for example cpus = \"2-3\"")
         .and_then(|value| cpus(&value));
     let spill = table.boolean("spill", true);
+    let poll = table.boolean("poll", true);
     let queue = value::count(&table, "queue", QUEUE_MAX);
     let class = table.value("class").map_or(Some(EngineClass::Normal), |value| class(&value));
     let nice = table.value("nice").map_or(Some(0), |value| nice(&value));
     Some(Some(EngineSettings {
         cpus: cpus?,
         spill: spill?,
+        poll: poll?,
         queue: queue?.unwrap_or(EngineSettings::QUEUE_DEFAULT),
         class: class?,
         nice: nice?,

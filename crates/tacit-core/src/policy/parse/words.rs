@@ -81,7 +81,7 @@ impl Scope {
             Self::Trust => &["ca", "pinned", "crl", "revocation", "expired-anchors"],
             Self::MapEntry => MAP_ENTRY,
             Self::Agent => AGENT,
-            Self::Engine => &["cpus", "spill", "queue", "class", "nice"],
+            Self::Engine => &["cpus", "spill", "poll", "queue", "class", "nice"],
             Self::Host => &["unmatched", "mark", "mode", "forwarded", "unit-mark", "classes"],
             Self::Limits => &[
                 "connections",

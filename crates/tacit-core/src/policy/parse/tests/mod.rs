@@ -251,18 +251,20 @@ fn limits_keep_their_proportions() {
 fn cpus_are_set_aside_and_programs_placed() {
     let engine = sound("version = 1\n[engine]\ncpus = \"0, 4-6\"").engine.unwrap();
     assert_eq!(engine.cpus, [0, 4, 5, 6]);
-    assert!(engine.spill && engine.queue == EngineSettings::QUEUE_DEFAULT);
+    assert!(engine.spill && engine.poll && engine.queue == EngineSettings::QUEUE_DEFAULT);
     assert_eq!((engine.class, engine.nice), (EngineClass::Normal, 0));
     let policy = sound(
         "version = 1\n[agent]\nplacement = \"split\"\nplacement-cpus = \"1\"\n\
-         [engine]\ncpus = \"0\"\nspill = false\nqueue = 7\nclass = \"batch\"\nnice = -5",
+         [engine]\ncpus = \"0\"\nspill = false\npoll = false\nqueue = 7\nclass = \"batch\"\n\
+         nice = -5",
     );
     assert_eq!(
         (policy.agent.placement, &policy.agent.placement_cpus),
         (Placement::Split, &vec![1])
     );
     let engine = policy.engine.unwrap();
-    assert!(!engine.spill && engine.queue == 7 && engine.class == EngineClass::Batch);
+    assert!(!engine.spill && !engine.poll && engine.queue == 7);
+    assert_eq!(engine.class, EngineClass::Batch);
     assert_eq!(engine.nice, -5);
     let policy = sound(&format!(
         "{TABLES}[engine]\ncpus = \"0\"\n[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:1\"\n\

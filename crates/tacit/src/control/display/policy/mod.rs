@@ -176,7 +176,7 @@ fn agent(agent: &AgentSettings) -> PolicyTable {
 }
 
 fn reserved(engine: &EngineSettings) -> PolicyTable {
-    let EngineSettings { cpus, spill, queue, class, nice, position } = engine;
+    let EngineSettings { cpus, spill, poll, queue, class, nice, position } = engine;
     let class_word = match class {
         EngineClass::Normal => "normal",
         EngineClass::Batch => "batch",
@@ -184,6 +184,7 @@ fn reserved(engine: &EngineSettings) -> PolicyTable {
     let mut settings = Settings::default();
     settings.add("cpus", cpus.iter().map(ToString::to_string).collect::<Vec<_>>(), false);
     settings.add("spill", *spill, *spill);
+    settings.add("poll", *poll, *poll);
     settings.add("queue", *queue, *queue == EngineSettings::QUEUE_DEFAULT);
     settings.add("class", class_word, *class == EngineClass::default());
     settings.add("nice", i64::from(*nice), *nice == 0);
