@@ -11,6 +11,7 @@
 //! socket.rs              TCP and UNIX stream sockets
 //! server.rs              the server of all workloads; the protocol is `tacit_core::workload`
 //! exchange.rs            interactive, request-reply      schedule.rs: when requests are due
+//! datagrams.rs           the same by UDP, with a server of its own
 //! stream.rs              stream
 //! open.rs                opens connections for connect, ramp and start-stop
 //! steering.rs            lets another program start and stop the measurement
@@ -25,6 +26,7 @@ mod agent_sockets;
 mod arguments;
 mod clocks;
 mod connect;
+mod datagrams;
 mod error;
 mod exchange;
 mod ledgers;
@@ -73,6 +75,8 @@ enum Mode {
     Interactive(RoleArgs<exchange::InteractiveArgs>),
     /// Exchange requests and replies of given sizes
     RequestReply(RoleArgs<exchange::RequestReplyArgs>),
+    /// Exchange datagrams by UDP
+    Datagrams(datagrams::DatagramArgs),
     /// Send or receive long streams
     Stream(RoleArgs<stream::StreamArgs>),
     /// Open connections, exchange one request on each, and close them
@@ -105,6 +109,7 @@ pub fn run(args: &WorkloadArgs) -> ExitCode {
     let result = match &args.mode {
         Mode::Interactive(args) => args.run(exchange::interactive),
         Mode::RequestReply(args) => args.run(exchange::request_reply),
+        Mode::Datagrams(args) => datagrams::run(args),
         Mode::Stream(args) => args.run(stream::run),
         Mode::Connect(args) => args.run(connect::run),
         Mode::Ramp(args) => args.run(ramp::run),

@@ -98,10 +98,41 @@ fn ipsec_measures_drawn_loads_and_forecasts_an_engine() {
 }
 
 #[test]
+fn ipsec_compares_forecasts_with_later_measurements() {
+    let tables = tables(&Lab::new(), "ipsec --seeds 5-5");
+    let rows = tables[0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{}", tables[0]);
+    let mut within = 0;
+    for row in rows {
+        let [forecast, measured, difference] =
+            [2, 3, 4].map(|at: usize| row[at]["measured"].as_f64());
+        let Some(measured) = measured else {
+            // An engine needs a second CPU.
+            assert_eq!(row[3]["empty"], "skipped", "{row}");
+            continue;
+        };
+        let wanted = (forecast.unwrap() - measured) / measured * 100.0;
+        assert!(measured > 0.0 && (difference.unwrap() - wanted).abs() < 0.01, "{row}");
+        let is_within = wanted.abs() <= 10.0;
+        assert_eq!(row[5]["name"], if is_within { "yes" } else { "no" }, "{row}");
+        within += u32::from(is_within);
+    }
+    let counted = |row: usize, at: usize| tables[1]["rows"][row][at]["measured"].as_f64();
+    assert_eq!([counted(0, 1), counted(1, 1)], [Some(1.0), Some(3.0)]);
+    assert_eq!(counted(1, 2), Some(f64::from(within)));
+    assert_eq!(counted(0, 2), Some(if within == 3 { 1.0 } else { 0.0 }));
+}
+
+#[test]
 fn wrong_options_are_refused() {
     let lab = Lab::new();
-    for words in ["paper", "paper mvs", "paper ipsec --network-share 8,101", "paper all --rounds 0"]
-    {
+    for words in [
+        "paper",
+        "paper mvs",
+        "paper ipsec --network-share 8,101",
+        "paper all --rounds 0",
+        "paper ipsec --seeds 20-1",
+    ] {
         let words = format!("workload {words}");
         let output = lab.run(TACIT, &words.split(' ').collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(64), "{words}: {}", text_of(&output));

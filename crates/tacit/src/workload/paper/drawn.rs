@@ -8,6 +8,26 @@ pub(super) struct Load {
     pub(super) kind: LoadKind,
     connections: u64,
     bytes: u64,
+    pace: LoadPace,
+    pub(super) transport: LoadTransport,
+    /// How many streams each connection transfers, one after the other.
+    streams: u64,
+}
+
+/// The protocol of the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoadTransport {
+    Tcp,
+    Udp,
+}
+
+/// When requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoadPace {
+    /// When the reply to the last one has arrived, or as fast as a stream goes.
+    ClosedLoop,
+    /// At scheduled times: this number in a second on all connections together.
+    PerSecond(u64),
 }
 
 /// The kind of a load.
@@ -21,32 +41,72 @@ pub(super) enum LoadKind {
     Out,
 }
 
-/// How many streams each connection transfers, one after the other: one takes too little time.
+/// The usual number of streams: one takes too little time.
 const STREAMS: u64 = 10;
+/// The bytes of all streams of a load in a forecast, as far as whole streams allow.
+const FORECAST_BYTES: u64 = 1_000_000_000;
+/// The requests in a second of each connection in a forecast: few enough for every machine.
+const FORECAST_RATE: u64 = 500;
 
 impl Load {
     /// The loads of the paper.
     pub(super) const PUBLISHED: [Self; 3] = [
-        Self { kind: LoadKind::Interactive, connections: 10, bytes: 100 },
-        Self { kind: LoadKind::In, connections: 5, bytes: 20_000_000 },
-        Self { kind: LoadKind::Out, connections: 5, bytes: 20_000_000 },
+        Self::closed(LoadKind::Interactive, 10, 100),
+        Self::closed(LoadKind::In, 5, 20_000_000),
+        Self::closed(LoadKind::Out, 5, 20_000_000),
     ];
+
+    /// The sessions of the paper, with 20,000 requests in a second.
+    pub(super) const PACED: Self =
+        Self { pace: LoadPace::PerSecond(20_000), ..Self::closed(LoadKind::Interactive, 10, 100) };
+
+    /// The sessions of the paper by UDP, as those of Enterprise Extender.
+    pub(super) const EXTENDER: Self =
+        Self { transport: LoadTransport::Udp, ..Self::closed(LoadKind::Interactive, 10, 100) };
+
+    /// One session of the paper.
+    pub(super) const SINGLE: Self = Self::closed(LoadKind::Interactive, 1, 100);
+
+    const fn closed(kind: LoadKind, connections: u64, bytes: u64) -> Self {
+        let transport = LoadTransport::Tcp;
+        Self { kind, connections, bytes, pace: LoadPace::ClosedLoop, transport, streams: STREAMS }
+    }
 
     /// Loads of the same kinds with other numbers. The same seed gives the same loads.
     pub(super) fn drawn(seed: u64) -> [Self; 3] {
         let mut state = seed;
         let mut draw = |from: u64, to: u64| from + split_mix(&mut state) % (to - from + 1);
         [LoadKind::Interactive, LoadKind::In, LoadKind::Out].map(|kind| match kind {
-            LoadKind::Interactive => Self { kind, connections: draw(1, 20), bytes: draw(50, 2000) },
-            _ => Self { kind, connections: draw(1, 8), bytes: 1_000_000 * draw(5, 50) },
+            LoadKind::Interactive => Self::closed(kind, draw(1, 20), draw(50, 2000)),
+            _ => Self::closed(kind, draw(1, 8), 1_000_000 * draw(5, 50)),
+        })
+    }
+
+    /// The same loads for a forecast: requests come at scheduled times, as those of users do, so
+    /// that an engine does not change their number. Each takes some seconds at most.
+    pub(super) fn forecast(seed: u64) -> [Self; 3] {
+        Self::drawn(seed).map(|load| match load.kind {
+            LoadKind::Interactive => {
+                Self { pace: LoadPace::PerSecond(FORECAST_RATE * load.connections), ..load }
+            }
+            _ => {
+                let once = load.connections * load.bytes;
+                Self { streams: (FORECAST_BYTES / once.max(1)).clamp(1, STREAMS), ..load }
+            }
         })
     }
 
     pub(super) fn name(self) -> String {
-        let Self { kind, connections, bytes } = self;
+        let Self { kind, connections, bytes, pace, transport, .. } = self;
         let megabytes = bytes / 1_000_000;
         match kind {
-            LoadKind::Interactive => format!("{connections} x {bytes} bytes"),
+            LoadKind::Interactive if transport == LoadTransport::Udp => {
+                format!("{connections} x {bytes} bytes by UDP")
+            }
+            LoadKind::Interactive => match pace {
+                LoadPace::ClosedLoop => format!("{connections} x {bytes} bytes"),
+                LoadPace::PerSecond(rate) => format!("{connections} x {bytes} bytes, {rate}/s"),
+            },
             LoadKind::In => format!("{connections} x {megabytes} MB in"),
             LoadKind::Out => format!("{connections} x {megabytes} MB out"),
         }
@@ -54,13 +114,21 @@ impl Load {
 
     /// The client's words.
     pub(super) fn words(self, stage: &Stage, server: &str, port: u16) -> Vec<String> {
-        let Self { kind, connections, bytes } = self;
-        let times = (STREAMS / stage.extent.divisor).max(1);
+        let Self { kind, connections, bytes, pace, transport, streams } = self;
+        let times = (streams / stage.extent.divisor).max(1);
         let millis = stage.extent.time.as_millis();
-        let what = match kind {
-            LoadKind::Interactive => format!("interactive client --seconds {millis}ms"),
-            LoadKind::In => format!("stream client in --times {times}"),
-            LoadKind::Out => format!("stream client out --times {times}"),
+        let what = match (kind, pace) {
+            (LoadKind::Interactive, _) if transport == LoadTransport::Udp => {
+                format!("datagrams client --seconds {millis}ms")
+            }
+            (LoadKind::Interactive, LoadPace::ClosedLoop) => {
+                format!("interactive client --seconds {millis}ms")
+            }
+            (LoadKind::Interactive, LoadPace::PerSecond(rate)) => {
+                format!("interactive client --seconds {millis}ms --rate {rate}")
+            }
+            (LoadKind::In, _) => format!("stream client in --times {times}"),
+            (LoadKind::Out, _) => format!("stream client out --times {times}"),
         };
         let text = format!(
             "{} workload {what} --connections {connections} --bytes {bytes} --connect \
@@ -98,7 +166,7 @@ mod tests {
         for seed in 1..=20 {
             let loads = Load::drawn(seed);
             assert_eq!(loads, Load::drawn(seed));
-            for Load { kind, connections, bytes } in loads {
+            for Load { kind, connections, bytes, .. } in loads {
                 let (connections_max, range) = match kind {
                     LoadKind::Interactive => (20, 50..=2000),
                     _ => (8, 5_000_000..=50_000_000),
@@ -107,5 +175,20 @@ mod tests {
             }
         }
         assert_ne!(Load::drawn(1), Load::drawn(2));
+    }
+
+    #[test]
+    fn a_forecast_has_the_same_loads_with_paced_requests() {
+        for seed in 1..=20 {
+            let [paced, others @ ..] = Load::forecast(seed);
+            let [session, streams @ ..] = Load::drawn(seed);
+            assert_eq!(paced.pace, LoadPace::PerSecond(500 * session.connections));
+            assert_eq!(Load { pace: LoadPace::ClosedLoop, ..paced }, session);
+            for (other, stream) in others.into_iter().zip(streams) {
+                assert_eq!(Load { streams: STREAMS, ..other }, stream);
+                let bytes = other.streams * other.connections * other.bytes;
+                assert!(bytes <= FORECAST_BYTES, "{other:?}");
+            }
+        }
     }
 }

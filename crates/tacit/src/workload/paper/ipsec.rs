@@ -9,12 +9,17 @@
 //! The paper measured without and with a processor for IPsec (zIIP). An engine is such a processor.
 //! With an engine, programs have the first CPU and the engines of both sides the second, so the
 //! comparison in clear has the first CPU too. The general CPU time is without that of engines.
+//! `forecast.rs` compares forecasts with later measurements, for drawn loads.
 
 use serde_json::Value;
 
-use super::super::threads;
+use super::aims;
 use super::cell::{CellSamples, Gap, PaperCell};
-use super::drawn::{Load, LoadKind};
+use super::drawn::{Load, LoadKind, LoadTransport};
+use super::joint::{
+    AGENT, CPU, ELIGIBLE, Joint, MEASURED_ENGINE, MEASURED_SPILL, NEEDED, ON_ENGINE, P50, RATE,
+    SHARE, SPILLED, subject,
+};
 use super::paths::{HERE, THERE, other_side};
 use super::session::{Session, SessionResult};
 use super::sheet::{PaperSheet, PaperTable};
@@ -32,69 +37,6 @@ struct PublishedLoad {
 const NEAR: &str = "10.1.0.1";
 const FAR: &str = "10.2.0.1";
 const PORT: u16 = 7000;
-
-/// How the programs are joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Joint {
-    Clear,
-    Secured,
-    /// In clear, with the first CPU only.
-    ClearPinned,
-    /// Secured with engines that spill, or do not.
-    Spilling,
-    Contained,
-}
-
-impl Joint {
-    const ALL: [Self; 5] =
-        [Self::Clear, Self::Secured, Self::ClearPinned, Self::Spilling, Self::Contained];
-
-    /// The name in reasons, progress, and of policies.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Clear => "clear",
-            Self::Secured => "secured",
-            Self::ClearPinned => "clear-on-one-cpu",
-            Self::Spilling => "engine",
-            Self::Contained => "engine-without-spill",
-        }
-    }
-
-    fn is_clear(self) -> bool {
-        matches!(self, Self::Clear | Self::ClearPinned)
-    }
-
-    /// The words in front of programs in clear.
-    fn prefix(self) -> &'static [&'static str] {
-        if self == Self::ClearPinned { &["taskset", "-c", "0"] } else { &[] }
-    }
-
-    /// The table of the policy for engines.
-    fn engine(self) -> &'static str {
-        match self {
-            Self::Spilling => "[engine]\ncpus = \"1\"\nspill = true\n",
-            Self::Contained => "[engine]\ncpus = \"1\"\nspill = false\n",
-            _ => "",
-        }
-    }
-
-    /// The reason why this is not measured here.
-    fn missing(self) -> Option<Gap> {
-        let is_possible = matches!(self, Self::Clear | Self::Secured) || threads::cpus() > 1;
-        (!is_possible).then(|| Gap::skipped("an engine needs a second CPU"))
-    }
-}
-
-const RATE: &str = "rate";
-const CPU: &str = "cpu";
-const AGENT: &str = "agent";
-const ELIGIBLE: &str = "eligible";
-const SHARE: &str = "share";
-const NEEDED: &str = "needed";
-const ON_ENGINE: &str = "on engine";
-const SPILLED: &str = "spilled";
-const MEASURED_ENGINE: &str = "measured on engine";
-const MEASURED_SPILL: &str = "measured spill";
 
 /// Reads the CPU time of the networking part from the options.
 #[derive(Clone, Copy, Debug)]
@@ -126,35 +68,44 @@ pub(super) fn measure(stage: &Stage, share: NetworkShare, seed: Option<u64>) -> 
         Some(seed) => Load::drawn(seed),
         None => Load::PUBLISHED,
     };
+    let mut all = loads.map(|load| (load, &Joint::ALL[..])).to_vec();
+    if seed.is_none() {
+        all.push((Load::EXTENDER, &Joint::ALL[..]));
+        all.extend(ENGINE_LOADS.iter().map(|(load, joints)| (*load, &joints[..])));
+    }
     let mut samples = CellSamples::default();
-    let peer = other_side(stage).and_then(|peer| prepare(stage).map(|()| peer));
+    let peer = peer(stage);
     for round in 1..=stage.extent.rounds {
-        for load in loads {
-            for joint in Joint::ALL {
+        for (load, joints) in all.iter().copied() {
+            for joint in joints.iter().copied() {
                 let subject = subject(joint, load);
                 if samples.is_given_up(&subject) {
                     continue;
                 }
                 stage.progress(&format!("ipsec: {subject}, round {round}"));
-                let peer = peer.as_ref().map_err(Clone::clone);
-                let possible = joint.missing().map_or(peer, Err);
-                samples.add(&subject, possible.and_then(|peer| take(stage, peer, load, joint)));
+                samples.add(&subject, take(stage, &peer, load, joint));
             }
         }
     }
     sheet(&samples, loads, share, seed)
 }
 
-fn subject(joint: Joint, load: Load) -> String {
-    format!("{}, {}", joint.name(), load.name())
+/// Makes the namespace of the other side, and writes the policies.
+pub(super) fn peer(stage: &Stage) -> Result<StagedProcess, Gap> {
+    other_side(stage).and_then(|peer| prepare(stage).map(|()| peer))
 }
 
-fn take(
+/// Measures one load, if that is possible on this machine.
+pub(super) fn take(
     stage: &Stage,
-    peer: &StagedProcess,
+    peer: &Result<StagedProcess, Gap>,
     load: Load,
     joint: Joint,
 ) -> Result<Vec<(String, f64)>, Gap> {
+    if let Some(gap) = joint.missing() {
+        return Err(gap);
+    }
+    let peer = peer.as_ref().map_err(Clone::clone)?;
     if joint.is_clear() {
         in_clear(stage, peer, load, joint)
     } else {
@@ -168,27 +119,46 @@ fn prepare(stage: &Stage) -> Result<(), Gap> {
         "mkdir -m 700 near far\n(umask 077; head -c 32 /dev/urandom | base64 >near/psk)\n\
          cp near/psk far/psk\n",
     )?;
-    for joint in Joint::ALL.into_iter().filter(|joint| !joint.is_clear()) {
-        let [near, far] = policies(joint);
-        stage.write(&format!("near/{}.toml", joint.name()), &near)?;
-        stage.write(&format!("far/{}.toml", joint.name()), &far)?;
+    let joints = Joint::ALL.into_iter().chain(Joint::OTHERS);
+    for joint in joints.filter(|joint| !joint.is_clear()) {
+        for transport in [LoadTransport::Tcp, LoadTransport::Udp] {
+            for (side, policy) in ["near", "far"].into_iter().zip(policies(joint, transport)) {
+                stage.write(&policy_file(side, joint, transport), &policy)?;
+            }
+        }
     }
     Ok(())
 }
 
+fn policy_file(side: &str, joint: Joint, transport: LoadTransport) -> String {
+    format!("{side}/{}-{}.toml", joint.name(), protocol(transport))
+}
+
+fn protocol(transport: LoadTransport) -> &'static str {
+    match transport {
+        LoadTransport::Tcp => "tcp",
+        LoadTransport::Udp => "udp",
+    }
+}
+
 /// The policies of the client's run and of the server's run.
-fn policies(joint: Joint) -> [String; 2] {
-    let engine = joint.engine();
-    let policy = |own: &str, other: &str, peer: &str, inner: &str, rule: &str| {
+fn policies(joint: Joint, transport: LoadTransport) -> [String; 2] {
+    let protocol = protocol(transport);
+    let [near_engine, far_engine] = joint.engines();
+    let policy = |engine: &str, [own, other]: [&str; 2], peer: &str, inner: &str, rule: &str| {
         format!(
             "version = 1\n{engine}[ike.paper]\npeer = \"{peer}\"\npsk-file = \"psk\"\n\
              local-id = \"{own}.example\"\nremote-id = \"{other}.example\"\ninner = \"{inner}\"\n\
-             [[rule]]\nname = \"paper\"\n{rule}\nipsec = {{ ike = \"paper\" }}\n"
+             [[rule]]\nname = \"paper\"\nprotocol = \"{protocol}\"\n{rule}\n\
+             ipsec = {{ ike = \"paper\" }}\n"
         )
     };
     let out = format!("direction = \"outbound\"\nremote = \"{FAR}\"\nremote-ports = {PORT}");
     let into = format!("direction = \"inbound\"\nremote = \"{NEAR}\"\nlocal-ports = {PORT}");
-    [policy("near", "far", THERE, NEAR, &out), policy("far", "near", HERE, FAR, &into)]
+    [
+        policy(near_engine, ["near", "far"], THERE, NEAR, &out),
+        policy(far_engine, ["far", "near"], HERE, FAR, &into),
+    ]
 }
 
 fn in_clear(
@@ -198,7 +168,7 @@ fn in_clear(
     joint: Joint,
 ) -> Result<Vec<(String, f64)>, Gap> {
     let prefix = joint.prefix();
-    let server = server(stage, peer, prefix)?;
+    let server = server(stage, peer, load, prefix)?;
     let words = load.words(stage, THERE, PORT);
     let words: Vec<_> = prefix.iter().copied().chain(words.iter().map(String::as_str)).collect();
     let mut session = Session::start(stage, "client", &words)?;
@@ -209,10 +179,19 @@ fn in_clear(
 }
 
 /// Starts the server on the other side, and waits until it listens.
-fn server(stage: &Stage, peer: &StagedProcess, run: &[&str]) -> Result<StagedProcess, Gap> {
+fn server(
+    stage: &Stage,
+    peer: &StagedProcess,
+    load: Load,
+    run: &[&str],
+) -> Result<StagedProcess, Gap> {
     let pid = peer.program_id()?.to_string();
     let listen = format!("0.0.0.0:{PORT}");
-    let mut server = stage.server(&[&["nsenter", "-t", &pid, "-n"], run].concat(), &listen)?;
+    let prefix = [&["nsenter", "-t", &pid, "-n"], run].concat();
+    let mut server = match load.transport {
+        LoadTransport::Tcp => stage.server(&prefix, &listen)?,
+        LoadTransport::Udp => stage.datagram_server(&prefix, &listen)?,
+    };
     let log = server.log_path();
     stage.wait("the server does not listen", &mut server, || {
         std::fs::read_to_string(&log).is_ok_and(|log| log.contains("listening"))
@@ -232,7 +211,7 @@ fn secured(
             tacit,
             "run",
             "--policy",
-            &format!("{side}/{}.toml", joint.name()),
+            &policy_file(side, joint, load.transport),
             "--log",
             &format!("./{side}.log"),
         ]
@@ -242,8 +221,9 @@ fn secured(
         .collect::<Vec<_>>()
     };
     let [near, far] = ["near", "far"].map(run);
-    let far: Vec<_> = far.iter().map(String::as_str).collect();
-    let server = server(stage, peer, &far)?;
+    let prefix = joint.far_prefix().iter().copied();
+    let far: Vec<_> = prefix.chain(far.iter().map(String::as_str)).collect();
+    let server = server(stage, peer, load, &far)?;
     let words = load.words(stage, FAR, PORT);
     let words: Vec<_> = near.iter().chain(&words).map(String::as_str).collect();
     let mut session = Session::start(stage, "client", &words)?;
@@ -351,11 +331,19 @@ fn figures(load: Load, result: &SessionResult, engine_s: f64) -> Result<Vec<(Str
     .map(|key| figures[key].as_f64().filter(|value| *value > 0.0));
     match rate.zip(units) {
         Some((rate, units)) => {
-            Ok(vec![(RATE.to_owned(), rate), (CPU.to_owned(), general_s * 1e6 / units)])
+            let p50 = figures["latency_p50_us"].as_f64().map(|p50| (P50.to_owned(), p50));
+            let all = [(RATE.to_owned(), rate), (CPU.to_owned(), general_s * 1e6 / units)];
+            Ok(all.into_iter().chain(p50).collect())
         }
         None => Err(Gap::failed(format!("unexpected report: {report}"))),
     }
 }
+
+/// The loads beside those of the paper, for the table of aims.
+static ENGINE_LOADS: [(Load, [Joint; 2]); 2] = [
+    (Load::PACED, [Joint::ClearPinned, Joint::Spilling]),
+    (Load::SINGLE, [Joint::Polling, Joint::Waiting]),
+];
 
 fn sheet(
     samples: &CellSamples,
@@ -384,6 +372,10 @@ fn sheet(
         ],
         ..PaperSheet::default()
     };
+    if seed.is_none() {
+        sheet.tables.push(extender_table(samples));
+        sheet.tables.push(aims::table(samples));
+    }
     for load in loads {
         let published = published(load.kind);
         let change = |from, to| -> PaperCell {
@@ -399,7 +391,7 @@ fn sheet(
     }
     sheet.note(
         "the published figures of Enterprise Extender (UDP with packet filters) are charts without \
-         numbers, so there is no table for them",
+         numbers",
     );
     sheet
 }
@@ -461,6 +453,39 @@ fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
                 change(Joint::ClearPinned, Joint::Contained),
             ]);
         }
+        table.rows.push(row);
+    }
+    table
+}
+
+/// The same for Enterprise Extender, whose published figures have no numbers.
+fn extender_table(samples: &CellSamples) -> PaperTable {
+    let columns = [
+        "Enterprise Extender",
+        "unit",
+        "clear",
+        "secured",
+        "clear, one CPU",
+        "engine with spill",
+        "engine without spill",
+        "no engine, %",
+        "engine with spill, %",
+        "engine without spill, %",
+    ];
+    let title = "Interactive sessions by UDP: rates, general CPU times, and their change by IPsec";
+    let mut table = PaperTable::new("extender", title, &columns);
+    let load = Load::EXTENDER;
+    for (figure, unit) in [(RATE, "/s"), (CPU, "CPU us/exchange"), (P50, "p50, us")] {
+        let change = |from, to| -> PaperCell {
+            samples.change(figure, &subject(from, load), &subject(to, load)).into()
+        };
+        let mut row = vec![PaperCell::name(load.name()), PaperCell::name(unit)];
+        row.extend(Joint::ALL.map(|joint| samples.cell(&subject(joint, load), figure)));
+        row.extend([
+            change(Joint::Clear, Joint::Secured),
+            change(Joint::ClearPinned, Joint::Spilling),
+            change(Joint::ClearPinned, Joint::Contained),
+        ]);
         table.rows.push(row);
     }
     table
@@ -531,7 +556,9 @@ mod tests {
 
     #[test]
     fn both_policies_are_valid() {
-        for text in Joint::ALL.into_iter().flat_map(policies) {
+        let joints = Joint::ALL.into_iter().chain(Joint::OTHERS);
+        let both = |joint| [LoadTransport::Tcp, LoadTransport::Udp].map(|one| policies(joint, one));
+        for text in joints.flat_map(both).flatten() {
             let parsed = tacit_core::policy::parse(&text);
             assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
         }
@@ -560,7 +587,7 @@ mod tests {
         let share = NetworkShare { interactive: 8.0, bulk: 30.0 };
         let sheet = sheet(&samples, Load::PUBLISHED, share, None);
         let is_empty = |cell: &PaperCell| matches!(cell, PaperCell::Empty(_));
-        let mut cells = sheet.tables.iter().flat_map(|table| table.rows.iter().flatten());
+        let mut cells = sheet.tables[..4].iter().flat_map(|table| table.rows.iter().flatten());
         assert!(!cells.any(is_empty));
         let row = &sheet.tables[1].rows[0];
         assert_eq!(row[2], PaperCell::Measured(150.0));

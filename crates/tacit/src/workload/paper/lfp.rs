@@ -4,11 +4,12 @@
 //! In the paper, programs on z/VSE exchange bytes with Linux. Here, programs in a network namespace
 //! exchange bytes with a server of the host. The paper compares a TCP/IP stack in z/VSE with LFP,
 //! which forwards socket calls to Linux. Here, slirp4netns and pasta are such stacks, and the paths
-//! of tacit need none.
+//! of tacit need none. `lfp_sockets.rs` measures short connections and idle ones.
 
 use serde_json::Value;
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
+use super::lfp_sockets;
 use super::paths::{NetworkPath, PathContext};
 use super::session::SessionResult;
 use super::sheet::{PaperSheet, PaperTable};
@@ -37,7 +38,7 @@ const RATE: &str = "mb_per_s";
 const CPU: &str = "cpu_s_per_gb";
 
 /// The lengths in the paper.
-const FTP_BYTES: u64 = 1_000_000_000;
+pub(super) const FTP_BYTES: u64 = 1_000_000_000;
 const STREAM_BYTES: u64 = 100_000_000;
 const STREAMS: u64 = 3;
 
@@ -90,8 +91,8 @@ impl Transfer {
     }
 
     fn bytes(self, stage: &Stage) -> u64 {
-        let whole = if self.is_ftp() { FTP_BYTES } else { STREAM_BYTES };
-        whole / stage.extent.divisor
+        let whole = if self.is_ftp() { stage.extent.file_bytes } else { STREAM_BYTES };
+        (whole / stage.extent.divisor).max(1)
     }
 
     /// The program and its arguments.
@@ -192,9 +193,7 @@ pub(super) fn measure(stage: &Stage) -> PaperSheet {
         .and_then(|servers| PathContext::prepare(stage).map(|context| (servers, context)));
     for round in 1..=stage.extent.rounds {
         for transfer in Transfer::ALL {
-            for turn in 0..NetworkPath::ALL.len() {
-                // Each round begins with another path.
-                let path = NetworkPath::ALL[(turn + round) % NetworkPath::ALL.len()];
+            for path in NetworkPath::turns(round) {
                 let subject = transfer.key(path);
                 if samples.is_given_up(&subject) {
                     continue;
@@ -207,8 +206,15 @@ pub(super) fn measure(stage: &Stage) -> PaperSheet {
                 samples.add(&subject, measured);
             }
         }
+        let of_sockets = match &prepared {
+            Ok((servers, context)) => Ok((servers.streams.id(), context)),
+            Err(gap) => Err(gap.clone()),
+        };
+        lfp_sockets::measure(stage, &of_sockets, &mut samples, round);
     }
-    sheet(&samples)
+    let mut sheet = sheet(&samples);
+    sheet.tables.extend(lfp_sockets::tables(&samples));
+    sheet
 }
 
 fn take(
@@ -239,12 +245,13 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "lfp",
         title: "z/VSE Fast Path to Linux on System z",
-        method: "FTP of 1 GB with curl and vsftpd, from a file without blocks or to the null \
-                 device, and three streams of 100 MB at the same time. Published: z10 EC, TCP/IP \
-                 for VSE and LFP under z/VM. Measured: a program in a network namespace and a \
-                 server of the host, which have a TCP/IP stack in user space between them \
-                 (slirp4netns, pasta), a pair of interfaces (veth), or tacit (relay, handed, \
-                 link). CPU time is that of client, server and everything between them"
+        method: "FTP of 1 GB (or of `--file-size`) with curl and vsftpd, from a file without \
+                 blocks or to the null device, and three streams of 100 MB at the same time. \
+                 Published: z10 EC, TCP/IP for VSE and LFP under z/VM. Measured: a program in a \
+                 network namespace and a server of the host, which have a TCP/IP stack in user \
+                 space between them (slirp4netns, pasta), a pair of interfaces (veth), or tacit \
+                 (relay, handed, link by a UNIX socket, link over TLS on TCP). CPU time is that of \
+                 client, server and everything between them"
             .to_owned(),
         tables: vec![
             table(samples, "rate", "Rate", RATE, 0, "MB/s"),
@@ -311,6 +318,12 @@ fn difference(samples: &CellSamples) -> PaperTable {
         "handed / pasta, CPU",
         "handed / direct, rate",
         "handed / direct, CPU",
+        "link / slirp4netns, rate",
+        "link / slirp4netns, CPU",
+        "link / handed, rate",
+        "link / handed, CPU",
+        "link over TLS / slirp4netns, rate",
+        "link over TLS / slirp4netns, CPU",
     ];
     let mut table = PaperTable::new("difference", "Difference", &columns);
     let pairs = [
@@ -318,6 +331,9 @@ fn difference(samples: &CellSamples) -> PaperTable {
         (NetworkPath::Handed, NetworkPath::Slirp),
         (NetworkPath::Handed, NetworkPath::Pasta),
         (NetworkPath::Handed, NetworkPath::Direct),
+        (NetworkPath::Link, NetworkPath::Slirp),
+        (NetworkPath::Link, NetworkPath::Handed),
+        (NetworkPath::TlsLink, NetworkPath::Slirp),
     ];
     for transfer in Transfer::ALL {
         let PublishedTransfer { name, faster, less, .. } = transfer.published();

@@ -5,7 +5,9 @@
 //! stage.rs      namespaces, directory and processes     session.rs  a program behind some path
 //! agents.rs     a server and the two agents before it   cell.rs     samples, cells and gaps
 //! paths.rs      networks for programs                   sheet.rs    text, JSON and HTML
-//! drawn.rs      loads from a seed
+//! drawn.rs      loads from a seed         forecast.rs  forecasts of drawn loads
+//! aims.rs       aims for an engine        joint.rs     how programs are joined for ipsec
+//! lfp_sockets.rs  short and idle connections
 //! ztpf.rs, mq.rs, zvm.rs, lfp.rs, ipsec.rs    one paper each
 //! ```
 //!
@@ -14,10 +16,14 @@
 //! program is missing, or the measurement failed.
 
 mod agents;
+mod aims;
 mod cell;
 mod drawn;
+mod forecast;
 mod ipsec;
+mod joint;
 mod lfp;
+mod lfp_sockets;
 mod mq;
 mod paths;
 mod session;
@@ -31,10 +37,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use self::forecast::Seeds;
 use self::ipsec::NetworkShare;
 use self::sheet::{PaperReport, PaperSheet};
 use self::stage::{Extent, Stage};
-use super::arguments::{count, time};
+use super::arguments::{bytes, count, time};
 use super::error::WorkloadError;
 use super::report;
 use super::threads;
@@ -48,6 +55,7 @@ Examples:
   tacit workload paper zvm
   tacit workload paper all --quick --html papers.html
   tacit workload paper ipsec --network-share 8,30 --seed 7
+  tacit workload paper ipsec --seeds 1-20 --rounds 1 --progress
   tacit workload paper ztpf --locks before.json,after.json --json -
 
 The command uses network namespaces of its own; it does not need root.")]
@@ -66,6 +74,9 @@ pub(super) struct PaperArgs {
     /// Two files of `cargo xtask bench sockets --json`: with the lock before and after the change
     #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
     locks: Vec<PathBuf>,
+    /// The size of the file that lfp transfers [default: that of the paper, 1 GB]
+    #[arg(long, value_name = "BYTES", value_parser = bytes(FILE_BYTES_MAX))]
+    file_size: Option<u64>,
     /// The share of networking in all CPU time of interactive and of bulk loads, for the normalised
     /// columns of ipsec
     #[arg(long, value_name = "PERCENT,PERCENT", value_delimiter = ',', default_value = "8,30",
@@ -74,6 +85,11 @@ pub(super) struct PaperArgs {
     /// Draw other loads for ipsec; the same number draws the same loads
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Compare forecasts for an engine with later measurements, for the loads of these seeds; only
+    /// ipsec
+    #[arg(long, value_name = "FIRST-LAST", conflicts_with_all = ["seed", "network_share"],
+          value_parser = forecast::seeds)]
+    seeds: Option<Seeds>,
     /// Write the tables as JSON to this file; `-` prints JSON instead of text
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
@@ -130,21 +146,28 @@ const PAPERS: [(PaperChoice, Measure); 5] = [
     (PaperChoice::Mq, |_, stage| mq::measure(stage)),
     (PaperChoice::Zvm, |_, stage| zvm::measure(stage)),
     (PaperChoice::Lfp, |_, stage| lfp::measure(stage)),
-    (PaperChoice::Ipsec, |args, stage| ipsec::measure(stage, args.shares(), args.seed)),
+    (PaperChoice::Ipsec, |args, stage| match &args.seeds {
+        Some(seeds) => forecast::measure(stage, seeds),
+        None => ipsec::measure(stage, args.shares(), args.seed),
+    }),
 ];
 
 /// More measurements would take longer than a day.
 const ROUNDS_MAX: usize = 100;
-const QUICK: Extent = Extent { rounds: 1, time: Duration::from_millis(300), divisor: 10 };
+const QUICK: Extent =
+    Extent { rounds: 1, time: Duration::from_millis(300), divisor: 10, file_bytes: lfp::FTP_BYTES };
+/// A larger file would take hours.
+const FILE_BYTES_MAX: u64 = 1 << 40;
 
 pub(super) fn run(args: &PaperArgs) -> Result<(), WorkloadError> {
     if !args.inside {
         let arguments: Vec<_> = std::env::args_os().skip(1).collect();
         return Err(stage::enter_namespaces(&arguments));
     }
+    let file_bytes = args.file_size.unwrap_or(lfp::FTP_BYTES);
     let extent = match args.quick {
-        true => QUICK,
-        false => Extent { rounds: args.rounds, time: args.seconds, divisor: 1 },
+        true => Extent { file_bytes, ..QUICK },
+        false => Extent { rounds: args.rounds, time: args.seconds, divisor: 1, file_bytes },
     };
     let progress = if args.progress { ProgressLines::Always } else { ProgressLines::OnTerminal };
     let stage = Stage::prepare(extent, progress)?;

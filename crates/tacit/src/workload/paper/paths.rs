@@ -7,6 +7,8 @@
 //! relay                program ── tacit run, the agent relays ────────────────────────> server
 //! handed               program ── tacit run, the program gets a socket of the agent ──> server
 //! link                 program ── tacit run --link, a socket of tacit link serve ─────> server
+//! link over TLS        program ── tacit run --link, tacit link serve ══ TLS over TCP ══
+//!                                 tacit link serve ───────────────────────────────────> server
 //! direct               program ───────────────────────────────────────────────────────> server
 //! ```
 
@@ -15,6 +17,7 @@ use std::os::fd::OwnedFd;
 
 use serde_json::Value;
 
+use super::agents;
 use super::cell::Gap;
 use super::session::Session;
 use super::stage::{SERVER, Stage, StagedProcess};
@@ -32,6 +35,8 @@ pub(super) enum NetworkPath {
     Relay,
     Handed,
     Link,
+    /// A link between kernels, here with both ends on this one.
+    TlsLink,
     Direct,
 }
 
@@ -40,6 +45,8 @@ pub(super) enum NetworkPath {
 pub(super) struct PathContext {
     pub(super) peer: StagedProcess,
     link: StagedProcess,
+    /// The servers of a link with TLS: with the network, and without.
+    tls_link: Result<[StagedProcess; 2], Gap>,
 }
 
 /// slirp4netns, attached to the namespace of a program.
@@ -54,6 +61,18 @@ const RUN_POLICY: &str = "version = 1\n[[rule]]\nname = \"lfp\"\ndirection = \"o
 const LINK_POLICY: &str = "version = 1\n[link.guest]\n[[rule]]\nname = \"lfp\"\nlink = \"guest\"\n\
     direction = \"outbound\"\nremote = \"10.9.8.7\"\npermit = true\n";
 
+/// The policies of the two servers of a link with TLS.
+const FAR_POLICY: &str = "version = 1\n\
+    [identity.localhost]\ncert = \"pki/localhost.pem\"\nkey = \"pki/localhost.key\"\n\
+    [trust.ca]\nca = \"pki/ca.pem\"\n[link.far]\nlisten = \"127.0.0.1:7443\"\n\
+    tls = { identity = \"localhost\", trust = \"ca\", client-cert = \"required\" }\n\
+    [[rule]]\nname = \"lfp\"\nlink = \"far\"\ndirection = \"outbound\"\n\
+    remote = \"10.9.8.7\"\npermit = true\n";
+const NEAR_POLICY: &str = "version = 1\n\
+    [identity.alice]\ncert = \"pki/alice.pem\"\nkey = \"pki/alice.key\"\n\
+    [trust.ca]\nca = \"pki/ca.pem\"\n[link.near]\nconnect = \"127.0.0.1:7443\"\n\
+    tls = { identity = \"alice\", trust = \"ca\" }\n";
+
 /// Executes a program in a new namespace in which only `lo` exists.
 const WITHOUT_NETWORK: &str = "ip link set lo up && exec \"$@\"";
 /// Prints a line, and executes the program after it has read one: meanwhile slirp4netns is
@@ -61,8 +80,21 @@ const WITHOUT_NETWORK: &str = "ip link set lo up && exec \"$@\"";
 const ATTACHED: &str = "echo attach; read go; exec \"$@\"";
 
 impl NetworkPath {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Slirp, Self::Pasta, Self::Veth, Self::Relay, Self::Handed, Self::Link, Self::Direct];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Slirp,
+        Self::Pasta,
+        Self::Veth,
+        Self::Relay,
+        Self::Handed,
+        Self::Link,
+        Self::TlsLink,
+        Self::Direct,
+    ];
+
+    /// All paths. Each round begins with another one.
+    pub(super) fn turns(round: usize) -> impl Iterator<Item = Self> {
+        (0..Self::ALL.len()).map(move |turn| Self::ALL[(turn + round) % Self::ALL.len()])
+    }
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -72,6 +104,7 @@ impl NetworkPath {
             Self::Relay => "relay",
             Self::Handed => "handed",
             Self::Link => "link",
+            Self::TlsLink => "link over TLS",
             Self::Direct => "direct",
         }
     }
@@ -100,8 +133,9 @@ impl NetworkPath {
             Self::Veth => vec!["nsenter", "-t", &peer, "-n"],
             Self::Relay => vec![tacit, "run", "--policy", "lfp.toml", "--path", "relay", "--"],
             Self::Handed => vec![tacit, "run", "--policy", "handed.toml", "--"],
-            Self::Link => {
-                let run = [tacit, "run", "--link", "guest", "--policy", "lfp.toml", "--"];
+            Self::Link | Self::TlsLink => {
+                let name = if self == Self::Link { "guest" } else { "near" };
+                let run = [tacit, "run", "--link", name, "--policy", "lfp.toml", "--"];
                 [&["unshare", "-n", "sh", "-c", WITHOUT_NETWORK, "sh"][..], &run].concat()
             }
             Self::Direct => Vec::new(),
@@ -118,6 +152,9 @@ impl NetworkPath {
     ) -> Result<(Session, Option<Attached>), Gap> {
         if let Some(gap) = self.missing(stage) {
             return Err(gap);
+        }
+        if let (Self::TlsLink, Err(gap)) = (self, &context.tls_link) {
+            return Err(gap.clone());
         }
         let prefix = self.prefix(stage, context)?;
         let words: Vec<_> =
@@ -160,8 +197,12 @@ impl NetworkPath {
     /// The processes of the path that are not descendants of the session.
     pub(super) fn others(self, context: &PathContext, attached: Option<&Attached>) -> Vec<u32> {
         let attached = attached.map(|Attached(process)| process.id());
-        let link = (self == Self::Link).then(|| context.link.id());
-        attached.into_iter().chain(link).collect()
+        let links: Vec<&StagedProcess> = match self {
+            Self::Link => vec![&context.link],
+            Self::TlsLink => context.tls_link.iter().flatten().collect(),
+            _ => Vec::new(),
+        };
+        attached.into_iter().chain(links.into_iter().map(StagedProcess::id)).collect()
     }
 }
 
@@ -175,8 +216,28 @@ impl PathContext {
         stage.write("link.toml", LINK_POLICY)?;
         let words = [stage.tacit(), "link", "serve", "--policy", "link.toml"];
         let link = stage.start("link", &words)?;
-        Ok(Self { peer, link })
+        Ok(Self { peer, link, tls_link: tls_link(stage) })
     }
+}
+
+/// Starts the two servers of a link with TLS.
+fn tls_link(stage: &Stage) -> Result<[StagedProcess; 2], Gap> {
+    agents::certificates(stage)?;
+    stage.write("link-far.toml", FAR_POLICY)?;
+    stage.write("link-near.toml", NEAR_POLICY)?;
+    let serve = |name: &str| {
+        let policy = format!("{name}.toml");
+        stage.start(name, &[stage.tacit(), "link", "serve", "--policy", &policy])
+    };
+    let mut far = serve("link-far")?;
+    stage.wait_for_listener("127.0.0.1:7443", &mut far)?;
+    let mut near = serve("link-near")?;
+    let lists = || {
+        let listed = stage.shell(&format!("{} link list", stage.tacit()));
+        listed.is_ok_and(|list| list.contains("near"))
+    };
+    stage.wait("the link has no socket", &mut near, lists)?;
+    Ok([far, near])
 }
 
 /// Makes a namespace that a pair of interfaces joins with this one.
@@ -219,5 +280,26 @@ fn attach(stage: &Stage, pid: u32) -> Result<Attached, Gap> {
     match ready.read(&mut told) {
         Ok(1) => Ok(Attached(process)),
         _ => Err(Gap::failed(format!("slirp4netns ended: {}", process.log_end()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_policies_are_valid() {
+        for text in [RUN_POLICY, LINK_POLICY, FAR_POLICY, NEAR_POLICY] {
+            let parsed = tacit_core::policy::parse(text);
+            assert!(parsed.policy.is_some(), "{parsed:?}\n{text}");
+        }
+    }
+
+    #[test]
+    fn each_round_has_every_path_and_begins_with_another() {
+        let firsts: Vec<_> = (1..=8).filter_map(|round| NetworkPath::turns(round).next()).collect();
+        for path in NetworkPath::ALL {
+            assert!(firsts.contains(&path) && NetworkPath::turns(3).any(|other| other == path));
+        }
     }
 }

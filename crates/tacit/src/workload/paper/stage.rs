@@ -81,6 +81,8 @@ pub(super) struct Extent {
     pub(super) time: Duration,
     /// The divisor of transfers that have a length in the paper.
     pub(super) divisor: u64,
+    /// The length of the file that lfp transfers, before the division.
+    pub(super) file_bytes: u64,
 }
 
 impl Extent {
@@ -244,6 +246,16 @@ impl Stage {
     /// Starts a server of all workloads.
     pub(super) fn server(&self, prefix: &[&str], listen: &str) -> Result<StagedProcess, Gap> {
         let words = ["workload", "interactive", "server", "--listen", listen];
+        self.start("server", &[prefix, &[self.tacit()], &words].concat())
+    }
+
+    /// Starts a server of `tacit workload datagrams`.
+    pub(super) fn datagram_server(
+        &self,
+        prefix: &[&str],
+        listen: &str,
+    ) -> Result<StagedProcess, Gap> {
+        let words = ["workload", "datagrams", "server", "--listen", listen];
         self.start("server", &[prefix, &[self.tacit()], &words].concat())
     }
 

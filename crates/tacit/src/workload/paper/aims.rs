@@ -1,0 +1,132 @@
+//! Compares what an engine for IPsec was measured to do with the aims of this project.
+//!
+//! All figures are of the general CPU: an engine takes its work off that CPU. The comparison in
+//! clear has programs on the same CPU.
+
+use super::cell::{CellSamples, Measurement, PaperCell};
+use super::drawn::Load;
+use super::joint::{CPU, Joint, P50, subject};
+use super::sheet::PaperTable;
+
+/// A figure, and the largest values that meet the aim.
+struct Aim {
+    name: &'static str,
+    unit: &'static str,
+    must: f64,
+    stretch: f64,
+    measured: Measurement,
+}
+
+impl Aim {
+    /// Which of the two aims is met.
+    fn met(&self) -> PaperCell {
+        match &self.measured {
+            Err(gap) => PaperCell::Empty(gap.clone()),
+            Ok(value) if *value <= self.stretch => PaperCell::name("stretch"),
+            Ok(value) if *value <= self.must => PaperCell::name("must"),
+            Ok(_) => PaperCell::name("no"),
+        }
+    }
+}
+
+/// The table of aims.
+pub(super) fn table(samples: &CellSamples) -> PaperTable {
+    let columns = ["with an engine, against clear on one CPU", "unit", "must", "stretch"];
+    let columns = [&columns[..], &["measured", "met"][..]].concat();
+    let title = "Aims for an engine: at most these values";
+    let mut table = PaperTable::new("aims", title, &columns);
+    for aim in aims(samples) {
+        let met = aim.met();
+        let Aim { name, unit, must, stretch, measured } = aim;
+        let number = |value: f64| PaperCell::name(format!("{value}"));
+        table.rows.push(vec![
+            PaperCell::name(name),
+            PaperCell::name(unit),
+            number(must),
+            number(stretch),
+            measured.into(),
+            met,
+        ]);
+    }
+    table
+}
+
+fn aims(samples: &CellSamples) -> [Aim; 5] {
+    let [_, inbound, outbound] = Load::PUBLISHED;
+    let change = |load| {
+        samples.change(CPU, &subject(Joint::ClearPinned, load), &subject(Joint::Spilling, load))
+    };
+    let paced = [Joint::Spilling, Joint::ClearPinned].map(|joint| subject(joint, Load::PACED));
+    let single = [Joint::Polling, Joint::Waiting].map(|joint| subject(joint, Load::SINGLE));
+    let aim = |name, unit, [must, stretch]: [f64; 2], measured| Aim {
+        name,
+        unit,
+        must,
+        stretch,
+        measured,
+    };
+    [
+        aim("CPU time per GB in (paper: +13 %)", "%", [5.0, 0.0], change(inbound)),
+        aim("CPU time per GB out (paper: +45 %)", "%", [0.0, -5.0], change(outbound)),
+        aim("20,000 requests/s: p50", "us", [250.0, 150.0], samples.median(&paced[0], P50)),
+        aim(
+            "20,000 requests/s: CPU time per request (paper: 1.61)",
+            "ratio",
+            [2.1, 1.6],
+            samples.ratio(CPU, &paced[0], &paced[1]),
+        ),
+        aim(
+            "one session: p50 with polling, against without",
+            "ratio",
+            [0.8, 0.65],
+            samples.ratio(P50, &single[0], &single[1]),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::Gap;
+    use super::*;
+
+    /// Samples of all loads; an engine uses `engine` times the CPU time of clear.
+    fn samples(engine: f64, p50_us: f64) -> CellSamples {
+        let mut samples = CellSamples::default();
+        let mut add = |joint, load, cpu: f64, p50: f64| {
+            let figures = vec![(CPU.to_owned(), cpu), (P50.to_owned(), p50)];
+            samples.add(&subject(joint, load), Ok(figures));
+        };
+        for load in Load::PUBLISHED.into_iter().chain([Load::PACED]) {
+            add(Joint::ClearPinned, load, 100.0, 50.0);
+            add(Joint::Spilling, load, 100.0 * engine, p50_us);
+        }
+        add(Joint::Waiting, Load::SINGLE, 1.0, 100.0);
+        add(Joint::Polling, Load::SINGLE, 1.0, 70.0);
+        samples
+    }
+
+    fn column(table: &PaperTable, at: usize) -> Vec<PaperCell> {
+        table.rows.iter().map(|row| row[at].clone()).collect()
+    }
+
+    #[test]
+    fn each_aim_compares_an_engine_with_clear_on_one_cpu() {
+        let table = table(&samples(1.75, 200.0));
+        let measured = [75.0, 75.0, 200.0, 1.75, 0.7].map(PaperCell::Measured);
+        assert_eq!(column(&table, 4), measured);
+        let met = ["no", "no", "must", "must", "must"].map(PaperCell::name);
+        assert_eq!(column(&table, 5), met);
+        let table = super::table(&samples(0.75, 150.0));
+        let met = ["stretch", "stretch", "stretch", "stretch", "must"].map(PaperCell::name);
+        assert_eq!(column(&table, 5), met);
+    }
+
+    #[test]
+    fn an_aim_that_was_not_measured_is_neither_met_nor_missed() {
+        let mut samples = samples(1.0, 100.0);
+        let gap = Gap::skipped("an engine needs a second CPU");
+        samples.add(&subject(Joint::Polling, Load::SINGLE), Err(gap.clone()));
+        let table = table(&samples);
+        assert_eq!(table.rows[4][4..], [PaperCell::Empty(gap.clone()), PaperCell::Empty(gap)]);
+    }
+}
