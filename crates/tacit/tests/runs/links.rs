@@ -3,6 +3,7 @@
 //! server's policy permits.
 
 use crate::fits::assert_fits;
+use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};
 use crate::network::Network;
 
 /// A server of links, and `linked CMD`: a run in a namespace without a network that uses it.
@@ -64,24 +65,8 @@ start python3 -m http.server --bind 10.9.8.7 8080 >/dev/null 2>&1
 await 8080
 "#;
 
-/// Prints the error of `connect`, for each address and port.
-const CONNECT: &str = r#"
-import errno, socket, sys
-for at in sys.argv[1:]:
-    host, port = at.rsplit(":", 1)
-    try:
-        socket.create_connection((host, int(port)), 5)
-        print(at, "connected")
-    except OSError as error:
-        print(at, errno.errorcode.get(error.errno, error))
-"#;
-
 fn network() -> Network {
-    let rules = "[[rule]]\nname = \"numbers\"\ndirection = \"outbound\"\n\
-         remote = [\"10.9.8.7\", \"10.9.9.9\", \"2001:db8::7\"]\nremote-ports = \"8080-8095\"\n\
-         permit = true\n[[rule]]\nname = \"udp\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
-         remote = \"10.9.8.7\"\npermit = true\n";
-    Network::new(&[8080], LINK).with_rules(rules)
+    Network::new(&[8080], LINK).with_rules(RULES)
 }
 
 #[test]
@@ -101,8 +86,7 @@ fn a_program_without_a_network_uses_the_sockets_of_a_link() {
 #[test]
 fn connect_fails_through_a_link_with_the_error_of_the_other_side() {
     let said = network().ok(&format!(
-        "cat >connect.py <<'END'\n{CONNECT}\nEND\n\
-         linked python3 connect.py 10.9.8.7:8080 10.9.8.7:8081 10.9.9.9:8080 2>/dev/null"
+        "{CONNECT}\nlinked python3 connect.py 10.9.8.7:8080 10.9.8.7:8081 10.9.9.9:8080 2>/dev/null"
     ));
     assert_eq!(
         said,
@@ -115,8 +99,7 @@ fn the_policy_of_the_other_side_decides_which_sockets_a_link_opens() {
     let said = network().ok(&format!(
         "for port in 8083 8095; do start python3 -m http.server --bind 10.9.8.7 $port >at.$port \
          2>&1; await $port; done\n\
-         cat >connect.py <<'END'\n{CONNECT}\nEND\n\
-         linked python3 connect.py 10.9.8.7:8083 2>/dev/null; sleep 1.1\n\
+         {CONNECT}\nlinked python3 connect.py 10.9.8.7:8083 2>/dev/null; sleep 1.1\n\
          linked python3 connect.py 10.9.8.7:8095 2>/dev/null\n\
          grep -o 'reason=.*' link.log; grep -c GET at.8083 at.8095\n\
          sed -i 's/deny = true/permit = true/' link.toml; kill -HUP $LINK\n\
@@ -134,31 +117,7 @@ fn the_policy_of_the_other_side_decides_which_sockets_a_link_opens() {
 
 #[test]
 fn datagrams_pass_through_a_link_with_their_errors() {
-    let said = network().ok(r#"
-        cat >udp.py <<'END'
-import socket
-for port in (7777, 7778):
-    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sender.settimeout(5)
-    sender.connect(("10.9.8.7", port))
-    sender.send(b"sent")
-    try:
-        print(sender.recv(100))
-    except OSError as error:
-        print(type(error).__name__)
-END
-        cat >echo.py <<'END'
-import socket
-echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-echo.bind(("10.9.8.7", 7777))
-open("echo.ready", "w").close()
-while True:
-    payload, peer = echo.recvfrom(100)
-    echo.sendto(payload + b" back", peer)
-END
-        start python3 echo.py; until_true [ -e echo.ready ]
-        linked python3 udp.py 2>/dev/null
-        until_true idle"#);
+    let said = network().ok(DATAGRAMS);
     assert_eq!(said, "b'sent back'\nConnectionRefusedError\n");
 }
 

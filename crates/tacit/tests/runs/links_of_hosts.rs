@@ -3,6 +3,7 @@
 //! same without TLS over the UNIX socket of a virtual machine.
 
 use crate::fits::assert_fits;
+use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};
 use crate::network::Network;
 
 /// The near host is the namespace of `$NEAR`, whose only interface leads to this one. `linked CMD`
@@ -111,11 +112,6 @@ tls = { identity = \"guest\", trust = \"hosts\" }'";
 const MACHINE: &str = "FAR_AT=$TMPDIR/far.sock; ACROSS=\"listen = '$FAR_AT'\" \
     BACK=\"connect = 'unix:$FAR_AT'\"";
 
-const RULES: &str = "[[rule]]\nname = \"numbers\"\ndirection = \"outbound\"\n\
-    remote = [\"10.9.8.7\", \"10.9.9.9\", \"2001:db8::7\"]\nremote-ports = \"8080-8095\"\n\
-    permit = true\n[[rule]]\nname = \"udp\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
-    remote = \"10.9.8.7\"\npermit = true\n";
-
 fn network(across: &str) -> Network {
     let setup = format!("{across}\n{HOSTS}");
     Network::new(&[8080], &setup).with_rules(RULES)
@@ -137,26 +133,13 @@ fn a_program_uses_the_network_of_another_host() {
     }
 }
 
-/// Prints the error of `connect`, for each address and port.
-const CONNECT: &str = r#"
-import errno, socket, sys
-for at in sys.argv[1:]:
-    host, port = at.rsplit(":", 1)
-    try:
-        socket.create_connection((host, int(port)), 5)
-        print(at, "connected")
-    except OSError as error:
-        print(at, errno.errorcode.get(error.errno, error))
-"#;
-
 #[test]
 fn connect_fails_with_the_error_of_the_other_host_and_its_policy_decides() {
     for across in [TCP, MACHINE] {
         let said = network(across).ok(&format!(
             "start python3 -m http.server --bind 10.9.8.7 8083 >at.8083 2>&1; await 8083\n\
-             cat >connect.py <<'END'\n{CONNECT}\nEND\n\
-             linked python3 connect.py 10.9.8.7:8080 10.9.8.7:8081 10.9.9.9:8080 10.9.8.7:8083 \
-             2>/dev/null\n\
+             {CONNECT}\nlinked python3 connect.py 10.9.8.7:8080 10.9.8.7:8081 10.9.9.9:8080 \
+             10.9.8.7:8083 2>/dev/null\n\
              grep -o 'reason=.*' far.log; grep -c GET at.8083 || true"
         ));
         assert_eq!(
@@ -260,31 +243,7 @@ fn streams_between_hosts_end_and_are_reset_as_without_a_link() {
 #[test]
 fn datagrams_pass_between_hosts_with_their_errors() {
     for across in [TCP, MACHINE] {
-        let said = network(across).ok(r#"
-            cat >udp.py <<'END'
-import socket
-for port in (7777, 7778):
-    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sender.settimeout(5)
-    sender.connect(("10.9.8.7", port))
-    sender.send(b"sent")
-    try:
-        print(sender.recv(100))
-    except OSError as error:
-        print(type(error).__name__)
-END
-            cat >echo.py <<'END'
-import socket
-echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-echo.bind(("10.9.8.7", 7777))
-open("echo.ready", "w").close()
-while True:
-    payload, peer = echo.recvfrom(100)
-    echo.sendto(payload + b" back", peer)
-END
-            start python3 echo.py; until_true [ -e echo.ready ]
-            linked python3 udp.py 2>/dev/null
-            until_true idle"#);
+        let said = network(across).ok(DATAGRAMS);
         assert_eq!(said, "b'sent back'\nConnectionRefusedError\n");
     }
 }

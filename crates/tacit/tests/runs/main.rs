@@ -33,6 +33,7 @@ mod host;
 mod import;
 mod inbound;
 mod languages;
+mod link_scripts;
 mod links;
 mod links_of_hosts;
 mod names;

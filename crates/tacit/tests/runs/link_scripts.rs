@@ -1,0 +1,49 @@
+//! Rules and scripts of the tests of links, for links within one kernel and between hosts.
+
+/// The rules of runs.
+pub const RULES: &str = "[[rule]]\nname = \"numbers\"\ndirection = \"outbound\"\n\
+    remote = [\"10.9.8.7\", \"10.9.9.9\", \"2001:db8::7\"]\nremote-ports = \"8080-8095\"\n\
+    permit = true\n[[rule]]\nname = \"udp\"\ndirection = \"outbound\"\nprotocol = \"udp\"\n\
+    remote = \"10.9.8.7\"\npermit = true\n";
+
+/// Writes `connect.py`, which prints the error of `connect` for each address and port.
+pub const CONNECT: &str = r#"
+cat >connect.py <<'END'
+import errno, socket, sys
+for at in sys.argv[1:]:
+    host, port = at.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), 5)
+        print(at, "connected")
+    except OSError as error:
+        print(at, errno.errorcode.get(error.errno, error))
+END
+"#;
+
+/// Exchanges a datagram with a server, and sends one to a port without a server.
+pub const DATAGRAMS: &str = r#"
+cat >udp.py <<'END'
+import socket
+for port in (7777, 7778):
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.settimeout(5)
+    sender.connect(("10.9.8.7", port))
+    sender.send(b"sent")
+    try:
+        print(sender.recv(100))
+    except OSError as error:
+        print(type(error).__name__)
+END
+cat >echo.py <<'END'
+import socket
+echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+echo.bind(("10.9.8.7", 7777))
+open("echo.ready", "w").close()
+while True:
+    payload, peer = echo.recvfrom(100)
+    echo.sendto(payload + b" back", peer)
+END
+start python3 echo.py; until_true [ -e echo.ready ]
+linked python3 udp.py 2>/dev/null
+until_true idle
+"#;
