@@ -31,6 +31,8 @@ pub struct Link {
     pub sockets_max: usize,
     /// Whether the other side may use the resolvers of this host.
     pub names: LinkNames,
+    /// When the connections of a run are closed.
+    pub sharing: LinkSharing,
     /// The position of the table in the policy.
     pub position: SourcePosition,
 }
@@ -90,6 +92,15 @@ pub enum LinkNames {
     Resolved,
     /// It may not, so its programs can use addresses only.
     Refused,
+}
+
+/// When the connections of a run that uses a link are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkSharing {
+    /// With the run, even if another program has got the socket.
+    Isolated,
+    /// When the last program closes them, also after the end of the run.
+    Shared,
 }
 
 /// A rule with `link`.

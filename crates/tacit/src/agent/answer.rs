@@ -290,7 +290,19 @@ impl Agent {
     /// Stops accepting connections and runs.
     pub(super) async fn drain(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.or_else(|| self.shared.live.load().limits().drain);
-        self.draining = Some(Drain { until: timeout.map(|timeout| Instant::now() + timeout) });
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let checked = Instant::now();
+        self.begin_drain(Drain { until, outlives_run: false, checked }).await;
+    }
+
+    /// The run of this private agent has ended.
+    pub(super) async fn end_run(&mut self) {
+        self.runs.outside().report_run_end();
+        self.begin_drain(self.runs.linger()).await;
+    }
+
+    async fn begin_drain(&mut self, drain: Drain) {
+        self.draining = Some(drain);
         self.listeners.close(&self.workers).await;
         self.runs.close(&self.workers).await;
         self.shared.log.info(Event::new("draining").value("open", self.shared.table.len()));
@@ -298,10 +310,13 @@ impl Agent {
 
     pub(super) fn is_drained(&mut self) -> bool {
         self.follow_departed();
-        let over = self
-            .draining
-            .and_then(|drain| drain.until)
-            .is_some_and(|until| Instant::now() >= until);
+        let now = Instant::now();
+        let drain = self.draining.as_mut();
+        let until = drain.and_then(|drain| {
+            drain.checked = now;
+            drain.until
+        });
+        let over = until.is_some_and(|until| now >= until);
         // A connection has a permit from accept on; it enters the table a little later.
         over || self.shared.places.available_permits() == self.connections_max
     }

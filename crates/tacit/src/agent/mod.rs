@@ -95,6 +95,8 @@ const NAMES_INTERVAL: Duration = Duration::from_secs(30);
 const WINDOWS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a drain is checked.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
+/// The same if the drain may last for days.
+const OUTLIVED_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The options of an agent.
 #[derive(Clone, Debug)]
@@ -264,7 +266,12 @@ struct Control {
 
 #[derive(Clone, Copy)]
 struct Drain {
+    /// When the last connections end; `None`: when programs or peers close them.
     until: Option<Instant>,
+    /// Whether the run has ended and its connections outlive it.
+    outlives_run: bool,
+    /// The last check.
+    checked: Instant,
 }
 
 impl Agent {
@@ -315,9 +322,9 @@ impl Agent {
                 due = self.changing.due() => self.take_change(due).await,
                 // A private agent ends with its run. It ignores signals for the process group,
                 // which are meant for the program.
-                _ = signals.stop.recv(), if !private => break,
+                _ = signals.stop.recv(), if !private || self.has_outlived_run() => break,
                 _ = signals.quit.recv(), if !private => break,
-                () = tokio::time::sleep(DRAIN_INTERVAL), if self.draining.is_some() => {
+                () = drain_due(self.draining) => {
                     if self.is_drained() {
                         break;
                     }
@@ -355,7 +362,7 @@ impl Agent {
                 let ended = self.runs.end(id, &self.workers).await;
                 match ended {
                     EndedRun::Host => self.restart_on_signal(),
-                    EndedRun::Program if self.options.private => self.drain(Some(LINGER)).await,
+                    EndedRun::Program if self.options.private => self.end_run().await,
                     EndedRun::Program | EndedRun::Unknown => {}
                 }
             }
@@ -382,12 +389,25 @@ impl Agent {
         reason
     }
 
+    /// Whether only connections are left, which have outlived their run.
+    fn has_outlived_run(&self) -> bool {
+        self.draining.is_some_and(|drain| drain.outlives_run)
+    }
+
     /// After a private agent has handed its run over: ends its connections when the run ends.
     fn follow_departed(&mut self) {
         if self.options.private && self.runs.registry.departed_have_ended() {
-            self.draining = Some(Drain { until: Some(Instant::now() + LINGER) });
+            self.runs.outside().report_run_end();
+            self.draining = Some(self.runs.linger());
         }
     }
+}
+
+/// Waits until the next check of the drain, if there is one.
+async fn drain_due(draining: Option<Drain>) {
+    let Some(drain) = draining else { return std::future::pending().await };
+    let interval = if drain.outlives_run { OUTLIVED_INTERVAL } else { DRAIN_INTERVAL };
+    tokio::time::sleep_until(drain.checked + interval).await;
 }
 
 fn file_name(options: &AgentOptions) -> String {

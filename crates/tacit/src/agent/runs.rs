@@ -17,6 +17,7 @@ use tacit_core::policy::{PathChoice, Policy};
 use tacit_sys::process;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::host_sockets;
 use super::inbound::reserve_missing;
@@ -24,7 +25,7 @@ use super::lanes::Workers;
 use super::opened::{ListenError, Opened, RequiredListener};
 use super::secrets;
 use super::services::{self, Candidate, Enrolled, RunContext, RunEvent, Services};
-use super::{AgentError, AgentOptions, takeover};
+use super::{AgentError, AgentOptions, Drain, takeover};
 use crate::address;
 use crate::clock::{self, Rfc3339};
 use crate::control::display::VERSION;
@@ -471,7 +472,8 @@ impl Runs {
         }
     }
 
-    /// Ends a run at once, and its connections after [`LINGER`]; those of a host stay.
+    /// Ends a run at once, and its connections after [`LINGER`], unless they outlive their run;
+    /// those of a host stay.
     pub(super) async fn end(&mut self, id: u64, workers: &Workers) -> EndedRun {
         let Some(mut enrolled) = self.registry.remove(id) else { return EndedRun::Unknown };
         for receiver in &enrolled.services.receivers {
@@ -489,6 +491,9 @@ impl Runs {
             return EndedRun::Host;
         }
         self.shared.log.info(Event::new("run-ended").field("run", &enrolled.run.name));
+        if self.outside.outlives_run() {
+            return EndedRun::Program;
+        }
         let table = Arc::clone(&self.shared.table);
         tokio::task::spawn_local(async move {
             tokio::time::sleep(LINGER).await;
@@ -499,6 +504,13 @@ impl Runs {
             }
         });
         EndedRun::Program
+    }
+
+    /// How the connections of a run end that has ended now.
+    pub(super) fn linger(&self) -> Drain {
+        let outlives_run = self.outside.outlives_run();
+        let checked = Instant::now();
+        Drain { until: (!outlives_run).then(|| checked + LINGER), outlives_run, checked }
     }
 
     /// Stops accepting runs, and connections and datagrams of existing runs.

@@ -413,11 +413,12 @@ fn info(args: &InfoArgs) -> ExitCode {
     }
 }
 
-const TASK_COLUMNS: [Column<LinkSocket>; 4] = [
+const TASK_COLUMNS: [Column<LinkSocket>; 5] = [
     ("SESSION", |socket| socket.session.to_string()),
     ("KIND", |socket| socket.kind.word().to_owned()),
     ("ADDRESS", |socket| socket.address.to_string()),
     ("SINCE", |socket| socket.since.to_string()),
+    ("RUN", |socket| String::from(if socket.outlived_run { "ended" } else { "running" })),
 ];
 
 /// The open sockets of a link.
@@ -429,7 +430,7 @@ fn sockets(path: &Path) -> std::io::Result<Vec<LinkSocket>> {
 }
 
 fn text(link: &LinkStatus) -> String {
-    const COLUMNS: [Column<LinkedRun>; 9] = [
+    const COLUMNS: [Column<LinkedRun>; 10] = [
         ("SESSION", |run| run.session.to_string()),
         ("RUN", |run| run.run.clone()),
         ("PID", |run| run.pid.to_string()),
@@ -439,6 +440,7 @@ fn text(link: &LinkStatus) -> String {
         ("FAILED", |run| run.failed.to_string()),
         ("REFUSED", |run| run.refused.to_string()),
         ("SINCE", |run| run.since.to_string()),
+        ("ENDED", |run| run.ended.map_or_else(|| "-".to_owned(), |at| at.to_string())),
     ];
     let resolvers: Vec<_> = link.resolvers.iter().map(ToString::to_string).collect();
     let resolvers = if resolvers.is_empty() { "-".to_owned() } else { resolvers.join(" ") };

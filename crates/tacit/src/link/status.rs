@@ -84,10 +84,15 @@ impl LinkReports {
             let is_up = link.condition != LinkCondition::Stopped;
             family.sample(&[("link", &link.name)], f64::from(u8::from(is_up)));
         }
-        let gauges: [(&'static str, &str, Value<usize>); 5] = [
+        let outlived = |link: &LinkStatus| {
+            let runs = link.runs.iter().filter(|run| run.ended.is_some());
+            runs.map(|run| run.sockets).sum::<usize>()
+        };
+        let gauges: [(&'static str, &str, Value<usize>); 6] = [
             ("tacit_link_runs", "Runs that use the link", |link| link.runs.len()),
             ("tacit_link_sockets", "Open sockets", |link| link.sockets),
             ("tacit_link_sockets_max", "Maximum of open sockets", |link| link.sockets_max),
+            ("tacit_link_sockets_outlived", "Open sockets whose run has ended", outlived),
             ("tacit_link_requests", "Requests in progress", |link| link.requests),
             ("tacit_link_traced", "Whether requests are logged", |link| link.trace.into()),
         ];
@@ -142,6 +147,7 @@ impl LinkReport {
             line("users", &if users.is_empty() { "-".to_owned() } else { users.join(" ") });
             line("runs", &format!("{} of {}", status.runs.len(), status.runs_max));
             line("sockets", &format!("{} of {}", status.sockets, status.sockets_max));
+            line("share", &if status.share { "yes" } else { "no" });
             line("requests", &format!("{} of {}", status.requests, status.requests_max));
             line("opened", &status.opened);
             line("failed", &status.failed);

@@ -124,6 +124,24 @@ impl Outside {
         }
     }
 
+    /// Whether connections of the run stay open after its end, until programs close them.
+    #[must_use]
+    pub fn outlives_run(&self) -> bool {
+        match self {
+            Self::Host => false,
+            Self::Link(link) => link.offer().share,
+        }
+    }
+
+    /// Reports that the run has ended, if its connections stay open.
+    pub fn report_run_end(&self) {
+        if let Self::Link(link) = self
+            && self.outlives_run()
+        {
+            link.report_end();
+        }
+    }
+
     /// The socket of the link, at which a program could evade the policy of its run.
     #[must_use]
     pub fn link_path(&self) -> Option<PathBuf> {

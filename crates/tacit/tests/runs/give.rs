@@ -1,5 +1,8 @@
 //! Tests `tacit link give` and `tacit link take`: a program gets the connected socket of another.
 
+use crate::fits::assert_fits;
+use crate::link_scripts::RULES;
+use crate::links::LINK;
 use crate::network::Network;
 
 /// A server that sends numbered lines without waiting, `giver.py`, which reads three of them and
@@ -106,4 +109,85 @@ fn a_socket_that_is_not_taken_stays_with_its_program() {
     let wanted = "no program takes\nrefused the socket: cannot start the program\ntaker 1\n\
                   running\nis no connected socket\n";
     assert!(said.starts_with(wanted) && said.ends_with("running\n"), "{said}");
+}
+
+/// `giver.py NAME` opens a connection, which `taker.py NAME` gets. On an isolated link, the taker
+/// waits for the end of the connection; on a shared one, it uses the connection afterwards.
+const OUTLIVING: &str = r#"
+chmod 777 .
+cat >server.py <<'P'
+import socket, threading
+def serve(stream):
+    try:
+        while part := stream.recv(100):
+            stream.sendall(part.upper())
+    except ConnectionResetError:
+        pass
+    stream.close()
+listener = socket.create_server(("10.9.8.7", 8090))
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],)).start()
+P
+cat >giver.py <<'P'
+import os, socket, sys, time
+stream = socket.create_connection(("10.9.8.7", 8090), 5)
+stream.sendall(b"one")
+stream.recv(3)
+with open("giver." + sys.argv[1], "w") as file:
+    file.write(f"{os.getpid()}/{stream.fileno()}")
+time.sleep(60)
+P
+cat >taker.py <<'P'
+import os, socket, sys, time
+stream = socket.socket(fileno=0)
+result = "closed"
+if sys.argv[1] == "shared":
+    while not os.path.exists("over"):
+        time.sleep(0.05)
+    stream.sendall(b"two")
+    result = stream.recv(3).decode()
+else:
+    try:
+        assert stream.recv(3) == b""
+    except ConnectionResetError:
+        pass
+with open(sys.argv[1] + ".out", "w") as file:
+    file.write(result + "\n")
+P
+start python3 server.py
+await 8090
+# Passes the connection of a run on a link to a program outside of the run, and ends the run.
+pass() {
+    OPTION_LINK="--link $2"
+    linked python3 giver.py $1 2>$1.log & run=$!
+    until_true [ -s giver.$1 ] || cat $1.log
+    start_ordinary ./tacit link take $1 -- python3 taker.py $1; taker=$!
+    until_true [ -S scratch/tacit/takers/$1.sock ]
+    ordinary ./tacit link give $(cat giver.$1) --to $1 --then kill | sed 's/[0-9]\+/PID/'
+    wait $run
+}
+"#;
+
+#[test]
+fn connections_outlive_their_run_only_on_a_shared_link() {
+    let setup = format!("export XDG_RUNTIME_DIR=$PWD/scratch\n{LINK}\n{OUTLIVING}");
+    let said = Network::new(&[], &setup).with_rules(RULES).ok(r#"
+        sed -i 's/^sockets = 16/&\nshare = true/' link.toml; kill -HUP $LINK
+        until_true grep -q link-reloaded link.log
+        pass shared $AT; shared=$taker
+        pass isolated named; isolated=$taker
+        has_ended() { state 'link["runs"][0]["ended"]' >/dev/null 2>&1; }
+        until_true has_ended
+        wait $isolated; cat isolated.out
+        ordinary ./tacit link info $AT --tasks --json | tr -d '\n'; echo
+        ordinary ./tacit link info $AT --tasks | grep -c '10.9.8.7:8090 .* ended'
+        touch over; wait $shared; cat shared.out
+        until_true idle; echo idle"#);
+    let lines: Vec<_> = said.lines().collect();
+    let given = "process PID has the socket";
+    assert_eq!(lines[..3], [given, given, "closed"], "{said}");
+    assert_fits("link-info", lines[3]);
+    let info: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
+    assert_eq!((&info["share"], &info["tasks"][0]["outlived-run"]), (&true.into(), &true.into()));
+    assert_eq!(lines[4..], ["1", "TWO", "idle"], "{said}");
 }

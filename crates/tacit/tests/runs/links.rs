@@ -7,7 +7,7 @@ use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};
 use crate::network::Network;
 
 /// A server of links, and `linked CMD`: a run in a namespace without a network that uses it.
-const LINK: &str = r#"
+pub const LINK: &str = r#"
 ip route add unreachable 10.9.9.0/24
 cat >link.toml <<END
 version = 1

@@ -17,7 +17,9 @@ use super::{address, value, when};
 use crate::flow::{Address, Direction, Protocol};
 use crate::message_id::MessageId;
 use crate::policy::client_cert::{Absent, ChainCheck, ClientCert, Invalid};
-use crate::policy::link::{Link, LinkConnect, LinkNames, LinkRule, LinkTcp, LinkVerdict};
+use crate::policy::link::{
+    Link, LinkConnect, LinkNames, LinkRule, LinkSharing, LinkTcp, LinkVerdict,
+};
 use crate::policy::selector::{AddressSelector, Selectors};
 use crate::policy::starttls::Start;
 use crate::policy::suite::TlsVersion;
@@ -65,6 +67,7 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     let connect = table.value("connect").map_or(Some(None), |value| target(&value).map(Some));
     let sockets = value::count(&table, "sockets", SOCKETS_MAX);
     let resolved = table.boolean("names", true);
+    let shared = table.boolean("share", false);
     let listen = listen?;
     let connect = connect?;
     if connect.is_some() {
@@ -103,6 +106,7 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
         connect,
         sockets_max: sockets?.unwrap_or(Link::SOCKETS_DEFAULT),
         names: if resolved? { LinkNames::Resolved } else { LinkNames::Refused },
+        sharing: if shared? { LinkSharing::Shared } else { LinkSharing::Isolated },
         position: table.report.position(table.at.start),
     })
 }

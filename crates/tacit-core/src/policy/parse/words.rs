@@ -74,7 +74,7 @@ impl Scope {
             | Self::Activations
             | Self::InterfaceClasses => &[],
             Self::Activation => &["command", "on", "process", "socket", "max", "starts", "user"],
-            Self::Link => &["listen", "sockets", "names", "connect", "tls"],
+            Self::Link => &["listen", "sockets", "names", "share", "connect", "tls"],
             Self::Ike => IKE,
             Self::Ipsec => &["ike"],
             Self::Identity => &["cert", "key"],

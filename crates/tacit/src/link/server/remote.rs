@@ -209,10 +209,11 @@ pub(super) async fn serve_run(
     };
     let own = session.welcome(server);
     let sockets_max = own.sockets_max.min(welcome.sockets_max);
-    let offered = LinkWelcome { session: own.session, link: own.link, sockets_max, ..welcome };
+    let LinkWelcome { session: number, link: name, share, .. } = own;
+    let offered = LinkWelcome { session: number, link: name, sockets_max, share, ..welcome };
     write(stream, &LinkAnswer::Welcome(LinkWelcome { remote: true, ..offered }), None).await?;
     tokio::select! {
-        () = ended(stream) => far.close().await,
+        () = session.last(stream) => far.close().await,
         error = stay_alive(&mut far) => {
             let sockets = link.state.borrow().lost_with(session.number());
             let event = Event::new("link-sockets-lost").field("link", &link.name);

@@ -5,7 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use tacit_core::policy::LinkSharing;
 use tacit_sys::handed;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 use super::open::Reached;
@@ -13,7 +15,10 @@ use super::state::{OtherEnd, RunState};
 use super::{RUNS_MAX, ServedLink, Server};
 use crate::clock::Rfc3339;
 use crate::log::Event;
-use crate::run::link::protocol::{LinkHello, LinkWelcome, OpenRequest, RUN_BYTES_MAX, VERSION};
+use crate::run::channel::read_frame;
+use crate::run::link::protocol::{
+    LinkHello, LinkRequest, LinkWelcome, OpenRequest, REQUEST_BYTES_MAX, RUN_BYTES_MAX, VERSION,
+};
 
 /// A run that uses a link, until this is dropped.
 pub(super) struct Session<'a> {
@@ -42,6 +47,7 @@ impl<'a> Session<'a> {
             far_session,
             alive: watch::Sender::new(()),
             since: Rfc3339(SystemTime::now()),
+            ended: None,
             opened: 0,
             failed: 0,
             refused: 0,
@@ -74,6 +80,21 @@ impl<'a> Session<'a> {
             sockets_max: sockets_max(server, &self.link),
             resolvers: server.offered_resolvers(&self.link.name),
             remote: false,
+            share: shares(server, &self.link),
+        }
+    }
+
+    /// Waits until the agent of the run closes its stream. Before that, it may report that the run
+    /// has ended.
+    pub(super) async fn last(&self, stream: &mut UnixStream) {
+        while let Ok(Some(frame)) = read_frame::<LinkRequest>(stream, REQUEST_BYTES_MAX).await {
+            let mut state = self.link.state.borrow_mut();
+            match (frame.message, state.run(self.number)) {
+                (LinkRequest::RunEnded, Some(run)) if shares(self.server, &self.link) => {
+                    run.ended = Some(Rfc3339(SystemTime::now()));
+                }
+                _ => return,
+            }
         }
     }
 }
@@ -203,6 +224,12 @@ pub(super) fn log_refusal(server: &Server, link: &ServedLink, run: &str, reason:
     let event = Event::new("link-refused").field("link", &link.name).field("run", run);
     let key = format!("link-refused {}", link.name);
     server.log.warn(event.field("reason", &reason).limited(key));
+}
+
+/// Whether connections outlive their runs.
+pub(super) fn shares(server: &Server, link: &ServedLink) -> bool {
+    let policy = server.policy.borrow();
+    policy.links.get(&link.name).is_some_and(|link| link.sharing == LinkSharing::Shared)
 }
 
 pub(super) fn sockets_max(server: &Server, link: &ServedLink) -> usize {

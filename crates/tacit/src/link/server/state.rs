@@ -90,6 +90,8 @@ pub(super) struct RunState {
     /// Dropped with the run, so that its tasks end.
     pub(super) alive: watch::Sender<()>,
     pub(super) since: Rfc3339,
+    /// When it ended, if its connections have outlived it.
+    pub(super) ended: Option<Rfc3339>,
     pub(super) opened: u64,
     pub(super) failed: u64,
     pub(super) refused: u64,
@@ -161,12 +163,20 @@ impl LinkState {
     pub(super) fn describe(&mut self, cookie: u64, request: &OpenRequest) {
         let OpenRequest { session, kind, address } = *request;
         let since = Rfc3339(SystemTime::now());
-        self.requests.insert(cookie, LinkSocket { session, kind, address, since });
+        let outlived_run = false;
+        let socket = LinkSocket { session, kind, address, since, outlived_run };
+        self.requests.insert(cookie, socket);
     }
 
     /// The open sockets of runs, the oldest first.
     pub(super) fn shown_sockets(&self) -> Vec<LinkSocket> {
-        let mut all: Vec<_> = self.requests.values().cloned().collect();
+        let has_ended =
+            |session: u64| self.runs.get(&session).is_some_and(|run| run.ended.is_some());
+        let show = |socket: &LinkSocket| LinkSocket {
+            outlived_run: has_ended(socket.session),
+            ..socket.clone()
+        };
+        let mut all: Vec<_> = self.requests.values().map(show).collect();
         all.sort_by_key(|socket| (socket.session, socket.since.0));
         all.truncate(SOCKETS_SHOWN_MAX);
         all
@@ -200,6 +210,7 @@ impl LinkState {
             opened: run.opened,
             failed: run.failed,
             refused: run.refused,
+            ended: run.ended,
         };
         self.runs.iter().map(show).collect()
     }

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::open::Reached;
 use super::reply::{ended, write};
-use super::session::{Session, admit, count, errno_of, sockets_max};
+use super::session::{Session, admit, count, errno_of, shares, sockets_max};
 use super::state::OtherEnd;
 use super::{
     REQUEST_WAIT_MAX, RUNS_MAX, STREAMS_MAX, ServedLink, Server, control, framed, open, remote,
@@ -84,7 +84,7 @@ async fn answer(
         (LinkRequest::Listening(request), Some(remote)) => {
             remote.set_listening(&mut stream, request).await
         }
-        (LinkRequest::Listening(_) | LinkRequest::Take(_), _) => {
+        (LinkRequest::Listening(_) | LinkRequest::Take(_) | LinkRequest::RunEnded, _) => {
             let reason = "the link does not serve this request".to_owned();
             write(&mut stream, &LinkAnswer::Refused(reason), None).await
         }
@@ -134,7 +134,7 @@ async fn serve_run(
         Err(reason) => return write(stream, &LinkAnswer::Refused(reason), None).await,
     };
     write(stream, &LinkAnswer::Welcome(session.welcome(server)), None).await?;
-    ended(stream).await;
+    session.last(stream).await;
     Ok(())
 }
 
@@ -195,6 +195,7 @@ fn status(server: &Server, link: &ServedLink) -> LinkStatus {
         failed: state.totals().failed,
         refused: state.totals().refused,
         trace: link.switches.is_traced(),
+        share: shares(server, link),
         runs: state.shown(),
         tcp: link.tcp,
         connect: link.remote.as_ref().map(|remote| remote.target()),

@@ -22,7 +22,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tacit_sys::{process, socket};
 use tokio::net::UnixStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use super::protocol::{
     ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, ListenOrder,
@@ -51,6 +51,8 @@ pub struct LinkClient {
     /// The addresses that a server of another kernel has bound for the run, and its last order for
     /// each. A later server binds them again.
     bound: Mutex<BTreeMap<SocketAddr, ListenOrder>>,
+    /// Whether the run has ended, and only its connections use the link.
+    run_ended: watch::Sender<bool>,
 }
 
 /// Why a link cannot be used.
@@ -92,6 +94,7 @@ impl LinkClient {
             session,
             first: welcome,
             bound: Mutex::default(),
+            run_ended: watch::Sender::new(false),
         };
         let client = Arc::new(client);
         tokio::task::spawn_local(Arc::clone(&client).watch(stream, log));
@@ -108,6 +111,11 @@ impl LinkClient {
     #[must_use]
     pub fn offer(&self) -> &LinkWelcome {
         &self.first
+    }
+
+    /// Reports to the server that the run has ended, and that its connections stay open.
+    pub fn report_end(&self) {
+        self.run_ended.send_replace(true);
     }
 
     /// Opens a socket on the other side.
@@ -181,11 +189,24 @@ impl LinkClient {
         Ok(())
     }
 
+    /// Waits until the server ends. Meanwhile, reports the end of the run.
+    async fn wait_for_end(&self, stream: &mut UnixStream) {
+        let mut run_ended = self.run_ended.subscribe();
+        tokio::select! {
+            // The server sends nothing more on this stream.
+            _ = read_frame::<LinkAnswer>(stream, ANSWER_BYTES_MAX) => return,
+            // The sender is part of this client.
+            _ = run_ended.wait_for(|ended| *ended) => {}
+        }
+        if write_frame(stream, &LinkRequest::RunEnded).await.is_ok() {
+            let _ = read_frame::<LinkAnswer>(stream, ANSWER_BYTES_MAX).await;
+        }
+    }
+
     /// Waits until the server ends, and looks for its successor.
     async fn watch(self: Arc<Self>, mut stream: UnixStream, log: Log) {
         loop {
-            // The server sends nothing more on this stream.
-            let _ = read_frame::<LinkAnswer>(&mut stream, ANSWER_BYTES_MAX).await;
+            self.wait_for_end(&mut stream).await;
             self.session.store(None);
             let event = Event::new("link-lost").field("path", &self.path.display());
             let next = "the agent refuses connections through the link until `tacit link serve` \

@@ -8,6 +8,9 @@
 //!                  <──── Socket + socket ──             or Failed, Refused; then the stream ends
 //! ```
 //!
+//! If connections may outlive their run, the agent sends `RunEnded` on the stream of Hello when the
+//! run has ended, and closes the stream after the last connection.
+//!
 //! The side without a network opens every stream. The frames have the same format as those between
 //! launcher and agent ([`crate::run::protocol`]).
 //!
@@ -48,6 +51,9 @@ pub const SOCKETS_SHOWN_MAX: usize = 2048;
 pub enum LinkRequest {
     /// A run begins to use the link, until the stream ends.
     Hello(LinkHello),
+    /// The run has ended, and its connections stay open. Only on the stream of its Hello message,
+    /// and only if connections are shared.
+    RunEnded,
     /// Open a socket.
     Open(OpenRequest),
     /// Listen at a bound socket, or do not listen any more. Only if the server is not the one that
@@ -144,6 +150,9 @@ pub struct LinkSocket {
     pub address: SocketAddr,
     /// When it was opened.
     pub since: Rfc3339,
+    /// Whether its run has ended.
+    #[serde(default)]
+    pub outlived_run: bool,
 }
 
 /// The description of a run.
@@ -242,6 +251,9 @@ pub struct LinkWelcome {
     /// Whether another server, on another kernel, has the network.
     #[serde(default)]
     pub remote: bool,
+    /// Whether connections outlive their run.
+    #[serde(default)]
+    pub share: bool,
 }
 
 impl LinkWelcome {
@@ -292,6 +304,9 @@ pub struct LinkStatus {
     pub refused: u64,
     /// Whether each request is logged.
     pub trace: bool,
+    /// Whether connections outlive their runs.
+    #[serde(default)]
+    pub share: bool,
     /// The runs that use the link, the oldest first.
     pub runs: Vec<LinkedRun>,
     /// Where servers of other hosts connect.
@@ -324,6 +339,9 @@ pub struct LinkedRun {
     pub failed: u64,
     /// The requests that the policy or a limit refused.
     pub refused: u64,
+    /// When it ended, if its connections have outlived it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Rfc3339>,
 }
 
 #[cfg(test)]
@@ -375,7 +393,7 @@ mod tests {
             .prop_map(|(version, run)| LinkRequest::Hello(LinkHello { version, run }));
         let control = prop::sample::select(vec![LinkControl::Stop, LinkControl::Sockets]);
         let control = control.prop_map(LinkRequest::Control);
-        prop_oneof![open, hello, Just(LinkRequest::Status), control]
+        prop_oneof![open, hello, Just(LinkRequest::Status), Just(LinkRequest::RunEnded), control]
     }
 
     proptest! {

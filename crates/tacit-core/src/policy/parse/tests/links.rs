@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use super::{errors, sound};
 use crate::flow::{Direction, Flow, Protocol};
 use crate::policy::lookup::Index;
-use crate::policy::{LinkNames, LinkVerdict, Lookup, Policy, parse};
+use crate::policy::{LinkNames, LinkSharing, LinkVerdict, Lookup, Policy, parse};
 
-const LINKS: &str = "version = 1\n[link.guest]\n[link.other]\nsockets = 7\nnames = false\nlisten = \
-                     \"/run/o.sock\"\n";
+const LINKS: &str = "version = 1\n[link.guest]\n[link.other]\nsockets = 7\nnames = false\nshare = \
+                     true\nlisten = \"/run/o.sock\"\n";
 
 fn rule(name: &str, more: &str) -> String {
     format!("[[rule]]\nname = \"{name}\"\n{more}\n")
@@ -80,7 +80,9 @@ fn requests_are_decided_by_rules_with_link_only() {
     assert_eq!((policy.rules.len(), rule), (1, Some(0)));
     let other = &policy.links["other"];
     assert_eq!((other.sockets_max, other.names), (7, LinkNames::Refused));
-    assert_eq!(policy.links["guest"].names, LinkNames::Resolved);
+    assert_eq!(other.sharing, LinkSharing::Shared);
+    let guest = &policy.links["guest"];
+    assert_eq!((guest.names, guest.sharing), (LinkNames::Resolved, LinkSharing::Isolated));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::{
-    Link, LinkConnect, LinkNames, LinkRule, LinkVerdict, OwnTls, Policy, RuleForm, Selectors, Tls,
+    Link, LinkConnect, LinkNames, LinkRule, LinkSharing, LinkVerdict, OwnTls, Policy, RuleForm,
+    Selectors, Tls,
 };
 
 use super::{PolicyTable, Settings, ports, texts, tls_settings};
@@ -20,7 +21,7 @@ pub(super) fn rules(policy: &Policy) -> impl Iterator<Item = PolicyTable> {
 }
 
 fn table(policy: &Policy, name: &str, link: &Link) -> PolicyTable {
-    let Link { listen, tcp, connect, sockets_max, names, position } = link;
+    let Link { listen, tcp, connect, sockets_max, names, sharing, position } = link;
     let mut settings = Settings::default();
     let path = listen.as_ref().map(|path| path.display().to_string());
     let listen = path.or_else(|| tcp.as_ref().map(|tcp| tcp.address.to_string()));
@@ -29,6 +30,8 @@ fn table(policy: &Policy, name: &str, link: &Link) -> PolicyTable {
     settings.add("sockets", *sockets_max, *sockets_max == Link::SOCKETS_DEFAULT);
     let are_resolved = *names == LinkNames::Resolved;
     settings.add("names", are_resolved, are_resolved);
+    let is_shared = *sharing == LinkSharing::Shared;
+    settings.add("share", is_shared, !is_shared);
     let usual = OwnTls::default();
     if let Some(tcp) = tcp {
         let tls = Tls::Server(Arc::clone(&tcp.tls));
