@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use simple_dns::rdata::{A, AAAA, PTR, RData};
-use simple_dns::{CLASS, Name, Packet, PacketFlag, ResourceRecord, TYPE};
+use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, ResourceRecord, TYPE};
 
 use super::message::DnsError;
 
@@ -57,6 +57,25 @@ pub fn name_answer(query: &[u8], name: &str) -> Option<Vec<u8>> {
     let target = Name::new(name).ok().filter(|_| !name.contains('\\'))?;
     let data = RData::PTR(PTR(target));
     packet.answers.push(ResourceRecord::new(owner, CLASS::IN, POINTER_TTL_S, data));
+    packet.additional_records.clear();
+    packet.build_bytes_vec_compressed().ok()
+}
+
+/// Builds the response to a query for the addresses of a host (A or AAAA); `None` for other types.
+#[must_use]
+pub fn address_answer(query: &[u8], addresses: &[IpAddr]) -> Option<Vec<u8>> {
+    let mut packet = Packet::parse(query).ok()?.into_reply();
+    packet.set_flags(PacketFlag::RESPONSE | PacketFlag::RECURSION_AVAILABLE);
+    let asked = packet.questions.first()?;
+    let QTYPE::TYPE(kind @ (TYPE::A | TYPE::AAAA)) = asked.qtype else { return None };
+    let owner = asked.qname.clone();
+    let records = addresses.iter().filter_map(|address| match (address, kind) {
+        (IpAddr::V4(v4), TYPE::A) => Some(RData::A(A { address: v4.to_bits() })),
+        (IpAddr::V6(v6), TYPE::AAAA) => Some(RData::AAAA(AAAA { address: v6.to_bits() })),
+        _ => None,
+    });
+    let record = |data| ResourceRecord::new(owner.clone(), CLASS::IN, POINTER_TTL_S, data);
+    packet.answers.extend(records.map(record));
     packet.additional_records.clear();
     packet.build_bytes_vec_compressed().ok()
 }
@@ -148,6 +167,22 @@ mod tests {
         let packet = Packet::parse(&answer).unwrap();
         assert_eq!(packet.answers[0].rdata, RData::PTR(PTR(Name::new_unchecked("db.example"))));
         assert_eq!(name_answer(&asked, "a\\046b.example"), None);
+    }
+
+    #[test]
+    fn a_host_has_its_addresses_of_the_type_in_the_query() {
+        let addresses = ["10.7.0.5", "2001:db8::5"].map(|one| one.parse().unwrap());
+        let found = |addresses: &[IpAddr], kind| {
+            let asked = query("gateway.example", kind);
+            let answer = address_answer(&asked, addresses)?;
+            assert_eq!(matches(&answer, &asked), Match::Exact);
+            let found = answers(&answer, &question(&asked).unwrap()).unwrap();
+            Some(found.iter().map(|one| one.address.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(found(&addresses, TYPE::A), Some(vec!["10.7.0.5".to_owned()]));
+        assert_eq!(found(&addresses, TYPE::AAAA), Some(vec!["2001:db8::5".to_owned()]));
+        assert_eq!(found(&addresses[..1], TYPE::AAAA), Some(vec![]));
+        assert_eq!(found(&addresses, TYPE::TXT), None);
     }
 
     proptest! {

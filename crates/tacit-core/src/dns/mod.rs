@@ -42,7 +42,7 @@ mod verdict;
 #[cfg(test)]
 mod testing;
 
-pub use alias_answer::{name_answer, with_aliases};
+pub use alias_answer::{address_answer, name_answer, with_aliases};
 pub use aliases::{ALIAS_BITS_V4, ALIAS_BITS_V6, AliasPolicy, AliasRanges, Aliases};
 pub use answers::{ADDRESSES_MAX, AnswerChain, ResolvedAddress, answers, chain};
 pub use client::{

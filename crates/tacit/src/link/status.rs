@@ -144,6 +144,11 @@ impl LinkReport {
                 status.runs.iter().map(|run: &LinkedRun| run.user.as_str()).collect();
             let users: Vec<_> = users.into_iter().collect();
             line("host", &status.host);
+            let addresses: Vec<_> = status.addresses.iter().map(ToString::to_string).collect();
+            line(
+                "addresses",
+                &if addresses.is_empty() { "-".to_owned() } else { addresses.join(" ") },
+            );
             line("users", &if users.is_empty() { "-".to_owned() } else { users.join(" ") });
             line("runs", &format!("{} of {}", status.runs.len(), status.runs_max));
             line("sockets", &format!("{} of {}", status.sockets, status.sockets_max));

@@ -91,6 +91,14 @@ impl HostNetwork {
         self.now.load_full()
     }
 
+    /// The addresses from which the host connects to other hosts.
+    #[must_use]
+    pub fn source_addresses(&self) -> Vec<IpAddr> {
+        let now = self.now.load();
+        let v4 = now.source_v4.map(IpAddr::from);
+        v4.into_iter().chain(now.source_v6.map(IpAddr::from)).collect()
+    }
+
     /// Whether the host has the address.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {

@@ -17,11 +17,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tacit_core::dns::{Query, ResponseCode, address_answer, asked_address, name_answer};
 use tacit_sys::datagram::{self, AnswerSources};
 use tacit_sys::socket::{self, SocketAddress, StreamOptions};
 
 use super::link::client::LinkClient;
-use super::link::protocol::{ListenOrder, OpenKind};
+use super::link::protocol::{LinkWelcome, ListenOrder, OpenKind};
 use crate::net::Security;
 use crate::net::route::source_towards;
 use crate::net::stream_socket::StreamSocket;
@@ -157,6 +158,27 @@ impl Outside {
         match self {
             Self::Host => is_routable(address),
             Self::Link(link) => link.offer().reaches(address),
+        }
+    }
+
+    /// The answer to a query for the host name of the other side of a link, or for the name of one
+    /// of its addresses; `None` if the query has another name or type.
+    #[must_use]
+    pub fn host_answer(&self, query: &Query) -> Option<Vec<u8>> {
+        let Self::Link(link) = self else { return None };
+        let LinkWelcome { host, addresses, .. } = link.offer();
+        // Such a name leads every program to its own host.
+        if host.is_empty() || host.eq_ignore_ascii_case("localhost") {
+            return None;
+        }
+        let empty = query.refused(ResponseCode::NoRecords);
+        match asked_address(&query.question) {
+            Some(address) if addresses.contains(&address) => name_answer(&empty, host),
+            Some(_) => None,
+            None if query.question.name.eq_ignore_ascii_case(host) => {
+                address_answer(&empty, addresses)
+            }
+            None => None,
         }
     }
 

@@ -1,6 +1,7 @@
 """A resolver on 127.0.0.1 that knows some names: resolver.py PORT NAME ADDRESS [NAME ADDRESS]...
 
-It makes the file resolver.ready once it answers. A name may stand there with several addresses.
+It makes the file resolver.ready once it answers. A name may stand there with several addresses. An
+address has its first name.
 """
 
 import ipaddress
@@ -8,12 +9,14 @@ import socket
 import struct
 import sys
 
-A, AAAA = 1, 28
+A, PTR, AAAA = 1, 12, 28
 known = {}
 for name, address in zip(sys.argv[2::2], sys.argv[3::2]):
     address = ipaddress.ip_address(address)
     kind = A if address.version == 4 else AAAA
     known.setdefault(name, {}).setdefault(kind, []).append(address.packed)
+    target = b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0"
+    known.setdefault(address.reverse_pointer, {PTR: [target]})
 
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("127.0.0.1", int(sys.argv[1])))

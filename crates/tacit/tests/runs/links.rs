@@ -84,6 +84,32 @@ fn a_program_without_a_network_uses_the_sockets_of_a_link() {
 }
 
 #[test]
+fn names_of_addresses_and_the_host_of_the_other_side_are_known_in_a_run() {
+    let rules = "[[rule]]\nname = \"host\"\ndirection = \"outbound\"\n\
+                 remote = \"gateway.example\"\nremote-ports = 8081\npermit = true\n";
+    let said = network().with_rules(rules).ok(r#"
+        kill $LINK; until_true [ ! -e $AT ]
+        sed -i 's/^remote = \["10.9.8.7", /&"192.168.77.1", /' link.toml
+        unshare --uts bash -c 'hostname gateway.example; exec "$@"' - $USER_OF_RUNS \
+            ./tacit link serve --policy link.toml 2>>link.log & LINK=$!
+        background+=($LINK); until_true info
+        start python3 -m http.server --bind 192.168.77.1 8081 >/dev/null 2>&1
+        until_true curl -s -o /dev/null http://192.168.77.1:8081/
+        cat >names.py <<'END'
+import socket
+print(sorted({found[4][0] for found in socket.getaddrinfo("gateway.example", 8081)}))
+for address in ("192.168.77.1", "10.9.8.7"):
+    print(socket.gethostbyaddr(address)[0])
+END
+        linked python3 names.py 2>/dev/null
+        linked curl -sS -o /dev/null -w '%{http_code}\n' http://gateway.example:8081/
+        ordinary ./tacit link status $AT | grep '^host\|^addresses'"#);
+    let wanted = "['192.168.77.1']\ngateway.example\nclear.example\n200\n\
+                  host      gateway.example\naddresses 192.168.77.1\n";
+    assert_eq!(said, wanted, "{said}");
+}
+
+#[test]
 fn connect_fails_through_a_link_with_the_error_of_the_other_side() {
     let said = network().ok(&format!(
         "{CONNECT}\nlinked python3 connect.py 10.9.8.7:8080 10.9.8.7:8081 10.9.9.9:8080 2>/dev/null"

@@ -430,13 +430,22 @@ END
 fn displays_of_links_between_hosts_fit_their_schemas() {
     let said = network(TCP).ok(r#"
         cat far.json near.json | tr -d '\n' | sed 's/}{/}\n{/'; echo
+        kill $SERVER; wait $SERVER
+        sed -i /near.sock/d near.link.toml; AT=near; serve_near
+        ordinary ./tacit link list --json | tr -d '\n'; echo
+        ordinary ./tacit link status --json | tr -d '\n'; echo
         ordinary ./tacit link info far | grep listen
-        ordinary ./tacit link info $AT | grep connect"#);
+        ordinary ./tacit link info near | grep connect"#);
     let lines: Vec<_> = said.lines().collect();
     assert_fits("link-info", lines[0]);
     assert_fits("link-info", lines[1]);
+    assert_fits("link-list", lines[2]);
+    assert_fits("link-status", lines[3]);
+    let list: serde_json::Value = serde_json::from_str(lines[2]).unwrap();
+    let [far, near] = [0, 1].map(|number| &list["links"][number]);
+    assert_eq!((&far["tcp"], &near["connect"]), (&lines[4][10..].into(), &lines[5][10..].into()));
     assert_eq!(
-        lines[2..],
+        lines[4..],
         ["listen    192.168.78.1:7443", "connect   192.168.78.1:7443"],
         "{said}"
     );

@@ -353,6 +353,11 @@ fn open_links(
     Ok(opened)
 }
 
+/// The name of this host.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Removes the file of a socket when its link is stopped, or the server ends.
 #[derive(Debug)]
 struct RemovedFile(PathBuf);

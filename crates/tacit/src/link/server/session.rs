@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::open::Reached;
 use super::state::{OtherEnd, RunState};
-use super::{RUNS_MAX, ServedLink, Server};
+use super::{RUNS_MAX, ServedLink, Server, host_name};
 use crate::clock::Rfc3339;
 use crate::log::Event;
 use crate::run::channel::read_frame;
@@ -81,6 +81,8 @@ impl<'a> Session<'a> {
             resolvers: server.offered_resolvers(&self.link.name),
             remote: false,
             share: shares(server, &self.link),
+            host: host_name(),
+            addresses: server.host.source_addresses(),
         }
     }
 

@@ -16,7 +16,8 @@ use super::reply::{ended, write};
 use super::session::{Session, admit, count, errno_of, shares, sockets_max};
 use super::state::OtherEnd;
 use super::{
-    REQUEST_WAIT_MAX, RUNS_MAX, STREAMS_MAX, ServedLink, Server, control, framed, open, remote,
+    REQUEST_WAIT_MAX, RUNS_MAX, STREAMS_MAX, ServedLink, Server, control, framed, host_name, open,
+    remote,
 };
 use crate::link::wire::LinkStream;
 use crate::net::Security;
@@ -188,6 +189,7 @@ fn status(server: &Server, link: &ServedLink) -> LinkStatus {
         ipv6,
         sockets: state.sockets(),
         host: host_name(),
+        addresses: server.host.source_addresses(),
         runs_max: RUNS_MAX,
         requests: state.pending(),
         requests_max: STREAMS_MAX,
@@ -200,8 +202,4 @@ fn status(server: &Server, link: &ServedLink) -> LinkStatus {
         tcp: link.tcp,
         connect: link.remote.as_ref().map(|remote| remote.target()),
     }
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -254,6 +254,12 @@ pub struct LinkWelcome {
     /// Whether connections outlive their run.
     #[serde(default)]
     pub share: bool,
+    /// The host name of the side that has the network.
+    #[serde(default)]
+    pub host: String,
+    /// The addresses from which that side connects.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
 }
 
 impl LinkWelcome {
@@ -290,6 +296,9 @@ pub struct LinkStatus {
     pub sockets: usize,
     /// The host name of the server.
     pub host: String,
+    /// The addresses from which the server's host connects.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
     /// The maximum number of runs.
     pub runs_max: usize,
     /// The requests that are in progress.
