@@ -36,6 +36,8 @@ struct BoundAddress {
     listener: Arc<Listener>,
     /// The number of the source at the workers, while it is open.
     open: Option<u64>,
+    /// [`Outside::generation`] of the socket.
+    generation: u64,
 }
 
 fn inbound_rules(policy: &Policy) -> impl Iterator<Item = &Rule> {
@@ -82,6 +84,21 @@ async fn begin_listening(listener: &Listener, outside: &Outside) -> io::Result<(
     outside.set_listening(&at, ListenOrder::Listen).await
 }
 
+/// The same listener with another socket.
+async fn bound_again(
+    listener: &Listener,
+    congestion_control: Option<&str>,
+    outside: &Outside,
+) -> io::Result<Listener> {
+    let Listener { address, security, source, .. } = listener;
+    let options = StreamOptions {
+        congestion_control: congestion_control.map(str::to_owned),
+        reset_on_exit: *security == Security::Clear,
+    };
+    let socket = Arc::new(outside.reserve(&address::to_socket(address)?, &options).await?);
+    Ok(Listener { address: address.clone(), socket, security: *security, source: source.clone() })
+}
+
 /// The addresses of rules that accept connections in clear.
 fn clear_addresses(policy: &Policy) -> HashSet<&Address> {
     inbound_rules(policy).filter(|rule| !rule.tls_arrives()).flat_map(Rule::listens).collect()
@@ -103,7 +120,8 @@ impl Inbound {
             let source = ConnectionSource::Inbound(Scope::of(Arc::clone(run)));
             let socket = Arc::new(socket);
             let listener = Arc::new(Listener { address, socket, security, source });
-            self.held.insert(key, BoundAddress { listener, open: None });
+            let generation = run.outside.generation();
+            self.held.insert(key, BoundAddress { listener, open: None, generation });
         }
     }
 
@@ -151,6 +169,34 @@ impl Inbound {
             }
         }
         self.held.retain(|key, _| named.contains_key(key));
+        result
+    }
+
+    /// Binds addresses again whose sockets get no clients any more. [`Self::follow`] listens on
+    /// them.
+    ///
+    /// # Errors
+    /// An address cannot be bound. It keeps its old socket.
+    pub(super) async fn bind_again(
+        &mut self,
+        workers: &Workers,
+        congestion_control: Option<&str>,
+        outside: &Outside,
+    ) -> io::Result<()> {
+        let mut result = Ok(());
+        let generation = outside.generation();
+        for held in self.held.values_mut().filter(|held| held.generation != generation) {
+            match bound_again(&held.listener, congestion_control, outside).await {
+                Ok(listener) => {
+                    held.listener = Arc::new(listener);
+                    held.generation = generation;
+                    if let Some(number) = held.open.take() {
+                        workers.stop(number).await;
+                    }
+                }
+                Err(error) => result = Err(error),
+            }
+        }
         result
     }
 

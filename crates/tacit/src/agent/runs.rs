@@ -447,6 +447,29 @@ impl Runs {
         }
     }
 
+    /// Waits until inbound addresses must be bound again, because another server serves the link.
+    pub(super) async fn must_rebind(&self) {
+        self.outside.must_rebind().await;
+    }
+
+    /// Binds inbound addresses again. Those that are not free are tried again after a pause.
+    pub(super) async fn rebind(&mut self, workers: &Workers) {
+        let outside = self.outside.clone();
+        let congestion_control = self.shared.congestion_control.clone();
+        for id in self.registry.ids() {
+            let Some(enrolled) = self.registry.find_mut(id) else { continue };
+            let inbound = &mut enrolled.services.inbound;
+            let bound = inbound.bind_again(workers, congestion_control.as_deref(), &outside).await;
+            if let Err(error) = bound {
+                let name = &enrolled.run.name;
+                let event = Event::new("listen-failed").field("run", name).field("error", &error);
+                self.shared.log.error(event.limited(format!("listen-failed {name}")));
+                outside.rebind_later();
+            }
+            self.follow_listening(id, workers).await;
+        }
+    }
+
     /// Replaces the helper of a run.
     pub(super) fn replace_helper(&self, id: u64, channel: OwnedFd) {
         if let Some(Enrolled { run, capture, .. }) = self.registry.get(id) {

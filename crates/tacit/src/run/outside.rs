@@ -93,6 +93,30 @@ impl Outside {
         }
     }
 
+    /// Waits until clients no longer arrive at sockets of [`Self::reserve`].
+    pub async fn must_rebind(&self) {
+        match self {
+            Self::Host => std::future::pending().await,
+            Self::Link(link) => link.must_rebind().await,
+        }
+    }
+
+    /// Makes [`Self::must_rebind`] return once more after a pause.
+    pub fn rebind_later(&self) {
+        if let Self::Link(link) = self {
+            link.rebind_later();
+        }
+    }
+
+    /// Clients arrive at a socket of [`Self::reserve`] as long as this number stays the same.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        match self {
+            Self::Host => 0,
+            Self::Link(link) => link.generation(),
+        }
+    }
+
     /// Called when a socket of [`Self::reserve`] has begun or ended to listen.
     ///
     /// # Errors

@@ -262,8 +262,15 @@ fn clients_of_the_other_host_reach_a_server_and_it_sees_their_addresses() {
             kill -9 $FAR; wait $FAR
             curl -s -o /dev/null http://10.9.8.7:8099/; echo "lost $?"
             serve_far
+            until_true curl -s -o /dev/null http://10.9.8.7:8099/; echo again
+            kill -9 $SERVER; wait $SERVER
+            is_refused() { curl -s -o /dev/null http://10.9.8.7:8099/; [ $? = 7 ]; }
+            until_true is_refused; echo lost
+            serve_near
+            until_true curl -s -o /dev/null http://10.9.8.7:8099/; echo again
+            kill -9 $FAR; wait $FAR; serve_far
             until_true curl -s -o /dev/null http://10.9.8.7:8099/; echo again"#);
-        assert_eq!(said, "before 7\n10.9.8.99\nlost 7\nagain\n");
+        assert_eq!(said, "before 7\n10.9.8.99\nlost 7\nagain\nlost\nagain\nagain\n");
     }
 }
 

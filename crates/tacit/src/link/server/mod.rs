@@ -152,6 +152,8 @@ struct Server {
     file: PathBuf,
     policy: RefCell<Arc<Policy>>,
     since: Rfc3339,
+    /// A number that no earlier process has had.
+    instance: u64,
     /// The addresses of this host.
     host: HostNetwork,
     resolvers: Resolvers,
@@ -258,10 +260,12 @@ async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
     let destroyed = destroyed.map_err(ServeError::Process)?;
     let opened = open_links(&prepared.policy, &prepared.names, prepared.mirror, prepared.tls)?;
     let links = opened.iter().map(|one| (one.link.name.clone(), Rc::clone(&one.link))).collect();
+    let now = SystemTime::now();
     let server = Rc::new(Server {
         file: prepared.file,
         policy: RefCell::new(Arc::new(prepared.policy)),
-        since: Rfc3339(SystemTime::now()),
+        since: Rfc3339(now),
+        instance: instance(now),
         host: HostNetwork::new(),
         resolvers: Resolvers::new(&[]),
         links,
@@ -351,6 +355,12 @@ fn open_links(
         opened.push(OpenedLink { link, listener, tcp });
     }
     Ok(opened)
+}
+
+/// The number of a process that starts now: the time, and the process if the clock was changed.
+fn instance(now: SystemTime) -> u64 {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or_default() ^ u64::from(std::process::id())
 }
 
 /// The name of this host.

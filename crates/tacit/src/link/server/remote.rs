@@ -209,9 +209,10 @@ pub(super) async fn serve_run(
     };
     let own = session.welcome(server);
     let sockets_max = own.sockets_max.min(welcome.sockets_max);
-    let LinkWelcome { session: number, link: name, share, .. } = own;
+    let LinkWelcome { session: number, link: name, share, instance, .. } = own;
     let offered = LinkWelcome { session: number, link: name, sockets_max, share, ..welcome };
-    write(stream, &LinkAnswer::Welcome(LinkWelcome { remote: true, ..offered }), None).await?;
+    let offered = LinkWelcome { remote: true, instance, ..offered };
+    write(stream, &LinkAnswer::Welcome(offered), None).await?;
     tokio::select! {
         () = session.last(stream) => far.close().await,
         error = stay_alive(&mut far) => {

@@ -81,6 +81,7 @@ impl<'a> Session<'a> {
             resolvers: server.offered_resolvers(&self.link.name),
             remote: false,
             share: shares(server, &self.link),
+            instance: server.instance,
             host: host_name(),
             addresses: server.host.source_addresses(),
         }

@@ -7,8 +7,9 @@
 //! because they belong to the run.
 //!
 //! If the network belongs to another kernel, these sockets lead to the server of this kernel. They
-//! are reset when the server of the other kernel is lost. A later server binds the addresses again
-//! at which the run listens.
+//! are reset when either server is lost. A later server of the other kernel binds the addresses
+//! again at which the run listens. If the server of this kernel is another process than before, the
+//! agent gets new sockets for these addresses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,12 +18,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tacit_sys::{process, socket};
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 use super::protocol::{
     ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, ListenOrder,
@@ -53,6 +55,10 @@ pub struct LinkClient {
     bound: Mutex<BTreeMap<SocketAddr, ListenOrder>>,
     /// Whether the run has ended, and only its connections use the link.
     run_ended: watch::Sender<bool>,
+    /// How often bound sockets have become useless.
+    generation: AtomicU64,
+    /// Wakes when the agent must bind addresses.
+    rebind: Notify,
 }
 
 /// Why a link cannot be used.
@@ -95,6 +101,8 @@ impl LinkClient {
             first: welcome,
             bound: Mutex::default(),
             run_ended: watch::Sender::new(false),
+            generation: AtomicU64::new(0),
+            rebind: Notify::new(),
         };
         let client = Arc::new(client);
         tokio::task::spawn_local(Arc::clone(&client).watch(stream, log));
@@ -111,6 +119,27 @@ impl LinkClient {
     #[must_use]
     pub fn offer(&self) -> &LinkWelcome {
         &self.first
+    }
+
+    /// A number that changes when the sockets that are bound through the link get no clients any
+    /// more.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Waits until addresses must be bound again.
+    pub async fn must_rebind(&self) {
+        self.rebind.notified().await;
+    }
+
+    /// Makes [`Self::must_rebind`] return once more after a pause.
+    pub fn rebind_later(self: &Arc<Self>) {
+        let link = Arc::clone(self);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            link.rebind.notify_one();
+        });
     }
 
     /// Reports to the server that the run has ended, and that its connections stay open.
@@ -189,6 +218,15 @@ impl LinkClient {
         Ok(())
     }
 
+    /// Lets the agent bind new sockets.
+    async fn discard_bound(&self) {
+        let bound = std::mem::take(&mut *self.bound.lock().await);
+        if !bound.is_empty() {
+            self.generation.fetch_add(1, Ordering::Relaxed);
+            self.rebind.notify_one();
+        }
+    }
+
     /// Waits until the server ends. Meanwhile, reports the end of the run.
     async fn wait_for_end(&self, stream: &mut UnixStream) {
         let mut run_ended = self.run_ended.subscribe();
@@ -205,6 +243,7 @@ impl LinkClient {
 
     /// Waits until the server ends, and looks for its successor.
     async fn watch(self: Arc<Self>, mut stream: UnixStream, log: Log) {
+        let mut instance = self.first.instance;
         loop {
             self.wait_for_end(&mut stream).await;
             self.session.store(None);
@@ -216,10 +255,11 @@ impl LinkClient {
                 tokio::time::sleep(RETRY_INTERVAL).await;
                 if let Ok((stream, welcome)) = hello(&self.path, &self.run).await {
                     let session = welcome.session;
+                    let now = welcome.instance;
                     self.session.store(Some(Arc::new(welcome)));
-                    if let Err(error) = self.bind_again(session).await {
-                        let event = Event::new("listen-failed").field("run", &self.run);
-                        log.error(event.field("error", &error));
+                    let is_same = std::mem::replace(&mut instance, now) == now;
+                    if !is_same || self.bind_again(session).await.is_err() {
+                        self.discard_bound().await;
                     }
                     break stream;
                 }

@@ -254,6 +254,10 @@ pub struct LinkWelcome {
     /// Whether connections outlive their run.
     #[serde(default)]
     pub share: bool,
+    /// A number of the server's process. The sockets that another process has bound on behalf of
+    /// another kernel get no clients any more.
+    #[serde(default)]
+    pub instance: u64,
     /// The host name of the side that has the network.
     #[serde(default)]
     pub host: String,
