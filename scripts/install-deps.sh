@@ -96,6 +96,9 @@ if [ "$purpose" = test ]; then
     [ -e /usr/lib/ipsec/plugins/libstrongswan-openssl.so ] || missing+=(libstrongswan-standard-plugins)
     [ -e /usr/lib/ipsec/plugins/libstrongswan-curve25519.so ] || missing+=(libstrongswan-extra-plugins)
     PATH="$PATH:/usr/sbin:/sbin" need strongswan-swanctl swanctl
+    # Another implementation of ESP.
+    /usr/bin/python3 -c "import scapy.layers.ipsec" 2>/dev/null || missing+=(python3-scapy)
+    /usr/bin/python3 -c "import cryptography" 2>/dev/null || missing+=(python3-cryptography)
     # Products whose configurations are imported.
     need stunnel4 stunnel
     PATH="$PATH:/usr/sbin:/sbin" need openssh-server sshd

@@ -1,5 +1,7 @@
-//! Defines [`ChildSa`]: the keys and settings of an IPsec tunnel. IKE negotiates them, and the code
-//! that encrypts packets uses them.
+//! Defines [`ChildSa`]: the keys and settings of an IPsec tunnel. IKE negotiates them, or they are
+//! in files. The code that encrypts packets uses them.
+
+use std::net::IpAddr;
 
 use crate::cipher::Cipher;
 use crate::secret::SecretBytes;
@@ -35,11 +37,90 @@ pub struct SaKeys {
     pub integrity: SecretBytes,
 }
 
-/// A pair of ESP SAs in tunnel mode (RFC 7296 section 1.2).
+/// Where the keys of a pair of SAs come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrigin {
+    /// IKE has negotiated them: no other SA has had them before.
+    Ike,
+    /// They are in files. After a restart, the sequence numbers begin again with the same keys.
+    Manual {
+        /// Random bytes, so that no IV is used twice with the same key: each SA has others.
+        nonce: [u8; 8],
+        /// Whether packets that arrive again are dropped. If so, the peer must not restart without
+        /// this side (RFC 4303 section 2.2).
+        replay: ReplayCheck,
+    },
+}
+
+/// Whether an SA drops packets that arrive again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayCheck {
+    /// Yes.
+    On,
+    /// No: any sequence number is accepted.
+    Off,
+}
+
+impl KeyOrigin {
+    /// Returns what makes the IVs of an SA different from those of others with the same keys.
+    pub(crate) fn nonce(self) -> [u8; 8] {
+        match self {
+            Self::Ike => [0; 8],
+            Self::Manual { nonce, .. } => nonce,
+        }
+    }
+
+    /// Returns whether packets that arrive again are dropped.
+    #[must_use]
+    pub fn replay(self) -> ReplayCheck {
+        match self {
+            Self::Ike => ReplayCheck::On,
+            Self::Manual { replay, .. } => replay,
+        }
+    }
+}
+
+/// The keys of manual SAs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManualKeys {
+    /// The keys of packets that tacit receives.
+    pub inbound: DirectionKeys,
+    /// The keys of packets that tacit sends.
+    pub outbound: DirectionKeys,
+}
+
+/// The keys of one direction of manual SAs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectionKeys {
+    /// The key of the cipher.
+    pub encryption: SecretBytes,
+    /// The key of the HMAC.
+    pub integrity: SecretBytes,
+}
+
+/// What ESP packets contain (RFC 4303 section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaMode {
+    /// Whole IP packets.
+    Tunnel,
+    /// Only what follows the IP header, whose addresses are those of the underlay.
+    Transport {
+        /// The address of this side.
+        local: IpAddr,
+        /// The address of the peer, of the same IP version.
+        remote: IpAddr,
+    },
+}
+
+/// A pair of ESP SAs (RFC 7296 section 1.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildSa {
     /// The cipher of both directions.
     pub cipher: Cipher,
+    /// Where the keys come from.
+    pub origin: KeyOrigin,
+    /// What packets contain.
+    pub mode: SaMode,
     /// Whether sequence numbers have 64 bits (RFC 4303 section 2.2.1).
     pub has_extended_sequence: bool,
     /// Packets that tacit receives.

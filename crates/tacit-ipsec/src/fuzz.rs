@@ -1,7 +1,7 @@
 //! Provides an entry point for fuzzing the code that processes IPsec packets. The entry point
 //! decrypts ESP packets, joins the inner packets into large packets, and divides these again.
 
-use crate::child::{ChildSa, EspSpi, SaKeys};
+use crate::child::{ChildSa, EspSpi, KeyOrigin, SaKeys, SaMode};
 use crate::cipher::{Cipher, IntegrityHash};
 use crate::esp::{DataLifetime, InboundSa, Opened, OutboundSa, UdpContent};
 use crate::offload::{
@@ -70,6 +70,8 @@ impl Tunnel {
         };
         let child = ChildSa {
             cipher,
+            origin: KeyOrigin::Ike,
+            mode: SaMode::Tunnel,
             has_extended_sequence: true,
             inbound: keys()?,
             outbound: keys()?,

@@ -41,7 +41,9 @@ pub mod packet;
 mod secret;
 mod selector;
 
-pub use child::{ChildSa, EspSpi, SaKeys};
+pub use child::{
+    ChildSa, DirectionKeys, EspSpi, KeyOrigin, ManualKeys, ReplayCheck, SaKeys, SaMode,
+};
 pub use cipher::{Cipher, IntegrityHash};
 pub use secret::SecretBytes;
 pub use selector::TrafficSelector;

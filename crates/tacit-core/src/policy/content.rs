@@ -16,6 +16,7 @@ use super::ike::IkePeer;
 use super::link::{Link, LinkRule};
 use super::map::IdentityMap;
 use super::rule::{PathChoice, Rule};
+use super::sa::ManualSa;
 use super::selector::{Selectors, UnknownOwner};
 use crate::flow::{Direction, Flow};
 
@@ -28,6 +29,8 @@ pub struct Policy {
     pub trusts: BTreeMap<String, Trust>,
     /// `[ike.NAME]`: peers of IPsec tunnels.
     pub ikes: BTreeMap<String, IkePeer>,
+    /// `[sa.NAME]`: peers of IPsec tunnels whose keys are in files.
+    pub sas: BTreeMap<String, ManualSa>,
     /// `[[map.NAME]]`: identity maps, from certificates to names.
     pub maps: BTreeMap<String, IdentityMap>,
     /// `[[rule]]`, in order. Each rule is stored once and shared with the [`Index`](super::Index)

@@ -9,7 +9,8 @@ use super::content::Policy;
 use super::diagnostic::SourcePosition;
 use super::ike::{IkePeer, InnerAddressSource};
 use super::link::LinkVerdict;
-use super::rule::{Action, Rule};
+use super::rule::{Action, Ipsec, Rule, TunnelKeying};
+use super::sa::ManualSa;
 use super::selector::{Mismatch, Near, Selectors, UnknownOwner, unit_of};
 use crate::flow::{Address, Direction, Flow};
 
@@ -40,9 +41,12 @@ pub struct DecidingRule {
     /// The action that a rule in audit mode would have if it were enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would: Option<String>,
-    /// The peer of the tunnel through which the packets pass.
+    /// The peer of the tunnel through which the packets pass: that of `[ike.NAME]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ike: Option<String>,
+    /// The peer of the tunnel through which the packets pass: that of `[sa.NAME]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sa: Option<String>,
     /// That tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelExplanation>,
@@ -61,7 +65,31 @@ pub struct TunnelExplanation {
 }
 
 impl TunnelExplanation {
-    fn of(peer: &IkePeer, direction: Direction) -> Self {
+    /// The tunnel that a rule names.
+    fn of(policy: &Policy, ipsec: &Ipsec, direction: Direction) -> Option<Self> {
+        match ipsec.keyed_by {
+            TunnelKeying::Ike => {
+                policy.ikes.get(&ipsec.peer).map(|peer| Self::of_ike(peer, direction))
+            }
+            TunnelKeying::Manual => {
+                policy.sas.get(&ipsec.peer).map(|sa| Self::of_sa(sa, direction))
+            }
+        }
+    }
+
+    fn of_sa(sa: &ManualSa, direction: Direction) -> Self {
+        let without = match direction {
+            Direction::Inbound => WITHOUT_INBOUND,
+            Direction::Outbound => {
+                "the SAs exist as long as the run does, unless another run has them. Then packets \
+                 are dropped. No packet leaves in clear"
+            }
+        };
+        let inner = sa.inner.iter().map(ToString::to_string).collect();
+        Self { peer: sa.peer.to_string(), inner, without: without.to_owned() }
+    }
+
+    fn of_ike(peer: &IkePeer, direction: Direction) -> Self {
         let inner: Vec<String> = match &peer.inner {
             InnerAddressSource::Policy(addresses) => {
                 addresses.iter().map(ToString::to_string).collect()
@@ -69,10 +97,7 @@ impl TunnelExplanation {
             InnerAddressSource::Gateway => Vec::new(),
         };
         let without = match (direction, inner.is_empty()) {
-            (Direction::Inbound, _) => {
-                "packets from the peer do not reach the program, and no answer of the program \
-                 leaves in clear"
-            }
+            (Direction::Inbound, _) => WITHOUT_INBOUND,
             (Direction::Outbound, true) => {
                 "connecting fails with EHOSTUNREACH until the peer has assigned an address. After \
                  that, packets wait up to 10 s for the tunnel and are then dropped. No packet \
@@ -88,6 +113,9 @@ impl TunnelExplanation {
         Self { peer: address, inner, without: without.to_owned() }
     }
 }
+
+const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program, and no answer of \
+                               the program leaves in clear";
 
 impl Display for TunnelExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -151,11 +179,21 @@ pub fn explain_at(
                     break;
                 }
                 let would = rule.audited.as_ref().map(|action| action.word().to_owned());
-                let ike = rule.ipsec().map(|ipsec| ipsec.ike.clone());
-                let peer = ike.as_ref().and_then(|ike| policy.ikes.get(ike));
-                let tunnel = peer.map(|peer| TunnelExplanation::of(peer, flow.direction));
-                let decision =
-                    Some(DecidingRule { rule: rule_name, file, line, would, ike, tunnel });
+                let ipsec = rule.ipsec();
+                let named = |by: TunnelKeying| {
+                    ipsec.filter(|ipsec| ipsec.keyed_by == by).map(|ipsec| ipsec.peer.clone())
+                };
+                let tunnel =
+                    ipsec.and_then(|ipsec| TunnelExplanation::of(policy, ipsec, flow.direction));
+                let decision = Some(DecidingRule {
+                    rule: rule_name,
+                    file,
+                    line,
+                    would,
+                    ike: named(TunnelKeying::Ike),
+                    sa: named(TunnelKeying::Manual),
+                    tunnel,
+                });
                 return Explanation { verdict: rule.action.word(), decision, earlier };
             }
             Err(selector) => {
@@ -177,8 +215,15 @@ pub fn explain_link(policy: &Policy, link: &str, flow: &Flow) -> Explanation {
         let rule = one.name.clone();
         match one.selectors.matches(flow, UnknownOwner::Differs) {
             Ok(()) => {
-                let decision =
-                    Some(DecidingRule { rule, file, line, would: None, ike: None, tunnel: None });
+                let decision = Some(DecidingRule {
+                    rule,
+                    file,
+                    line,
+                    would: None,
+                    ike: None,
+                    sa: None,
+                    tunnel: None,
+                });
                 let verdict = match one.verdict {
                     LinkVerdict::Permit => "permit",
                     LinkVerdict::Deny => "deny",
@@ -248,15 +293,16 @@ impl Display for Explanation {
             writeln!(f, "line {line}{of}: rule `{rule}` does not match: {why}")?;
         }
         match &self.decision {
-            Some(DecidingRule { rule, file, line, would, ike, tunnel }) => {
+            Some(DecidingRule { rule, file, line, would, ike, sa, tunnel }) => {
                 let of = of_file(file.as_deref());
                 write!(f, "line {line}{of}: rule `{rule}` matches: {}", self.verdict)?;
-                match (would, ike) {
-                    (Some(would), _) => {
+                match (would, ike, sa) {
+                    (Some(would), ..) => {
                         write!(f, " (audit mode; with mode = \"enforce\": {would})")
                     }
-                    (None, Some(ike)) => write!(f, ", through a tunnel to [ike.{ike}]"),
-                    (None, None) => Ok(()),
+                    (None, Some(ike), _) => write!(f, ", through a tunnel to [ike.{ike}]"),
+                    (None, None, Some(sa)) => write!(f, ", through a tunnel to [sa.{sa}]"),
+                    (None, None, None) => Ok(()),
                 }?;
                 tunnel.iter().try_for_each(|tunnel| write!(f, "\n{tunnel}"))
             }

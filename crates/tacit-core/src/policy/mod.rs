@@ -28,6 +28,7 @@ pub mod map;
 mod packet_explain;
 mod parse;
 mod rule;
+mod sa;
 pub mod selector;
 mod source;
 mod starttls;
@@ -77,8 +78,9 @@ pub use parse::{
 };
 pub use rule::{
     Action, Answers, Deny, ForwardRule, InboundRule, Ipsec, PathChoice, Rule, RuleForm, SendProxy,
-    UnixSocket,
+    TunnelKeying, UnixSocket,
 };
+pub use sa::{ManualMode, ManualSa, SaKeyFile};
 pub use selector::{Mismatch, NamePattern, SLICE, Selectors, UnknownOwner, unescaped, unit_of};
 pub use source::{INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText};
 pub use starttls::{

@@ -234,11 +234,33 @@ pub enum Action {
     Ipsec(Ipsec),
 }
 
-/// `ipsec = { ike = "NAME" }`: the tunnel of a rule.
+/// `ipsec = { ike = "NAME" }` or `ipsec = { sa = "NAME" }`: the tunnel of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipsec {
-    /// The name of the peer, which is in [`Policy::ikes`](super::Policy::ikes).
-    pub ike: String,
+    /// The name of the peer. A name is in only one of the tables.
+    pub peer: String,
+    /// The table that has the peer.
+    pub keyed_by: TunnelKeying,
+}
+
+/// Where the keys of a tunnel come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TunnelKeying {
+    /// IKE negotiates them with the peer, which is in [`Policy::ikes`](super::Policy::ikes).
+    Ike,
+    /// They are in files: manual SAs, which are in [`Policy::sas`](super::Policy::sas).
+    Manual,
+}
+
+impl TunnelKeying {
+    /// Returns the word in the policy.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ike => "ike",
+            Self::Manual => "sa",
+        }
+    }
 }
 
 /// Where answers to datagrams may come from.

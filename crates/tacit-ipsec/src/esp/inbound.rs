@@ -1,5 +1,4 @@
-//! Decrypts (opens) ESP packets in tunnel mode (RFC 4303 section 3.4), and checks the packets
-//! inside.
+//! Decrypts (opens) ESP packets (RFC 4303 section 3.4), and checks the packets inside.
 //!
 //! ```text
 //! sequence number -> replay window -> ICV, decryption -> update window -> padding -> inner packet:
@@ -17,10 +16,12 @@ use super::lifetime::{DataLifetime, LifetimeState};
 use super::outbound::{DUMMY, IPV4, IPV6, SelectorPairs, TRAILER_BYTES};
 use super::replay::{ReplayError, ReplayWindow};
 use super::transform::{ESP_HEADER_BYTES, Transform};
+use super::transport::TransportEnds;
 use crate::child::{ChildSa, EspSpi};
 use crate::cipher::Cipher;
 use crate::cipher_key::KeyLengthError;
 use crate::packet::{IpPacket, ecn};
+use crate::selector::TrafficSelector;
 
 /// The receiving direction of a tunnel.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub struct InboundSa {
     spi: EspSpi,
     cipher: Cipher,
     transform: Transform,
+    /// `None`: tunnel mode.
+    transport: Option<TransportEnds>,
     window: ReplayWindow,
     lifetime: DataLifetime,
     selectors: SelectorPairs,
@@ -51,12 +54,13 @@ impl InboundSa {
     pub fn new(child: &ChildSa, lifetime: DataLifetime) -> Result<Self, KeyLengthError> {
         let window = match child.has_extended_sequence {
             true => ReplayWindow::extended(),
-            false => ReplayWindow::new(),
+            false => ReplayWindow::new(child.origin.replay()),
         };
         Ok(Self {
             spi: child.inbound.spi,
             cipher: child.cipher,
             transform: Transform::new(child, &child.inbound)?,
+            transport: TransportEnds::of(child.mode),
             window,
             lifetime,
             selectors: SelectorPairs::of(child),
@@ -74,6 +78,11 @@ impl InboundSa {
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.window.top()
+    }
+
+    /// Accepts other packets from now on: those that match both traffic selectors.
+    pub fn set_selectors(&mut self, local: Vec<TrafficSelector>, remote: Vec<TrafficSelector>) {
+        self.selectors = SelectorPairs { local, remote };
     }
 
     /// Returns the counters, which displays read.
@@ -112,13 +121,25 @@ impl InboundSa {
                 self.counters.add_dummy();
                 Ok(Opened::Dummy)
             }
-            IPV4 | IPV6 => {
+            IPV4 | IPV6 if self.transport.is_none() => {
                 let inner_bytes = frame.get_mut(inner.clone()).ok_or(DropReason::Padding)?;
                 let packet = self.inner_packet(inner_bytes, next_header, traffic_class)?;
                 self.counters.add_packet(packet.bytes);
                 Ok(Opened::Packet(packet, inner.start..inner.start + packet.bytes))
             }
-            _ => Err(DropReason::NextHeader),
+            IPV4 | IPV6 => Err(DropReason::NextHeader),
+            protocol => {
+                let ends = self.transport.ok_or(DropReason::NextHeader)?;
+                let place = ends.restore(frame, inner, protocol, traffic_class);
+                let place = place.ok_or(DropReason::InnerPacket)?;
+                let bytes = frame.get(place.clone()).ok_or(DropReason::InnerPacket)?;
+                let packet = IpPacket::parse(bytes).map_err(|_| DropReason::InnerPacket)?;
+                if !self.selectors.match_inbound(&packet) {
+                    return Err(DropReason::Selectors);
+                }
+                self.counters.add_packet(packet.bytes);
+                Ok(Opened::Packet(packet, place))
+            }
         }
     }
 

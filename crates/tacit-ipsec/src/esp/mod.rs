@@ -1,4 +1,4 @@
-//! Implements ESP in tunnel mode (RFC 4303) inside UDP (RFC 3948).
+//! Implements ESP (RFC 4303) inside UDP (RFC 3948), in tunnel mode and in transport mode.
 //!
 //! In reading order:
 //! * [`OutboundSa`] encrypts (seals) packets, and [`InboundSa`] decrypts (opens) them, both in
@@ -17,6 +17,7 @@ mod lifetime;
 mod outbound;
 mod replay;
 mod transform;
+mod transport;
 
 pub use crate::cipher_key::KeyLengthError;
 pub use counters::{DropCounters, DropReason, SaCounters};

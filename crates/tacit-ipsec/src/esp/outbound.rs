@@ -1,4 +1,4 @@
-//! Encrypts packets and writes them as ESP packets in tunnel mode (RFC 4303 section 3.3).
+//! Encrypts packets and writes them as ESP packets (RFC 4303 section 3.3).
 //!
 //! ```text
 //! frame:   SPI 4 │ sequence 4 │ IV │ inner packet │ padding │ length 1 │ next header 1 │ ICV
@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The caller leaves [`OutboundSa::header_bytes`] bytes free at the start of the buffer, and writes
-//! the inner packet after them. `seal` writes all other fields in place, so no packet is copied.
+//! the inner packet after them. `seal` writes all other fields in place, so no packet is copied. In
+//! transport mode, `seal_packet` copies what follows the IP header.
 //!
 //! The IV is derived from the sequence number, so no number may be used twice. When an SA (security
 //! association) has used all numbers, it refuses packets, and the caller replaces the SA (RFC 4303
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use super::counters::{DropReason, SaCounters};
 use super::lifetime::{DataLifetime, LifetimeState};
 use super::transform::{ESP_HEADER_BYTES, Transform};
+use super::transport::TransportEnds;
 use crate::child::{ChildSa, EspSpi};
 use crate::cipher::Cipher;
 use crate::cipher_key::KeyLengthError;
@@ -39,6 +41,8 @@ pub struct OutboundSa {
     spi: EspSpi,
     cipher: Cipher,
     transform: Transform,
+    /// `None`: tunnel mode.
+    transport: Option<TransportEnds>,
     /// The number of the last packet; the first packet has number 1.
     sequence: u64,
     sequence_max: u64,
@@ -99,6 +103,7 @@ impl OutboundSa {
             spi: child.outbound.spi,
             cipher: child.cipher,
             transform: Transform::new(child, &child.outbound)?,
+            transport: TransportEnds::of(child.mode),
             sequence: 0,
             sequence_max: numbers_max,
             lifetime,
@@ -117,6 +122,11 @@ impl OutboundSa {
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
+    }
+
+    /// Takes other packets from now on: those that match both traffic selectors.
+    pub fn set_selectors(&mut self, local: Vec<TrafficSelector>, remote: Vec<TrafficSelector>) {
+        self.selectors = SelectorPairs { local, remote };
     }
 
     /// Returns the counters, which displays read.
@@ -146,6 +156,12 @@ impl OutboundSa {
         self.selectors.match_outbound(packet)
     }
 
+    /// Reports whether packets are sent in transport mode, so only by [`Self::seal_packet`].
+    #[must_use]
+    pub fn is_transport(&self) -> bool {
+        self.transport.is_some()
+    }
+
     /// Returns the length of what precedes the inner packet in a frame.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
@@ -155,9 +171,38 @@ impl OutboundSa {
     /// Returns the length of the ESP packet for an inner packet.
     #[must_use]
     pub fn frame_bytes(&self, inner_bytes: usize) -> usize {
+        let not_sent = self.transport.map_or(0, TransportEnds::header_bytes);
+        self.frame_bytes_of(inner_bytes.saturating_sub(not_sent))
+    }
+
+    /// Returns the length of the ESP packet for a plaintext.
+    fn frame_bytes_of(&self, content_bytes: usize) -> usize {
         let alignment = self.cipher.block_bytes().max(ALIGNMENT_BYTES);
-        let text_bytes = (inner_bytes + TRAILER_BYTES).next_multiple_of(alignment);
+        let text_bytes = (content_bytes + TRAILER_BYTES).next_multiple_of(alignment);
         self.header_bytes() + text_bytes + self.cipher.icv_bytes()
+    }
+
+    /// Copies an inner packet, or in transport mode its content, into `frame` and seals it. Returns
+    /// the length of the ESP packet.
+    ///
+    /// # Errors
+    /// As [`Self::seal`].
+    pub fn seal_packet(&mut self, frame: &mut [u8], packet: &[u8]) -> Result<usize, DropReason> {
+        let at = self.header_bytes();
+        let mut copy = |content: &[u8]| {
+            let place = frame.get_mut(at..at + content.len()).ok_or(DropReason::TooBig)?;
+            place.copy_from_slice(content);
+            Ok::<_, DropReason>(())
+        };
+        let Some(ends) = self.transport else {
+            copy(packet)?;
+            return self.seal(frame, packet.len());
+        };
+        let (protocol, content) = ends.content(packet).ok_or(DropReason::InnerPacket)?;
+        copy(content)?;
+        let sealed = self.seal_as(protocol, frame, content.len())?;
+        self.counters.add_packet(packet.len());
+        Ok(sealed)
     }
 
     /// Seals the inner packet of `inner_bytes` that stands behind the header in `frame`. Returns
@@ -166,6 +211,9 @@ impl OutboundSa {
     /// # Errors
     /// The reason why the packet is dropped; `frame` is then undefined.
     pub fn seal(&mut self, frame: &mut [u8], inner_bytes: usize) -> Result<usize, DropReason> {
+        if self.transport.is_some() {
+            return Err(DropReason::InnerPacket);
+        }
         let next_header = match frame.get(self.header_bytes()).map(|first| first >> 4) {
             Some(4) => IPV4,
             Some(6) => IPV6,
@@ -200,7 +248,7 @@ impl OutboundSa {
         if self.lifetime_state() == LifetimeState::Expired {
             return Err(DropReason::Expired);
         }
-        let frame_bytes = self.frame_bytes(inner_bytes);
+        let frame_bytes = self.frame_bytes_of(inner_bytes);
         let frame = frame.get_mut(..frame_bytes).ok_or(DropReason::InnerPacket)?;
         let trailer_at = frame_bytes - self.cipher.icv_bytes() - TRAILER_BYTES;
         let padding = frame.get_mut(self.header_bytes() + inner_bytes..trailer_at);

@@ -13,6 +13,8 @@
 //! A packet contains only the lower half of an extended number. The receiver computes the upper
 //! half from the position of the window (RFC 4303 appendix A2.2).
 
+use crate::child::ReplayCheck;
+
 /// The number of sequence numbers that may arrive in any order. One receive call brings 64 packets
 /// of one sender, and several CPUs may reorder such batches.
 pub const REPLAY_WINDOW: u64 = 8_192;
@@ -25,6 +27,7 @@ const WORDS: usize = 256;
 #[derive(Debug)]
 pub(crate) struct ReplayWindow {
     has_extended_sequence: bool,
+    check: ReplayCheck,
     /// The highest number that was received; 0: none.
     top: u64,
     words: Box<[u64; WORDS]>,
@@ -41,13 +44,14 @@ pub(crate) enum ReplayError {
 
 impl ReplayWindow {
     /// Creates a window for sequence numbers of 32 bits.
-    pub(crate) fn new() -> Self {
-        Self { has_extended_sequence: false, top: 0, words: Box::new([0; WORDS]) }
+    pub(crate) fn new(check: ReplayCheck) -> Self {
+        let words = Box::new([0; WORDS]);
+        Self { has_extended_sequence: false, check, top: 0, words }
     }
 
     /// Creates a window for extended sequence numbers.
     pub(crate) fn extended() -> Self {
-        Self { has_extended_sequence: true, ..Self::new() }
+        Self { has_extended_sequence: true, ..Self::new(ReplayCheck::On) }
     }
 
     /// Returns the highest number that was received.
@@ -59,7 +63,8 @@ impl ReplayWindow {
     /// nothing, because the packet is not authenticated yet.
     pub(crate) fn check(&self, low: u32) -> Result<u64, ReplayError> {
         let number = self.completed(low).ok_or(ReplayError::TooOld)?;
-        if number > self.top {
+        // RFC 4303 section 3.4.3: without the service, a receiver does not examine the number.
+        if number > self.top || self.check == ReplayCheck::Off {
             return Ok(number);
         }
         // RFC 4303 section 3.3.2: the first number is 1.
@@ -72,6 +77,10 @@ impl ReplayWindow {
 
     /// Records the number of an authenticated packet, which [`Self::check`] has returned.
     pub(crate) fn accept(&mut self, number: u64) {
+        if self.check == ReplayCheck::Off {
+            self.top = self.top.max(number);
+            return;
+        }
         if number > self.top {
             let steps = number / WORD_BITS - self.top / WORD_BITS;
             for step in 1..=steps.min(u64::try_from(WORDS).unwrap_or(steps)) {
@@ -132,7 +141,7 @@ mod tests {
 
     #[test]
     fn each_number_is_accepted_once_and_only_inside_the_window() {
-        let mut window = after(10_000, ReplayWindow::new());
+        let mut window = after(10_000, ReplayWindow::new(ReplayCheck::On));
         assert_eq!(window.check(10_000), Err(ReplayError::Duplicate));
         assert_eq!(window.check(10_000 - 8_192), Err(ReplayError::TooOld));
         assert_eq!(window.check(10_000 - 8_191), Ok(10_000 - 8_191));
@@ -145,7 +154,7 @@ mod tests {
 
     #[test]
     fn zero_is_never_a_sequence_number() {
-        assert_eq!(ReplayWindow::new().check(0), Err(ReplayError::TooOld));
+        assert_eq!(ReplayWindow::new(ReplayCheck::On).check(0), Err(ReplayError::TooOld));
         assert_eq!(ReplayWindow::extended().check(0), Err(ReplayError::TooOld));
     }
 
@@ -162,7 +171,7 @@ mod tests {
         assert_eq!(beyond.check(9), Ok(half + 9));
         assert_eq!(beyond.check(5_000), Ok(half + 5_000));
         // Without extended numbers the same bits are old.
-        let short = after(half - 10, ReplayWindow::new());
+        let short = after(half - 10, ReplayWindow::new(ReplayCheck::On));
         assert_eq!(short.check(5), Err(ReplayError::TooOld));
         // Before the first boundary there is no lower half.
         let first = after(10, ReplayWindow::extended());
@@ -206,7 +215,7 @@ mod tests {
         fn old_numbers_are_never_accepted_without_extension(
             top in 1_u32.., numbers in prop::collection::vec(any::<u32>(), 1..100),
         ) {
-            let window = after(u64::from(top), ReplayWindow::new());
+            let window = after(u64::from(top), ReplayWindow::new(ReplayCheck::On));
             for number in numbers {
                 let is_old = number == 0 || u64::from(number) + REPLAY_WINDOW <= u64::from(top);
                 let is_refused = window.check(number).is_err();

@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::child::{ChildSa, EspSpi, SaKeys};
+use crate::child::{ChildSa, EspSpi, KeyOrigin, ReplayCheck, SaKeys, SaMode};
 use crate::cipher::{Cipher, IntegrityHash};
+use crate::packet::IpPacket;
 use crate::packet::testing::{udp_v4, udp_v6};
 use crate::secret::SecretBytes;
 use crate::selector::TrafficSelector;
@@ -35,6 +36,8 @@ fn network(text: &str) -> TrafficSelector {
 fn child(cipher: Cipher) -> ChildSa {
     ChildSa {
         cipher,
+        origin: KeyOrigin::Ike,
+        mode: SaMode::Tunnel,
         has_extended_sequence: true,
         inbound: keys(cipher, 0x1001, 1),
         outbound: keys(cipher, 0x1002, 2),
@@ -158,6 +161,142 @@ fn sequence_numbers_end_and_are_never_reused() {
     let mut frame = vec![0x45; 200];
     assert_eq!(outbound.seal(&mut frame, 40), Err(DropReason::Expired));
     assert_eq!(outbound.sequence(), u64::from(u32::MAX));
+}
+
+/// SAs with keys of a file. They are new at each call, as after a restart.
+fn manual(nonce: u8, replay: ReplayCheck) -> ChildSa {
+    ChildSa {
+        origin: KeyOrigin::Manual { nonce: [nonce; 8], replay },
+        has_extended_sequence: false,
+        ..child(Cipher::Aes256Cbc(IntegrityHash::Sha256))
+    }
+}
+
+#[test]
+fn manual_keys_never_use_an_iv_again_after_a_restart() {
+    let first = |nonce| {
+        let (mut outbound, _) = pair_of(&manual(nonce, ReplayCheck::Off));
+        seal(&mut outbound, &udp_v4(b"the same packet"))
+    };
+    let [one, other] = [1, 2].map(first);
+    assert_eq!(one[..8], other[..8], "the same SPI and sequence number");
+    assert_ne!(one[8..24], other[8..24], "another IV");
+    assert_ne!(one[24..40], other[24..40], "another ciphertext");
+}
+
+#[test]
+fn a_restarted_sender_is_accepted_only_without_the_replay_check() {
+    for (replay, wanted) in [(ReplayCheck::Off, true), (ReplayCheck::On, false)] {
+        let (mut outbound, mut inbound) = pair_of(&manual(1, replay));
+        for _ in 0..3 {
+            let frame = seal(&mut outbound, &udp_v4(b"x"));
+            assert!(open(&mut inbound, &frame).is_ok());
+        }
+        let (mut restarted, _) = pair_of(&manual(2, replay));
+        let frame = seal(&mut restarted, &udp_v4(b"x"));
+        assert_eq!(open(&mut inbound, &frame).is_ok(), wanted, "{replay:?}");
+        assert_eq!(open(&mut inbound, &frame).is_ok(), wanted, "{replay:?}: the same again");
+        let mut changed = frame;
+        changed[30] ^= 1;
+        assert!(open(&mut inbound, &changed).is_err(), "the ICV is checked all the same");
+    }
+}
+
+/// The SAs of both test packets in transport mode, one for each IP version.
+fn transport(cipher: Cipher) -> [ChildSa; 2] {
+    [("10.1.0.1", "10.2.0.1"), ("fd01::1", "fd02::1")].map(|(local, remote)| ChildSa {
+        mode: SaMode::Transport { local: local.parse().unwrap(), remote: remote.parse().unwrap() },
+        ..child(cipher)
+    })
+}
+
+fn reversed_transport(child: &ChildSa) -> ChildSa {
+    let SaMode::Transport { local, remote } = child.mode else { panic!() };
+    ChildSa { mode: SaMode::Transport { local: remote, remote: local }, ..reversed(child) }
+}
+
+/// An opened packet without the fields of its header that transport mode does not keep.
+fn comparable(mut packet: Vec<u8>) -> Vec<u8> {
+    match packet[0] >> 4 {
+        4 => [1, 4, 5, 6, 7, 8, 10, 11].into_iter().for_each(|at| packet[at] = 0),
+        _ => {
+            packet[0] = 0x60;
+            packet[1..4].fill(0);
+            packet[7] = 0;
+        }
+    }
+    packet
+}
+
+#[test]
+fn transport_mode_keeps_addresses_and_content_and_sends_no_ip_header() {
+    for cipher in CIPHERS.into_iter().filter(|cipher| !cipher.is_aead()) {
+        let [v4, v6] = transport(cipher);
+        for length in 0..70 {
+            for (child, inner) in [(&v4, udp_v4(&vec![7; length])), (&v6, udp_v6(&vec![7; length]))]
+            {
+                let lifetime = DataLifetime::UNLIMITED;
+                let mut outbound = OutboundSa::new(child, lifetime).unwrap();
+                let mut inbound = InboundSa::new(&reversed_transport(child), lifetime).unwrap();
+                let mut frame = vec![0; outbound.frame_bytes(inner.len())];
+                let sealed = outbound.seal_packet(&mut frame, &inner).unwrap();
+                assert_eq!(sealed, frame.len());
+                let header = if inner[0] >> 4 == 4 { 20 } else { 40 };
+                let text = inner.len() - header + 2;
+                let text = text.next_multiple_of(cipher.block_bytes().max(4));
+                assert_eq!(sealed, 8 + cipher.iv_bytes() + text + cipher.icv_bytes());
+                let Opened::Packet(parsed, place) = inbound.open(&mut frame, 3).unwrap() else {
+                    panic!()
+                };
+                let opened = frame[place].to_vec();
+                assert_eq!(IpPacket::parse(&opened), Ok(parsed), "{cipher:?} {length}");
+                assert_eq!(crate::packet::traffic_class(&opened), 3, "that of the outer header");
+                assert_eq!(comparable(opened), comparable(inner));
+                assert_eq!(inbound.counters().bytes(), outbound.counters().bytes());
+            }
+        }
+    }
+}
+
+#[test]
+fn transport_mode_drops_what_it_cannot_send_and_what_is_of_tunnel_mode() {
+    let cipher = Cipher::Aes128Cbc(IntegrityHash::Sha256);
+    let [v4, _] = transport(cipher);
+    let lifetime = DataLifetime::UNLIMITED;
+    let mut outbound = OutboundSa::new(&v4, lifetime).unwrap();
+    let mut send = |packet: &[u8]| outbound.seal_packet(&mut vec![0; 300], packet);
+    for (at, value) in [(15, 2), (19, 2), (6, 0x20), (7, 1)] {
+        let mut packet = udp_v4(b"x");
+        packet[at] = value;
+        assert_eq!(send(&packet), Err(DropReason::InnerPacket), "{at}");
+    }
+    assert_eq!(send(&udp_v6(b"x")), Err(DropReason::InnerPacket));
+    assert_eq!(outbound.seal(&mut [0x45; 300], 40), Err(DropReason::InnerPacket));
+    assert_eq!(outbound.sequence(), 0);
+    // The same keys, but another mode.
+    let (mut tunnel, mut of_tunnel) = pair(cipher);
+    let mut inbound = InboundSa::new(&reversed_transport(&v4), lifetime).unwrap();
+    let frame = seal(&mut tunnel, &udp_v4(b"x"));
+    assert_eq!(open(&mut inbound, &frame), Err(DropReason::NextHeader));
+    let mut frame = vec![0; outbound.frame_bytes(29)];
+    outbound.seal_packet(&mut frame, &udp_v4(b"x")).unwrap();
+    assert_eq!(open(&mut of_tunnel, &frame), Err(DropReason::NextHeader));
+}
+
+#[test]
+fn other_selectors_apply_to_an_sa_that_exists() {
+    let (mut outbound, mut inbound) = pair(Cipher::Aes128Gcm);
+    let packet = IpPacket::parse(&udp_v4(b"x")).unwrap();
+    let before = seal(&mut outbound, &udp_v4(b"x"));
+    let after = seal(&mut outbound, &udp_v4(b"x"));
+    assert!(outbound.matches(&packet));
+    assert!(open(&mut inbound, &before).is_ok());
+    let other = || vec![network("10.9.0.0-10.9.0.255")];
+    outbound.set_selectors(other(), other());
+    inbound.set_selectors(other(), other());
+    assert!(!outbound.matches(&packet));
+    assert_eq!(open(&mut inbound, &after), Err(DropReason::Selectors));
+    assert_eq!(outbound.sequence(), 2);
 }
 
 #[test]

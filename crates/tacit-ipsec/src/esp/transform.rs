@@ -24,14 +24,16 @@ pub(crate) const ESP_HEADER_BYTES: usize = 8;
 pub(crate) struct Transform {
     key: CipherKey,
     has_extended_sequence: bool,
+    /// What precedes the sequence number in the block from which an IV of CBC is made.
+    nonce: [u8; 8],
 }
 
 impl Transform {
     /// Prepares the keys of one direction of a tunnel.
     pub(crate) fn new(child: &ChildSa, keys: &SaKeys) -> Result<Self, KeyLengthError> {
-        let ChildSa { cipher, has_extended_sequence, .. } = *child;
+        let ChildSa { cipher, origin, has_extended_sequence, .. } = *child;
         let key = CipherKey::new(cipher, keys.encryption.as_bytes(), keys.integrity.as_bytes())?;
-        Ok(Self { key, has_extended_sequence })
+        Ok(Self { key, has_extended_sequence, nonce: origin.nonce() })
     }
 
     /// Encrypts a packet that has SPI, sequence number, room for the IV, plaintext and room for the
@@ -41,7 +43,7 @@ impl Transform {
             CipherKey::Aead(key) => self.seal_aead(key, packet, sequence),
             CipherKey::Cbc(key) => {
                 let (body, icv) = key.split(packet)?;
-                encrypt_cbc(key, body, sequence)?;
+                encrypt_cbc(key, body, self.nonce, sequence)?;
                 key.sign([body, self.unsent_half(&sequence.to_be_bytes())], icv)
             }
         }
@@ -117,11 +119,18 @@ fn iv_and_text(body: &mut [u8]) -> Result<(&mut [u8; CBC_IV_BYTES], &mut [u8]), 
     rest.split_first_chunk_mut().ok_or(IntegrityError)
 }
 
-fn encrypt_cbc(key: &CbcKey, body: &mut [u8], sequence: u64) -> Result<(), IntegrityError> {
+fn encrypt_cbc(
+    key: &CbcKey,
+    body: &mut [u8],
+    nonce: [u8; 8],
+    sequence: u64,
+) -> Result<(), IntegrityError> {
     let (iv, text) = iv_and_text(body)?;
     // RFC 3602 section 2: the IV must be unpredictable. An encrypted number that is never repeated
-    // is (NIST SP 800-38A appendix C), and needs no source of randomness.
+    // is (NIST SP 800-38A appendix C). With manual keys, the sequence numbers repeat after a
+    // restart, but the nonce is another one.
     let mut block = [0; CBC_IV_BYTES];
+    block[..8].copy_from_slice(&nonce);
     block[8..].copy_from_slice(&sequence.to_be_bytes());
     key.encrypt([0; CBC_IV_BYTES], &mut block)?;
     *iv = block;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use tacit_core::policy::{IkePeer, Policy, Trust};
+use tacit_core::policy::{IkePeer, ManualSa, Policy, Trust};
 
 use crate::live::directory_of;
 
@@ -68,6 +68,7 @@ impl Secrets {
         let base = directory_of(file);
         let keys = policy.identities.values().map(|identity| identity.key.as_path());
         let keys = keys.chain(policy.ikes.values().filter_map(IkePeer::key_file));
+        let keys = keys.chain(policy.sas.values().flat_map(ManualSa::key_files));
         let of_trusts = policy.trusts.values().flat_map(Trust::files);
         let named = keys.chain(of_trusts).map(|path| base.join(path));
         let mut files = BTreeSet::new();

@@ -79,7 +79,8 @@ impl Tunnels {
     /// `tacit show sa`.
     pub(super) fn show_sa(&self) -> SaDisplay {
         let statuses = self.driver.as_ref().map(IkeDriver::statuses).unwrap_or_default();
-        tunnels::sa(&statuses, &self.statistics())
+        let manual = self.driver.as_ref().map(IkeDriver::manual_statuses).unwrap_or_default();
+        tunnels::sa(&statuses, &manual, &self.statistics())
     }
 
     /// The packets that were refused because there was no tunnel.
@@ -204,7 +205,7 @@ impl Agent {
 
     /// The installed policy with its keys.
     pub(super) fn ike_policy(&self) -> IkePolicy {
-        let Credentials { identities, trusts, shared_keys, .. } = &self.credentials.loaded;
+        let Credentials { identities, trusts, shared_keys, manual_keys } = &self.credentials.loaded;
         let policy = Arc::clone(&self.shared.live.load().policy);
         let named = policy.ikes.iter().filter_map(|(ike, peer)| {
             Some((ike.clone(), Arc::new(LiveTarget::new(&peer.unresolved()?))))
@@ -213,6 +214,7 @@ impl Agent {
             targets: named.collect(),
             policy,
             shared_keys: shared_keys.clone(),
+            manual_keys: manual_keys.clone(),
             identities: identities.clone(),
             trusts: trusts.clone(),
         }
@@ -276,14 +278,19 @@ impl Runs {
     /// Warns about peers with which only one run has a tunnel, because the policy has the address.
     fn warnings_about_others(&self, capture: &Capture) -> Vec<String> {
         let used = capture.tunnels.fixed_peers();
-        let user = |ike: &String| {
+        let policy = Arc::clone(&self.shared.live.load().policy);
+        let user = |peer: &String| {
             let mut others = self.registry.all().filter(|other| other.run.id != capture.run.id);
-            let other = others.find(|other| other.capture.tunnels.fixed_peers().contains(ike))?;
+            let other = others.find(|other| other.capture.tunnels.fixed_peers().contains(peer))?;
+            let (table, gateway) = match policy.sas.contains_key(peer) {
+                true => ("sa", ""),
+                false => ("ike", "write inner = \"gateway\", or "),
+            };
             Some(format!(
-                "only one run at a time can use the tunnel to [ike.{ike}], because `inner` is a \
-                 single address. Run `{}` uses the tunnel now, so tacit drops the packets of this \
-                 run to the peer\n    fix: write inner = \"gateway\", or write a separate \
-                 [ike.NAME] and separate rules with `run` for each run",
+                "only one run at a time can use the tunnel to [{table}.{peer}], because `inner` is \
+                 a single address. Run `{}` uses the tunnel now, so tacit drops the packets of \
+                 this run to the peer\n    fix: {gateway}write a separate [{table}.NAME] and \
+                 separate rules with `run` for each run",
                 other.run.name
             ))
         };

@@ -79,9 +79,15 @@ impl WantedAddresses<'_> {
         if let Some((name, _)) = policy.ikes.iter().find(|(_, one)| is_inner(&one.inner)) {
             return Some(format!("the `inner` address of [ike.{name}]"));
         }
+        if let Some((name, _)) = policy.sas.iter().find(|(_, one)| one.peer.ip() == address) {
+            return Some(format!("the address of the peer [sa.{name}]"));
+        }
+        if let Some((name, _)) = policy.sas.iter().find(|(_, one)| one.inner.contains(&address)) {
+            return Some(format!("the `inner` address of [sa.{name}]"));
+        }
         let names = self.names.of(address);
         let is_named = |rule: &&Rule| {
-            let is_of_peer = rule.ipsec().is_some_and(|ipsec| ipsec.ike == self.ike);
+            let is_of_peer = rule.ipsec().is_some_and(|ipsec| ipsec.peer == self.ike);
             let runs = &rule.selectors.run;
             let applies = runs.is_empty() || runs.iter().any(|run| run == self.run);
             !is_of_peer && applies && rule.selectors.names_remote(address, &names)

@@ -120,7 +120,7 @@ fn initial_contact(peers: &BTreeMap<String, IkePeer>, ike: &str, peer: &IkePeer)
 
 /// The flows that the rules permit in the tunnel with a peer.
 pub(super) fn flows(routes: &TunnelRoutes, ike: &str, inner: &[IpAddr]) -> Vec<TunnelFlow> {
-    let groups = routes.groups().iter().filter(|group| group.ike == ike);
+    let groups = routes.groups().iter().filter(|group| group.peer == ike);
     groups
         .flat_map(|group| group.prefixes.iter().filter_map(|prefix| flow(group, prefix, inner)))
         .collect()
@@ -179,7 +179,7 @@ fn span(prefix: &TunnelPrefix) -> (IpAddr, IpAddr) {
     }
 }
 
-fn selectors(ranges: impl Iterator<Item = (IpAddr, IpAddr)>) -> Vec<TrafficSelector> {
+pub(super) fn selectors(ranges: impl Iterator<Item = (IpAddr, IpAddr)>) -> Vec<TrafficSelector> {
     ranges.filter_map(|(first, last)| TrafficSelector::of_addresses(first, last)).collect()
 }
 
@@ -240,7 +240,7 @@ fn esp_proposal(suite: &EspSuite) -> EspProposal {
     EspProposal { cipher: cipher(suite.cipher), pfs: suite.group.map(group) }
 }
 
-pub(super) fn cipher(cipher: TunnelCipher) -> Cipher {
+pub(crate) fn cipher(cipher: TunnelCipher) -> Cipher {
     let hash = |hash| match hash {
         Sha2::Sha256 => IntegrityHash::Sha256,
         Sha2::Sha384 => IntegrityHash::Sha384,

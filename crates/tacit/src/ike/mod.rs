@@ -12,6 +12,9 @@
 //! program sends its first packet for the peer, or at the start of the run if the peer assigns the
 //! run's address. After each failure, the agent waits longer before the next attempt.
 //!
+//! A peer in `[sa.NAME]` has no connection: the thread installs its keys, which are in files, as
+//! soon as a run needs them (`manual`).
+//!
 //! While there is no tunnel, the packet worker holds or drops packets. tacit never sends a packet
 //! in clear.
 //!
@@ -28,6 +31,8 @@ mod inputs;
 mod install;
 mod kernel;
 mod key_table;
+mod manual;
+mod manual_sa;
 mod refused;
 mod reports;
 mod responder;
@@ -46,7 +51,7 @@ use std::time::Duration;
 
 use tacit_core::policy::{IkeCredentials, IkePeer, Policy};
 use tacit_core::refusal::Refusal;
-use tacit_ipsec::SecretBytes;
+use tacit_ipsec::{ManualKeys, SecretBytes};
 use tacit_sys::sandbox::{CapabilitySet, WorkerRights, WorkerSockets};
 use tacit_sys::tun::Tun;
 use tacit_tls::KeyLogLine;
@@ -57,7 +62,9 @@ use crate::log::Log;
 use crate::net::target::LiveTarget;
 use crate::packet::{PacketStatistics, PacketThreads, PacketWorker, TunLease, UdpUnderlay};
 
+pub(crate) use config::cipher as esp_cipher;
 use inputs::Inputs;
+pub use manual_sa::ManualStatus;
 pub use status::{ChildStatus, IkeState, IkeStatus};
 use thread::IkeThread;
 pub(crate) use words::{auth_word, cipher_words, proposal_words, selector_words};
@@ -75,6 +82,7 @@ pub struct IkeDriver {
     inputs: Arc<Inputs>,
     worker: Arc<PacketWorker>,
     statuses: Arc<Mutex<Vec<IkeStatus>>>,
+    manual: Arc<Mutex<Vec<ManualStatus>>>,
     refused: Arc<Mutex<RefusedByPeer>>,
 }
 
@@ -90,6 +98,8 @@ pub struct IkePolicy {
     pub targets: BTreeMap<String, Arc<LiveTarget>>,
     /// The keys that both sides know, by the name of the peer.
     pub shared_keys: BTreeMap<String, SecretBytes>,
+    /// The keys of manual SAs, by the name of the peer.
+    pub manual_keys: BTreeMap<String, ManualKeys>,
     /// The identities, by name.
     pub identities: BTreeMap<String, Arc<LoadedIdentity>>,
     /// The trusts, by name.
@@ -112,6 +122,7 @@ impl IkePolicy {
         Self {
             targets: BTreeMap::new(),
             shared_keys: policy.ikes.keys().map(|ike| (ike.clone(), key())).collect(),
+            manual_keys: policy.sas.keys().map(|sa| (sa.clone(), manual_test_keys())).collect(),
             policy: Arc::new(policy),
             identities: BTreeMap::new(),
             trusts: BTreeMap::new(),
@@ -230,6 +241,7 @@ impl IkeDriver {
         let threads = PacketThreads::of_policy(&policy.policy);
         let worker = Arc::new(PacketWorker::start(underlay, Arc::clone(&inputs), threads)?);
         let statuses = Arc::<Mutex<Vec<IkeStatus>>>::default();
+        let manual = Arc::<Mutex<Vec<ManualStatus>>>::default();
         let refused = Arc::<Mutex<RefusedByPeer>>::default();
         let thread = IkeThread::new(
             policy,
@@ -237,6 +249,7 @@ impl IkeDriver {
                 inputs: Arc::clone(&inputs),
                 worker: Arc::clone(&worker),
                 statuses: Arc::clone(&statuses),
+                manual: Arc::clone(&manual),
                 refused: Arc::clone(&refused),
                 locals,
                 notices,
@@ -246,7 +259,7 @@ impl IkeDriver {
             },
         )?;
         std::thread::Builder::new().name("tacit-ike".to_owned()).spawn(move || thread.run())?;
-        Ok(Self { inputs, worker, statuses, refused })
+        Ok(Self { inputs, worker, statuses, manual, refused })
     }
 
     /// Makes both threads, which parse messages of strangers, give up the rights that they do not
@@ -295,6 +308,12 @@ impl IkeDriver {
         self.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The manual SAs.
+    #[must_use]
+    pub fn manual_statuses(&self) -> Vec<ManualStatus> {
+        self.manual.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The packets that were refused so far, also those of runs that have ended.
     #[must_use]
     pub fn refused(&self) -> RefusedByPeer {
@@ -320,6 +339,15 @@ impl IkeDriver {
         // The thread ends only with this handle. After a fault in it, packets are dropped.
         let _ = self.inputs.order(order);
     }
+}
+
+/// Keys for a policy with AES-256-CBC and HMAC-SHA-256.
+#[cfg(test)]
+fn manual_test_keys() -> ManualKeys {
+    let key = |first: u8| SecretBytes::new((first..first + 32).collect());
+    let keys =
+        |first| tacit_ipsec::DirectionKeys { encryption: key(first), integrity: key(first + 32) };
+    ManualKeys { inbound: keys(0), outbound: keys(64) }
 }
 
 /// Opens a socket for each IP version. If another agent has the port, peers see another one; only
@@ -362,6 +390,7 @@ mod tests {
             targets: BTreeMap::from([("a".to_owned(), Arc::clone(&target))]),
             policy: Arc::new(policy),
             shared_keys: BTreeMap::new(),
+            manual_keys: BTreeMap::new(),
             identities: BTreeMap::new(),
             trusts: BTreeMap::new(),
         };

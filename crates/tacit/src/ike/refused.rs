@@ -23,6 +23,11 @@ impl IkeThread {
         let Some(packet) = tunnel_packet(Direction::Outbound, packet) else { return };
         let Some(ike) = run.routes.peer_of(&packet) else { return };
         let pair = Pair { run: *id, ike: ike.to_owned() };
+        if self.policy.policy.sas.contains_key(&pair.ike) {
+            // Its keys are installed, unless something prevents it.
+            self.report_manual_drop(&pair, &packet);
+            return;
+        }
         self.connect(&pair);
         let failed = |one: &&PeerConnection| one.pair == pair && one.open.is_none();
         if let Some(one) = self.connections.iter().find(failed) {
@@ -60,7 +65,10 @@ impl IkeThread {
             program: None,
             why: RefusalReason::NoTunnel,
             rule,
-            next: next(&pair.ike, failure),
+            next: match self.policy.policy.sas.contains_key(&pair.ike) {
+                true => self.manual_next(&pair),
+                false => next(&pair.ike, failure),
+            },
         };
         (self.context.refusals)(refusal, count);
     }

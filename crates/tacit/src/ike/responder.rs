@@ -145,7 +145,7 @@ impl IkeThread {
                 && self.policy.addresses(ike).iter().any(is_its)
         };
         let pairs = self.runs.iter().flat_map(|(id, run)| {
-            let ikes = run.routes.ikes().filter(is_answered);
+            let ikes = run.routes.peers().filter(is_answered);
             ikes.map(|ike| Pair { run: *id, ike: ike.to_owned() })
         });
         let all: Vec<Pair> = pairs.collect();

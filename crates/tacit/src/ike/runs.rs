@@ -75,6 +75,7 @@ impl IkeThread {
         self.check_assigned(|_| true);
         let runs: Vec<u64> = self.runs.keys().copied().collect();
         runs.into_iter().for_each(|run| self.connect_for_addresses(run));
+        self.follow_manual();
     }
 
     pub(super) fn add_run(&mut self, run: TunnelRun) {
@@ -92,6 +93,7 @@ impl IkeThread {
         run.routes = Arc::new(routes.unwrap_or_default());
         self.runs.insert(id, run);
         self.connect_for_addresses(id);
+        self.follow_manual();
     }
 
     pub(super) fn remove_run(&mut self, id: u64) {
@@ -104,6 +106,7 @@ impl IkeThread {
         }
         // If the worker has ended, the device is closed.
         let _ = self.context.worker.remove_tun(run.tun);
+        self.follow_manual();
     }
 
     /// Connects a run with the peers that assign its addresses: before that, no program can send
@@ -114,7 +117,7 @@ impl IkeThread {
             let peer = self.policy.policy.ikes.get(*ike);
             peer.is_some_and(|peer| peer.inner == InnerAddressSource::Gateway)
         };
-        let ikes: Vec<String> = driven.routes.ikes().filter(assigns).map(str::to_owned).collect();
+        let ikes: Vec<String> = driven.routes.peers().filter(assigns).map(str::to_owned).collect();
         for ike in ikes {
             self.connect(&Pair { run, ike });
         }

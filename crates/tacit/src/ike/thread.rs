@@ -23,6 +23,7 @@ use super::connection::{Candidate, Pair, PeerConnection, PeerSettings};
 use super::driven_run::DrivenRun;
 use super::inputs::{Input, Inputs};
 use super::kernel::{KernelRandom, local};
+use super::manual_sa::{ManualStatus, ManualTunnel};
 use super::status::IkeStatus;
 use super::unproved::UnprovedFailures;
 use super::{
@@ -52,6 +53,7 @@ pub(super) struct Surroundings {
     pub(super) inputs: Arc<Inputs>,
     pub(super) worker: Arc<PacketWorker>,
     pub(super) statuses: Arc<Mutex<Vec<IkeStatus>>>,
+    pub(super) manual: Arc<Mutex<Vec<ManualStatus>>>,
     pub(super) refused: Arc<Mutex<RefusedByPeer>>,
     /// The addresses of the sockets to peers.
     pub(super) locals: Vec<SocketAddr>,
@@ -70,6 +72,7 @@ pub(super) struct IkeThread {
     pub(super) limiter: IkeLimiter,
     pub(super) runs: BTreeMap<u64, DrivenRun>,
     pub(super) connections: Vec<PeerConnection>,
+    pub(super) manual: Vec<ManualTunnel>,
     /// The places of connections, by the SPIs of this side.
     places: HashMap<u64, usize>,
     /// The addresses of the peers in the policy, as far as they are known.
@@ -104,6 +107,7 @@ impl IkeThread {
             limiter,
             runs: BTreeMap::new(),
             connections: Vec::new(),
+            manual: Vec::new(),
             places: HashMap::new(),
             peers: HashSet::new(),
             assigned: BTreeMap::new(),
@@ -190,7 +194,10 @@ impl IkeThread {
             PacketEvent::Ike(datagram) => self.receive(&datagram),
             PacketEvent::Demand { tun, packet } => self.demand(tun, &packet),
             PacketEvent::Refused { tun, packet, count } => self.note_refused(tun, &packet, count),
-            PacketEvent::RekeyDue(spi) => self.rekey_child(spi),
+            PacketEvent::RekeyDue(spi) => {
+                self.note_manual_end(spi);
+                self.rekey_child(spi);
+            }
             PacketEvent::PeerMoved { spi, to } => self.note_peer_address(spi, to),
         }
     }
@@ -658,6 +665,8 @@ impl IkeThread {
         };
         let statuses = known.map(|one| one.status(refused(&one.pair))).collect();
         *self.context.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
+        let manual = self.manual_statuses();
+        *self.context.manual.lock().unwrap_or_else(PoisonError::into_inner) = manual;
     }
 }
 

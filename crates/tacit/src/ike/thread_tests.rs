@@ -94,6 +94,7 @@ impl Scene {
             inputs,
             worker: Arc::new(worker),
             statuses: Arc::default(),
+            manual: Arc::default(),
             refused: Arc::default(),
             locals,
             notices,

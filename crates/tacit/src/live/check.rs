@@ -136,7 +136,7 @@ pub fn link_credentials(
             trusts.extend(tls.verify.trust());
         }
     }
-    let mut used = Policy { ikes: BTreeMap::new(), ..policy.clone() };
+    let mut used = Policy { ikes: BTreeMap::new(), sas: BTreeMap::new(), ..policy.clone() };
     used.identities.retain(|name, _| identities.contains(name));
     used.trusts.retain(|name, _| trusts.contains(name.as_str()));
     let mut findings = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Action, Diagnostic, Policy, Rule, SourcePosition, Tls};
-use tacit_ipsec::SecretBytes;
+use tacit_ipsec::{ManualKeys, SecretBytes};
 use tacit_tls::HandshakeRole;
 use tacit_tls::credentials::{
     CredentialError, LoadedIdentity, LoadedTrust, load_identity, load_trust,
@@ -15,6 +15,7 @@ use tacit_tls::credentials::{
 use tacit_tls::fault::FaultText;
 use tacit_tls::signer::KeyProvider;
 
+use super::sa_keys;
 use super::shared_keys;
 
 /// The loaded certificates, keys and trusts that a policy names.
@@ -26,6 +27,8 @@ pub struct Credentials {
     pub trusts: BTreeMap<String, Arc<LoadedTrust>>,
     /// The keys that tacit shares with the peers of tunnels, by the name of the peer.
     pub shared_keys: BTreeMap<String, SecretBytes>,
+    /// The keys of manual SAs, by the name of the peer.
+    pub manual_keys: BTreeMap<String, ManualKeys>,
 }
 
 /// Credentials after changed files were loaded again.
@@ -48,7 +51,8 @@ impl Credentials {
     ) -> Self {
         let keys = keys.if_enabled(policy.agent.signer);
         let shared_keys = shared_keys::load(policy, base, findings);
-        let mut credentials = Self { shared_keys, ..Self::default() };
+        let manual_keys = sa_keys::load(policy, base, findings);
+        let mut credentials = Self { shared_keys, manual_keys, ..Self::default() };
         for (name, identity) in &policy.identities {
             match load_identity(name, identity, base, &keys) {
                 Ok(loaded) => {

@@ -35,6 +35,7 @@ mod files;
 mod filters;
 mod latency;
 mod names;
+mod sa_keys;
 mod senders;
 mod shared_keys;
 mod tls_sources;

@@ -41,15 +41,7 @@ fn read(path: &Path, position: SourcePosition) -> Result<SecretBytes, Diagnostic
         Diagnostic::error(MessageId("unusable-file"), position, message).with_fix(fix)
     };
     let mut bytes = read_secret(path).map_err(|fault| {
-        let fix = match fault {
-            SecretFileFault::Exposed { .. } => format!("run: chmod 600 {shown}"),
-            SecretFileFault::Owner { .. } => {
-                format!("change the owner of the file to the agent's user: chown USER {shown}")
-            }
-            SecretFileFault::Io(_) | SecretFileFault::NotRegular | SecretFileFault::TooLarge => {
-                "write the key to the file, or correct `psk-file`".to_owned()
-            }
-        };
+        let fix = fix_of(&fault, path, "write the key to the file, or correct `psk-file`");
         refused(fault.to_string(), fix)
     })?;
     if bytes.last() == Some(&b'\n') {
@@ -62,6 +54,20 @@ fn read(path: &Path, position: SourcePosition) -> Result<SecretBytes, Diagnostic
             format!("the key is longer than {KEY_BYTES_MAX} bytes"),
             "write only the key to the file".to_owned(),
         )),
+    }
+}
+
+/// The next step after a fault; `otherwise` is for a file that has no usable content.
+pub(super) fn fix_of(fault: &SecretFileFault, path: &Path, otherwise: &str) -> String {
+    let shown = path.display();
+    match fault {
+        SecretFileFault::Exposed { .. } => format!("run: chmod 600 {shown}"),
+        SecretFileFault::Owner { .. } => {
+            format!("change the owner of the file to the agent's user: chown USER {shown}")
+        }
+        SecretFileFault::Io(_) | SecretFileFault::NotRegular | SecretFileFault::TooLarge => {
+            otherwise.to_owned()
+        }
     }
 }
 

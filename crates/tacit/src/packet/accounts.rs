@@ -40,9 +40,13 @@ pub(super) struct BatchShares {
 impl TunnelAccounts {
     /// Selects the accounts of the rules of one peer, by the names of the rules.
     #[must_use]
-    pub fn new(routes: &Arc<TunnelRoutes>, ike: &str, accounts: &[(String, Arc<Account>)]) -> Self {
+    pub fn new(
+        routes: &Arc<TunnelRoutes>,
+        peer: &str,
+        accounts: &[(String, Arc<Account>)],
+    ) -> Self {
         let of_peer =
-            |name: &str| routes.rules().iter().any(|rule| rule.ike == ike && rule.name == name);
+            |name: &str| routes.rules().iter().any(|rule| rule.peer == peer && rule.name == name);
         let accounts = accounts.iter().filter(|(name, _)| of_peer(name)).cloned().collect();
         Self { routes: Arc::clone(routes), accounts }
     }

@@ -19,7 +19,7 @@ use super::direction::Direction;
 use super::flow_cache::{FlowCache, FlowDecision};
 use super::statistics::{DirectionDrops, TunnelCounters};
 use super::table::{TunnelSlot, TunnelTable};
-use super::tunnel::{PeerAddress, Permission, TunId, Tunnel};
+use super::tunnel::{PeerAddress, Permission, TunId, Tunnel, TunnelPackets};
 
 /// A tunnel that is ready to be installed.
 #[derive(Debug)]
@@ -113,6 +113,13 @@ impl OutboundTunnel {
         }
     }
 
+    /// Takes other packets from now on.
+    pub(super) fn permit(&mut self, packets: TunnelPackets) {
+        let TunnelPackets { local, remote, flows, accounts } = packets;
+        self.sa.set_selectors(local, remote);
+        self.flows = FlowCache::new(Direction::Outbound, flows.into(), accounts);
+    }
+
     /// Computes the longest inner packet from the MTU of the path, as far as the kernel knows it.
     pub(super) fn learn_path(&mut self) {
         let mtu = path_mtu(self.peer.ip()).unwrap_or(MTU_BYTES_DEFAULT);
@@ -133,6 +140,13 @@ impl InboundTunnel {
     /// The same as [`OutboundTunnel::drops`].
     pub(super) fn drops(&self) -> &DropCounters {
         self.drops.of(Direction::Inbound)
+    }
+
+    /// Accepts other packets from now on.
+    pub(super) fn permit(&mut self, packets: TunnelPackets) {
+        let TunnelPackets { local, remote, flows, accounts } = packets;
+        self.sa.set_selectors(local, remote);
+        self.flows = FlowCache::new(Direction::Inbound, flows.into(), accounts);
     }
 
     /// Reports whether a packet from this address shows that the peer has moved.

@@ -72,7 +72,7 @@ pub use spill::SpillLimits;
 pub use statistics::{
     PacketStatistics, PacketThreadState, PacketVolume, SaVolume, Traffic, TunnelStatistics,
 };
-pub use tunnel::{FlowOpener, PeerAddress, TunId, Tunnel, TunnelFlow};
+pub use tunnel::{FlowOpener, PeerAddress, TunId, Tunnel, TunnelFlow, TunnelPackets};
 pub use underlay::UdpUnderlay;
 
 use context::{Context, ThreadRole};
@@ -262,6 +262,25 @@ impl PacketWorker {
     /// The thread has ended.
     pub fn move_peer(&self, inbound_spi: EspSpi, to: SocketAddr) -> Result<(), PacketWorkerError> {
         self.pipeline.order(Order::MovePeer(inbound_spi, to))
+    }
+
+    /// Permits other packets in the tunnel with this inbound SPI. Its keys and sequence numbers
+    /// stay.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn permit(
+        &self,
+        inbound_spi: EspSpi,
+        packets: TunnelPackets,
+    ) -> Result<(), PacketWorkerError> {
+        self.pipeline.order(Order::Permit(inbound_spi, Box::new(packets)))
+    }
+
+    /// Returns how many packets the tunnel with this inbound SPI has sent.
+    #[must_use]
+    pub fn sent_packets(&self, inbound_spi: EspSpi) -> u64 {
+        self.counters.sent_packets(inbound_spi)
     }
 
     /// Returns how many authentic packets the tunnel with this inbound SPI has received.

@@ -6,7 +6,7 @@ use tacit_ipsec::EspSpi;
 use tacit_sys::tun::Tun;
 
 use super::halves::InstalledTunnel;
-use super::tunnel::TunId;
+use super::tunnel::{TunId, TunnelPackets};
 
 /// An order of the handle. Tunnels have the number of their inbound direction.
 #[derive(Debug)]
@@ -17,4 +17,5 @@ pub(super) enum Order {
     Activate(EspSpi),
     Remove(EspSpi),
     MovePeer(EspSpi, SocketAddr),
+    Permit(EspSpi, Box<TunnelPackets>),
 }

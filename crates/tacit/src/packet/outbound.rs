@@ -230,9 +230,16 @@ fn seal_segments(
     let class = traffic_class(bytes);
     while let Some(part_bytes) = segments.next_bytes() {
         let frame = batch.frame(tunnel, part_bytes, class, context)?;
-        let at = tunnel.sa.header_bytes();
-        segments.write_next(frame.get_mut(at..at + part_bytes).ok_or(DropReason::TooBig)?);
-        let sealed = tunnel.sa.seal(frame, part_bytes)?;
+        let sealed = if tunnel.sa.is_transport() {
+            // The IP header, of which the checksums of the part depend, is not in the frame.
+            let mut part = vec![0; part_bytes];
+            segments.write_next(&mut part);
+            tunnel.sa.seal_packet(frame, &part)?
+        } else {
+            let at = tunnel.sa.header_bytes();
+            segments.write_next(frame.get_mut(at..at + part_bytes).ok_or(DropReason::TooBig)?);
+            tunnel.sa.seal(frame, part_bytes)?
+        };
         batch.append(sealed);
         context.traffic().add(packet, part_bytes);
     }
@@ -306,10 +313,7 @@ impl Batch {
         context: &Context,
     ) -> Result<(), DropReason> {
         let frame = self.frame(tunnel, packet.len(), traffic_class(packet), context)?;
-        let at = tunnel.sa.header_bytes();
-        let place = frame.get_mut(at..at + packet.len()).ok_or(DropReason::TooBig)?;
-        place.copy_from_slice(packet);
-        let sealed = tunnel.sa.seal(frame, packet.len())?;
+        let sealed = tunnel.sa.seal_packet(frame, packet)?;
         self.append(sealed);
         Ok(())
     }

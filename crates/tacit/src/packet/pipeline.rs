@@ -21,7 +21,7 @@ use super::outbound::{self, Outbound, Route};
 use super::spill::SpillMeter;
 use super::table::TunnelTable;
 use super::thread::{Descriptors, PacketLoop};
-use super::tunnel::TunId;
+use super::tunnel::{TunId, TunnelPackets};
 
 /// After how many turns the MTUs of paths are looked up again: they may have grown (RFC 1191
 /// section 6.3).
@@ -134,6 +134,15 @@ impl Pipeline {
         }
     }
 
+    fn permit(&mut self, spi: EspSpi, packets: TunnelPackets) {
+        if let Some(tunnel) = self.inbound.lock().tunnels.table.with_spi(spi) {
+            tunnel.permit(packets.clone());
+        }
+        if let Some(tunnel) = self.table.with_spi(spi) {
+            tunnel.permit(packets);
+        }
+    }
+
     /// Reports tunnels that need a successor.
     fn report_rekeys(&mut self) {
         for (spi, tunnel) in self.table.iter_mut() {
@@ -161,6 +170,7 @@ impl PacketLoop for Pipeline {
             Order::Activate(spi) => self.activate(spi),
             Order::Remove(spi) => self.remove(spi),
             Order::MovePeer(spi, to) => self.move_peer(spi, to),
+            Order::Permit(spi, packets) => self.permit(spi, *packets),
         }
     }
 

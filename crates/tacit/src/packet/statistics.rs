@@ -300,6 +300,13 @@ impl Counters {
         ended.values().for_each(|counters| shown.add_ended(counters));
     }
 
+    /// How many packets an SA has sent.
+    pub(super) fn sent_packets(&self, inbound_spi: EspSpi) -> u64 {
+        let shown = self.shown();
+        let counters = shown.tunnels.get(&inbound_spi).map(|one| &one.outbound);
+        counters.map_or(0, |one| one.packets().wrapping_add(one.dummies()))
+    }
+
     /// How many authentic packets an SA has received.
     pub(super) fn received_packets(&self, inbound_spi: EspSpi) -> u64 {
         let shown = self.shown();

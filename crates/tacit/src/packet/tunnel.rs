@@ -45,6 +45,19 @@ pub struct Tunnel {
     pub accounts: TunnelAccounts,
 }
 
+/// The packets of a tunnel.
+#[derive(Clone, Debug)]
+pub struct TunnelPackets {
+    /// The traffic selectors of this side.
+    pub local: Vec<TrafficSelector>,
+    /// The traffic selectors of the peer.
+    pub remote: Vec<TrafficSelector>,
+    /// The flows that are permitted; an empty list permits nothing.
+    pub flows: Vec<TunnelFlow>,
+    /// The accounts to which they are charged.
+    pub accounts: TunnelAccounts,
+}
+
 /// Whether packets are sent to another address after the peer has used it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAddress {

@@ -215,7 +215,7 @@ impl RunTunnels {
         let routes = TunnelRoutes::of(policy, &run.name, &own).map_err(io::Error::other)?;
         let inner = self.inner_addresses(policy, &routes);
         let (assigning, fixed): (BTreeSet<String>, BTreeSet<String>) =
-            routes.ikes().map(str::to_owned).partition(|ike| is_assigning(policy, ike));
+            routes.peers().map(str::to_owned).partition(|peer| is_assigning(policy, peer));
         let assigned = inner.keys().filter(|ike| assigning.contains(*ike)).cloned().collect();
         self.progress.send_modify(|progress| {
             progress.assigning = assigning;
@@ -223,7 +223,7 @@ impl RunTunnels {
         });
         let mut groups = Vec::new();
         for group in routes.groups() {
-            groups.extend(planned(group, inner.get(&group.ike).map_or(&[], Vec::as_slice)));
+            groups.extend(planned(group, inner.get(&group.peer).map_or(&[], Vec::as_slice)));
         }
         let addresses: BTreeSet<IpAddr> = inner.into_values().flatten().collect();
         let addresses = addresses.into_iter().collect();
@@ -280,11 +280,15 @@ impl RunTunnels {
         routes: &TunnelRoutes,
     ) -> BTreeMap<String, Vec<IpAddr>> {
         let assigned = self.assigned.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |ike: &str| match &policy.ikes.get(ike)?.inner {
+        let of_ike = |ike: &str| match &policy.ikes.get(ike)?.inner {
             InnerAddressSource::Policy(addresses) => Some(addresses.clone()),
             InnerAddressSource::Gateway => assigned.get(ike).cloned(),
         };
-        routes.ikes().filter_map(|ike| Some((ike.to_owned(), of(ike)?))).collect()
+        let of = |peer: &str| {
+            let of_sa = policy.sas.get(peer).map(|sa| sa.inner.clone());
+            of_sa.or_else(|| of_ike(peer))
+        };
+        routes.peers().filter_map(|peer| Some((peer.to_owned(), of(peer)?))).collect()
     }
 }
 

@@ -26,6 +26,7 @@ fn schema_of<'s>(schema: &'s Value, title: &str) -> &'s Value {
         "[identity.NAME]" => named("identity"),
         "[trust.NAME]" => named("trust"),
         "[ike.NAME]" => named("ike"),
+        "[sa.NAME]" => named("sa"),
         "[link.NAME]" => named("link"),
         "[activate.NAME]" => named("activate"),
         "`ipsec`" => &rule["ipsec"],

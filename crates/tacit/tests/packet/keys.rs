@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use tacit_ipsec::{ChildSa, Cipher, EspSpi, SaKeys, SecretBytes, TrafficSelector};
+use tacit_ipsec::{
+    ChildSa, Cipher, EspSpi, KeyOrigin, SaKeys, SaMode, SecretBytes, TrafficSelector,
+};
 
 /// The ends of the tests: the inner networks of both families.
 pub(crate) const NEAR: [(&str, &str); 2] = [("10.1.0.0", "10.1.0.255"), ("fd01::", "fd01::ffff")];
@@ -12,6 +14,8 @@ pub(crate) const FAR: [(&str, &str); 2] = [("10.2.0.0", "10.2.0.255"), ("fd02::"
 pub(crate) fn near(cipher: Cipher, number: u8) -> ChildSa {
     ChildSa {
         cipher,
+        origin: KeyOrigin::Ike,
+        mode: SaMode::Tunnel,
         has_extended_sequence: true,
         inbound: keys(cipher, number, 1),
         outbound: keys(cipher, number, 2),

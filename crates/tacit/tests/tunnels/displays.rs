@@ -70,7 +70,7 @@ fn displays_have_every_fact_of_a_tunnel() {
         "sequence numbers 32 bits",
         "remote selectors 10.2.0.0/24,fd00:2::/64",
         "local 10.99.0.1:4500",
-        "bash branch sending ",
+        "bash branch ike sending ",
     ] {
         assert!(words.contains(fact), "{fact}: {text}");
     }

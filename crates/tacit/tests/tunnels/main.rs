@@ -27,6 +27,7 @@ mod flood;
 mod harness;
 mod keys;
 mod kills;
+mod manual;
 mod paths;
 mod programs;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
@@ -73,33 +74,38 @@ impl Scenario<'_> {
     /// Runs the steps, and returns what they print.
     fn output(&self) -> String {
         assert!(PathBuf::from(CHARON).exists(), "{CHARON} is missing: run scripts/install-deps.sh");
-        let lab = Lab::new();
-        let public = Public::of(&lab);
-        let is_root = rustix::process::geteuid().is_root();
         let is_assigned = self.inner == "\"gateway\"";
         let begin = concat!(include_str!("../peers/processes.sh"), include_str!("begin.sh"))
             .replace("@RULES@", self.rules)
             .replace("@INNER@", self.inner)
             .replace("@POOLS@", if is_assigned { "inner" } else { "" })
             .replace("@REMOTE@", if is_assigned { "dynamic" } else { "10.1.0.1/32,fd01::1/128" });
-        let user = if is_root {
-            format!("setpriv --reuid={ORDINARY} --regid={ORDINARY} --clear-groups")
-        } else {
-            format!("unshare --user --map-user={ORDINARY} --map-group={ORDINARY}")
-        };
-        let owner = if is_root { ORDINARY } else { "" };
-        let mut command = Command::new("timeout");
-        let seconds = if std::env::var_os("IKE_FLOOD").is_some() { "900" } else { "150" };
-        command.args(["--kill-after=5", seconds, "unshare"]);
-        command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
-        command.args(["bash", "-c", &format!("{begin}\n{}", self.steps)]);
-        command.current_dir(&public.directory).env("PEERS", PEERS);
-        command.env("USER_OF_RUNS", user).env("OWNER_OF_RUNS", owner);
-        let scratch = public.directory.join("scratch");
-        let output = command.env("XDG_RUNTIME_DIR", scratch).output().unwrap();
-        assert!(output.status.success(), "{}", text_of(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        run_script(&format!("{begin}\n{}", self.steps))
     }
+}
+
+/// Runs a script in new namespaces, and returns what it prints.
+fn run_script(script: &str) -> String {
+    let lab = Lab::new();
+    let public = Public::of(&lab);
+    let is_root = rustix::process::geteuid().is_root();
+    let user = if is_root {
+        format!("setpriv --reuid={ORDINARY} --regid={ORDINARY} --clear-groups")
+    } else {
+        format!("unshare --user --map-user={ORDINARY} --map-group={ORDINARY}")
+    };
+    let owner = if is_root { ORDINARY } else { "" };
+    let mut command = Command::new("timeout");
+    let seconds = if std::env::var_os("IKE_FLOOD").is_some() { "900" } else { "150" };
+    command.args(["--kill-after=5", seconds, "unshare"]);
+    command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
+    command.args(["bash", "-c", script]);
+    command.current_dir(&public.directory).env("PEERS", PEERS);
+    command.env("USER_OF_RUNS", user).env("OWNER_OF_RUNS", owner);
+    let scratch = public.directory.join("scratch");
+    let output = command.env("XDG_RUNTIME_DIR", scratch).output().unwrap();
+    assert!(output.status.success(), "{}", text_of(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Runs steps with [`WEB`] and addresses of the policy.

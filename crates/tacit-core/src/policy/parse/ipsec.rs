@@ -9,16 +9,28 @@ use super::selectors::{addresses, ports, runs};
 use super::words::{FORWARDING_KEYS, Scope};
 use super::{address, value};
 use crate::flow::{Direction, Protocol};
-use crate::policy::rule::{Action, Ipsec, RuleForm};
+use crate::message_id::MessageId;
+use crate::policy::rule::{Action, Ipsec, RuleForm, TunnelKeying};
 use crate::policy::selector::{AddressSelector, Selectors};
 use crate::policy::text::{TomlTable, TomlValue};
 
-/// Reads `ipsec = { ike = "NAME" }`.
+/// Reads `ipsec = { ike = "NAME" }` or `ipsec = { sa = "NAME" }`.
 pub(super) fn action(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Action> {
     let table = value.table(Scope::Ipsec, "`ipsec`")?;
-    let fix = "name the peer: ipsec = { ike = \"branch\" }, with a table [ike.branch]";
-    let ike = table.required("ike", fix).and_then(|value| names.ike(&value))?;
-    Some(Action::Ipsec(Ipsec { ike }))
+    if let Some(sa) = table.value("sa") {
+        if table.holds("ike") {
+            let message = "`ipsec` cannot contain both `ike` and `sa`";
+            let fix = "remove one of them: a rule has only one tunnel";
+            table.report.error(MessageId("conflicting-keys"), &sa.name_at, message, fix);
+            return None;
+        }
+        let peer = names.sa(&sa)?;
+        return Some(Action::Ipsec(Ipsec { peer, keyed_by: TunnelKeying::Manual }));
+    }
+    let fix = "name the peer: ipsec = { ike = \"branch\" }, with a table [ike.branch]; or, for \
+               keys in files, ipsec = { sa = \"branch\" }, with a table [sa.branch]";
+    let peer = table.required("ike", fix).and_then(|value| names.ike(&value))?;
+    Some(Action::Ipsec(Ipsec { peer, keyed_by: TunnelKeying::Ike }))
 }
 
 /// Reads all parts except the action; `None` after an error.
@@ -80,7 +92,7 @@ fn refuse(table: &TomlTable<'_>) {
     table.refuse(&owners, why, "remove the key; `run` selects programs");
     let why = "the kernel selects the packets of a tunnel by routes, which apply at all times";
     table.refuse(&["when"], why, "remove the key");
-    let why = "the local address of a flow in a tunnel is `inner` of [ike.NAME]";
+    let why = "the local address of a flow in a tunnel is `inner` of the peer";
     table.refuse(&["local"], why, "remove the key");
     let why = "tacit handles each packet of a tunnel separately, so a rule cannot have settings \
                for connections";

@@ -48,6 +48,7 @@ mod not_built;
 mod review;
 mod rule;
 mod run;
+mod sa;
 mod selectors;
 mod starttls;
 mod tls;
@@ -121,8 +122,10 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
     let version = version(top);
     let include = include(top);
     let names = Names::read(top);
-    let ikes = ike::read_all(top, &names);
-    let names = names.with_ikes(ikes).with_activations(activate::read_all(top));
+    let inner = ike::InnerUsers::default();
+    let ikes = ike::read_all(top, &names, &inner);
+    let sas = sa::read_all(top, &ikes, &inner);
+    let names = names.with_ikes(ikes).with_sas(sas).with_activations(activate::read_all(top));
     let agent = agent(top);
     let engine = engine::read(top);
     let limits = limits(top);
@@ -158,7 +161,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
     if !engine.as_ref().is_none_or(apart) {
         return None;
     }
-    let Tables { identities, trusts, maps, ikes, activations } = tables?;
+    let Tables { identities, trusts, maps, ikes, sas, activations } = tables?;
     let links = link::finish(&links)?;
     let Rules { of_flows: rules, of_links: link_rules, filters } = rules?;
     Some(Policy {
@@ -166,6 +169,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
         trusts,
         maps,
         ikes,
+        sas,
         activations,
         links,
         link_rules,
@@ -354,7 +358,7 @@ fn rules(
     let sound = both.filter_map(|(value, rule)| Some(Read { value, rule: rule.as_ref()? }));
     let sound: Vec<_> = sound.collect();
     review::rules(top.report, &sound, shown);
-    tunnels::check(top.report, &sound);
+    tunnels::check(top.report, names, &sound);
     if let Some(agent) = agent {
         aliases::check_rules(agent.aliases, &sound);
     }

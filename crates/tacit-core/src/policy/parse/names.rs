@@ -15,6 +15,7 @@ use crate::policy::credentials::{
 use crate::policy::diagnostic::SourcePosition;
 use crate::policy::ike::IkePeer;
 use crate::policy::map::IdentityMap;
+use crate::policy::sa::ManualSa;
 use crate::policy::text::{ByteSpan, Diagnostics, TomlTable, TomlValue, nearest_word};
 
 /// The trust that every policy has: the distribution's own bundle.
@@ -29,11 +30,13 @@ pub(super) struct Names<'a> {
     trusts: BTreeMap<&'a str, Option<Trust>>,
     maps: BTreeMap<&'a str, Option<IdentityMap>>,
     ikes: BTreeMap<&'a str, Option<IkePeer>>,
+    sas: BTreeMap<&'a str, Option<ManualSa>>,
     activations: BTreeMap<&'a str, Option<Activation>>,
     used_identities: RefCell<BTreeSet<String>>,
     used_trusts: RefCell<BTreeSet<String>>,
     used_maps: RefCell<BTreeSet<String>>,
     used_ikes: RefCell<BTreeSet<String>>,
+    used_sas: RefCell<BTreeSet<String>>,
     used_activations: RefCell<BTreeSet<String>>,
     system_first_named: RefCell<Option<SourcePosition>>,
     /// Whether there is an `[engine]`, valid or not.
@@ -46,6 +49,7 @@ pub(super) struct Tables {
     pub(super) trusts: BTreeMap<String, Trust>,
     pub(super) maps: BTreeMap<String, IdentityMap>,
     pub(super) ikes: BTreeMap<String, IkePeer>,
+    pub(super) sas: BTreeMap<String, ManualSa>,
     pub(super) activations: BTreeMap<String, Activation>,
 }
 
@@ -58,11 +62,13 @@ impl<'a> Names<'a> {
             trusts: tables(top, "trust", Scope::Trusts, trust),
             maps: tables(top, "map", Scope::Maps, map::read),
             ikes: BTreeMap::new(),
+            sas: BTreeMap::new(),
             activations: BTreeMap::new(),
             used_identities: RefCell::default(),
             used_trusts: RefCell::default(),
             used_maps: RefCell::default(),
             used_ikes: RefCell::default(),
+            used_sas: RefCell::default(),
             used_activations: RefCell::default(),
             system_first_named: RefCell::default(),
             has_engine: top.holds("engine"),
@@ -72,6 +78,11 @@ impl<'a> Names<'a> {
     /// Adds the peers of tunnels, which name identities and trusts.
     pub(super) fn with_ikes(self, ikes: BTreeMap<&'a str, Option<IkePeer>>) -> Self {
         Self { ikes, ..self }
+    }
+
+    /// Adds the peers of tunnels whose keys are in files.
+    pub(super) fn with_sas(self, sas: BTreeMap<&'a str, Option<ManualSa>>) -> Self {
+        Self { sas, ..self }
     }
 
     /// Adds the activations.
@@ -131,6 +142,21 @@ impl<'a> Names<'a> {
         )
     }
 
+    /// Resolves the value as the name of a peer whose keys are in files.
+    pub(super) fn sa(&self, value: &TomlValue<'_>) -> Option<String> {
+        let name = value.string()?;
+        self.used_sas.borrow_mut().insert(name.to_owned());
+        let known: Vec<&str> = self.sas.keys().copied().collect();
+        let keys = "the keys `peer`, `encryption`, `integrity`, `spi-in`, `spi-out`, `keys-in`, \
+                    `keys-out` and `inner`";
+        check_known(value, name, &known, "sa", keys)
+    }
+
+    /// Returns the manual SAs with this name, if they have no error.
+    pub(super) fn sa_named(&self, name: &str) -> Option<&ManualSa> {
+        self.sas.get(name)?.as_ref()
+    }
+
     /// Resolves the value as the name of an activation.
     pub(super) fn activation(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
@@ -149,7 +175,7 @@ impl<'a> Names<'a> {
         let warn = |kind: &str, name: &str, position: SourcePosition| {
             let message = format!("no rule uses [{kind}.{name}]");
             let action = match kind {
-                "ike" => "ipsec",
+                "ike" | "sa" => "ipsec",
                 "activate" => "activate",
                 _ => "tls",
             };
@@ -184,6 +210,13 @@ impl<'a> Names<'a> {
                 warn("ike", name, peer.position);
             }
         }
+        for (name, sa) in &self.sas {
+            if let Some(sa) = sa
+                && !self.used_sas.borrow().contains(*name)
+            {
+                warn("sa", name, sa.position);
+            }
+        }
         for (name, activation) in &self.activations {
             if let Some(activation) = activation
                 && !self.used_activations.borrow().contains(*name)
@@ -210,8 +243,9 @@ impl<'a> Names<'a> {
             trusts.insert(SYSTEM.to_owned(), system);
         }
         let ikes = owned(self.ikes)?;
+        let sas = owned(self.sas)?;
         let activations = owned(self.activations)?;
-        Some(Tables { identities, trusts, maps: owned(self.maps)?, ikes, activations })
+        Some(Tables { identities, trusts, maps: owned(self.maps)?, ikes, sas, activations })
     }
 }
 

@@ -4,19 +4,26 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use super::names::Names;
 use super::review::{Read, covers};
 use crate::message_id::MessageId;
 use crate::policy::capture;
-use crate::policy::rule::Rule;
-use crate::policy::selector::Selectors;
+use crate::policy::rule::{Rule, TunnelKeying};
+use crate::policy::sa::{ManualMode, ManualSa};
+use crate::policy::selector::{AddressSelector, Selectors, Span};
 use crate::policy::text::Diagnostics;
 use crate::policy::tunnel::{Claims, TunnelLimit, TunnelRoutes, condition_beyond_routes};
 
 /// Reports two tunnels that claim one flow, earlier rules that routes cannot evaluate, and limits.
-pub(super) fn check(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
+pub(super) fn check(report: &Diagnostics<'_>, names: &Names<'_>, rules: &[Read<'_, '_>]) {
     let mut compared = 0;
     for (place, read) in rules.iter().enumerate() {
         let Some(ipsec) = read.rule.ipsec() else { continue };
+        if ipsec.keyed_by == TunnelKeying::Manual
+            && let Some(sa) = names.sa_named(&ipsec.peer)
+        {
+            beyond_transport(read, sa);
+        }
         let of_rule = Reached::of(read.rule);
         for earlier in rules.iter().take(place) {
             compared += 1;
@@ -27,7 +34,7 @@ pub(super) fn check(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
                 continue;
             }
             match earlier.rule.ipsec() {
-                Some(other) if other.ike != ipsec.ike => two_tunnels(read, earlier.rule),
+                Some(other) if other.peer != ipsec.peer => two_tunnels(read, earlier.rule),
                 Some(_) => {}
                 None => beyond_routes(report, read.rule, earlier),
             }
@@ -78,6 +85,32 @@ impl<'r> Reached<'r> {
     }
 }
 
+/// In transport mode, there is only the peer.
+fn beyond_transport(read: &Read<'_, '_>, sa: &ManualSa) {
+    if sa.mode == ManualMode::Tunnel {
+        return;
+    }
+    let peer = sa.peer.ip();
+    let is_peer = |selector: &AddressSelector| {
+        let is_it = |span: Span| {
+            span.first == span.last && capture::address(span.first, span.family) == peer
+        };
+        selector.spans().all(is_it)
+    };
+    let remote = &read.rule.selectors.remote;
+    if !remote.is_empty() && remote.iter().all(is_peer) {
+        return;
+    }
+    let message = format!(
+        "rule `{}` needs other addresses than that of the peer, but the SAs are in transport mode",
+        read.rule.name
+    );
+    let fix =
+        format!("write remote = \"{peer}\", or set mode = \"tunnel\" in the table of the SAs");
+    let at = read.value.value.get("remote").map_or_else(|| read.value.at.clone(), |v| v.span());
+    read.value.report.error(MessageId("beyond-transport"), &at, message, fix);
+}
+
 /// Two rules lead one flow to two peers. It is no mistake if the earlier one is an exception: the
 /// later one selects all of its flows, and more.
 fn two_tunnels(read: &Read<'_, '_>, earlier: &Rule) {
@@ -91,7 +124,7 @@ fn two_tunnels(read: &Read<'_, '_>, earlier: &Rule) {
     let message = format!(
         "rule `{}` sends flows to the peer `{}`, but rule `{}` in line {line} sends some of these \
          flows to the peer `{}`",
-        rule.name, ipsec.ike, earlier.name, other.ike
+        rule.name, ipsec.peer, earlier.name, other.peer
     );
     let fix = "give both rules addresses or ports that do not overlap; or let the earlier rule \
                select only a part of the flows of the later rule";

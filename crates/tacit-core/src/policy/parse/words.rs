@@ -15,6 +15,8 @@ pub(super) enum Scope {
     MapEntry,
     Ikes,
     Ike,
+    Sas,
+    Sa,
     Links,
     Link,
     Activations,
@@ -41,10 +43,11 @@ pub(super) enum Scope {
 
 impl Scope {
     /// The scopes with keys, outer tables first.
-    pub(super) const TABLES: [Self; 18] = [
+    pub(super) const TABLES: [Self; 19] = [
         Self::ClientCertTable,
         Self::Policy,
         Self::MapEntry,
+        Self::Sa,
         Self::Ike,
         Self::Link,
         Self::Activation,
@@ -70,13 +73,15 @@ impl Scope {
             | Self::Trusts
             | Self::Maps
             | Self::Ikes
+            | Self::Sas
             | Self::Links
             | Self::Activations
             | Self::InterfaceClasses => &[],
             Self::Activation => &["command", "on", "process", "socket", "max", "starts", "user"],
             Self::Link => &["listen", "sockets", "names", "share", "connect", "tls"],
             Self::Ike => IKE,
-            Self::Ipsec => &["ike"],
+            Self::Sa => SA,
+            Self::Ipsec => &["ike", "sa"],
             Self::Identity => &["cert", "key"],
             Self::Trust => &["ca", "pinned", "crl", "revocation", "expired-anchors"],
             Self::MapEntry => MAP_ENTRY,
@@ -120,6 +125,7 @@ impl Scope {
             Self::Trusts | Self::Trust => "[trust.NAME]",
             Self::Maps | Self::MapEntry => "[[map.NAME]]",
             Self::Ikes | Self::Ike => "[ike.NAME]",
+            Self::Sas | Self::Sa => "[sa.NAME]",
             Self::Links | Self::Link => "[link.NAME]",
             Self::Activations | Self::Activation => "[activate.NAME]",
             Self::Ipsec => "`ipsec`",
@@ -150,6 +156,7 @@ impl From<Scope> for TableSchema {
             | Scope::Trusts
             | Scope::Maps
             | Scope::Ikes
+            | Scope::Sas
             | Scope::Links
             | Scope::Activations
             | Scope::InterfaceClasses => TableKeys::Names,
@@ -164,8 +171,8 @@ impl From<Scope> for TableSchema {
 }
 
 const POLICY: &[&str] = &[
-    "version", "include", "identity", "trust", "map", "ike", "link", "activate", "agent", "engine",
-    "host", "limits", "path", "rule",
+    "version", "include", "identity", "trust", "map", "ike", "sa", "link", "activate", "agent",
+    "engine", "host", "limits", "path", "rule",
 ];
 
 const IKE: &[&str] = &[
@@ -185,6 +192,21 @@ const IKE: &[&str] = &[
     "lifetime-bytes",
     "lifetime-packets",
     "dpd",
+    "inner",
+];
+
+const SA: &[&str] = &[
+    "peer",
+    "port",
+    "encryption",
+    "integrity",
+    "spi-in",
+    "spi-out",
+    "keys-in",
+    "keys-out",
+    "anti-replay",
+    "mode",
+    "local",
     "inner",
 ];
 

@@ -55,11 +55,11 @@ impl<'r> Grid<'r> {
                     }
                     for new in spans.iter().flat_map(|span| claims.claim(*span)) {
                         if let Some(ipsec) = rule.ipsec() {
-                            of_peers.entry(&ipsec.ike).or_default().claim(new);
+                            of_peers.entry(&ipsec.peer).or_default().claim(new);
                         }
                     }
                 }
-                let spans = |(ike, claims): (&'r str, Claims)| (ike, claims.spans().collect());
+                let spans = |(peer, claims): (&'r str, Claims)| (peer, claims.spans().collect());
                 cells.insert((row, column), of_peers.into_iter().map(spans).collect());
             }
         }
@@ -69,9 +69,9 @@ impl<'r> Grid<'r> {
     /// Returns the ports and addresses behind a peer. Neighbouring cells with the same addresses
     /// are one area. Addresses of one IP version divide no ports of the other: a program that binds
     /// no port gets only routes that do not depend on it.
-    pub(super) fn areas_of(&self, ike: &str) -> Vec<PortArea> {
-        let mut areas = self.areas_of_family(ike, Family::V4);
-        for new in self.areas_of_family(ike, Family::V6) {
+    pub(super) fn areas_of(&self, peer: &str) -> Vec<PortArea> {
+        let mut areas = self.areas_of_family(peer, Family::V4);
+        for new in self.areas_of_family(peer, Family::V6) {
             let has_same_ports =
                 |area: &&mut PortArea| area.local == new.local && area.remote == new.remote;
             match areas.iter_mut().find(has_same_ports) {
@@ -82,12 +82,12 @@ impl<'r> Grid<'r> {
         areas
     }
 
-    fn areas_of_family(&self, ike: &str, family: Family) -> Vec<PortArea> {
+    fn areas_of_family(&self, peer: &str, family: Family) -> Vec<PortArea> {
         let mut done: Vec<PortArea> = Vec::new();
         // Areas that the next row may extend.
         let mut open: Vec<PortArea> = Vec::new();
         for (row, remote) in self.remote.iter().enumerate() {
-            let mut of_row = self.row(row, *remote, ike, family);
+            let mut of_row = self.row(row, *remote, peer, family);
             let (extended, ended): (Vec<_>, Vec<_>) = open.into_iter().partition(|area| {
                 of_row.iter().any(|new| new.local == area.local && new.spans == area.spans)
             });
@@ -103,10 +103,10 @@ impl<'r> Grid<'r> {
         done
     }
 
-    fn row(&self, row: usize, remote: (u16, u16), ike: &str, family: Family) -> Vec<PortArea> {
+    fn row(&self, row: usize, remote: (u16, u16), peer: &str, family: Family) -> Vec<PortArea> {
         let mut areas: Vec<PortArea> = Vec::new();
         for (column, local) in self.local.iter().enumerate() {
-            let found = self.cells.get(&(row, column)).and_then(|cell| cell.get(ike));
+            let found = self.cells.get(&(row, column)).and_then(|cell| cell.get(peer));
             let of_family = |span: &&Span| span.family == family;
             let spans: Vec<Span> = found.into_iter().flatten().filter(of_family).copied().collect();
             if spans.is_empty() {

@@ -47,8 +47,8 @@ pub struct TunnelRoutes {
 /// have these local and remote ports, and one of the prefixes as destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelGroup {
-    /// The name of the peer: `[ike.NAME]`.
-    pub ike: String,
+    /// The name of the peer: that of `[ike.NAME]` or `[sa.NAME]`.
+    pub peer: String,
     /// Who opens the flows: programs of the run (outbound), or hosts behind the peer.
     pub direction: Direction,
     /// The protocol.
@@ -66,8 +66,8 @@ pub struct TunnelGroup {
 pub struct TunnelRule {
     /// The name of the rule.
     pub name: String,
-    /// The name of the peer: `[ike.NAME]`.
-    pub ike: String,
+    /// The name of the peer: that of `[ike.NAME]` or `[sa.NAME]`.
+    pub peer: String,
     /// Who opens the flows.
     pub direction: Direction,
     /// The protocol.
@@ -162,36 +162,36 @@ impl TunnelRoutes {
     pub fn rule_of(&self, packet: &TunnelPacket) -> Option<&str> {
         let group = self.groups.iter().find(|group| group.contains(packet))?;
         let decides = |rule: &&TunnelRule| {
-            rule.ike == group.ike && rule.direction == group.direction && rule.selects(packet)
+            rule.peer == group.peer && rule.direction == group.direction && rule.selects(packet)
         };
         self.rules.iter().find(decides).map(|rule| rule.name.as_str())
     }
 
     /// Returns the names of the peers.
-    pub fn ikes(&self) -> impl Iterator<Item = &str> {
+    pub fn peers(&self) -> impl Iterator<Item = &str> {
         self.remotes.keys().map(String::as_str)
     }
 
     /// Returns the addresses behind a peer, for its traffic selectors: disjoint ranges in order.
     /// They contain addresses that an earlier rule takes out; the routes decide about those.
     #[must_use]
-    pub fn remotes(&self, ike: &str) -> &[(IpAddr, IpAddr)] {
-        self.remotes.get(ike).map_or(&[], Vec::as_slice)
+    pub fn remotes(&self, peer: &str) -> &[(IpAddr, IpAddr)] {
+        self.remotes.get(peer).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the peer to which the routes lead a packet of the run.
     #[must_use]
     pub fn peer_of(&self, packet: &TunnelPacket) -> Option<&str> {
-        self.groups.iter().find(|group| group.contains(packet)).map(|group| group.ike.as_str())
+        self.groups.iter().find(|group| group.contains(packet)).map(|group| group.peer.as_str())
     }
 
     /// Whether a packet that arrived from a peer belongs to a flow of its tunnel: the answer to a
     /// flow that a program opened, or a packet of a flow to a port that the policy opens.
     #[must_use]
-    pub fn admits(&self, ike: &str, packet: &TunnelPacket, part: PacketPart) -> bool {
+    pub fn admits(&self, peer: &str, packet: &TunnelPacket, part: PacketPart) -> bool {
         self.groups.iter().any(|group| {
             let is_in_turn = part == PacketPart::Any || group.direction == Direction::Inbound;
-            is_in_turn && group.ike == ike && group.contains(packet)
+            is_in_turn && group.peer == peer && group.contains(packet)
         })
     }
 }
@@ -233,7 +233,7 @@ impl TunnelRule {
         let selectors = &rule.selectors;
         Some(Self {
             name: rule.name.clone(),
-            ike: ipsec.ike.clone(),
+            peer: ipsec.peer.clone(),
             direction: selectors.direction,
             protocol: selectors.protocol,
             local_ports: selectors.local_ports.clone(),
@@ -364,14 +364,14 @@ fn groups_of(
         return Ok(Vec::new());
     }
     let grid = Grid::new(&rules, own).ok_or(TunnelLimit::Groups)?;
-    let ikes: BTreeSet<&str> =
-        rules.iter().filter_map(|rule| Some(rule.ipsec()?.ike.as_str())).collect();
+    let peers: BTreeSet<&str> =
+        rules.iter().filter_map(|rule| Some(rule.ipsec()?.peer.as_str())).collect();
     let mut groups = Vec::new();
-    for ike in ikes {
-        for area in grid.areas_of(ike) {
+    for peer in peers {
+        for area in grid.areas_of(peer) {
             let range = |ports: (u16, u16)| (ports != ALL_PORTS).then_some(ports.0..=ports.1);
             groups.push(TunnelGroup {
-                ike: ike.to_owned(),
+                peer: peer.to_owned(),
                 direction,
                 protocol,
                 local_ports: range(area.local),
@@ -399,18 +399,18 @@ fn remotes(
     let mut claims: BTreeMap<&str, Claims> = BTreeMap::new();
     for rule in rules {
         let Some(ipsec) = rule.ipsec() else { continue };
-        let of_peer = claims.entry(&ipsec.ike).or_default();
+        let of_peer = claims.entry(&ipsec.peer).or_default();
         for span in capture::addresses(rule, own) {
             of_peer.claim(span);
         }
     }
     let mut remotes = BTreeMap::new();
-    for (ike, claims) in claims {
+    for (peer, claims) in claims {
         let ranges: Vec<_> = claims.spans().map(ends).collect();
         if ranges.len() > TUNNEL_RANGES_MAX {
             return Err(TunnelLimit::Ranges);
         }
-        remotes.insert(ike.to_owned(), ranges);
+        remotes.insert(peer.to_owned(), ranges);
     }
     Ok(remotes)
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::flow::{Address, Flow};
 use crate::policy::diagnostic::SourcePosition;
 use crate::policy::lookup::Index;
-use crate::policy::rule::{Action, Answers, Deny, Ipsec};
+use crate::policy::rule::{Action, Answers, Deny, Ipsec, TunnelKeying};
 use crate::policy::selector::{AddressSelector, Selectors};
 use crate::policy::{Policy, parse};
 
@@ -33,7 +33,7 @@ fn shown(routes: &TunnelRoutes) -> Vec<String> {
         let prefixes: Vec<_> = group.prefixes.iter().map(ToString::to_string).collect();
         format!(
             "{} {:?} {} {} {} {}",
-            group.ike,
+            group.peer,
             group.direction,
             group.protocol.word(),
             ports(&group.local_ports),
@@ -188,7 +188,8 @@ fn selectors() -> impl Strategy<Value = Selectors> {
 }
 
 fn rule() -> impl Strategy<Value = Rule> {
-    let ipsec = |ike: &str| Action::Ipsec(Ipsec { ike: ike.to_owned() });
+    let ipsec =
+        |peer: &str| Action::Ipsec(Ipsec { peer: peer.to_owned(), keyed_by: TunnelKeying::Ike });
     let action = prop_oneof![
         Just(Action::Permit),
         Just(Action::Deny(Deny::Refused)),
@@ -284,10 +285,10 @@ fn check(
         let found = index.lookup(&flow).rule.map(|at| &rules[at]);
         let of_tunnel = found.filter(|rule| rule.ipsec().is_some());
         deciding.extend(of_tunnel.map(|rule| rule.name.as_str()));
-        let wanted = found.and_then(|rule| Some(rule.ipsec()?.ike.as_str()));
+        let wanted = found.and_then(|rule| Some(rule.ipsec()?.peer.as_str()));
         let of_direction = routes.groups().iter().filter(|group| group.direction == direction);
         let got: Vec<&str> =
-            of_direction.filter(|one| one.contains(&packet)).map(|one| one.ike.as_str()).collect();
+            of_direction.filter(|one| one.contains(&packet)).map(|one| one.peer.as_str()).collect();
         prop_assert_eq!(got.first().copied(), wanted, "{:?} {:?}", packet, direction);
         prop_assert!(got.len() < 2, "{:?} is in two groups", packet);
     }

@@ -147,6 +147,9 @@ fn named_files(policy: &Policy, base: &Path) -> Vec<NamedFile> {
     for peer in policy.ikes.values() {
         all.extend(peer.key_file().map(|path| named(peer.position, path)));
     }
+    for sa in policy.sas.values() {
+        all.extend(sa.key_files().map(|path| named(sa.position, path)));
+    }
     // The directories of patterns, too: files that come later are read there.
     let start = SourcePosition { file: 0, line: 1, column: 1 };
     all.extend(policy.includes.iter().map(|pattern| named(start, Path::new(pattern))));

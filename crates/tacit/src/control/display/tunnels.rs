@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use tacit_core::policy::IkeCredentials;
+use tacit_core::policy::{IkeCredentials, ManualMode};
 use tacit_ipsec::esp::{DataLifetime, DataVolume, DropReason, REPLAY_WINDOW};
 use tacit_ipsec::ike::{ChildSummary, IkeRole, IkeSummary};
-use tacit_ipsec::{EspSpi, TrafficSelector};
+use tacit_ipsec::{EspSpi, ReplayCheck, TrafficSelector};
 use tacit_tls::credentials::LoadedIdentity;
 
 use crate::clock::{self, Rfc3339};
 use crate::ike::{
-    ChildStatus, IkeState, IkeStatus, auth_word, cipher_words, proposal_words, selector_words,
+    ChildStatus, IkeState, IkeStatus, ManualStatus, auth_word, cipher_words, proposal_words,
+    selector_words,
 };
 use crate::packet::{PacketStatistics, SaVolume, TunnelStatistics};
 
@@ -165,6 +166,27 @@ pub struct SaDisplay {
     pub held: u64,
 }
 
+/// Where the keys of SAs come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SaKeySource {
+    /// IKE has negotiated them.
+    Ike,
+    /// They are in files.
+    Manual,
+}
+
+impl SaKeySource {
+    /// The word in displays.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ike => "ike",
+            Self::Manual => "manual",
+        }
+    }
+}
+
 /// A pair of SAs: one for each direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -173,14 +195,21 @@ pub struct SaEntry {
     pub run: u64,
     /// The name of the run.
     pub run_name: String,
-    /// The name of the peer: `[ike.NAME]`.
-    pub ike: String,
+    /// Where the keys come from.
+    pub how: SaKeySource,
+    /// The name of the peer in `[ike.NAME]`; `null`: the SAs are manual.
+    pub ike: Option<String>,
+    /// The name of the peer in `[sa.NAME]`; `null`: the SAs are those of IKE.
+    pub sa: Option<String>,
     /// Its address.
     pub peer: SocketAddr,
     /// The address from which this side sends.
     pub outer_local: Option<SocketAddr>,
     /// How ESP packets are sent: always `udp` (RFC 3948).
     pub encapsulation: String,
+    /// What packets contain: `tunnel` (whole IP packets) or `transport` (what follows the IP
+    /// header).
+    pub mode: String,
     /// Whether packets are sent with it; otherwise another one has replaced it, or will be used
     /// soon.
     pub is_sending: bool,
@@ -190,7 +219,7 @@ pub struct SaEntry {
     pub proposal: String,
     /// Whether sequence numbers have 64 bits (RFC 4303 section 2.2.1).
     pub extended_sequence: bool,
-    /// How many sequence numbers behind the highest are accepted.
+    /// How many sequence numbers behind the highest are accepted; 0: numbers are not checked.
     pub replay_window: u64,
     /// The traffic selectors of this side.
     pub local: Vec<String>,
@@ -353,17 +382,25 @@ fn messages(summary: &IkeSummary) -> IkeMessagesDisplay {
 
 /// `tacit show sa`. SAs of connections that end meanwhile are left out.
 #[must_use]
-pub fn sa(statuses: &[IkeStatus], statistics: &PacketStatistics) -> SaDisplay {
+pub fn sa(
+    statuses: &[IkeStatus],
+    manual: &[ManualStatus],
+    statistics: &PacketStatistics,
+) -> SaDisplay {
     let now = clock::boottime();
     let mut tunnels: Vec<SaEntry> = Vec::new();
     for status in statuses {
         for child in &status.children {
-            let of_child = |one: &&TunnelStatistics| one.inbound_spi == child.inbound;
-            let Some(found) = statistics.tunnels.iter().find(of_child) else { continue };
-            tunnels.push(sa_entry(status, child, found, now));
+            let Some(found) = statistics_of(child, statistics) else { continue };
+            tunnels.push(negotiated_entry(status, child, found, now));
         }
     }
-    tunnels.sort_by(|a, b| (a.run, &a.ike).cmp(&(b.run, &b.ike)));
+    let of_manual = |status: &ManualStatus| {
+        statistics_of(&status.child, statistics).map(|found| manual_entry(status, found))
+    };
+    tunnels.extend(manual.iter().filter_map(of_manual));
+    let order = |one: &SaEntry| (one.run, one.name().to_owned());
+    tunnels.sort_by_key(order);
     SaDisplay {
         version: VERSION,
         tunnels,
@@ -374,7 +411,22 @@ pub fn sa(statuses: &[IkeStatus], statistics: &PacketStatistics) -> SaDisplay {
     }
 }
 
-fn sa_entry(
+fn statistics_of<'a>(
+    child: &ChildStatus,
+    statistics: &'a PacketStatistics,
+) -> Option<&'a TunnelStatistics> {
+    statistics.tunnels.iter().find(|one| one.inbound_spi == child.inbound)
+}
+
+impl SaEntry {
+    /// Returns the name of the peer.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.ike.as_deref().or(self.sa.as_deref()).unwrap_or_default()
+    }
+}
+
+fn negotiated_entry(
     status: &IkeStatus,
     child: &ChildStatus,
     found: &TunnelStatistics,
@@ -383,29 +435,68 @@ fn sa_entry(
     let summary = status.summary.as_ref();
     let of_child = |one: &&ChildSummary| one.inbound == child.inbound;
     let timers = summary.and_then(|summary| summary.children.iter().find(of_child));
+    SaEntry {
+        how: SaKeySource::Ike,
+        ike: Some(status.ike.clone()),
+        outer_local: summary.map(|summary| summary.path.local),
+        is_sending: status.sending == Some(child.inbound),
+        is_ending: timers.is_none_or(|timers| timers.is_ending),
+        replay_window: REPLAY_WINDOW,
+        lifetime: timers.map(|timers| TimeLeft {
+            rekey_in_s: seconds_until(timers.rekey_at, now),
+            expires_in_s: seconds_until(timers.expires_at, now),
+        }),
+        ..entry((status.run, status.run_name.as_str()), status.peer, child, found)
+    }
+}
+
+fn manual_entry(status: &ManualStatus, found: &TunnelStatistics) -> SaEntry {
+    let ManualStatus { run, run_name, sa, peer, local, replay, mode, child } = status;
+    SaEntry {
+        sa: Some(sa.clone()),
+        outer_local: Some(*local),
+        mode: match mode {
+            ManualMode::Tunnel => "tunnel".to_owned(),
+            ManualMode::Transport { .. } => "transport".to_owned(),
+        },
+        replay_window: match replay {
+            ReplayCheck::On => REPLAY_WINDOW,
+            ReplayCheck::Off => 0,
+        },
+        ..entry((*run, run_name.as_str()), *peer, child, found)
+    }
+}
+
+/// What SAs of both kinds have; the rest is that of manual ones.
+fn entry(
+    (run, run_name): (u64, &str),
+    peer: SocketAddr,
+    child: &ChildStatus,
+    found: &TunnelStatistics,
+) -> SaEntry {
     let words = |list: &[TrafficSelector]| list.iter().map(selector_words).collect();
     let DataLifetime { soft, hard } = child.lifetime;
     SaEntry {
-        run: status.run,
-        run_name: status.run_name.clone(),
-        ike: status.ike.clone(),
-        peer: status.peer,
-        outer_local: summary.map(|summary| summary.path.local),
+        run,
+        run_name: run_name.to_owned(),
+        how: SaKeySource::Manual,
+        ike: None,
+        sa: None,
+        peer,
+        outer_local: None,
         encapsulation: "udp".to_owned(),
-        is_sending: status.sending == Some(child.inbound),
-        is_ending: timers.is_none_or(|timers| timers.is_ending),
+        mode: "tunnel".to_owned(),
+        is_sending: true,
+        is_ending: false,
         proposal: cipher_words(child.cipher),
         extended_sequence: child.has_extended_sequence,
-        replay_window: REPLAY_WINDOW,
+        replay_window: 0,
         local: words(&child.local),
         remote: words(&child.remote),
         since: Rfc3339(child.since),
         age_s: SystemTime::now().duration_since(child.since).unwrap_or(Duration::ZERO).as_secs(),
         rekeyed: child.rekeyed,
-        lifetime: timers.map(|timers| TimeLeft {
-            rekey_in_s: seconds_until(timers.rekey_at, now),
-            expires_in_s: seconds_until(timers.expires_at, now),
-        }),
+        lifetime: None,
         soft: data_left(soft, found),
         hard: data_left(hard, found),
         inbound: direction(found.inbound_spi, found.inbound),

@@ -20,9 +20,10 @@ const CONNECTIONS: [Column<IkeEntry>; 9] = [
     ("TUNNELS", |one| one.tunnels.to_string()),
 ];
 
-const TUNNELS: [Column<SaEntry>; 9] = [
+const TUNNELS: [Column<SaEntry>; 10] = [
     ("RUN", |one| one.run_name.clone()),
-    ("IKE", |one| one.ike.clone()),
+    ("NAME", |one| one.name().to_owned()),
+    ("HOW", |one| one.how.word().to_owned()),
     ("STATE", |one| state(one).to_owned()),
     ("SPI-IN", |one| one.inbound.spi.clone()),
     ("SPI-OUT", |one| one.outbound.spi.clone()),
@@ -139,6 +140,10 @@ fn ike_facts(one: &IkeEntry) -> String {
 
 /// All facts of a pair of SAs.
 fn sa_facts(one: &SaEntry) -> String {
+    let window = match one.replay_window {
+        0 => "none: packets that arrive again are accepted".to_owned(),
+        numbers => numbers.to_string(),
+    };
     let volume = |way: &SaDirection| {
         let SaDirection { spi, packets, bytes, dummies } = way;
         format!("SPI {spi}, {packets} packets, {bytes} bytes, {dummies} dummy packets")
@@ -148,15 +153,17 @@ fn sa_facts(one: &SaEntry) -> String {
         one.drops.iter().map(|drop| format!("{} {}", drop.count, drop.reason)).collect();
     facts(&[
         ("run", one.run_name.clone()),
-        ("ike", one.ike.clone()),
+        (if one.ike.is_some() { "ike" } else { "sa" }, one.name().to_owned()),
+        ("keys", one.how.word().to_owned()),
         ("state", state(one).to_owned()),
         ("since", format!("{} ({})", one.since, duration(one.age_s))),
         ("peer", one.peer.to_string()),
         ("local", optional(one.outer_local)),
         ("encapsulation", one.encapsulation.clone()),
+        ("mode", one.mode.clone()),
         ("algorithms", one.proposal.clone()),
         ("sequence numbers", sequence.to_owned()),
-        ("replay window", one.replay_window.to_string()),
+        ("replay window", window),
         ("local selectors", list(&one.local)),
         ("remote selectors", list(&one.remote)),
         ("inbound", volume(&one.inbound)),

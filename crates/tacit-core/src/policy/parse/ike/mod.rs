@@ -25,13 +25,13 @@ mod suite;
 pub(super) fn read_all<'a>(
     top: &TomlTable<'a>,
     names: &Names<'a>,
+    inner: &InnerUsers,
 ) -> BTreeMap<&'a str, Option<IkePeer>> {
-    let inner = RefCell::default();
-    tables(top, "ike", Scope::Ikes, |name, value| read(name, value, names, &inner))
+    tables(top, "ike", Scope::Ikes, |name, value| read(name, value, names, inner))
 }
 
-/// The addresses inside tunnels, each with the peer that has it.
-type InnerUsers = RefCell<BTreeMap<IpAddr, (String, SourcePosition)>>;
+/// The addresses inside tunnels, each with the table that has it.
+pub(super) type InnerUsers = RefCell<BTreeMap<IpAddr, (String, SourcePosition)>>;
 
 /// Reads one table; `None` after an error was reported.
 fn read(
@@ -69,8 +69,11 @@ fn read(
     let fix = "set the address that programs have inside the tunnel: inner = \"10.1.0.1\"; if the \
                peer assigns this address, set inner = \"gateway\"";
     let inner = table.required("inner", fix).and_then(|value| {
-        let source = inner(&value)?;
-        check_users(name, &value, &source, users).map(|()| source)
+        let source = inner_source(&value)?;
+        if let InnerAddressSource::Policy(addresses) = &source {
+            check_users(&table.title, &value, addresses, users)?;
+        }
+        Some(source)
     });
     let proposals = proposals?;
     let esp_proposals = esp_proposals?;
@@ -255,19 +258,24 @@ fn time(table: &TomlTable<'_>, key: &'static str, default: Duration) -> Option<D
         .map_or(Some(default), |value| value::duration(&value, LIFETIME_MIN, LIFETIME_MAX))
 }
 
-/// Parses `inner`: "gateway", or at most one address of each family.
-fn inner(value: &TomlValue<'_>) -> Option<InnerAddressSource> {
+/// Parses `inner`: "gateway", or addresses.
+fn inner_source(value: &TomlValue<'_>) -> Option<InnerAddressSource> {
     if value.value.as_str() == Some("gateway") {
         return Some(InnerAddressSource::Gateway);
     }
+    let fix = "write the address that programs have inside the tunnel, without a prefix length: \
+               \"10.1.0.1\"; if the peer assigns this address, write \"gateway\"";
+    inner_addresses(value, fix).map(InnerAddressSource::Policy)
+}
+
+/// Parses at most one address of each family. `fix` is for a text that is not an address of a run.
+pub(super) fn inner_addresses(value: &TomlValue<'_>, fix: &str) -> Option<Vec<IpAddr>> {
     let addresses = value.each_once(|item| {
         let text = item.string()?;
         let address = text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
         let usable = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback();
         if address.is_none_or(|ip| !usable(&ip)) {
-            let message = format!("`inner` cannot be `{text}`");
-            let fix = "write the address that programs have inside the tunnel, without a prefix \
-                       length: \"10.1.0.1\"; if the peer assigns this address, write \"gateway\"";
+            let message = format!("`{}` cannot be `{text}`", value.name);
             item.error(message, fix);
             return None;
         }
@@ -276,31 +284,30 @@ fn inner(value: &TomlValue<'_>) -> Option<InnerAddressSource> {
     if let [first, second, ..] = addresses.as_slice()
         && (addresses.len() > 2 || first.is_ipv4() == second.is_ipv4())
     {
-        let message = "`inner` has two addresses of one family";
+        let message = format!("`{}` has two addresses of one family", value.name);
         value.error(message, "write at most one IPv4 and one IPv6 address");
         return None;
     }
-    Some(InnerAddressSource::Policy(addresses))
+    Some(addresses)
 }
 
 /// Reports an address that another peer has too: a packet to it would belong to two tunnels.
-fn check_users(
-    name: &str,
+pub(super) fn check_users(
+    title: &str,
     value: &TomlValue<'_>,
-    inner: &InnerAddressSource,
+    addresses: &[IpAddr],
     users: &InnerUsers,
 ) -> Option<()> {
-    let InnerAddressSource::Policy(addresses) = inner else { return Some(()) };
     let position = value.report.position(value.at.start);
     for address in addresses {
-        let Some((other, first)) = users.borrow_mut().insert(*address, (name.to_owned(), position))
+        let Some((other, first)) =
+            users.borrow_mut().insert(*address, (title.to_owned(), position))
         else {
             continue;
         };
         let line = value.report.line(first, position);
-        let message =
-            format!("`inner` of [ike.{other}] in line {line} is the address {address} too");
-        let fix = "write another address: each [ike.NAME] needs an address of its own";
+        let message = format!("`inner` of {other} in line {line} is the address {address} too");
+        let fix = "write another address: each peer needs an address of its own";
         value.error_of(MessageId("shared-inner"), message, fix);
         return None;
     }

@@ -14,7 +14,7 @@ use std::time::Instant;
 use super::payloads::notifications;
 use super::tunnel::{Tunnel, TunnelState, rekey_delay};
 use super::{IkeConnection, IkeEvent};
-use crate::child::{ChildSa, EspSpi, SaKeys};
+use crate::child::{ChildSa, EspSpi, KeyOrigin, SaKeys, SaMode};
 use crate::ike::codec::{IkePayload, KePayload, NotifyPayload, Proposal, TsPayload};
 use crate::ike::crypto::{KeySecret, Nonces, child_keys, random_array};
 use crate::ike::failure::IkeFailure;
@@ -130,6 +130,8 @@ impl IkeConnection {
         let keys = |spi, (encryption, integrity)| SaKeys { spi, encryption, integrity };
         let installed = ChildSa {
             cipher,
+            origin: KeyOrigin::Ike,
+            mode: SaMode::Tunnel,
             has_extended_sequence: chosen.has_extended_sequence,
             inbound: keys(inbound_spi, received),
             outbound: keys(outbound_spi, sent),

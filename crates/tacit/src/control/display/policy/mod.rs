@@ -18,7 +18,7 @@ use tacit_core::policy::{
     ExpiredAnchors, ForwardRule, Group, Identity, IdentityMap, InboundRule, Invalid, Limits,
     NamePattern, OwnTls, PeerName, Placement, Policy, RecheckAction, RelayOn, Revocation, Rule,
     RuleForm, Selectors, ServerTls, SourcePosition, Start, Starttls, StarttlsMode,
-    StarttlsProtocol, Suite, Tls, TlsCommon, TlsVersion, Trust, TrustSource, Verify,
+    StarttlsProtocol, Suite, Tls, TlsCommon, TlsVersion, Trust, TrustSource, TunnelKeying, Verify,
 };
 
 use crate::clock::Rfc3339;
@@ -32,6 +32,7 @@ mod forward;
 mod host;
 mod ike;
 mod link;
+mod sa;
 
 /// The installed policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,7 +119,8 @@ pub fn policy(live: &Live, file: &Path, installed: SystemTime) -> PolicyDisplay 
 }
 
 fn tables(policy: &Policy) -> Vec<PolicyTable> {
-    let Policy { identities, trusts, maps, ikes, agent: own, engine, host, limits, .. } = policy;
+    let Policy { identities, trusts, maps, ikes, sas, agent: own, engine, host, limits, .. } =
+        policy;
     let mut tables = vec![agent(own)];
     tables.extend(engine.as_ref().map(reserved));
     tables.extend(host.as_ref().map(host::table));
@@ -127,6 +129,7 @@ fn tables(policy: &Policy) -> Vec<PolicyTable> {
     tables.extend(trusts.iter().map(|(name, one)| trust(policy, name, one)));
     tables.extend(maps.iter().flat_map(|(name, one)| map(policy, name, one)));
     tables.extend(ikes.iter().map(|(name, one)| ike::table(policy, name, one)));
+    tables.extend(sas.iter().map(|(name, one)| sa::table(policy, name, one)));
     tables.extend(link::tables(policy));
     tables.extend(activate::tables(policy));
     tables
@@ -300,7 +303,13 @@ fn rule(policy: &Policy, rule: &Rule, position: Option<SourcePosition>) -> Polic
         Action::Tls(tls) => {
             tls_settings(&mut settings, tls, &rule.form, own_tls_default(policy, rule));
         }
-        Action::Ipsec(ipsec) => settings.add("ipsec.ike", ipsec.ike.clone(), false),
+        Action::Ipsec(ipsec) => {
+            let key = match ipsec.keyed_by {
+                TunnelKeying::Ike => "ipsec.ike",
+                TunnelKeying::Manual => "ipsec.sa",
+            };
+            settings.add(key, ipsec.peer.clone(), false);
+        }
     }
     if !matches!(rule.form, RuleForm::Forward(_)) {
         let mode = if rule.audited.is_some() { "audit" } else { "enforce" };

@@ -1,0 +1,226 @@
+//! Parses `[sa.NAME]`: a peer of IPsec tunnels whose keys are in files.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::ike::{InnerUsers, check_users, inner_addresses};
+use super::names::tables;
+use super::value;
+use super::words::Scope;
+use crate::message_id::MessageId;
+use crate::policy::diagnostic::SourcePosition;
+use crate::policy::ike::{IkePeer, Sha2, TunnelCipher};
+use crate::policy::sa::{ManualMode, ManualSa, SaKeyFile};
+use crate::policy::text::{TomlTable, TomlValue};
+
+/// The SPIs of received packets, each with the table that has it.
+type SpiUsers = RefCell<BTreeMap<u32, (String, SourcePosition)>>;
+
+/// Reads all tables; those with errors by their name only.
+pub(super) fn read_all<'a>(
+    top: &TomlTable<'a>,
+    ikes: &BTreeMap<&'a str, Option<IkePeer>>,
+    inner: &InnerUsers,
+) -> BTreeMap<&'a str, Option<ManualSa>> {
+    let spis = SpiUsers::default();
+    tables(top, "sa", Scope::Sas, |name, value| {
+        let sa = read(name, value, &spis, inner)?;
+        if ikes.contains_key(name) {
+            let message = format!("there is a table [ike.{name}] too");
+            let fix = "choose another name: displays and rules name a tunnel by its name";
+            value.report.error(MessageId("name-taken"), &value.name_at, message, fix);
+            return None;
+        }
+        Some(sa)
+    })
+}
+
+/// Reads one table; `None` after an error was reported.
+fn read(
+    name: &str,
+    value: &TomlValue<'_>,
+    spis: &SpiUsers,
+    users: &InnerUsers,
+) -> Option<ManualSa> {
+    let table = value.table(Scope::Sa, format!("[sa.{name}]"))?;
+    let fix = "set the IP address of the peer: peer = \"192.0.2.1\"";
+    let peer = table.required("peer", fix).and_then(|value| peer(&value));
+    let port = match table.value("port") {
+        Some(value) => {
+            let number = value.integer(1, u64::from(u16::MAX));
+            number.and_then(|port| u16::try_from(port).ok())
+        }
+        None => Some(ManualSa::PORT_DEFAULT),
+    };
+    let fix = "set the cipher: encryption = \"aes256-cbc\"";
+    let bits = table.required("encryption", fix).and_then(|value| encryption(&value));
+    let fix = "set the hash of the HMAC: integrity = \"sha256\"";
+    let hash = table.required("integrity", fix).and_then(|value| integrity(&value));
+    let fix = "set the number that the peer writes into its packets: spi-in = 0x1001";
+    let spi_in = table.required("spi-in", fix).and_then(|value| {
+        let number = spi(&value)?;
+        check_spi(&table.title, &value, number, spis).map(|()| number)
+    });
+    let fix = "set the number by which the peer finds its keys: spi-out = 0x1002";
+    let spi_out = table.required("spi-out", fix).and_then(|value| spi(&value));
+    let fix = "name the file with the keys of received packets: keys-in = \"branch-in.keys\"";
+    let keys_in = table.required("keys-in", fix).and_then(|value| key_file(&value));
+    let fix = "name the file with the keys of sent packets: keys-out = \"branch-out.keys\"";
+    let keys_out = table.required("keys-out", fix).and_then(|value| key_file(&value));
+    let anti_replay = table.boolean("anti-replay", false);
+    let ends = ends(&table, peer, users);
+    let keys_in = keys_in?;
+    let keys_out = keys_out?;
+    check_files(&table, &keys_in, &keys_out)?;
+    let cipher = match bits? {
+        CbcBits::Aes128 => TunnelCipher::Aes128Cbc(hash?),
+        CbcBits::Aes256 => TunnelCipher::Aes256Cbc(hash?),
+    };
+    let (mode, inner) = ends?;
+    Some(ManualSa {
+        peer: SocketAddr::new(peer?, port?),
+        cipher,
+        spi_in: spi_in?,
+        spi_out: spi_out?,
+        keys_in,
+        keys_out,
+        anti_replay: anti_replay?,
+        mode,
+        inner,
+        position: table.report.position(table.at.start),
+    })
+}
+
+/// The peer cannot be a name: another host could get the address of the name, but not the keys.
+fn peer(value: &TomlValue<'_>) -> Option<IpAddr> {
+    let text = value.string()?;
+    let address = text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    let usable = address.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+    if usable.is_none() {
+        let message = format!("`peer` cannot be `{text}`: this is not the IP address of a host");
+        let fix = "write only the IP address of the peer, and set its port with the key `port`";
+        value.error(message, fix);
+    }
+    usable
+}
+
+/// The length of an AES key.
+#[derive(Clone, Copy)]
+enum CbcBits {
+    Aes128,
+    Aes256,
+}
+
+/// Parses the mode, and the addresses of the run that belong to it.
+fn ends(
+    table: &TomlTable<'_>,
+    peer: Option<IpAddr>,
+    users: &InnerUsers,
+) -> Option<(ManualMode, Vec<IpAddr>)> {
+    let is_transport = match table.value("mode") {
+        Some(value) => value.choice(&[("tunnel", false), ("transport", true)])?,
+        None => false,
+    };
+    if is_transport {
+        let why = "in transport mode, programs have the address of this host";
+        table.refuse(&["inner"], why, "remove the key, and set `local`");
+        let fix = "set the address of this host: local = \"192.0.2.7\"";
+        let value = table.required("local", fix)?;
+        let fix = "write the address of this host, without a prefix length: \"192.0.2.7\"";
+        let inner = inner_addresses(&value, fix)?;
+        let [local] = *inner.as_slice() else {
+            value.error("`local` has more than one address", fix);
+            return None;
+        };
+        if local.is_ipv4() != peer?.is_ipv4() {
+            let message = "`local` and `peer` have different IP versions";
+            value.error(message, "write the address from which this host reaches the peer");
+            return None;
+        }
+        return Some((ManualMode::Transport { local }, inner));
+    }
+    let why = "in tunnel mode, the address of programs is `inner`";
+    table.refuse(&["local"], why, "remove the key, or set mode = \"transport\"");
+    let fix = "set the address that programs have inside the tunnel: inner = \"10.1.0.1\"";
+    let value = table.required("inner", fix)?;
+    let fix = "write the address that programs have inside the tunnel, without a prefix length: \
+               \"10.1.0.1\"";
+    let addresses = inner_addresses(&value, fix)?;
+    check_users(&table.title, &value, &addresses, users)?;
+    Some((ManualMode::Tunnel, addresses))
+}
+
+fn encryption(value: &TomlValue<'_>) -> Option<CbcBits> {
+    let text = value.string()?;
+    let plain: String = text.to_ascii_lowercase().chars().filter(|c| !"-_".contains(*c)).collect();
+    if AEADS.iter().any(|word| plain.contains(word)) {
+        let message = format!(
+            "`{text}` is refused with keys from a file: after a restart its counter begins again \
+             with the same key, which breaks the encryption (RFC 4106 section 10)"
+        );
+        let fix = "set encryption = \"aes256-cbc\" and integrity = \"sha256\", or use IKE: \
+                   [ike.NAME]";
+        value.error_of(MessageId("weak-algorithm"), message, fix);
+        return None;
+    }
+    if WEAK_CIPHERS.contains(&plain.trim_end_matches("cbc")) {
+        let message = format!("`{text}` is refused: the cipher is weak (RFC 8221)");
+        value.error_of(MessageId("weak-algorithm"), message, "set encryption = \"aes256-cbc\"");
+        return None;
+    }
+    value.choice(&[("aes128-cbc", CbcBits::Aes128), ("aes256-cbc", CbcBits::Aes256)])
+}
+
+fn integrity(value: &TomlValue<'_>) -> Option<Sha2> {
+    let text = value.string()?;
+    if WEAK_HASHES.contains(&text.to_ascii_lowercase().as_str()) {
+        let message = format!("`{text}` is refused: the hash is weak (RFC 8221)");
+        value.error_of(MessageId("weak-algorithm"), message, "set integrity = \"sha256\"");
+        return None;
+    }
+    value.choice(&Sha2::ALL.map(|hash| (hash.word(), hash)))
+}
+
+fn spi(value: &TomlValue<'_>) -> Option<u32> {
+    let number = value.integer(u64::from(ManualSa::SPI_MIN), u64::from(u32::MAX))?;
+    u32::try_from(number).ok()
+}
+
+/// Reports an SPI that another table has too: the receiver finds the keys by it.
+fn check_spi(title: &str, value: &TomlValue<'_>, number: u32, users: &SpiUsers) -> Option<()> {
+    let position = value.report.position(value.at.start);
+    let earlier = users.borrow_mut().insert(number, (title.to_owned(), position));
+    let Some((other, first)) = earlier else { return Some(()) };
+    let line = value.report.line(first, position);
+    let message = format!("`spi-in` of {other} in line {line} is {number} too");
+    let fix = "write another number: tacit finds the keys of a received packet by it";
+    value.error_of(MessageId("shared-spi"), message, fix);
+    None
+}
+
+fn key_file(value: &TomlValue<'_>) -> Option<SaKeyFile> {
+    let position = value.report.position(value.at.start);
+    Some(SaKeyFile { file: value::file(value)?, position })
+}
+
+/// Reports one file for both directions: packets could be sent back to their sender.
+fn check_files(table: &TomlTable<'_>, one: &SaKeyFile, other: &SaKeyFile) -> Option<()> {
+    if one.file != other.file {
+        return Some(());
+    }
+    let message = format!("`keys-in` and `keys-out` are the same file: {}", one.file.display());
+    let fix = "create other keys for the second direction: with the same keys, an attacker can \
+               send packets back to their sender";
+    let at = table.value("keys-out").map_or_else(|| table.at.clone(), |value| value.at);
+    table.report.error(MessageId("shared-keys"), &at, message, fix);
+    None
+}
+
+/// Parts of the names of AEAD ciphers and of counter mode, which has the same weakness.
+const AEADS: [&str; 6] = ["gcm", "gmac", "ccm", "ctr", "chacha", "poly1305"];
+/// Ciphers that RFC 8221 section 5 forbids or advises against, without `cbc`.
+const WEAK_CIPHERS: [&str; 7] = ["des", "3des", "null", "blowfish", "cast", "cast128", "idea"];
+/// Hashes that RFC 8221 section 6 forbids or advises against.
+const WEAK_HASHES: [&str; 8] =
+    ["none", "md5", "hmac-md5", "sha", "sha1", "sha-1", "hmac-sha1", "hmac-sha-1"];

@@ -1,0 +1,84 @@
+//! Defines the table `[sa.NAME]` of a policy: a peer of an IPsec tunnel whose keys are in files.
+//!
+//! Such security associations (SAs) are also called manual. They have no IKE, so their keys are
+//! never replaced, and only algorithms are possible that are safe when a counter begins again with
+//! the same key: AES-CBC with HMAC-SHA2, but no AEAD (RFC 4106 section 10).
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use super::diagnostic::SourcePosition;
+use super::ike::TunnelCipher;
+
+/// One `[sa.NAME]`: a pair of SAs, one for each direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManualSa {
+    /// The address of the peer, and the UDP port on which it receives ESP.
+    pub peer: SocketAddr,
+    /// How packets are encrypted: always AES-CBC with an HMAC.
+    pub cipher: TunnelCipher,
+    /// The SPI of packets that tacit receives.
+    pub spi_in: u32,
+    /// The SPI of packets that tacit sends.
+    pub spi_out: u32,
+    /// The keys of packets that tacit receives.
+    pub keys_in: SaKeyFile,
+    /// The keys of packets that tacit sends.
+    pub keys_out: SaKeyFile,
+    /// Whether packets that arrive again are dropped.
+    pub anti_replay: bool,
+    /// What packets contain.
+    pub mode: ManualMode,
+    /// The addresses of the run inside the tunnel: one, or one of each family. In transport mode,
+    /// the address of this host.
+    pub inner: Vec<IpAddr>,
+    /// Where the table begins in the policy text.
+    pub position: SourcePosition,
+}
+
+/// What the packets of manual SAs contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManualMode {
+    /// Whole IP packets.
+    Tunnel,
+    /// Only what follows the IP header: packets between this host and the peer.
+    Transport {
+        /// The address of this host, of the same IP version as that of the peer.
+        local: IpAddr,
+    },
+}
+
+/// A file that contains the keys of one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaKeyFile {
+    /// Its path.
+    pub file: PathBuf,
+    /// Where the policy names it.
+    pub position: SourcePosition,
+}
+
+impl ManualSa {
+    /// The port of ESP in UDP (RFC 3948).
+    pub const PORT_DEFAULT: u16 = 4500;
+    /// The lowest SPI; those below are reserved (RFC 4303 section 2.1).
+    pub const SPI_MIN: u32 = 256;
+
+    /// Returns the files with its keys.
+    pub fn key_files(&self) -> impl Iterator<Item = &Path> {
+        [&self.keys_in, &self.keys_out].into_iter().map(|keys| keys.file.as_path())
+    }
+
+    /// Whether both are equal, apart from their positions in the text.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        let moved =
+            |keys: &SaKeyFile, to: &SaKeyFile| SaKeyFile { position: to.position, ..keys.clone() };
+        let moved = Self {
+            keys_in: moved(&self.keys_in, &other.keys_in),
+            keys_out: moved(&self.keys_out, &other.keys_out),
+            position: other.position,
+            ..self.clone()
+        };
+        moved == *other
+    }
+}
