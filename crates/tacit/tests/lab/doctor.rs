@@ -5,6 +5,9 @@ use serde_json::Value;
 use crate::harness::text_of;
 use crate::job::as_each_user;
 
+/// The second line of an error about namespaces.
+const NEXT_STEP: &str = "    fix: run `tacit doctor`, which checks what this host allows";
+
 /// Runs `tacit run` and `tacit doctor` under a command that takes something away, and expects both
 /// to name it.
 fn refused(prefix: &str, wanted: &str) {
@@ -21,8 +24,8 @@ fn refused(prefix: &str, wanted: &str) {
                 && lines[0].contains(wanted),
             "{text}"
         );
-        assert_eq!(lines[1], "125", "{text}");
-        let network = lines[2].strip_prefix("network namespace");
+        assert_eq!(lines[1..3], [NEXT_STEP, "125"], "{text}");
+        let network = lines[3].strip_prefix("network namespace");
         assert!(
             network.is_some_and(|line| line.contains("NO ") && line.contains(wanted)),
             "{text}"
