@@ -124,7 +124,8 @@ def serve_ending(folder):
         connection, _ = server.accept()
         with connection:
             connection.shutdown(socket.SHUT_WR)
-            time.sleep(2)
+            # Longer than the guest's kernel waits after the close of a vsock connection.
+            time.sleep(12)
             count, end = 0, "end"
             try:
                 while part := connection.recv(4096):
