@@ -51,42 +51,45 @@ pub fn stream_pair(program: SocketAddr, server: SocketAddr) -> io::Result<Mirror
     Ok(MirrorPair { program: dialled, server: accepted })
 }
 
-/// Connects to the listening socket of an agent from the address of a client. The socket is reset
-/// when its process ends.
+/// Begins to connect to the listening socket of an agent from the address of a client. The socket
+/// is writable when it is connected, or if no agent listens. It is reset when its process ends.
 ///
 /// # Errors
-/// `ConnectionRefused` if no agent listens; another error of a system call.
+/// The error of a system call.
 pub fn connect(client: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
-    let dialled = dial(client, to)?;
+    let dialled = begin(client, to)?;
     socket::set_on_close(dialled.as_fd(), OnClose::Reset)?;
     Ok(dialled)
 }
 
 fn dial(from: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
-    match dial_from(from, to) {
+    let dialled = begin(from, to)?;
+    wait(dialled.as_fd(), PollFlags::OUT)?;
+    socket::take_error(dialled.as_fd())?;
+    Ok(dialled)
+}
+
+fn begin(from: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
+    match begin_from(from, to) {
         Err(error)
             if matches!(
                 error.kind(),
                 io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
             ) =>
         {
-            dial_from(SocketAddr::new(from.ip(), 0), to)
+            begin_from(SocketAddr::new(from.ip(), 0), to)
         }
-        dialled => dialled,
+        begun => begun,
     }
 }
 
-fn dial_from(from: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
+fn begin_from(from: SocketAddr, to: SocketAddr) -> io::Result<OwnedFd> {
     let dialled = open(TransparentKind::Tcp, to)?;
     rustix::net::bind(&dialled, &from)?;
     match rustix::net::connect(&dialled, &to) {
-        Ok(()) => return Ok(dialled),
-        Err(rustix::io::Errno::INPROGRESS) => {}
-        Err(errno) => return Err(errno.into()),
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(dialled),
+        Err(errno) => Err(errno.into()),
     }
-    wait(dialled.as_fd(), PollFlags::OUT)?;
-    socket::take_error(dialled.as_fd())?;
-    Ok(dialled)
 }
 
 /// Binds an address on which the agent of a run listens later.

@@ -1,5 +1,7 @@
 //! Opens sockets in place of sockets of another kernel. A process of its own opens them, in a
-//! network namespace in which every address is local, and passes them to the server of links.
+//! network namespace in which every address is local, and passes them to the server of links. Each
+//! link has a process and a namespace of its own, because the other server of a link chooses
+//! addresses in it.
 //!
 //! ```text
 //!   server of links ── MirrorRequest ──> process in the namespace     one request at a time
@@ -46,7 +48,7 @@ enum MirrorRequest {
     Datagrams { program: SocketAddr, server: SocketAddr, connected: bool },
     /// A bound TCP socket.
     Bound(SocketAddr),
-    /// A TCP connection to a socket that was bound before.
+    /// A TCP socket that connects to a socket that was bound before.
     Client { client: SocketAddr, to: SocketAddr },
 }
 
@@ -247,10 +249,11 @@ impl Mirror {
         self.one(MirrorRequest::Bound(address)).await
     }
 
-    /// Returns a connection from a client to a socket that listens.
+    /// Returns a socket that connects from a client to a socket that was bound before. Does not
+    /// wait for the connection, so a run that accepts no clients does not delay other requests.
     ///
     /// # Errors
-    /// No process listens; otherwise as [`Self::streams`].
+    /// As [`Self::streams`].
     pub(super) async fn client(
         self: &Rc<Self>,
         client: SocketAddr,

@@ -42,6 +42,11 @@ for request in ["status", {"listening": {"session": 1, "address": "10.9.8.7:8099
 wire.end_within({"hello": {"version": 1, "run": "x"}})
 wire.name_what_does_not_exist()
 assert "wait" in wire.ask({"take": {"session": 1, "ticket": 4711}})["refused"]
+# Kinds of sockets that only a link within one kernel has.
+control, session = wire.hello("kinds")
+for kind in ["datagrams-of-all", "bound-again"]:
+    assert "this kind" in wire.ask(open_request(session, 8080, kind))["refused"], kind
+control.close()
 # The wrong frame on the stream of a session ends it.
 control, _ = wire.hello("strange")
 control.sendall(frame(DATA, b"x"))

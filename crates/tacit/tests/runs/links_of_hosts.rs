@@ -103,16 +103,17 @@ await 8080
 "#;
 
 /// TCP with TLS.
-const TCP: &str = "FAR_AT=far ACROSS='listen = \"192.168.78.1:7443\"
+pub const TCP: &str = "FAR_AT=far ACROSS='listen = \"192.168.78.1:7443\"
 tls = { identity = \"far\", trust = \"guests\", client-cert = \"required\" }'
 BACK='connect = \"192.168.78.1:7443\"
 tls = { identity = \"guest\", trust = \"hosts\" }'";
 
 /// The socket of a virtual machine, on the side of its host.
-const MACHINE: &str = "FAR_AT=$TMPDIR/far.sock; ACROSS=\"listen = '$FAR_AT'\" \
+pub const MACHINE: &str = "FAR_AT=$TMPDIR/far.sock; ACROSS=\"listen = '$FAR_AT'\" \
     BACK=\"connect = 'unix:$FAR_AT'\"";
 
-fn network(across: &str) -> Network {
+/// Two hosts that the `listen` and `connect` of `across` link.
+pub fn network(across: &str) -> Network {
     let setup = format!("{across}\n{HOSTS}");
     Network::new(&[8080], &setup).with_rules(RULES)
 }

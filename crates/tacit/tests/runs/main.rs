@@ -35,6 +35,7 @@ mod inbound;
 mod languages;
 mod link_scripts;
 mod links;
+mod links_of_hostile_hosts;
 mod links_of_hosts;
 mod names;
 mod own_tls;

@@ -138,7 +138,11 @@ async fn serve_socket(
     request: OpenRequest,
     place: OwnedSemaphorePermit,
 ) -> io::Result<()> {
-    let request = OpenRequest { kind: kind_between_kernels(request.kind), ..request };
+    let Some(kind) = kind_between_kernels(request.kind) else {
+        let reason = "a link between kernels does not open this kind of socket";
+        return refuse(&mut stream, reason.to_owned()).await;
+    };
+    let request = OpenRequest { kind, ..request };
     let pending = match admit(server, link, end, &request) {
         Ok(pending) => pending,
         Err(reason) => return refuse(&mut stream, reason).await,
@@ -190,11 +194,14 @@ async fn serve_socket(
     }
 }
 
-/// Between kernels, datagrams come only from the address and port to which they were sent.
-fn kind_between_kernels(kind: OpenKind) -> OpenKind {
+/// The kind of the socket that is opened for another kernel, if it may have this kind. Datagrams
+/// come only from the address and port to which they were sent.
+fn kind_between_kernels(kind: OpenKind) -> Option<OpenKind> {
     match kind {
-        OpenKind::DatagramsOfHost => OpenKind::Datagrams,
-        other => other,
+        OpenKind::Connected | OpenKind::Bound => Some(kind),
+        OpenKind::Datagrams | OpenKind::DatagramsOfHost => Some(OpenKind::Datagrams),
+        // Only the server without network needs these kinds.
+        OpenKind::BoundAgain | OpenKind::DatagramsOfAll => None,
     }
 }
 

@@ -18,7 +18,9 @@
 //! of `[link.NAME]` sockets. The other side must send its request within [`REQUEST_WAIT_MAX`].
 
 mod control;
+mod dial;
 mod framed;
+mod mirrored_listener;
 mod open;
 mod remote;
 mod reply;
@@ -59,8 +61,8 @@ use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::run::host::{HostNetwork, InterfaceChanges};
 use crate::signer;
 use control::LinkSwitches;
+use dial::Remote;
 use framed::Tickets;
-use remote::Remote;
 use state::LinkState;
 use tls::LinkSettings;
 
@@ -190,12 +192,11 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     process::raise_descriptor_limit().map_err(ServeError::Process)?;
     let policy = read(&options.policy)?;
     let names = wanted(&policy, &options.links)?;
-    let is_remote = |name: &String| policy.links[name].connect.is_some();
-    let mirror = match names.iter().any(is_remote) {
+    let mut mirrors = BTreeMap::new();
+    for name in names.iter().filter(|name| policy.links[*name].connect.is_some()) {
         // The log starts a thread.
-        true => Some(mirror::start().map_err(ServeError::Mirror)?),
-        false => None,
-    };
+        mirrors.insert(name.clone(), mirror::start().map_err(ServeError::Mirror)?);
+    }
     let log = Log::start(Settings {
         format: options.log_format,
         level: LogLevel::Info,
@@ -213,7 +214,7 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(ServeError::Process)?;
-    let prepared = Prepared { file: options.policy, policy, names, mirror, tls, keys };
+    let prepared = Prepared { file: options.policy, policy, names, mirrors, tls, keys };
     let served = runtime.block_on(serve_links(prepared, log.clone()));
     log.flush();
     served
@@ -224,7 +225,8 @@ struct Prepared {
     file: PathBuf,
     policy: Policy,
     names: Vec<String>,
-    mirror: Option<StartedMirror>,
+    /// The namespaces of the links to other kernels.
+    mirrors: BTreeMap<String, StartedMirror>,
     tls: BTreeMap<String, LinkSettings>,
     keys: KeyProvider,
 }
@@ -258,7 +260,7 @@ async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
     let destroyed =
         usage::watch_ended().and_then(|socket| watch(Arc::new(socket), Interest::READABLE));
     let destroyed = destroyed.map_err(ServeError::Process)?;
-    let opened = open_links(&prepared.policy, &prepared.names, prepared.mirror, prepared.tls)?;
+    let opened = open_links(&prepared.policy, &prepared.names, prepared.mirrors, prepared.tls)?;
     let links = opened.iter().map(|one| (one.link.name.clone(), Rc::clone(&one.link))).collect();
     let now = SystemTime::now();
     let server = Rc::new(Server {
@@ -317,13 +319,9 @@ struct OpenedLink {
 fn open_links(
     policy: &Policy,
     names: &[String],
-    mirror: Option<StartedMirror>,
+    mut mirrors: BTreeMap<String, StartedMirror>,
     mut settings: BTreeMap<String, LinkSettings>,
 ) -> Result<Vec<OpenedLink>, ServeError> {
-    let mirror = mirror.map(Mirror::new).transpose().map_err(ServeError::Mirror)?;
-    if let Some(mirror) = &mirror {
-        tokio::task::spawn_local(Rc::clone(mirror).report_closed());
-    }
     let mut opened = Vec::new();
     for name in names {
         let parsed = &policy.links[name];
@@ -338,7 +336,12 @@ fn open_links(
             )),
             None => None,
         };
-        let remote = parsed.connect.clone().zip(mirror.clone());
+        let mirror = mirrors.remove(name).map(Mirror::new).transpose();
+        let mirror = mirror.map_err(ServeError::Mirror)?;
+        if let Some(mirror) = &mirror {
+            tokio::task::spawn_local(Rc::clone(mirror).report_closed());
+        }
+        let remote = parsed.connect.clone().zip(mirror);
         let remote = remote.map(|(to, mirror)| Rc::new(Remote::new(to, client, mirror)));
         let switches = LinkSwitches::default();
         switches.file.replace(Some(RemovedFile(path.clone())));

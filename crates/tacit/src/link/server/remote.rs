@@ -7,182 +7,47 @@
 //!       <── socket of a mirrored pair          Connected
 //! ```
 //!
-//! The socket that a run gets is one end of a pair in a namespace of its own ([`Mirror`]). The
-//! other end stays here, and its bytes pass over the stream. So everything that programs can do
-//! with the socket works as with a socket of this kernel.
+//! The socket that a run gets is one end of a pair in a namespace of the link
+//! ([`Mirror`](crate::link::mirror::Mirror)). The other end stays here, and its bytes pass over the
+//! stream. So everything that programs can do with the socket works as with a socket of this
+//! kernel.
 //!
 //! If the stream of a run ends, or does not answer in three times [`ALIVE_INTERVAL`], the sockets
 //! of the run are lost. This server reports that, and ends the session of the run, which then tries
 //! again.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
 
 use tacit_core::link_frame::LinkFrame;
-use tacit_core::policy::LinkConnect;
+use tacit_sys::datagram;
 use tacit_sys::mirror::{DatagramPeer, MirrorPair};
-use tacit_sys::socket::{self, SocketAddress, StreamOptions, UnixAddress};
-use tacit_sys::{datagram, vsock};
-use tacit_tls::ClientSettings;
+use tacit_sys::socket;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
+use super::dial::Remote;
+use super::mirrored_listener::{
+    MirroredListener, ORDERS_MAX, adopted, is_bound_as_requested, moved,
+};
 use super::reply::{ended, write};
 use super::session::{
-    CountedSocket, PendingRequest, RunEnd, Session, admit, count, errno_of, log_refusal,
+    CountedSocket, PendingRequest, Session, admit, count, errno_of, log_refusal, spawn_until,
 };
 use super::state::OtherEnd;
 use super::{ALIVE_INTERVAL, ServedLink, Server};
-use crate::link::mirror::Mirror;
+use crate::link::wire::LinkStream;
 use crate::link::wire::datagrams::{self, MirrorEnd};
-use crate::link::wire::transfer::{self, StreamFate};
-use crate::link::wire::{LinkStream, handshake};
 use crate::log::Event;
-use crate::net::Security;
-use crate::net::stream_socket::StreamSocket;
 use crate::run::link::protocol::{
-    ArrivedClient, BoundEvent, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, ListenOrder,
-    ListeningRequest, OpenKind, OpenRequest, TakeRequest, VERSION,
+    LinkAnswer, LinkHello, LinkRequest, LinkWelcome, OpenKind, OpenRequest,
 };
-
-/// How long the other server may take to accept a stream. The client of a run waits longer.
-const DIAL_WAIT_MAX: Duration = Duration::from_secs(4);
-/// The orders for one bound socket that wait.
-const ORDERS_MAX: usize = 8;
 
 /// The frames without an answer after which the other server counts as ended.
 const UNANSWERED_MAX: u32 = 2;
-
-/// An order for a bound socket, and where the result goes.
-type PendingOrder = (ListenOrder, oneshot::Sender<LinkAnswer>);
-
-/// The server that has the network.
-#[derive(Debug)]
-pub(super) struct Remote {
-    connect: LinkConnect,
-    /// The TLS settings, if it is on another host.
-    tls: RefCell<Option<Arc<ClientSettings>>>,
-    mirror: Rc<Mirror>,
-    /// The bound sockets, by session and address.
-    bound: RefCell<HashMap<(u64, SocketAddr), mpsc::Sender<PendingOrder>>>,
-}
-
-impl Remote {
-    pub(super) fn new(
-        connect: LinkConnect,
-        tls: Option<Arc<ClientSettings>>,
-        mirror: Rc<Mirror>,
-    ) -> Self {
-        Self { connect, tls: RefCell::new(tls), mirror, bound: RefCell::default() }
-    }
-
-    /// The address, for displays.
-    pub(super) fn target(&self) -> String {
-        self.connect.to_string()
-    }
-
-    /// Uses other certificates from now on.
-    pub(super) fn replace_tls(&self, tls: Option<Arc<ClientSettings>>) {
-        *self.tls.borrow_mut() = tls;
-    }
-
-    /// Opens a stream.
-    async fn dial(&self) -> io::Result<LinkStream> {
-        let dialled = async {
-            match &self.connect {
-                LinkConnect::Tcp { host, port, .. } => self.dial_tcp(host, *port).await,
-                LinkConnect::Unix(path) => {
-                    let address = SocketAddress::from(UnixAddress::new(path.as_path())?);
-                    let dialled = socket::dial(&address, &StreamOptions::default())?;
-                    clear(dialled.socket)
-                }
-                LinkConnect::Vsock { cid, port } => {
-                    let socket = StreamSocket::new(vsock::dial(*cid, *port)?, Security::Tls)?;
-                    socket.writable().await?;
-                    socket::take_error(socket.fd())?;
-                    Ok(LinkStream::clear(socket, Vec::new()))
-                }
-            }
-        };
-        tokio::time::timeout(DIAL_WAIT_MAX, dialled)
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot reach {}: {error}", self.connect))
-            })
-    }
-
-    async fn dial_tcp(&self, host: &str, port: u16) -> io::Result<LinkStream> {
-        let tls = self.tls.borrow().clone().ok_or(io::ErrorKind::NotConnected)?;
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for address in tokio::net::lookup_host((host, port)).await? {
-            let to = SocketAddress::from(address);
-            let socket = match socket::dial(&to, &StreamOptions::default().for_address(&to)) {
-                Ok(dialled) => StreamSocket::new(dialled.socket, Security::Tls)?,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
-            };
-            match socket.wait_connected().await {
-                Ok(()) => return handshake::connect(socket, &tls, host).await,
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    /// Sends a request on a new stream, and returns the stream with the answer.
-    async fn ask(&self, request: &LinkRequest) -> io::Result<(LinkStream, LinkAnswer)> {
-        let mut stream = self.dial().await?;
-        stream.send_message(request).await?;
-        let answer = stream.receive_message().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok((stream, answer))
-    }
-
-    /// Begins a session; the reason if there is none.
-    async fn hello(&self, hello: &LinkHello) -> Result<(LinkStream, LinkWelcome), String> {
-        let request = LinkRequest::Hello(hello.clone());
-        let asked = tokio::time::timeout(DIAL_WAIT_MAX, self.ask(&request)).await;
-        let asked = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let (stream, answer) = asked.map_err(|error| {
-            format!("{error}\n    fix: start `tacit link serve` on the side that has the network")
-        })?;
-        match answer {
-            LinkAnswer::Welcome(welcome) if welcome.version == VERSION => Ok((stream, welcome)),
-            LinkAnswer::Refused(reason) => Err(format!("{} refuses: {reason}", self.connect)),
-            _ => Err(format!("{} does not answer as tacit of this version", self.connect)),
-        }
-    }
-
-    /// Lets the other server listen at a bound socket, or not any more.
-    pub(super) async fn set_listening(
-        &self,
-        stream: &mut UnixStream,
-        request: ListeningRequest,
-    ) -> io::Result<()> {
-        let ListeningRequest { session, address, order } = request;
-        let orders = self.bound.borrow().get(&(session, address)).cloned();
-        let (back, done) = oneshot::channel();
-        let answer = match orders {
-            Some(orders) if orders.send((order, back)).await.is_ok() => done.await.ok(),
-            _ => None,
-        };
-        let none = || LinkAnswer::Refused(format!("{address} is not bound through the link"));
-        write(stream, &answer.unwrap_or_else(none), None).await
-    }
-}
-
-fn clear(socket: OwnedFd) -> io::Result<LinkStream> {
-    Ok(LinkStream::clear(StreamSocket::new(socket, Security::Tls)?, Vec::new()))
-}
 
 /// Serves a run: its session lasts as long as its stream and the stream to the other server.
 pub(super) async fn serve_run(
@@ -282,8 +147,16 @@ pub(super) async fn serve_socket(
         }
     };
     match answer {
+        LinkAnswer::Connected(local)
+            if kind == OpenKind::Bound && !is_bound_as_requested(local, request.address) =>
+        {
+            count(link, request.session, |run| run.refused += 1);
+            let address = request.address;
+            let reason = format!("the other server has bound {local} instead of {address}");
+            write(&mut stream, &LinkAnswer::Refused(reason), None).await
+        }
         LinkAnswer::Connected(local) => {
-            let opened = Opened { link, remote, request, far, local, pending };
+            let opened = Opened { server, link, remote, request, far, local, pending };
             opened.pass(&mut stream).await
         }
         LinkAnswer::Failed(_) => {
@@ -300,6 +173,7 @@ pub(super) async fn serve_socket(
 
 /// A socket that the other server has opened.
 struct Opened<'a> {
+    server: &'a Rc<Server>,
     link: &'a Rc<ServedLink>,
     remote: &'a Rc<Remote>,
     request: OpenRequest,
@@ -335,7 +209,7 @@ impl Opened<'_> {
     }
 
     async fn pass_stream(self, stream: &mut UnixStream) -> io::Result<()> {
-        let Self { link, remote, request, far, local, pending } = self;
+        let Self { link, remote, request, far, local, pending, .. } = self;
         let pair = remote.mirror.streams(local, request.address).await?;
         let MirrorPair { program, server } = pair;
         let counted =
@@ -348,7 +222,7 @@ impl Opened<'_> {
     }
 
     async fn pass_datagrams(self, stream: &mut UnixStream) -> io::Result<()> {
-        let Self { link, remote, request, far, local, pending } = self;
+        let Self { link, remote, request, far, local, pending, .. } = self;
         let peer = match request.kind {
             OpenKind::Datagrams => DatagramPeer::Connected,
             _ => DatagramPeer::Named,
@@ -408,113 +282,20 @@ impl Opened<'_> {
 
     /// Serves a bound socket until its stream ends.
     fn serve_bound(self) -> impl Future<Output = ()> + use<> {
-        let Self { link, remote, request, far, pending, .. } = self;
+        let Self { server, link, remote, request, far, local, pending } = self;
         let (orders, pending_orders) = mpsc::channel(ORDERS_MAX);
         let key = (request.session, request.address);
-        remote.bound.borrow_mut().insert(key, orders);
+        remote.add_bound(key, orders);
         let bound = MirroredListener {
+            server: Rc::clone(server),
             link: Rc::clone(link),
             remote: Rc::clone(remote),
             key,
+            local,
             far_session: pending.far_session.unwrap_or_default(),
             far,
             over: pending.over.clone(),
         };
         bound.serve(pending_orders)
-    }
-}
-
-/// Moves the bytes of a connection, and counts it if its stream fails.
-async fn moved(link: Rc<ServedLink>, session: u64, far: LinkStream, socket: StreamSocket) {
-    if transfer::run(far, socket).await == StreamFate::Lost {
-        count(&link, session, |run| run.lost += 1);
-    }
-}
-
-/// The server's end of a mirrored connection.
-fn adopted(socket: OwnedFd) -> io::Result<StreamSocket> {
-    socket::adopt(socket.as_fd(), &StreamOptions::default())?;
-    StreamSocket::new(socket, Security::Clear)
-}
-
-/// Runs a task until it or its run has ended. The socket counts until then.
-fn spawn_until(mut over: RunEnd, counted: CountedSocket, work: impl Future<Output = ()> + 'static) {
-    tokio::task::spawn_local(async move {
-        tokio::select! {
-            () = work => {}
-            // Its sockets are dropped, and reset.
-            () = over.wait() => {}
-        }
-        drop(counted);
-    });
-}
-
-/// A socket at which a run listens, and the stream to the socket at which its clients arrive.
-struct MirroredListener {
-    link: Rc<ServedLink>,
-    remote: Rc<Remote>,
-    key: (u64, SocketAddr),
-    far_session: u64,
-    far: LinkStream,
-    over: RunEnd,
-}
-
-impl Drop for MirroredListener {
-    fn drop(&mut self) {
-        self.remote.bound.borrow_mut().remove(&self.key);
-    }
-}
-
-impl MirroredListener {
-    /// Sends orders on, and takes clients, until the stream ends.
-    async fn serve(mut self, mut orders: mpsc::Receiver<PendingOrder>) {
-        let mut sent: VecDeque<oneshot::Sender<LinkAnswer>> = VecDeque::new();
-        loop {
-            tokio::select! {
-                order = orders.recv(), if sent.len() < ORDERS_MAX => {
-                    let Some((order, back)) = order else { return };
-                    if self.far.send_message(&order).await.is_err() {
-                        return;
-                    }
-                    sent.push_back(back);
-                }
-                event = self.far.receive_message::<BoundEvent>() => {
-                    let answer = match event {
-                        Ok(Some(BoundEvent::Arrived(client))) => {
-                            self.take(client);
-                            continue;
-                        }
-                        Ok(Some(BoundEvent::Done)) => LinkAnswer::Done,
-                        Ok(Some(BoundEvent::Failed(errno))) => LinkAnswer::Failed(errno),
-                        Ok(None) | Err(_) => return,
-                    };
-                    if let Some(back) = sent.pop_front() {
-                        // The agent may have stopped waiting.
-                        let _ = back.send(answer);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Connects a client to the run, in a task.
-    fn take(&self, client: ArrivedClient) {
-        let link = Rc::clone(&self.link);
-        let remote = Rc::clone(&self.remote);
-        let over = self.over.clone();
-        let (session, _) = self.key;
-        let request = TakeRequest { session: self.far_session, ticket: client.ticket };
-        tokio::task::spawn_local(async move {
-            let ArrivedClient { peer, local, .. } = client;
-            // If this fails, the other server drops the client.
-            let Ok(socket) = remote.mirror.client(peer, local).await else { return };
-            let Ok(counted) = CountedSocket::new(&link, socket.as_fd(), session) else { return };
-            let Ok(socket) = adopted(socket) else { return };
-            if let Ok((far, LinkAnswer::Connected(_))) =
-                remote.ask(&LinkRequest::Take(request)).await
-            {
-                spawn_until(over, counted, moved(link, session, far, socket));
-            }
-        });
     }
 }

@@ -1,5 +1,6 @@
 //! Counts the sessions and sockets of runs, and decides which requests of a run are served.
 
+use std::future::Future;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -165,6 +166,22 @@ impl Drop for CountedSocket {
     }
 }
 
+/// Runs a task until it or its run has ended. The socket counts until then.
+pub(super) fn spawn_until(
+    mut over: RunEnd,
+    counted: CountedSocket,
+    work: impl Future<Output = ()> + 'static,
+) {
+    tokio::task::spawn_local(async move {
+        tokio::select! {
+            () = work => {}
+            // Its sockets are dropped, and reset.
+            () = over.wait() => {}
+        }
+        drop(counted);
+    });
+}
+
 /// Changes a counter of a run, if the run still exists.
 pub(super) fn count(link: &ServedLink, session: u64, add: fn(&mut RunState)) {
     if let Some(run) = link.state.borrow_mut().run(session) {
@@ -213,6 +230,25 @@ pub(super) fn admit(
     let over = RunEnd(run.alive.subscribe());
     state.expect();
     Ok(PendingRequest { link: Rc::clone(link), far_session, over })
+}
+
+/// Counts a client that has arrived at a bound socket of a run as a request; `None` if the run has
+/// ended, or the link has no more sockets.
+pub(super) fn admit_client(
+    server: &Server,
+    link: &Rc<ServedLink>,
+    session: u64,
+) -> Option<PendingRequest> {
+    let sockets_max = sockets_max(server, link);
+    let mut state = link.state.borrow_mut();
+    if state.sockets() >= sockets_max {
+        return None;
+    }
+    let run = state.run(session)?;
+    let far_session = run.far_session;
+    let over = RunEnd(run.alive.subscribe());
+    state.expect();
+    Some(PendingRequest { link: Rc::clone(link), far_session, over })
 }
 
 /// The end of the run of a session, if the other side may use the session.

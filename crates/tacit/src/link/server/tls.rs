@@ -1,26 +1,51 @@
 //! Accepts streams of other hosts, with TLS, and builds the TLS settings of links.
+//!
+//! ```text
+//!   accept ──> permit of the source ──> handshake ──> place for a request ──> request
+//! ```
+//!
+//! Hosts without a certificate can use only permits, and of these only the share of their address:
+//! see [`HandshakeLimiter`].
+//!
+//! Limits of each link: [`HANDSHAKES_MAX`] handshakes, [`HANDSHAKES_OF_SOURCE_MAX`] of one source;
+//! [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, for [`PERMIT_WAIT_MAX`].
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, Link, LinkConnect, LinkTcp, Policy};
+use tacit_core::policy::{Diagnostic, Limits, Link, LinkConnect, LinkTcp, Policy};
 use tacit_sys::socket::{self, AcceptedSocket, StreamOptions};
 use tacit_sys::watch::watch;
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 use tokio::io::Interest;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::state::OtherEnd;
 use super::{ACCEPT_PAUSE, STREAMS_MAX, ServedLink, Server, framed};
-use crate::link::wire::handshake;
+use crate::link::wire::LinkStream;
+use crate::link::wire::handshake::{self, PeerCertificate};
 use crate::live::{Credentials, directory_of, link_credentials};
 use crate::log::Event;
+use crate::stream::limiter::{Displaced, HandshakeLimiter, Initiator};
+
+/// The maximum number of handshakes at the same time. A quarter is reserved for sources that have
+/// no other handshake.
+const HANDSHAKES_MAX: usize = 1024;
+/// The maximum number of handshakes of one source address (IPv6: one /64).
+const HANDSHAKES_OF_SOURCE_MAX: usize = 256;
+/// The maximum number of connections that wait for a permit.
+const HANDSHAKES_WAITING_MAX: usize = 1024;
+/// How long a connection waits for a permit.
+const PERMIT_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The TLS settings of a link.
 #[derive(Clone, Debug, Default)]
@@ -86,43 +111,108 @@ pub(super) fn listen(tcp: &LinkTcp) -> io::Result<OwnedFd> {
     socket::listen(&address, &StreamOptions::default().for_address(&address))
 }
 
+/// What limits the streams of other hosts.
+struct Admission {
+    /// Limits handshakes, for each source.
+    limiter: HandshakeLimiter,
+    /// The handshakes in progress, as those of one rule.
+    in_flight: Arc<AtomicUsize>,
+    /// The requests of hosts with an accepted certificate.
+    places: Arc<Semaphore>,
+}
+
+impl Admission {
+    fn new() -> Self {
+        let limits = Limits {
+            handshakes: HANDSHAKES_MAX,
+            handshakes_per_rule: HANDSHAKES_MAX,
+            handshakes_per_source: HANDSHAKES_OF_SOURCE_MAX,
+            ..Limits::default()
+        };
+        Self {
+            // Half of the second number may wait.
+            limiter: HandshakeLimiter::new(&limits, 2 * HANDSHAKES_WAITING_MAX),
+            in_flight: Arc::default(),
+            places: Arc::new(Semaphore::new(STREAMS_MAX)),
+        }
+    }
+
+    /// Performs the handshake, and waits for a place for the request. A handshake that waits or is
+    /// slow ends when another source needs its permit.
+    async fn authenticate(
+        &self,
+        socket: OwnedFd,
+        peer: Option<SocketAddr>,
+        settings: &Arc<ServerSettings>,
+    ) -> io::Result<(LinkStream, PeerCertificate, OwnedSemaphorePermit)> {
+        let source = peer.ok_or(io::ErrorKind::NotConnected)?.into();
+        let acquired = self.limiter.acquire(&self.in_flight, &source, Initiator::Peer);
+        let permit = tokio::time::timeout(PERMIT_WAIT_MAX, acquired).await;
+        let permit = permit.map_err(|_| displaced())?.map_err(|Displaced| displaced())?;
+        let work = async {
+            let (stream, certificate) = handshake::accept(socket, settings).await?;
+            let place = Arc::clone(&self.places).acquire_owned().await;
+            Ok((stream, certificate, place.map_err(io::Error::other)?))
+        };
+        tokio::select! {
+            biased;
+            done = work => done,
+            Displaced = permit.displaced() => Err(displaced()),
+        }
+    }
+}
+
+fn displaced() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "other sources have used all permits for handshakes")
+}
+
 /// Accepts the streams of other hosts until the server ends.
 pub(super) async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: Arc<OwnedFd>) {
-    let places = Arc::new(Semaphore::new(STREAMS_MAX));
+    let admission = Rc::new(Admission::new());
     let Ok(watched) = watch(listener, Interest::READABLE) else { return };
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-        let accepted = loop {
-            let Ok(mut ready) = watched.readable().await else { return };
-            match socket::accept(watched.get_ref().as_fd()) {
-                Ok(accepted) => break accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
-                Err(error) => {
-                    server.report_accept(&link, &error);
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+    loop {
+        let Ok(mut ready) = watched.readable().await else { return };
+        match socket::accept(watched.get_ref().as_fd()) {
+            Ok(accepted) => {
+                let guest = serve(&server, &link, &admission, accepted);
+                let link = Rc::clone(&link);
+                tokio::task::spawn_local(async move { link.switches.unless_stopped(guest).await });
             }
-        };
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            Err(error) => {
+                server.report_accept(&link, &error);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serves one stream of another host.
+fn serve(
+    server: &Rc<Server>,
+    link: &Rc<ServedLink>,
+    admission: &Rc<Admission>,
+    accepted: AcceptedSocket,
+) -> impl Future<Output = ()> + use<> {
+    let server = Rc::clone(server);
+    let link = Rc::clone(link);
+    let admission = Rc::clone(admission);
+    async move {
         let AcceptedSocket { socket, peer } = accepted;
-        let server = Rc::clone(&server);
-        let link = Rc::clone(&link);
-        let served = Rc::clone(&link);
-        let serving = async move {
-            let Some(settings) = link.tls.borrow().clone() else { return };
-            match handshake::accept(socket, &settings).await {
-                Ok((stream, certificate)) => {
-                    let end = OtherEnd::Host(certificate);
-                    framed::serve(&server, &link, stream, end, place).await;
-                }
-                Err(error) => {
-                    let event = Event::new("link-handshake-failed").field("link", &link.name);
-                    let peer = peer.and_then(|peer| std::net::SocketAddr::try_from(peer).ok());
-                    let peer = peer.map_or_else(|| "-".to_owned(), |peer| peer.to_string());
-                    let event = event.field("peer", &peer).field("error", &error);
-                    let key = format!("link-handshake-failed {}", link.name);
-                    server.log.warn(event.limited(key));
-                }
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        let Some(settings) = link.tls.borrow().clone() else { return };
+        match admission.authenticate(socket, peer, &settings).await {
+            Ok((stream, certificate, place)) => {
+                let end = OtherEnd::Host(certificate);
+                framed::serve(&server, &link, stream, end, place).await;
             }
-        };
-        tokio::task::spawn_local(async move { served.switches.unless_stopped(serving).await });
+            Err(error) => {
+                let event = Event::new("link-handshake-failed").field("link", &link.name);
+                let peer = peer.map_or_else(|| "-".to_owned(), |peer| peer.to_string());
+                let event = event.field("peer", &peer).field("error", &error);
+                let key = format!("link-handshake-failed {}", link.name);
+                server.log.warn(event.limited(key));
+            }
+        }
     }
 }

@@ -30,7 +30,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use tacit_core::printable::printable;
 
 use crate::clock::Rfc3339;
 
@@ -42,6 +43,10 @@ pub const REQUEST_BYTES_MAX: usize = 4096;
 pub const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// The longest name of a run.
 pub const RUN_BYTES_MAX: usize = 64;
+/// The maximum number of characters of a reason that are shown.
+const REASON_CHARACTERS_MAX: usize = 600;
+/// What separates a reason from the advice after it.
+const FIX: &str = "\n    fix: ";
 /// The maximum number of sockets in an answer; the oldest ones.
 pub const SOCKETS_SHOWN_MAX: usize = 2048;
 
@@ -208,6 +213,15 @@ impl OpenKind {
     }
 }
 
+/// Reads a reason. The other side may be hostile, and the reason is shown on terminals: characters
+/// that control a terminal are escaped.
+fn read_reason<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let text = String::deserialize(from)?;
+    let text: String = text.chars().take(REASON_CHARACTERS_MAX).collect();
+    let parts: Vec<_> = text.split(FIX).map(printable).collect();
+    Ok(parts.join(FIX))
+}
+
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -223,7 +237,7 @@ pub enum LinkAnswer {
     /// The kernel reports this error number.
     Failed(i32),
     /// The policy or a limit does not allow it, for this reason.
-    Refused(String),
+    Refused(#[serde(deserialize_with = "read_reason")] String),
     /// The state of the link.
     Status(Box<LinkStatus>),
     /// The open sockets of the link.
@@ -479,6 +493,21 @@ mod tests {
         ] {
             assert_eq!(read_all::<LinkRequest>(&bytes), (vec![], Some(wanted)), "{name}");
         }
+    }
+
+    #[test]
+    fn reasons_of_a_peer_do_not_control_a_terminal() {
+        let read = |reason: &str| {
+            let sent = serde_json::to_vec(&LinkAnswer::Refused(reason.to_owned())).unwrap();
+            match serde_json::from_slice(&sent).unwrap() {
+                LinkAnswer::Refused(reason) => reason,
+                other => panic!("{other:?}"),
+            }
+        };
+        let honest = "no rule of the link far\n    fix: add one";
+        assert_eq!(read(honest), honest);
+        assert_eq!(read("a\x1b[2J\n# \u{202e}\x07b"), "a\\u{1b}[2J\\n# \\u{202e}\\u{7}b");
+        assert_eq!(read(&"x".repeat(4000)).len(), REASON_CHARACTERS_MAX);
     }
 
     /// A text with this many bytes.

@@ -133,7 +133,8 @@ impl HandshakeIo<'_> {
             TlsRole::Client(_) => Initiator::Agent,
         };
         let acquire = async {
-            let permit = limiter.acquire(&self.record.rule, self.record.client(), initiator).await;
+            let of_rule = &self.record.rule.handshakes;
+            let permit = limiter.acquire(of_rule, self.record.client(), initiator).await;
             permit.map_err(|Displaced| Failure::Displaced)
         };
         within(self.deadline, || Failure::NoHandshakePermit, acquire).await

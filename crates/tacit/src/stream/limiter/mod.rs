@@ -17,6 +17,7 @@
 
 mod queue;
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,6 @@ use tacit_core::flow::Address;
 use tacit_core::policy::Limits;
 
 use crate::address::Source;
-use crate::live::LiveRule;
 
 use queue::{Admission, PermitQueue, PermitRequest};
 
@@ -110,18 +110,18 @@ impl HandshakeLimiter {
         self.lock().in_flight()
     }
 
-    /// Waits for a permit.
+    /// Waits for a permit. `rule` counts the handshakes in flight of the rule.
     ///
     /// # Errors
     /// Too many others wait.
     pub async fn acquire(
         &self,
-        rule: &LiveRule,
+        rule: &Arc<AtomicUsize>,
         remote: &Address,
         initiator: Initiator,
     ) -> Result<HandshakePermit<'_>, Displaced> {
         let source = Source::of(remote);
-        let rule = Arc::clone(&rule.handshakes);
+        let rule = Arc::clone(rule);
         let request = PermitRequest { source, rule, initiator, displaced: Arc::default() };
         let admission = self.lock().acquire(request.clone(), Instant::now());
         let (number, mut granted) = match admission {
