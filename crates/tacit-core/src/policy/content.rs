@@ -61,6 +61,12 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether there is a peer of tunnels with this name, with IKE or with keys of files.
+    #[must_use]
+    pub fn has_tunnel_peer(&self, name: &str) -> bool {
+        self.ikes.contains_key(name) || self.sas.contains_key(name)
+    }
+
     /// How the connections of a rule may reach their destination. A rule in audit mode has its
     /// connections relayed, so that the agent sees what it would protect.
     #[must_use]

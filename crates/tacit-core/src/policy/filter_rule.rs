@@ -1,4 +1,5 @@
-//! Defines filter rules: rules of a captured host that permit or deny single packets.
+//! Defines filter rules: rules that permit or deny single packets of a captured host, or of the
+//! tunnels of runs.
 
 use std::ops::RangeInclusive;
 
@@ -159,6 +160,9 @@ pub struct PacketSelectors {
     pub routing: Routing,
     /// The times at which the rule applies; `None`: always.
     pub when: Option<When>,
+    /// The names of `[ike.NAME]` and `[sa.NAME]`: the rule is for the packets inside the tunnels
+    /// with these peers. Empty: it is for the packets of a captured host.
+    pub tunnels: Vec<String>,
 }
 
 /// `direction` of a filter rule.

@@ -47,7 +47,8 @@ pub use capture::{
     HostRange, HostSection, HostUnits, HostVerdict, JoinedRun, LearntName, NAMED_PORTS_MAX,
     NameRules, NamedAddress, NamedPorts, PORT_PARTS_MAX, RuleSet, SENDER_CHECKS_MAX, Senders,
     can_match_address, can_match_name, captured, denial_of_name, extend, filter_plan, handable,
-    host_plan, is_decided_by_kernel, is_disputed, joined_plan, may_ask, unmatched_of_joined,
+    host_classifier, host_plan, is_decided_by_kernel, is_disputed, joined_plan, may_ask,
+    tunnel_classifier, tunnel_filter_plan, unmatched_of_joined,
 };
 pub use clear_clients::{ClearClients, ClientProtocol};
 pub use client_cert::{

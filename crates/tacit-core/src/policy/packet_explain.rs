@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::capture::filter_plan;
+use super::capture::{filter_plan, tunnel_filter_plan};
 use super::content::Policy;
 use super::filter::{FilterEffect, FilterPacket, FilterPlan, filter_scan};
 use super::filter_rule::{FilterRule, FilterVerdict};
@@ -60,11 +60,14 @@ impl<'p> PacketExplainer<'p> {
     /// Finds the rule for a packet.
     #[must_use]
     pub fn explain(&self, packet: &FilterPacket) -> PacketExplanation {
+        let of_tunnel = packet.path.tunnel();
+        let of_tunnel = of_tunnel.map(|ike| tunnel_filter_plan(self.policy, ike, self.unix_s));
+        let plan = of_tunnel.as_ref().unwrap_or(&self.plan);
         let is_present = |number: u32| {
             let number = usize::try_from(number).ok();
-            number.and_then(|number| self.plan.schedules.get(number)).is_some_and(|one| one.present)
+            number.and_then(|number| plan.schedules.get(number)).is_some_and(|one| one.present)
         };
-        let found = self.plan.decide(packet, is_present);
+        let found = plan.decide(packet, is_present);
         let scan = filter_scan(self.policy, packet, self.unix_s);
         let filter =
             found.and_then(|element| self.policy.filters.get(usize::try_from(element.rule?).ok()?));
@@ -106,10 +109,14 @@ impl fmt::Display for PacketExplanation {
         let line = line.unwrap_or_default();
         match (verdict.as_str(), discard) {
             ("none", _) => {
-                write!(
-                    f,
-                    "{packet}: no filter rule matches; rules for flows and `unmatched` decide"
-                )?;
+                let is_in_tunnel = ["from-tunnel ", "to-tunnel "];
+                let is_in_tunnel = is_in_tunnel.iter().any(|way| packet.starts_with(way));
+                let then = if is_in_tunnel {
+                    "rules with `ipsec`"
+                } else {
+                    "rules for flows and `unmatched`"
+                };
+                write!(f, "{packet}: no filter rule matches; {then} decide")?;
             }
             ("flow", _) => write!(
                 f,

@@ -32,6 +32,8 @@ pub enum DropReason {
     /// Sent or received: the policy does not permit the flow of the inner packet, although the
     /// traffic selectors comprise it.
     Flow,
+    /// Sent or received: a filter rule denies the inner packet.
+    Filter,
     /// Sent: no SA has a traffic selector for the packet.
     NoSa,
     /// Sent or received: the SA has reached its hard lifetime, or has no sequence number left.
@@ -48,7 +50,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Malformed,
         Self::UnknownSpi,
         Self::Replayed,
@@ -60,6 +62,7 @@ impl DropReason {
         Self::Selectors,
         Self::Congestion,
         Self::Flow,
+        Self::Filter,
         Self::NoSa,
         Self::Expired,
         Self::Segmentation,
@@ -83,6 +86,7 @@ impl DropReason {
             Self::Selectors => "selectors",
             Self::Congestion => "congestion",
             Self::Flow => "flow",
+            Self::Filter => "filter",
             Self::NoSa => "no-sa",
             Self::Expired => "expired",
             Self::Segmentation => "segmentation",

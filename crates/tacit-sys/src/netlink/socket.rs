@@ -18,8 +18,8 @@ use crate::option::{OptionName, set_option};
 pub const BATCH_BYTES_MAX: usize = 192 * 1024;
 
 /// The same limit for a socket after [`Netlink::allow_large_batches`], which the rules of a host
-/// need.
-pub const LARGE_BATCH_BYTES_MAX: usize = 12 * 1024 * 1024;
+/// need: 131,072 elements of filters with ranges of IPv6 addresses, and all other contents, fit.
+pub const LARGE_BATCH_BYTES_MAX: usize = 40 * 1024 * 1024;
 
 /// How long to wait for an answer. The kernel usually answers during the send or shortly after it.
 /// The limit prevents a caller from waiting forever if an answer is lost.

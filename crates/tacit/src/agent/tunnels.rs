@@ -206,13 +206,16 @@ impl Agent {
     /// The installed policy with its keys.
     pub(super) fn ike_policy(&self) -> IkePolicy {
         let Credentials { identities, trusts, shared_keys, manual_keys } = &self.credentials.loaded;
-        let policy = Arc::clone(&self.shared.live.load().policy);
+        let live = self.shared.live.load();
+        let policy = Arc::clone(&live.policy);
+        let filters = live.filters.clone();
         let named = policy.ikes.iter().filter_map(|(ike, peer)| {
             Some((ike.clone(), Arc::new(LiveTarget::new(&peer.unresolved()?))))
         });
         IkePolicy {
             targets: named.collect(),
             policy,
+            filters,
             shared_keys: shared_keys.clone(),
             manual_keys: manual_keys.clone(),
             identities: identities.clone(),

@@ -1,4 +1,5 @@
-//! Explains what the packet rules of a captured host do with packets, for `tacit explain --packet`.
+//! Explains what the packet rules of a captured host or of tunnels do with packets, for `tacit
+//! explain --packet`.
 
 use std::path::Path;
 
@@ -46,6 +47,13 @@ pub(super) fn explain(
             ));
         }
     };
+    let unknown = packets.first().and_then(|one| one.path.tunnel());
+    if let Some(peer) = unknown.filter(|peer| !policy.has_tunnel_peer(peer)) {
+        return Err(format!(
+            "there is no [ike.{peer}] or [sa.{peer}] in the policy\n    \
+             fix: write the name of such a table"
+        ));
+    }
     Ok(PacketAnswers { packets: packets.iter().map(|one| explainer.explain(one)).collect() })
 }
 
@@ -57,7 +65,8 @@ fn of_file(file: &Path, way: Option<&str>) -> Result<Vec<FilterPacket>, String> 
     let path = path_of(way).ok_or_else(|| {
         format!(
             "--way cannot be `{way}`\n    \
-             fix: write \"in eth0\", \"out eth0\" or \"routed eth0 eth1\""
+             fix: write \"in eth0\", \"out eth0\", \"routed eth0 eth1\", \"from-tunnel NAME\" or \
+             \"to-tunnel NAME\""
         )
     })?;
     let failed = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", file.display());
@@ -74,6 +83,8 @@ fn path_of(way: &str) -> Option<PacketPath> {
     match *words.as_slice() {
         ["in", interface] => Some(PacketPath::In(interface.to_owned())),
         ["out", interface] => Some(PacketPath::Out(interface.to_owned())),
+        ["from-tunnel", ike] => Some(PacketPath::FromTunnel(ike.to_owned())),
+        ["to-tunnel", ike] => Some(PacketPath::ToTunnel(ike.to_owned())),
         ["routed", received, sent] => {
             Some(PacketPath::Routed { received: received.to_owned(), sent: sent.to_owned() })
         }

@@ -73,6 +73,7 @@ impl IkeThread {
             lifetime: data_lifetime(&one.settings.peer.lifetime),
             flows: flows(&run.routes, &one.pair.ike, &one.inner),
             accounts: TunnelAccounts::new(&run.routes, &one.pair.ike, &self.accounts),
+            filter: self.filters.of(&one.pair.ike),
         };
         match self.context.worker.install(tunnel) {
             Ok(()) => {

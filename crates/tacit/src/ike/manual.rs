@@ -111,6 +111,7 @@ impl IkeThread {
             lifetime,
             flows: packets.flows,
             accounts: packets.accounts,
+            filter: self.filters.of(&pair.ike),
         };
         let worker = &self.context.worker;
         if let Err(error) = worker.install(tunnel).and_then(|()| worker.activate(spi)) {

@@ -60,7 +60,9 @@ use tokio::sync::mpsc;
 
 use crate::log::Log;
 use crate::net::target::LiveTarget;
-use crate::packet::{PacketStatistics, PacketThreads, PacketWorker, TunLease, UdpUnderlay};
+use crate::packet::{
+    FilterCounter, PacketStatistics, PacketThreads, PacketWorker, TunLease, UdpUnderlay,
+};
 
 pub(crate) use config::cipher as esp_cipher;
 use inputs::Inputs;
@@ -94,6 +96,8 @@ pub type RefusedByPeer = BTreeMap<String, u64>;
 pub struct IkePolicy {
     /// The policy.
     pub policy: Arc<Policy>,
+    /// The counters of its filter rules, in order.
+    pub filters: Vec<Arc<FilterCounter>>,
     /// The peers that have a name, which the control thread resolves.
     pub targets: BTreeMap<String, Arc<LiveTarget>>,
     /// The keys that both sides know, by the name of the peer.
@@ -124,6 +128,7 @@ impl IkePolicy {
             shared_keys: policy.ikes.keys().map(|ike| (ike.clone(), key())).collect(),
             manual_keys: policy.sas.keys().map(|sa| (sa.clone(), manual_test_keys())).collect(),
             policy: Arc::new(policy),
+            filters: Vec::new(),
             identities: BTreeMap::new(),
             trusts: BTreeMap::new(),
         }
@@ -389,6 +394,7 @@ mod tests {
         let policy = IkePolicy {
             targets: BTreeMap::from([("a".to_owned(), Arc::clone(&target))]),
             policy: Arc::new(policy),
+            filters: Vec::new(),
             shared_keys: BTreeMap::new(),
             manual_keys: BTreeMap::new(),
             identities: BTreeMap::new(),

@@ -32,6 +32,7 @@ impl IkeThread {
             .filter(|ike| !policy.has_same_keys(&self.policy, ike))
             .cloned()
             .collect();
+        self.filters.follow(&policy.policy, &policy.filters);
         self.policy = policy;
         self.accounts = accounts(&self.policy.policy);
         self.follow_peers();

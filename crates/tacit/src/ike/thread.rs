@@ -33,7 +33,7 @@ use super::{
 use crate::clock::boottime;
 use crate::ledger::{Account, ThreadKind, meter};
 use crate::log::{Event, Log};
-use crate::packet::{IkeDatagram, PacketEvent, PacketWorker};
+use crate::packet::{IkeDatagram, PacketEvent, PacketWorker, TunnelFilters};
 
 /// The longest wait for an input.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -69,6 +69,8 @@ pub(super) struct IkeThread {
     pub(super) policy: IkePolicy,
     /// The accounts of packets, by the names of the rules of the policy.
     pub(super) accounts: Vec<(String, Arc<Account>)>,
+    /// The filter rules for packets inside tunnels.
+    pub(super) filters: TunnelFilters,
     pub(super) limiter: IkeLimiter,
     pub(super) runs: BTreeMap<u64, DrivenRun>,
     pub(super) connections: Vec<PeerConnection>,
@@ -100,10 +102,13 @@ pub(super) enum News {
 impl IkeThread {
     pub(super) fn new(policy: IkePolicy, context: Surroundings) -> io::Result<Self> {
         let limiter = IkeLimiter::new(&mut KernelRandom, boottime()).map_err(io::Error::other)?;
+        let mut filters = TunnelFilters::default();
+        filters.follow(&policy.policy, &policy.filters);
         let mut thread = Self {
             context,
             accounts: accounts(&policy.policy),
             policy,
+            filters,
             limiter,
             runs: BTreeMap::new(),
             connections: Vec::new(),

@@ -3,37 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tacit_core::policy::Policy;
 use tacit_core::policy::filter::FilterRule;
 
 use super::Live;
-
-/// The counter of an installed filter rule.
-#[derive(Debug)]
-pub struct FilterCounter {
-    /// The name of the rule.
-    pub name: String,
-    packets: AtomicU64,
-}
-
-impl FilterCounter {
-    fn new(name: &str) -> Arc<Self> {
-        Arc::new(Self { name: name.to_owned(), packets: AtomicU64::new(0) })
-    }
-
-    /// Adds packets that the kernel has counted.
-    pub fn count(&self, more: u64) {
-        self.packets.fetch_add(more, Ordering::Relaxed);
-    }
-
-    /// The packets that the rule has decided about since it was installed.
-    #[must_use]
-    pub fn packets(&self) -> u64 {
-        self.packets.load(Ordering::Relaxed)
-    }
-}
+use crate::packet::FilterCounter;
 
 /// The counters of a policy, in the order of its filter rules; those of rules that an installed
 /// policy has, too.

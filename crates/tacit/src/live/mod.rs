@@ -23,6 +23,7 @@ use tacit_core::policy::{
 
 use crate::ledger::{Account, Owner};
 use crate::net::target::LiveTargets;
+use crate::packet::FilterCounter;
 
 mod action;
 mod build;
@@ -51,7 +52,6 @@ pub use clear_access::{ClearAccess, ClearAccessState};
 pub use counters::RuleCounters;
 pub use credentials::{CredentialNames, Credentials, Refreshed};
 pub use files::{directory_of, read_policy};
-pub use filters::FilterCounter;
 pub use latency::{Latency, LatencyCounts};
 pub use names::NoRule;
 pub use tls_sources::{NETWORKS_PER_SITE_MAX, TLS_SOURCES_MAX};

@@ -1,19 +1,24 @@
 //! Defines [`FlowCache`], which caches whether a flow is permitted in one direction of a tunnel,
-//! and its account. A tunnel may have a long list of permitted flows.
+//! its account, and which filter rule decides about its packets. A tunnel may have long lists of
+//! flows and rules.
 //!
 //! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache, because
 //! their headers are not sufficient for a decision.
 //!
 //! Limit: the cache has [`ENTRIES`] entries; a flow replaces an older flow that has the same hash.
+//! Other filter rules, and the edges of their time windows, empty it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tacit_ipsec::esp::DropReason;
 use tacit_ipsec::packet::IpPacket;
 
 use super::accounts::{AccountIndex, TunnelAccounts};
 use super::direction::Direction;
+use super::filter::TunnelFilter;
+use super::filter_reader::{FilterReader, FilterResult};
 use super::tunnel::{Permission, TunnelFlow, opens_connection, permission};
 use crate::ledger::Account;
 
@@ -28,7 +33,8 @@ pub(super) struct FlowCache {
     direction: Direction,
     flows: Arc<[TunnelFlow]>,
     accounts: TunnelAccounts,
-    /// Empty if there are few flows of one account.
+    filter: FilterReader,
+    /// Empty if there are few flows of one account, and no filter rule.
     entries: Vec<Option<(FlowKey, FlowDecision)>>,
     hasher: RandomState,
     /// The flow of the last packet: often the next packet belongs to the same one.
@@ -40,6 +46,8 @@ pub(super) struct FlowCache {
 pub(super) struct FlowDecision {
     pub(super) permission: Permission,
     account: Option<AccountIndex>,
+    /// Filter rules are not compared with packets that no flow permits.
+    filter: FilterResult,
 }
 
 /// The headers of a packet that decide.
@@ -56,10 +64,34 @@ impl FlowCache {
         direction: Direction,
         flows: Arc<[TunnelFlow]>,
         accounts: TunnelAccounts,
+        filter: Arc<TunnelFilter>,
     ) -> Self {
-        let is_short = flows.len() <= FLOWS_WITHOUT_CACHE && accounts.is_single();
-        let entries = if is_short { vec![] } else { vec![None; ENTRIES] };
-        Self { direction, flows, accounts, entries, hasher: RandomState::new(), last: None }
+        let mut cache = Self {
+            direction,
+            flows,
+            accounts,
+            filter: FilterReader::new(filter),
+            entries: Vec::new(),
+            hasher: RandomState::new(),
+            last: None,
+        };
+        cache.clear();
+        cache
+    }
+
+    fn clear(&mut self) {
+        let is_short = self.flows.len() <= FLOWS_WITHOUT_CACHE
+            && self.accounts.is_single()
+            && self.filter.is_empty();
+        self.entries = if is_short { vec![] } else { vec![None; ENTRIES] };
+        self.last = None;
+    }
+
+    /// Permits other flows from now on.
+    pub(super) fn permit(&mut self, flows: Arc<[TunnelFlow]>, accounts: TunnelAccounts) {
+        self.flows = flows;
+        self.accounts = accounts;
+        self.clear();
     }
 
     /// Returns the account of a packet.
@@ -67,11 +99,29 @@ impl FlowCache {
         self.accounts.account(decision.account)
     }
 
+    /// Counts a packet of the tunnel for the filter rule that has decided about it.
+    ///
+    /// # Errors
+    /// The rule denies the packet.
+    pub(super) fn filter(&self, decision: FlowDecision) -> Result<(), DropReason> {
+        self.filter.count(decision.filter)
+    }
+
     /// Finds out whether a packet may go through the tunnel, and its account.
     pub(super) fn decide(&mut self, packet: &IpPacket, bytes: &[u8]) -> FlowDecision {
-        let search = || FlowDecision {
-            permission: permission(&self.flows, self.direction, packet, bytes),
-            account: self.accounts.find(self.direction, packet),
+        if self.filter.follow() {
+            self.clear();
+        }
+        let search = || {
+            let permission = permission(&self.flows, self.direction, packet, bytes);
+            let filter = match permission {
+                Permission::Denied => FilterResult::Unmatched,
+                Permission::Granted | Permission::Answer => {
+                    self.filter.compare(self.direction, packet, bytes)
+                }
+            };
+            let account = self.accounts.find(self.direction, packet);
+            FlowDecision { permission, account, filter }
         };
         let Some(key) = FlowKey::of(packet, bytes) else { return search() };
         if let Some((known, decision)) = self.last
@@ -114,7 +164,10 @@ mod tests {
     use proptest::prelude::*;
     use tacit_ipsec::TrafficSelector;
 
+    use tacit_core::policy::filter::{FilterPacket, FilterVerdict, PacketPath, filter_scan};
+
     use super::*;
+    use crate::packet::filter::testing::Filtered;
     use crate::packet::tunnel::FlowOpener;
 
     fn address(network: u8, host: u8) -> IpAddr {
@@ -148,6 +201,36 @@ mod tests {
         bytes
     }
 
+    /// The keys of a filter rule for some of these packets.
+    fn filter((verdict, protocol, port, host, opener): (&str, &str, u16, u8, &str)) -> String {
+        let opener = if protocol == "tcp" { opener } else { "" };
+        format!(
+            "filter = \"{verdict}\"\nprotocol = \"{protocol}\"\nremote-ports = \"{port}-{}\"\n\
+             remote = \"10.2.0.{host}/31\"\n{opener}\n",
+            port + 3
+        )
+    }
+
+    /// What a scan of the filter rules says about a packet that a flow permits.
+    fn scanned(filtered: &Filtered, direction: Direction, bytes: &[u8]) -> FilterResult {
+        let ike = "branch".to_owned();
+        let path = match direction {
+            Direction::Outbound => PacketPath::ToTunnel(ike),
+            Direction::Inbound => PacketPath::FromTunnel(ike),
+        };
+        let packet = FilterPacket::of_bytes(path, bytes).unwrap();
+        let Some(found) = filter_scan(&filtered.policy, &packet, 0).filter else {
+            return FilterResult::Unmatched;
+        };
+        let mut filters = filtered.policy.filters.iter();
+        let at = filters.position(|one| one.name == found.name).unwrap();
+        let at = u32::try_from(at).unwrap();
+        match found.verdict {
+            FilterVerdict::Permit => FilterResult::Permitted(at),
+            FilterVerdict::Deny(_) => FilterResult::Denied(at),
+        }
+    }
+
     proptest! {
         #[test]
         fn the_cache_agrees_with_a_search(
@@ -164,18 +247,44 @@ mod tests {
                 ),
                 1..200,
             ),
+            filters in prop::collection::vec(
+                (
+                    prop::sample::select(vec!["permit", "deny"]),
+                    prop::sample::select(vec!["tcp", "udp"]),
+                    50_u16..63,
+                    prop::sample::select(vec![0_u8, 2]),
+                    prop::sample::select(vec![
+                        "", "opened-by = \"local\"", "opened-by = \"remote\"",
+                    ]),
+                ),
+                0..8,
+            ),
         ) {
+            let rules: Vec<_> = filters.into_iter().map(filter).collect();
+            let mut filtered = Filtered::new(&rules);
             let flows: Arc<[_]> = flows.into_iter().map(flow).collect();
-            let mut caches = [Direction::Outbound, Direction::Inbound].map(|direction| {
-                FlowCache::new(direction, Arc::clone(&flows), TunnelAccounts::default())
-            });
+            let mut caches = [Direction::Outbound, Direction::Inbound]
+                .map(|direction| {
+                    let filter = filtered.filters.of("branch");
+                    FlowCache::new(direction, Arc::clone(&flows), TunnelAccounts::default(), filter)
+                });
             for (number, headers) in packets.into_iter().enumerate() {
+                if number == 100 {
+                    // Other rules replace what the caches have stored.
+                    filtered.install(&rules[rules.len() / 2..]);
+                }
                 let cache = &mut caches[number % 2];
                 let direction = cache.direction;
                 let bytes = packet(headers, direction);
                 let parsed = IpPacket::parse(&bytes).unwrap();
-                let wanted = permission(&flows, direction, &parsed, &bytes);
-                prop_assert_eq!(cache.decide(&parsed, &bytes).permission, wanted);
+                let permission = permission(&flows, direction, &parsed, &bytes);
+                let filter = match permission {
+                    Permission::Denied => FilterResult::Unmatched,
+                    _ => scanned(&filtered, direction, &bytes),
+                };
+                let decision = cache.decide(&parsed, &bytes);
+                prop_assert_eq!(decision.permission, permission);
+                prop_assert_eq!(decision.filter, filter);
             }
         }
     }

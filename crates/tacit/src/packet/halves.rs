@@ -60,13 +60,18 @@ pub(super) struct InboundTunnel {
 impl InstalledTunnel {
     /// Prepares keys, and looks up the MTU of the path.
     pub(super) fn new(tunnel: Tunnel) -> Result<Self, KeyLengthError> {
-        let Tunnel { tun, child, peer, peer_address, lifetime, flows, accounts } = tunnel;
+        let Tunnel { tun, child, peer, peer_address, lifetime, flows, accounts, filter } = tunnel;
         let flows: Arc<[_]> = flows.into();
         let drops = Arc::<DirectionDrops>::default();
         let inbound = InboundTunnel {
             tun,
             sa: InboundSa::new(&child, lifetime)?,
-            flows: FlowCache::new(Direction::Inbound, Arc::clone(&flows), accounts.clone()),
+            flows: FlowCache::new(
+                Direction::Inbound,
+                Arc::clone(&flows),
+                accounts.clone(),
+                Arc::clone(&filter),
+            ),
             drops: Arc::clone(&drops),
             peer,
             peer_address,
@@ -75,7 +80,7 @@ impl InstalledTunnel {
             sa: OutboundSa::new(&child, lifetime)?,
             peer,
             inner_bytes_max: 0,
-            flows: FlowCache::new(Direction::Outbound, flows, accounts),
+            flows: FlowCache::new(Direction::Outbound, flows, accounts, filter),
             drops,
             lifetime,
             received: Arc::clone(inbound.sa.counters()),
@@ -105,6 +110,14 @@ impl OutboundTunnel {
         self.drops.of(Direction::Outbound)
     }
 
+    /// Counts a packet for its filter rule.
+    ///
+    /// # Errors
+    /// The rule denies the packet.
+    pub(super) fn filter(&self, decision: FlowDecision) -> Result<(), DropReason> {
+        self.flows.filter(decision).inspect_err(|reason| self.drops().add(*reason))
+    }
+
     /// Sends to another address of a roaming peer from now on.
     pub(super) fn move_peer(&mut self, to: SocketAddr) {
         if self.peer_address == PeerAddress::Roaming && to != self.peer {
@@ -117,7 +130,7 @@ impl OutboundTunnel {
     pub(super) fn permit(&mut self, packets: TunnelPackets) {
         let TunnelPackets { local, remote, flows, accounts } = packets;
         self.sa.set_selectors(local, remote);
-        self.flows = FlowCache::new(Direction::Outbound, flows.into(), accounts);
+        self.flows.permit(flows.into(), accounts);
     }
 
     /// Computes the longest inner packet from the MTU of the path, as far as the kernel knows it.
@@ -146,7 +159,7 @@ impl InboundTunnel {
     pub(super) fn permit(&mut self, packets: TunnelPackets) {
         let TunnelPackets { local, remote, flows, accounts } = packets;
         self.sa.set_selectors(local, remote);
-        self.flows = FlowCache::new(Direction::Inbound, flows.into(), accounts);
+        self.flows.permit(flows.into(), accounts);
     }
 
     /// Reports whether a packet from this address shows that the peer has moved.
@@ -161,8 +174,8 @@ impl InboundTunnel {
 }
 
 /// Finds the tunnel for a packet among the active ones of its device, newest first, and what it
-/// permits. A tunnel that permits the packet itself comes before one that permits it as an answer,
-/// because the answer may belong to the connection of another peer.
+/// says about the packet. A tunnel that permits the packet itself comes before one that permits it
+/// as an answer, because the answer may belong to the connection of another peer.
 pub(super) fn tunnel_for<'a>(
     table: &'a mut TunnelTable<OutboundTunnel>,
     active: &[TunnelSlot],

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! receive (several batches) ─> each datagram: IKE, keepalive or ESP ─> decrypted in place
-//!        ─> check policy ─> join TCP packets of one connection ─> write to TUN
+//!        ─> flows, filters ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
 //! The kernel may join datagrams of one peer that have different kinds, so the worker determines
@@ -207,6 +207,7 @@ impl Inbound {
             Permission::Answer if was_asked() => {}
             Permission::Answer | Permission::Denied => return Err(DropReason::Flow),
         }
+        tunnel.flows.filter(decision)?;
         self.shares.count(tunnel.flows.account(decision), parsed.bytes);
         if self.tun != Some(tun) {
             self.deliver(devices, context);

@@ -25,14 +25,17 @@
 //! takes the new address from a packet that passes the integrity check and has the highest sequence
 //! number so far.
 //!
-//! In reading order: `tunnel`, `answers`, `flow_cache`, `table`, `halves`, `outbound`, `inbound`,
-//! `plan`, `polling`, `thread`, `spill`, `order`, `inbound_half`, `pipeline`.
+//! In reading order: `tunnel`, `answers`, `filter`, `filter_reader`, `flow_cache`, `table`,
+//! `halves`, `outbound`, `inbound`, `plan`, `polling`, `thread`, `spill`, `order`, `inbound_half`,
+//! `pipeline`.
 
 mod accounts;
 mod answers;
 mod context;
 mod device;
 mod direction;
+mod filter;
+mod filter_reader;
 mod flow_cache;
 mod halves;
 mod inbound;
@@ -66,6 +69,7 @@ use tacit_sys::tun::Tun;
 pub use accounts::TunnelAccounts;
 pub(crate) use accounts::tunnel_packet;
 pub(crate) use direction::Direction;
+pub use filter::{FilterCounter, TunnelFilter, TunnelFilters};
 pub use lease::{TunLease, TunLeaseWatch};
 pub use plan::{PacketEngine, PacketThreads};
 pub use spill::SpillLimits;

@@ -1,7 +1,7 @@
 //! Reads packets from TUN devices, encrypts them, and sends them to peers.
 //!
 //! ```text
-//! TUN read ─> checksum or segments ─> tunnel ─> encrypted in place ─> batch ─> one call
+//! TUN read ─> checksum or segments ─> tunnel, filters ─> encrypted in place ─> batch ─> one call
 //! ```
 //!
 //! The worker sends packets of the same length to the same peer in one batch, with one call. A
@@ -186,6 +186,7 @@ fn seal(
     let offload = Offload::parse(header).map_err(|_| failed(DropReason::Segmentation))?;
     let found = tunnel_for(table, &device.active, &packet, bytes);
     let (tunnel, decision) = found.map_err(failed)?;
+    tunnel.filter(decision).map_err(failed)?;
     batch.shares.count(tunnel.flows.account(decision), packet.bytes);
     if decision.permission == Permission::Granted {
         device.record(&packet);

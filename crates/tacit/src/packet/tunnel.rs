@@ -3,9 +3,10 @@
 //!
 //! The peers may have negotiated the keys for more packets than the policy permits, for example for
 //! all ports of a network. So each packet, in both directions, must also belong to a
-//! [`TunnelFlow`].
+//! [`TunnelFlow`], and no filter rule may deny it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tacit_ipsec::esp::DataLifetime;
 use tacit_ipsec::packet::IpPacket;
@@ -13,6 +14,7 @@ use tacit_ipsec::{ChildSa, TrafficSelector};
 
 use super::accounts::TunnelAccounts;
 use super::direction::Direction;
+use super::filter::TunnelFilter;
 
 /// The number of a TUN device of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +45,8 @@ pub struct Tunnel {
     pub flows: Vec<TunnelFlow>,
     /// The accounts to which its packets are charged.
     pub accounts: TunnelAccounts,
+    /// The filter rules for packets that these flows permit.
+    pub filter: Arc<TunnelFilter>,
 }
 
 /// The packets of a tunnel.

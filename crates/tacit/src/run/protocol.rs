@@ -36,8 +36,8 @@ use super::host::HostAddresses;
 use super::tunnels::TunnelPlan;
 use super::unix_sockets::RunUnixSockets;
 
-/// The longest frame: 65,536 captured ranges of IPv6 addresses fit.
-pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The longest frame: 131,072 elements of filters with ranges of IPv6 addresses fit.
+pub const FRAME_BYTES_MAX: usize = 48 * 1024 * 1024;
 /// The longest frame of a launcher. It leaves room for a run's name that is too long, so that the
 /// agent can report that.
 pub const LAUNCHER_BYTES_MAX: usize = 256 * 1024;

@@ -143,3 +143,96 @@ udp 0
 ",
     );
 }
+
+/// Kills the agent with all of its processes.
+const KILL: &str = r#"
+below() { local pid; for pid in $(pgrep -P $1); do below $pid; echo $pid; done; }
+killed() { kill -9 $agent $(below $agent); wait $agent 2>/dev/null; }
+"#;
+
+#[test]
+fn windows_of_permits_end_and_of_denials_begin_after_the_agent_was_killed() {
+    let rules = r#"
+[[rule]]
+name = "until"
+filter = "permit"
+protocol = "tcp"
+remote-ports = 8000
+when = { until = "@EDGE@", zone = "UTC" }
+[[rule]]
+name = "rest"
+filter = "deny"
+discard = "reset"
+protocol = "tcp"
+remote-ports = 8000
+[[rule]]
+name = "from"
+filter = "deny"
+discard = "reset"
+protocol = "tcp"
+remote-ports = 8001
+when = { from = "@EDGE@", zone = "UTC" }
+"#;
+    machines(rules, "").expect(
+        &format!(
+            r#"{KILL}
+        serve far 8001
+        edge=$(($(date +%s) + 25))
+        sed -i "s/@EDGE@/$(date -u -d @$edge '+%F %T')/" host.toml
+        capture
+        both() {{ ask 192.0.2.2 8000 $1; ask 192.0.2.2 8001 $1; }}
+        both first
+        killed
+        both second
+        passed() {{ [ $(date +%s) -gt $edge ]; }}
+        for try in $(seq 300); do passed && break; sleep 0.1; done
+        both third"#
+        ),
+        "
+answer to first from ::ffff:192.0.2.1
+answer to first from ::ffff:192.0.2.1
+answer to second from ::ffff:192.0.2.1
+answer to second from ::ffff:192.0.2.1
+ECONNREFUSED
+ECONNREFUSED
+",
+    );
+}
+
+#[test]
+fn an_interface_of_filter_rules_may_come_and_go() {
+    let rules = r#"
+[[rule]]
+name = "late"
+filter = "deny"
+discard = "icmp"
+protocol = "icmp"
+interface = "late0"
+"#;
+    machines(rules, "").expect(
+        r#"
+        packets() { ./tacit show rules --json --control host.sock | python3 peer.py counted late; }
+        reported() { [ $(grep -c "$1" host.log) = $2 ]; }
+        comes() {
+            ip link add late0 type veth peer name late1
+            ip link set late0 up; ip link set late1 up
+            ip route add 198.51.100.0/24 dev late0
+            until_true reported 'the interface late0 has appeared' $1
+            ping -c 1 -W 1 198.51.100.1 >/dev/null && echo pong
+        }
+        capture
+        until_true reported 'there is no interface late0' 1
+        packets
+        comes 1
+        ip link del late0
+        until_true reported 'there is no interface late0' 2
+        comes 2
+        packets
+        ask 192.0.2.2 8000 word"#,
+        "
+0
+2
+answer to word from ::ffff:192.0.2.1
+",
+    );
+}

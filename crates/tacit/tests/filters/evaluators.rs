@@ -1,11 +1,13 @@
-//! Compares three evaluators of filter rules on random rules and packets.
+//! Compares four evaluators of filter rules on random rules and packets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
-use tacit_core::policy::filter::{FilterPacket, FilterVerdict, PacketPath, filter_scan};
-use tacit_core::policy::{PacketExplainer, Policy, parse};
+use tacit_core::policy::filter::{
+    FilterEffect, FilterPacket, FilterVerdict, PacketPath, filter_scan,
+};
+use tacit_core::policy::{PacketExplainer, Policy, host_classifier, parse};
 
+use crate::inside;
 use crate::kernel::{Kernel, nft};
 use crate::policies;
 use crate::random::Random;
@@ -17,23 +19,12 @@ const PAIRS: &str = "FILTER_PAIRS";
 /// The first seed; a failure prints the seed with which it occurs.
 const SEED: &str = "FILTER_SEED";
 const PACKETS_PER_POLICY: usize = 100;
-const INSIDE: &str = "FILTER_TEST_INSIDE";
 
 #[test]
 fn the_kernel_and_explain_decide_as_a_scan_of_the_rules_does() {
-    if std::env::var_os(INSIDE).is_some() {
-        return compare();
+    if inside("evaluators::the_kernel_and_explain_decide_as_a_scan_of_the_rules_does") {
+        compare();
     }
-    // Interfaces and packet rules of another network namespace.
-    let status = Command::new("unshare")
-        .args(["--net", "--"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture"])
-        .arg("evaluators::the_kernel_and_explain_decide_as_a_scan_of_the_rules_does")
-        .env(INSIDE, "1")
-        .status()
-        .unwrap();
-    assert!(status.success());
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -65,6 +56,8 @@ fn compare_one(kernel: &mut Kernel, seed: u64, decided: &mut BTreeMap<String, us
     let passed = kernel.passed(&packets);
     let unix_s = tacit::clock::now_unix_s();
     let explainer = PacketExplainer::new(&policy, unix_s);
+    let classifier = host_classifier(&policy, unix_s);
+    let windows = classifier.windows_at(unix_s);
     let mut wanted = BTreeMap::new();
     let mut wrong = Vec::new();
     for (place, packet) in packets.iter().enumerate() {
@@ -74,6 +67,14 @@ fn compare_one(kernel: &mut Kernel, seed: u64, decided: &mut BTreeMap<String, us
         *decided.entry(explained.verdict.clone()).or_insert(0) += 1;
         if explained.rule.as_ref() != rule {
             wrong.push(format!("{packet}: explained by {:?}, scanned {rule:?}", explained.rule));
+        }
+        let classified = classifier.decide(packet, &windows);
+        let by = classified.and_then(|one| policy.filters.get(usize::try_from(one.rule?).unwrap()));
+        let is_flow = classified.is_some_and(|one| one.outcome == FilterEffect::Flow);
+        if by.map(|one| &one.name) != scan.filter.map(|one| &one.name)
+            || is_flow != scan.flow.is_some()
+        {
+            wrong.push(format!("{packet}: classified as {classified:?}, scanned {rule:?}"));
         }
         if let Some(filter) = scan.filter {
             *wanted.entry(filter.name.clone()).or_insert(0_u64) += 1;
@@ -96,14 +97,14 @@ fn compare_one(kernel: &mut Kernel, seed: u64, decided: &mut BTreeMap<String, us
 }
 
 /// How many packets the kernel has counted for each filter rule that it has decided by.
-fn counted(policy: &Policy) -> BTreeMap<String, u64> {
+pub fn counted(policy: &Policy) -> BTreeMap<String, u64> {
     let filters: BTreeSet<&String> = policy.filters.iter().map(|filter| &filter.name).collect();
     let all = tacit::host::counted(policy).unwrap().into_iter();
     all.filter(|(name, count)| filters.contains(name) && *count > 0).collect()
 }
 
 /// A packet as text.
-fn packet(text: &str) -> FilterPacket {
+pub fn packet(text: &str) -> FilterPacket {
     FilterPacket::parse(text).unwrap()
 }
 

@@ -141,6 +141,7 @@ impl Kernel {
             let (way, interface) = match &packet.path {
                 PacketPath::In(name) | PacketPath::Routed { received: name, .. } => ("in", name),
                 PacketPath::Out(name) => ("out", name),
+                PacketPath::FromTunnel(_) | PacketPath::ToTunnel(_) => panic!("a tunnel"),
             };
             write!(lines, "{way} {interface} ").unwrap();
             for byte in policies::bytes(packet, number) {

@@ -1,5 +1,5 @@
-//! Tests the filters of a captured host: the kernel, `tacit explain --packet` and a scan of the
-//! rules decide in the same way.
+//! Tests the filters of a captured host: the kernel, `tacit explain --packet`, the classifier of
+//! tunnels and a scan of the rules decide in the same way.
 //!
 //! This is a separate test binary, because it runs itself again in network namespaces.
 #![allow(
@@ -11,5 +11,22 @@
 
 mod evaluators;
 mod kernel;
+mod many;
 mod policies;
 mod random;
+
+use std::process::Command;
+
+/// Runs a test of this binary again, with interfaces and packet rules of another network namespace.
+/// Returns whether this is that second process.
+fn inside(test: &str) -> bool {
+    const INSIDE: &str = "FILTER_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let mut again = Command::new("unshare");
+    again.args(["--net", "--"]).arg(std::env::current_exe().unwrap());
+    let status = again.args(["--exact", "--nocapture", test]).env(INSIDE, "1").status().unwrap();
+    assert!(status.success());
+    false
+}

@@ -1,6 +1,7 @@
 //! Runs one end of a tunnel: a process with one worker. The scripts of `bulk` start this process.
 
 use std::io::BufRead;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -95,6 +96,7 @@ pub(crate) fn run(end: &str) {
         peer_address: PeerAddress::Fixed,
         lifetime: DataLifetime::UNLIMITED,
         accounts: TunnelAccounts::default(),
+        filter: Arc::default(),
     };
     worker.install(tunnel).unwrap();
     worker.activate(spi).unwrap();

@@ -12,6 +12,8 @@
 mod bulk;
 mod driver;
 mod faults;
+mod filters;
+mod flood;
 mod keys;
 mod lifecycle;
 mod moving;

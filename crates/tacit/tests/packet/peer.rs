@@ -2,6 +2,7 @@
 //! itself.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -49,8 +50,13 @@ impl Lab {
         ip("link set tacit0 up mtu 1400");
         ip("address add 10.1.0.1/24 dev tacit0");
         ip("route add 10.2.0.0/24 dev tacit0");
+        Self::with(tun, WORKER, threads)
+    }
+
+    /// A worker at this address.
+    pub(crate) fn with(tun: Tun, address: &str, threads: PacketThreads) -> Self {
         let (sender, events) = sync_channel(EVENTS_MAX);
-        let underlay = UdpUnderlay::bind(&[WORKER.parse().unwrap()]).unwrap();
+        let underlay = UdpUnderlay::bind(&[address.parse().unwrap()]).unwrap();
         let worker = PacketWorker::start(underlay, sender, threads).unwrap();
         driver::confine(&worker);
         let tun = worker.add_tun(tun).unwrap();
@@ -66,6 +72,7 @@ impl Lab {
             lifetime: DataLifetime::UNLIMITED,
             flows: flows(),
             accounts: TunnelAccounts::default(),
+            filter: Arc::default(),
         }
     }
 

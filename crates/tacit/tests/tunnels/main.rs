@@ -18,6 +18,7 @@ mod algorithms;
 mod certificates;
 mod displays;
 mod expiry;
+mod filters;
 #[allow(dead_code, reason = "the lab's tools, of which these tests need some")]
 #[path = "../lab/fits.rs"]
 mod fits;

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::flow::Protocol;
 use crate::policy::content::Policy;
-use crate::policy::filter::{FilterPlan, FlowArea};
+use crate::policy::filter::{FilterPlan, FlowArea, PacketClassifier, PlanScope};
 use crate::policy::host::{HostMode, Unmatched};
 use crate::policy::rule::{Action, Deny, Rule, RuleForm};
 use crate::policy::selector::{Family, Selectors};
@@ -209,7 +209,8 @@ pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan
     let unit_mark = policy.host.as_ref().map_or(0, |host| host.unit_mark);
     let of_flows = open().filter(|rule| is_decided_by_kernel(rule)).map(|rule| rule.name.clone());
     let mut counted_rules: Vec<_> = of_flows.collect();
-    let has_filters = !policy.filters.is_empty() && mode == HostMode::Enforce;
+    let has_filters = policy.filters.iter().any(|filter| PlanScope::Host.has(filter))
+        && mode == HostMode::Enforce;
     let filters = has_filters.then(|| {
         let first = u32::try_from(counted_rules.len()).unwrap_or(u32::MAX);
         counted_rules.extend(policy.filters.iter().map(|filter| filter.name.clone()));
@@ -233,12 +234,33 @@ pub fn host_plan(policy: &Policy, unmatched: Unmatched, unix_s: i64) -> HostPlan
 pub fn filter_plan(policy: &Policy, unix_s: i64) -> FilterPlan {
     let rules = policy.rules.iter();
     let flows: Vec<_> = rules.map(|rule| is_open(rule, unix_s).then(|| flow_area(rule))).collect();
-    FilterPlan::of(&flows, &policy.filters, unix_s)
+    FilterPlan::of(&flows, &policy.filters, unix_s, PlanScope::Host)
+}
+
+/// Computes what happens to packets inside the tunnels with a peer at a time, in seconds since
+/// 1970. No rule for flows comes before these filter rules.
+#[must_use]
+pub fn tunnel_filter_plan(policy: &Policy, ike: &str, unix_s: i64) -> FilterPlan {
+    FilterPlan::of(&[], &policy.filters, unix_s, PlanScope::Tunnel(ike))
 }
 
 /// A rule for flows as filter rules see it.
 pub(in crate::policy) fn flow_area(rule: &Rule) -> FlowArea<'_> {
     FlowArea { rule, addresses: addresses(rule, &[]) }
+}
+
+/// Makes a classifier of the filter rules for packets of a captured host. `unix_s` is the time for
+/// rules for flows, in seconds since 1970.
+#[must_use]
+pub fn host_classifier(policy: &Policy, unix_s: i64) -> PacketClassifier {
+    PacketClassifier::new(filter_plan(policy, unix_s), &policy.filters, PlanScope::Host)
+}
+
+/// Makes a classifier of the filter rules for packets inside the tunnels with a peer.
+#[must_use]
+pub fn tunnel_classifier(policy: &Policy, ike: &str) -> PacketClassifier {
+    let plan = tunnel_filter_plan(policy, ike, 0);
+    PacketClassifier::new(plan, &policy.filters, PlanScope::Tunnel(ike))
 }
 
 impl HostUnits {

@@ -38,7 +38,7 @@ pub use handable::{HANDABLE_RANGES_MAX, handable};
 pub use host::{
     COUNTED_RANGES_MAX, CountedRange, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostPlan,
     HostRange, HostSection, HostUnits, HostVerdict, SENDER_CHECKS_MAX, Senders, filter_plan,
-    host_plan, is_decided_by_kernel,
+    host_classifier, host_plan, is_decided_by_kernel, tunnel_classifier, tunnel_filter_plan,
 };
 pub(super) use host::{flow_area, is_captured, sections as host_sections};
 pub use joined::{joined_plan, unmatched_of_joined};

@@ -1,9 +1,12 @@
-//! Evaluates filter rules: rules of a captured host that permit or deny single packets.
+//! Evaluates filter rules: rules that permit or deny single packets of a captured host, or of the
+//! tunnels of runs.
 //!
 //! ```text
 //! FilterRule ──scan──> the first rule that matches a packet, and why others do not
 //!            ──plan──> groups of elements ──> the kernel's sets and maps
-//!                                        └──> decide: the same groups, without the kernel
+//!                                        ├──> decide: the same groups, without the kernel
+//!                                        └──> PacketClassifier: the same with hash tables, for
+//!                                             packets inside the tunnels of runs
 //! ```
 //!
 //! Filter rules and rules for flows (`permit`, `deny`, `tls`) have one order. The first rule that
@@ -13,6 +16,7 @@
 //! [`scan`] defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
 
 mod capture_file;
+mod classifier;
 mod packet;
 mod plan;
 mod scan;
@@ -20,14 +24,15 @@ mod scan;
 mod tests;
 
 pub use capture_file::{CaptureFileError, PACKETS_MAX, captured_packets};
+pub use classifier::{PacketClassifier, WindowStates};
 pub use packet::{FilterPacket, PacketPath, PacketTextError, TransportHeader};
 pub(super) use packet::{protocol_names, protocol_number};
-pub(super) use plan::FlowArea;
 pub use plan::{
     FILTER_ELEMENTS_MAX, FILTER_LOGGED_MAX, FILTER_LOOKUPS_MAX, FILTER_SCHEDULES_MAX, FilterEffect,
     FilterElement, FilterField, FilterGate, FilterGroup, FilterLimit, FilterPlan, FilterSchedule,
     GroupKey, LoggedRule, PacketClasses, PacketViews,
 };
+pub(super) use plan::{FlowArea, PlanScope};
 pub use scan::{FilterDecision, FilterMismatch, filter_scan};
 
 pub use super::filter_rule::{

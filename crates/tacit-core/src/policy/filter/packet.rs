@@ -6,6 +6,8 @@
 //! out eth0 icmp 10.0.0.1 > 192.0.2.7 type 8 code 0
 //! routed eth0 eth1 udp 10.0.0.9:5000 > 10.1.0.9:53
 //! in eth0 47 192.0.2.7 > 10.0.0.1 fragment
+//! from-tunnel branch tcp 10.2.0.1:40000 > 10.1.0.1:8080 syn
+//! to-tunnel branch udp 10.1.0.1:5000 > 10.2.0.1:53
 //! ```
 
 use std::fmt;
@@ -30,7 +32,8 @@ pub struct FilterPacket {
     pub is_fragment: bool,
 }
 
-/// The way of a packet through the host, with the names of interfaces.
+/// The way of a packet through the host, with the names of interfaces, or through a tunnel of a
+/// run, with the name of its peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketPath {
     /// To this host.
@@ -44,6 +47,21 @@ pub enum PacketPath {
         /// The interface that sends it.
         sent: String,
     },
+    /// From the peer of a tunnel to a run.
+    FromTunnel(String),
+    /// From a run to the peer of a tunnel.
+    ToTunnel(String),
+}
+
+impl PacketPath {
+    /// The name of the peer, for a packet inside a tunnel.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<&str> {
+        match self {
+            Self::FromTunnel(ike) | Self::ToTunnel(ike) => Some(ike),
+            Self::In(_) | Self::Out(_) | Self::Routed { .. } => None,
+        }
+    }
 }
 
 /// The part of a transport header that filter rules compare.
@@ -154,14 +172,20 @@ impl FilterPacket {
     pub fn parse(text: &str) -> Result<Self, PacketTextError> {
         let mut words = text.split_ascii_whitespace();
         let mut next = |what: &str| words.next().ok_or_else(|| missing(what));
-        let path = match next("in, out or routed")? {
+        let path = match next("in, out, routed, from-tunnel or to-tunnel")? {
+            "from-tunnel" => PacketPath::FromTunnel(next("the name of the tunnel")?.to_owned()),
+            "to-tunnel" => PacketPath::ToTunnel(next("the name of the tunnel")?.to_owned()),
             "in" => PacketPath::In(next("the interface")?.to_owned()),
             "out" => PacketPath::Out(next("the interface")?.to_owned()),
             "routed" => PacketPath::Routed {
                 received: next("the interface that receives the packet")?.to_owned(),
                 sent: next("the interface that sends the packet")?.to_owned(),
             },
-            other => return Err(wrong("the packet begins with `in`, `out` or `routed`", other)),
+            other => {
+                let why = "the packet begins with `in`, `out`, `routed`, `from-tunnel` or \
+                           `to-tunnel`";
+                return Err(wrong(why, other));
+            }
         };
         let name = next("the protocol")?;
         let protocol =
@@ -238,13 +262,15 @@ impl FilterPacket {
         let protocol = *bytes.get(9)?;
         let rest = bytes.get(header_bytes.max(V4_HEADER_BYTES)..)?;
         let beginning = PacketBeginning::at_offset(fragment & V4_OFFSET);
+        // Filters of tunnels compare the first fragment as a whole packet.
+        let of_fragment = if path.tunnel().is_some() { V4_OFFSET } else { V4_OFFSET | V4_MORE };
         Some(Self {
             path,
             source: address(12)?,
             destination: address(16)?,
             protocol,
             header: header(protocol, rest, beginning),
-            is_fragment: fragment & (V4_OFFSET | V4_MORE) != 0,
+            is_fragment: fragment & of_fragment != 0,
         })
     }
 
@@ -263,9 +289,9 @@ impl FilterPacket {
             let header_bytes = match protocol {
                 0 | 43 | 60 => usize::from(*rest.get(1)?) * 8 + 8,
                 44 => {
-                    is_fragment = true;
                     let offset = u16::from_be_bytes(*rest.get(2..)?.first_chunk()?) & !7;
                     beginning = PacketBeginning::at_offset(offset);
+                    is_fragment = path.tunnel().is_none() || beginning == PacketBeginning::Missing;
                     8
                 }
                 _ => break,
@@ -340,6 +366,8 @@ impl fmt::Display for PacketPath {
             Self::In(interface) => write!(f, "in {interface}"),
             Self::Out(interface) => write!(f, "out {interface}"),
             Self::Routed { received, sent } => write!(f, "routed {received} {sent}"),
+            Self::FromTunnel(ike) => write!(f, "from-tunnel {ike}"),
+            Self::ToTunnel(ike) => write!(f, "to-tunnel {ike}"),
         }
     }
 }

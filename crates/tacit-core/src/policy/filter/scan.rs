@@ -58,7 +58,10 @@ fn is_of_flow(rule: &Rule, packet: &FilterPacket, unix_s: i64) -> bool {
     let ([local, remote], is_sent) = match packet.path {
         PacketPath::Out(_) => (ends, true),
         PacketPath::In(_) => ([ends[1], ends[0]], false),
-        PacketPath::Routed { .. } => return false,
+        // No filter rule of a tunnel comes after a rule that leads packets into it.
+        PacketPath::Routed { .. } | PacketPath::FromTunnel(_) | PacketPath::ToTunnel(_) => {
+            return false;
+        }
     };
     let protocol = match packet.protocol {
         TCP => Protocol::Tcp,
@@ -129,6 +132,8 @@ impl<'k> View<'k> {
         match &packet.path {
             PacketPath::In(interface) => vec![inbound(interface, false)],
             PacketPath::Out(interface) => vec![outbound(interface, false)],
+            PacketPath::FromTunnel(_) => vec![inbound("", false)],
+            PacketPath::ToTunnel(_) => vec![outbound("", false)],
             // Before the kernel reassembles a packet, it has not looked up its route.
             PacketPath::Routed { received, .. } if packet.is_fragment => {
                 vec![inbound(received, false)]
@@ -172,6 +177,10 @@ impl PacketSelectors {
             Routing::Routed => view.is_routed,
             Routing::Either => true,
         };
+        let is_way = match packet.path.tunnel() {
+            Some(ike) => self.tunnels.iter().any(|one| one == ike),
+            None => self.tunnels.is_empty(),
+        };
         let is_fragments = self.fragments == FragmentMatch::Fragments;
         let is_opener = match self.opened_by {
             None => true,
@@ -193,6 +202,7 @@ impl PacketSelectors {
         };
         let interfaces = &self.interfaces;
         let conditions = [
+            (is_way, FilterMismatch::Tunnel),
             (is_fragments == packet.is_fragment, FilterMismatch::Fragments),
             (is_direction, FilterMismatch::Direction),
             (is_routing, FilterMismatch::Routing),
@@ -224,6 +234,8 @@ impl PacketSelectors {
 /// The first condition of a filter rule that a packet does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterMismatch {
+    /// `tunnel`.
+    Tunnel,
     /// `fragments`.
     Fragments,
     /// `direction`.
@@ -255,6 +267,7 @@ pub enum FilterMismatch {
 impl fmt::Display for FilterMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Tunnel => "`tunnel`: the packet goes another way",
             Self::Fragments => "`fragments`: the rule is not for this kind of packet",
             Self::Direction => "`direction` is another one",
             Self::Routing => "`routing` is another one",

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::packet::{FilterPacket, PacketPath, TransportHeader};
 use super::{FilterEffect, FilterGate, filter_scan};
-use crate::policy::{Policy, filter_plan, parse};
+use crate::policy::{
+    Policy, RULES_MAX, filter_plan, host_classifier, parse, tunnel_classifier, tunnel_filter_plan,
+};
 
 fn policy(rules: &str) -> Policy {
     let parsed = parse(&format!(
@@ -26,9 +28,14 @@ fn decided(policy: &Policy, packet: &str) -> String {
 }
 
 fn by_plan(policy: &Policy, packet: &FilterPacket) -> String {
-    let plan = filter_plan(policy, 0);
+    let (plan, classifier) = match packet.path.tunnel() {
+        None => (filter_plan(policy, 0), host_classifier(policy, 0)),
+        Some(ike) => (tunnel_filter_plan(policy, ike, 0), tunnel_classifier(policy, ike)),
+    };
     let is_present = |number: u32| plan.schedules[number as usize].present;
-    let Some(element) = plan.decide(packet, is_present) else { return String::new() };
+    let found = plan.decide(packet, is_present);
+    assert_eq!(found, classifier.decide(packet, &classifier.windows_at(0)), "{packet}");
+    let Some(element) = found else { return String::new() };
     match (element.outcome, element.rule) {
         (FilterEffect::Decided { .. }, Some(rule)) => policy.filters[rule as usize].name.clone(),
         (FilterEffect::Flow, None) => {
@@ -160,6 +167,53 @@ filter = "deny"
     }
 }
 
+/// The host filters nothing that goes through a tunnel, and each tunnel has its own rules.
+#[test]
+fn rules_for_tunnels_and_for_the_host_are_apart() {
+    let policy = policy(
+        r#"
+[[rule]]
+name = "host"
+filter = "deny"
+[[rule]]
+name = "web"
+filter = "permit"
+tunnel = ["branch", "other"]
+protocol = "tcp"
+remote-ports = 443
+opened-by = "local"
+[[rule]]
+name = "branch"
+filter = "deny"
+tunnel = "branch"
+remote = "10.2.0.0/16"
+[ike.branch]
+peer = "192.0.2.1"
+psk-file = "psk"
+local-id = "c.example"
+inner = "10.1.0.1"
+[ike.other]
+peer = "192.0.2.2"
+psk-file = "psk"
+local-id = "c.example"
+inner = "10.1.0.2"
+"#,
+    );
+    for (packet, wanted) in [
+        ("in a0 tcp 10.2.0.1:443 > 10.1.0.1:5", "host"),
+        ("to-tunnel branch tcp 10.1.0.1:5 > 10.2.0.1:443 syn", "web"),
+        ("from-tunnel branch tcp 10.2.0.1:443 > 10.1.0.1:5", "web"),
+        ("from-tunnel branch tcp 10.2.0.1:443 > 10.1.0.1:5 syn", "branch"),
+        ("from-tunnel branch icmp 10.2.0.1 > 10.1.0.1 type 8", "branch"),
+        ("from-tunnel branch icmp 10.3.0.1 > 10.1.0.1 type 8", ""),
+        ("to-tunnel other tcp 10.1.0.1:5 > 10.2.0.1:443 syn", "web"),
+        ("to-tunnel other udp 10.1.0.1:5 > 10.2.0.1:443", ""),
+        ("to-tunnel absent udp 10.1.0.1:5 > 10.2.0.1:443", ""),
+    ] {
+        assert_eq!(decided(&policy, packet), wanted, "{packet}");
+    }
+}
+
 #[test]
 fn the_text_of_a_packet_is_read_as_it_is_shown() {
     for text in [
@@ -168,11 +222,14 @@ fn the_text_of_a_packet_is_read_as_it_is_shown() {
         "routed a b udp [2001:db8::1]:5000 > [2001:db8::2]:53",
         "in eth0 gre 192.0.2.7 > 10.0.0.1 fragment",
         "in eth0 200 192.0.2.7 > 10.0.0.1",
+        "from-tunnel branch tcp 10.2.0.1:5 > 10.1.0.1:22 syn",
+        "to-tunnel branch icmp 10.1.0.1 > 10.2.0.1 type 8 code 0",
     ] {
         assert_eq!(FilterPacket::parse(text).unwrap().to_string(), text);
     }
     for (text, wanted) in [
-        ("", "in, out or routed"),
+        ("", "in, out, routed"),
+        ("to-tunnel", "name of the tunnel"),
         ("to eth0", "begins with"),
         ("in eth0 xyz 1.1.1.1 > 1.1.1.2", "not a protocol"),
         ("in eth0 tcp 1.1.1.1 > 1.1.1.2:1", "with a port"),
@@ -245,6 +302,37 @@ fn rules_of_one_kind_are_one_lookup() {
     assert!(plan.groups[0].exact && plan.groups[0].elements.len() == 1000);
 }
 
+/// As many rules as a policy can have, with values and with ranges.
+#[test]
+fn as_many_rules_as_a_policy_can_have_fit_and_do_not_overlap() {
+    let exact = |number: usize| {
+        let [high, low] = [number >> 8 & 0xff, number & 0xff];
+        format!("remote = \"10.{high}.{low}.1\"\nremote-ports = {}", number % 7 + 1)
+    };
+    let range = |number: usize| {
+        let [high, low] = [number >> 8 & 0xff, number & 0xff];
+        format!("remote = \"172.{high}.{low}.0/28\"\nremote-ports = \"1-{}\"", number % 7 + 2)
+    };
+    let half = RULES_MAX / 2;
+    let rules = (0..half).map(exact).chain((1..half).map(range)).enumerate().map(|(at, keys)| {
+        format!("[[rule]]\nname = \"r{at}\"\nfilter = \"permit\"\nprotocol = \"tcp\"\n{keys}\n")
+    });
+    let rest = "[[rule]]\nname = \"rest\"\nfilter = \"deny\"\n".to_owned();
+    let policy = policy(&rules.chain([rest]).collect::<String>());
+    assert_eq!(policy.filters.len(), RULES_MAX);
+    let plan = filter_plan(&policy, 0);
+    assert_eq!((plan.lookups(), plan.exceeded()), (3, None));
+    let classifier = host_classifier(&policy, 0);
+    for (remote, wanted) in
+        [("10.127.255.1:1", "r32767"), ("172.0.9.15:1", "r32776"), ("172.0.9.16:1", "rest")]
+    {
+        let text = format!("in a0 tcp {remote} > 192.0.2.1:5 syn");
+        let packet = FilterPacket::parse(&text).unwrap();
+        let found = classifier.decide(&packet, &classifier.windows_at(0)).unwrap();
+        assert_eq!(policy.filters[found.rule.unwrap() as usize].name, wanted, "{text}");
+    }
+}
+
 #[test]
 fn rules_beyond_a_limit_are_an_error_with_a_fix() {
     let rule = |name: usize, body: &str| {
@@ -253,8 +341,13 @@ fn rules_beyond_a_limit_are_an_error_with_a_fix() {
     let list = |one: fn(usize) -> String| (0..200).map(one).collect::<Vec<_>>().join(", ");
     let addresses = list(|number| format!("\"10.0.0.{number}\""));
     let ports = list(|number| (number + 1).to_string());
-    let elements =
-        rule(0, &format!("protocol = \"tcp\"\nremote = [{addresses}]\nremote-ports = [{ports}]"));
+    let elements = rule(
+        0,
+        &format!(
+            "protocol = \"tcp\"\nlocal = [{addresses}]\nremote = \"10.0.0.1\"\n\
+             local-ports = [{ports}]\nremote-ports = [1, 2, 3, 4]"
+        ),
+    );
     let overlapping = (1..300).map(|number| {
         rule(number, &format!("protocol = \"tcp\"\nremote-ports = \"{}-30000\"", 300 - number))
     });
@@ -266,7 +359,7 @@ fn rules_beyond_a_limit_are_an_error_with_a_fix() {
         rule(number, &format!("protocol = \"tcp\"\nlocal-ports = {}\nlog = true", number + 1))
     });
     for (rules, wanted) in [
-        (elements, "need more than 32768 combinations"),
+        (elements, "need more than 131072 combinations"),
         (overlapping.collect(), "299 lookups for a packet; the limit is 256"),
         (windows.collect(), "300 different time windows"),
         (logged.collect(), "300 filter rules have `log`"),
@@ -487,8 +580,41 @@ fn any_packet() -> impl Strategy<Value = FilterPacket> {
     })
 }
 
+/// The rules, with filters for the tunnels with a peer.
+fn for_tunnel(rules: &[String]) -> String {
+    let named = rules.iter().enumerate();
+    let rules = named.map(|(at, body)| {
+        let kept = |line: &&str| {
+            !["interface", "class", "routing"].iter().any(|key| line.starts_with(key))
+        };
+        let body: Vec<_> = body.lines().filter(kept).collect();
+        format!("[[rule]]\nname = \"r{at}\"\ntunnel = \"branch\"\n{}\n", body.join("\n"))
+    });
+    let peer = "[ike.branch]\npeer = \"192.0.2.1\"\npsk-file = \"psk\"\nlocal-id = \
+                \"c.example\"\ninner = \"10.0.0.1\"\n";
+    rules.chain([peer.to_owned()]).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn the_rules_of_tunnels_decide_as_a_scan_does(
+        rules in prop::collection::vec(any_filter(), 1..14),
+        packets in prop::collection::vec((any_packet(), any::<bool>()), 60),
+    ) {
+        let rules = for_tunnel(&rules);
+        let policy = policy(&rules);
+        for (packet, is_sent) in packets {
+            let ike = "branch".to_owned();
+            let path =
+                if is_sent { PacketPath::ToTunnel(ike) } else { PacketPath::FromTunnel(ike) };
+            let packet = FilterPacket { path, ..packet };
+            let found = filter_scan(&policy, &packet, 0);
+            let wanted = found.filter.map_or("", |one| &one.name);
+            prop_assert_eq!(wanted, by_plan(&policy, &packet), "{}\n{}", packet, rules);
+        }
+    }
 
     #[test]
     fn the_plan_decides_as_the_scan_does(

@@ -1,5 +1,9 @@
-//! Parses the rules with the key `filter`, which permit or deny single packets of a captured host.
+//! Parses the rules with the key `filter`, which permit or deny single packets of a captured host,
+//! or of the tunnels of runs.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::names::Names;
 use super::rule;
 use super::selectors::{addresses, ports};
 use super::words::{FORWARDING_KEYS, Scope};
@@ -15,7 +19,7 @@ use crate::policy::rule::Rule;
 use crate::policy::selector::AddressSelector;
 use crate::policy::text::{TomlTable, TomlValue, nearest_word};
 
-use super::super::filter::{ICMP, ICMPV6, TCP, WITH_PORTS};
+use super::super::filter::{FlowArea, ICMP, ICMPV6, PlanScope, TCP, WITH_PORTS};
 
 /// Whether a rule is a filter rule.
 pub(super) fn is_filter(value: &TomlValue<'_>) -> bool {
@@ -28,14 +32,18 @@ pub(super) fn rule(
     value: &TomlValue<'_>,
     flows_before: usize,
     host: Option<&HostSettings>,
+    names: &Names<'_>,
 ) -> Option<FilterRule> {
     let table = value.table(Scope::Rule, rule::title(value))?;
     let is_alone = refuse(&table);
-    let is_on_host = check_host(&table, host);
+    let is_in_place = match table.holds("tunnel") {
+        true => refuse_in_tunnel(&table),
+        false => check_host(&table, host),
+    };
     let name = rule::name(&table);
     let verdict = verdict(&table);
     let log = table.value("log").map_or(Some(FilterLog::None), |value| log(&value));
-    let selectors = selectors(&table, host);
+    let selectors = selectors(&table, host, names);
     let rule = FilterRule {
         name: name?.to_owned(),
         flows_before,
@@ -44,7 +52,7 @@ pub(super) fn rule(
         log: log?,
         position: table.report.position(table.at.start),
     };
-    (is_alone && is_on_host && is_sound(&table, &rule)).then_some(rule)
+    (is_alone && is_in_place && is_sound(&table, &rule)).then_some(rule)
 }
 
 /// Reports keys that filter rules do not have. Returns whether there are none.
@@ -63,12 +71,25 @@ fn refuse(table: &TomlTable<'_>) -> bool {
     !actions.iter().chain(&others).chain(&FORWARDING_KEYS).any(|key| table.holds(key))
 }
 
+/// Reports keys that rules for the packets of tunnels do not have. Returns whether there are none.
+fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
+    let of_host = ["interface", "class", "routing", "fragments", "discard"];
+    let why = "a rule with `tunnel` is for packets inside the tunnels of runs, and not for those \
+               of the host";
+    table.refuse(&of_host, why, "remove the key, or `tunnel`");
+    let why = "packets inside tunnels are counted, and not logged";
+    let fix = "remove the key: `tacit show filters` has the packets of each rule";
+    table.refuse(&["log"], why, fix);
+    !of_host.iter().chain(&["log"]).any(|key| table.holds(key))
+}
+
 fn check_host(table: &TomlTable<'_>, host: Option<&HostSettings>) -> bool {
     if host.is_none()
         && let Some(value) = table.value("filter")
     {
         let message = format!("{} filters packets of a host, but there is no [host]", table.title);
-        let fix = "add [host] with unmatched = \"permit\" or \"deny\"";
+        let fix = "add [host] with unmatched = \"permit\" or \"deny\", or set `tunnel` to the name \
+                   of an [ike.NAME] or [sa.NAME]";
         table.report.error(MessageId("not-for-runs"), &value.name_at, message, fix);
     }
     host.is_some()
@@ -96,7 +117,14 @@ fn log(value: &TomlValue<'_>) -> Option<FilterLog> {
     }
 }
 
-fn selectors(table: &TomlTable<'_>, host: Option<&HostSettings>) -> Option<PacketSelectors> {
+fn selectors(
+    table: &TomlTable<'_>,
+    host: Option<&HostSettings>,
+    names: &Names<'_>,
+) -> Option<PacketSelectors> {
+    let tunnels = table
+        .value("tunnel")
+        .map_or(Some(Vec::new()), |value| value.each_once(|one| names.tunnel_peer(one)));
     let fragments = table.boolean("fragments", false);
     let direction = direction(table, fragments);
     let protocols =
@@ -132,6 +160,7 @@ fn selectors(table: &TomlTable<'_>, host: Option<&HostSettings>) -> Option<Packe
         interfaces: interfaces?,
         routing: routing?,
         when: when?,
+        tunnels: tunnels?,
     })
 }
 
@@ -252,8 +281,21 @@ pub(super) fn check(
     rules: &[Option<&Rule>],
     filters: &[(&TomlValue<'_>, &FilterRule)],
 ) {
+    let mut leading = BTreeMap::new();
+    for (at, rule) in rules.iter().enumerate() {
+        if let Some((rule, ipsec)) = rule.and_then(|rule| Some((rule, rule.ipsec()?))) {
+            leading.entry(ipsec.peer.as_str()).or_insert((at, rule));
+        }
+    }
+    filters.iter().for_each(|(value, filter)| check_order_of_tunnel(value, filter, &leading));
+    let tunnels: BTreeSet<&str> =
+        filters.iter().flat_map(|(_, one)| &one.selectors.tunnels).map(String::as_str).collect();
+    let scopes = tunnels.into_iter().map(PlanScope::Tunnel);
+    scopes.for_each(|scope| check_limits(&[], filters, scope));
     let Some(host) = host else { return };
-    for (value, filter) in filters {
+    let of_host: Vec<_> =
+        filters.iter().copied().filter(|(_, filter)| PlanScope::Host.has(filter)).collect();
+    for (value, filter) in &of_host {
         let before = rules.get(..filter.flows_before).unwrap_or_default();
         check_order(value, filter, before.iter().copied().flatten());
         if !host.forwarded.is_empty() && filter.selectors.routing != Routing::Local {
@@ -268,10 +310,21 @@ pub(super) fn check(
             value.report.error(MessageId("not-for-host"), &at, message, fix);
         }
     }
-    let Some((first, _)) = filters.first() else { return };
+    if !of_host.is_empty() {
+        let flows: Vec<_> = rules.iter().map(|rule| rule.map(capture::flow_area)).collect();
+        check_limits(&flows, filters, PlanScope::Host);
+    }
+}
+
+/// Reports more filter rules of a scope than it can have.
+fn check_limits(
+    flows: &[Option<FlowArea<'_>>],
+    filters: &[(&TomlValue<'_>, &FilterRule)],
+    scope: PlanScope<'_>,
+) {
+    let Some((first, _)) = filters.iter().find(|(_, filter)| scope.has(filter)) else { return };
     let all: Vec<_> = filters.iter().map(|(_, filter)| (*filter).clone()).collect();
-    let flows: Vec<_> = rules.iter().map(|rule| rule.map(capture::flow_area)).collect();
-    if let Some(limit) = FilterPlan::of(&flows, &all, 0).exceeded() {
+    if let Some(limit) = FilterPlan::of(flows, &all, 0, scope).exceeded() {
         let fix = match limit {
             FilterLimit::Elements => "merge rules: use networks and port ranges",
             FilterLimit::Lookups(_) => {
@@ -282,6 +335,25 @@ pub(super) fn check(
         };
         first.report.error(MessageId("too-many-ranges"), &first.at, limit.to_string(), fix);
     }
+}
+
+/// Reports a rule that leads packets into a tunnel before a rule that filters the tunnel: the first
+/// rule that matches decides, and none is after it. `leading` has the first rule for each peer.
+fn check_order_of_tunnel(
+    value: &TomlValue<'_>,
+    filter: &FilterRule,
+    leading: &BTreeMap<&str, (usize, &Rule)>,
+) {
+    let mut found = filter.selectors.tunnels.iter().filter_map(|ike| leading.get(ike.as_str()));
+    let Some((_, rule)) = found.find(|(at, _)| *at < filter.flows_before) else { return };
+    let at = value.value.get("tunnel").map_or_else(|| value.at.clone(), toml::Spanned::span);
+    let message = format!(
+        "rule `{}` filters the packets of a tunnel, but the earlier rule `{}` leads packets into \
+         it",
+        filter.name, rule.name
+    );
+    let fix = format!("move rule `{}` before rule `{}`", filter.name, rule.name);
+    value.report.error(MessageId("filter-after-tunnel"), &at, message, fix);
 }
 
 /// Reports a rule for some senders or names before a filter rule: the packets that such a rule

@@ -315,7 +315,7 @@ struct Rules {
     of_flows: Vec<Arc<Rule>>,
     /// Rules for requests of links.
     of_links: Vec<LinkRule>,
-    /// Rules for packets of this host.
+    /// Rules for packets of this host and of tunnels.
     filters: Vec<FilterRule>,
 }
 
@@ -348,7 +348,7 @@ fn rules(
     review::names(&items);
     let (of_links, items): (Vec<_>, Vec<_>) = items.into_iter().partition(link::is_for_links);
     let of_links: Vec<_> = of_links.iter().map(|item| link::rule(item, links)).collect();
-    let (filters, items) = read_filters(items, host);
+    let (filters, items) = read_filters(items, host, names);
     let rules: Vec<Option<Arc<Rule>>> = items.iter().map(read).collect();
     let of_flows: Vec<_> = rules.iter().map(Option::as_deref).collect();
     let read_filters: Vec<_> =
@@ -381,12 +381,13 @@ type ReadFilter<'a> = (TomlValue<'a>, Option<FilterRule>);
 fn read_filters<'a>(
     items: Vec<TomlValue<'a>>,
     host: Option<&HostSettings>,
+    names: &Names<'_>,
 ) -> (Vec<ReadFilter<'a>>, Vec<TomlValue<'a>>) {
     let mut filters = Vec::new();
     let mut others = Vec::new();
     for item in items {
         if filter::is_filter(&item) {
-            let rule = filter::rule(&item, others.len(), host);
+            let rule = filter::rule(&item, others.len(), host, names);
             filters.push((item, rule));
         } else {
             others.push(item);

@@ -152,6 +152,12 @@ impl<'a> Names<'a> {
         check_known(value, name, &known, "sa", keys)
     }
 
+    /// Resolves the value as the name of a peer of tunnels.
+    pub(super) fn tunnel_peer(&self, value: &TomlValue<'_>) -> Option<String> {
+        let is_manual = value.string().is_some_and(|name| self.sas.contains_key(name));
+        if is_manual { self.sa(value) } else { self.ike(value) }
+    }
+
     /// Returns the manual SAs with this name, if they have no error.
     pub(super) fn sa_named(&self, name: &str) -> Option<&ManualSa> {
         self.sas.get(name)?.as_ref()

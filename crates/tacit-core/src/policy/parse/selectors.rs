@@ -139,7 +139,7 @@ fn read_slice(value: &TomlValue<'_>) -> Option<String> {
 }
 
 /// The keys of filter rules that other rules do not have.
-const FILTER_KEYS: [&str; 8] = [
+const FILTER_KEYS: [&str; 9] = [
     "opened-by",
     "icmp-type",
     "icmp-code",
@@ -147,6 +147,7 @@ const FILTER_KEYS: [&str; 8] = [
     "interface",
     "class",
     "routing",
+    "tunnel",
     "discard",
 ];
 

@@ -276,6 +276,7 @@ const RULE: &[&str] = &[
     "interface",
     "class",
     "routing",
+    "tunnel",
     "discard",
     "mode",
     "log",

@@ -7,7 +7,8 @@ use tacit_core::policy::filter_plan;
 
 use super::VERSION;
 use crate::clock::Rfc3339;
-use crate::live::{FilterCounter, Live};
+use crate::live::Live;
+use crate::packet::FilterCounter;
 
 /// The filter rules of the installed policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +60,9 @@ pub struct FilterDisplay {
     pub fragments: bool,
     /// The interfaces; empty: all.
     pub interface: Vec<String>,
+    /// The names of `[ike.NAME]` and `[sa.NAME]` whose packets inside tunnels it is for; empty:
+    /// those of the host.
+    pub tunnel: Vec<String>,
     /// Which of its packets are logged.
     pub log: String,
     /// Its time windows; `None`: it always applies.
@@ -102,6 +106,7 @@ fn filter(rule: &FilterRule, counter: &FilterCounter, unix_s: i64) -> FilterDisp
         interfaces,
         routing,
         when,
+        tunnels,
     } = &rule.selectors;
     FilterDisplay {
         name: rule.name.clone(),
@@ -122,6 +127,7 @@ fn filter(rule: &FilterRule, counter: &FilterCounter, unix_s: i64) -> FilterDisp
         opened_by: opened_by.map(|end| end.word().to_owned()),
         fragments: *fragments == FragmentMatch::Fragments,
         interface: interfaces.clone(),
+        tunnel: tunnels.clone(),
         log: rule.log.word().to_owned(),
         when: when.as_ref().map(ToString::to_string),
         applies: when.as_ref().is_none_or(|when| when.is_open(unix_s)),

@@ -8,7 +8,8 @@ use tacit_core::policy::filter::FilterRule;
 use tacit_core::policy::is_decided_by_kernel;
 
 use crate::clock::Rfc3339;
-use crate::live::{FilterCounter, Live, LiveRule};
+use crate::live::{Live, LiveRule};
+use crate::packet::FilterCounter;
 use crate::session::ConnectionTable;
 
 use super::{VERSION, client_cert, role};

@@ -19,7 +19,7 @@ impl Table for FiltersDisplay {
             ("PROTOCOL", protocol),
             ("LOCAL", |one| end(&one.local, &one.local_ports)),
             ("REMOTE", |one| end(&one.remote, &one.remote_ports)),
-            ("INTERFACE", |one| list(&one.interface)),
+            ("INTERFACE", interface),
             ("APPLIES", applies),
             ("PACKETS", |one| one.packets.to_string()),
         ];
@@ -41,6 +41,12 @@ fn protocol(one: &FilterDisplay) -> String {
     words.extend(one.opened_by.iter().map(|end| format!("opened-by-{end}")));
     words.extend(one.fragments.then(|| "fragments".to_owned()));
     list(&words)
+}
+
+/// The interfaces, or the tunnels.
+fn interface(one: &FilterDisplay) -> String {
+    let tunnels = one.tunnel.iter().map(|ike| format!("tunnel:{ike}"));
+    list(&one.interface.iter().cloned().chain(tunnels).collect::<Vec<_>>())
 }
 
 /// The addresses and ports of an end.

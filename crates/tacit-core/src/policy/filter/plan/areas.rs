@@ -7,7 +7,9 @@ use super::super::{
     FilterRule, FilterVerdict, FragmentMatch, Opener, PacketDirection, PacketSelectors, Routing,
     WITH_PORTS,
 };
-use super::{FilterEffect, FilterField, FilterGate, FilterSchedule, PacketClasses, PacketViews};
+use super::{
+    FilterEffect, FilterField, FilterGate, FilterSchedule, PacketClasses, PacketViews, PlanScope,
+};
 use crate::flow::Protocol;
 use crate::policy::rule::{Rule, RuleForm};
 use crate::policy::selector::{AddressSelector, Family, Span};
@@ -46,8 +48,8 @@ pub(super) struct Area {
 
 /// The time windows of rules that do the same with a packet.
 pub(super) struct Schedule<'r> {
-    when: &'r When,
-    permits: bool,
+    pub(super) when: &'r When,
+    pub(super) permits: bool,
 }
 
 impl Schedule<'_> {
@@ -69,9 +71,9 @@ pub(in crate::policy) struct FlowArea<'r> {
 }
 
 /// The different schedules of the rules.
-pub(super) fn schedules(filters: &[FilterRule]) -> Vec<Schedule<'_>> {
+pub(super) fn schedules<'r>(filters: &'r [FilterRule], scope: PlanScope<'_>) -> Vec<Schedule<'r>> {
     let mut all: Vec<Schedule<'_>> = Vec::new();
-    for filter in filters {
+    for filter in filters.iter().filter(|filter| scope.has(filter)) {
         let Some(when) = &filter.selectors.when else { continue };
         let permits = filter.verdict == FilterVerdict::Permit;
         if !all.iter().any(|one| one.when == when && one.permits == permits) {
@@ -81,15 +83,17 @@ pub(super) fn schedules(filters: &[FilterRule]) -> Vec<Schedule<'_>> {
     all
 }
 
-/// The areas of all rules, in order. Rules for flows behind the last filter rule have none.
+/// The areas of all rules of a scope, in order. Rules for flows behind the last filter rule have
+/// none.
 pub(super) fn all(
     flows: &[Option<FlowArea<'_>>],
     filters: &[FilterRule],
     schedules: &[Schedule<'_>],
+    scope: PlanScope<'_>,
 ) -> Vec<Area> {
     let mut areas = Vec::new();
     let mut compared = 0;
-    for (number, filter) in (0..).zip(filters) {
+    for (number, filter) in (0..).zip(filters).filter(|(_, filter)| scope.has(filter)) {
         let before = flows.get(compared..filter.flows_before).unwrap_or_default();
         areas.extend(before.iter().flatten().flat_map(of_flows));
         compared = filter.flows_before;
@@ -155,6 +159,7 @@ fn of_filter(filter: &FilterRule, number: u32, schedules: &[Schedule<'_>]) -> Ve
         interfaces,
         routing,
         when,
+        tunnels: _,
     } = &filter.selectors;
     let permits = filter.verdict == FilterVerdict::Permit;
     let gate = when.as_ref().and_then(|when| {

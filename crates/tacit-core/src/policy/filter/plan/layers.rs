@@ -1,11 +1,12 @@
 //! Puts areas into layers, so that the areas of a layer do not overlap, and makes groups of them.
 //!
 //! For each new area, the earlier areas that overlap with it are found by hash if all fields have
-//! one value, and otherwise one by one.
+//! one value, and otherwise by the field for which the fewest areas are candidates.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::areas::{ALL_FIELDS, Area, FIELDS, Fields};
+use super::range_index::RangeIndex;
 use super::{
     FILTER_ELEMENTS_MAX, FilterElement, FilterGate, FilterGroup, GroupKey, PacketClasses,
     PacketViews, value_bytes,
@@ -91,21 +92,22 @@ fn compared(fields: &Fields) -> u8 {
 
 /// The areas so far, with their layers.
 #[derive(Default)]
-struct Layers {
-    exact: HashMap<Kind, Exact>,
-    ranges: Vec<(Area, Kind, u32)>,
-}
+struct Layers<'a>(HashMap<Kind, Areas<'a>>);
 
-/// The areas of one kind whose fields have one value each.
+/// The areas of one kind.
 #[derive(Default)]
-struct Exact {
-    areas: Vec<(Area, u32)>,
-    /// For some of the fields: the highest layer of the areas with these values, and whether one
-    /// of them is for all values of other fields.
+struct Areas<'a> {
+    areas: Vec<(&'a Area, u32)>,
+    /// The highest layer.
+    highest: Option<u32>,
+    /// If the fields have one value each: for some of the fields, the highest layer of the areas
+    /// with these values.
     by_fields: HashMap<u8, HashMap<Fields, u32>>,
+    /// The areas by the ranges of their fields; `None`: not needed so far.
+    index: Option<RangeIndex>,
 }
 
-impl Layers {
+impl<'a> Layers<'a> {
     /// The first layer in which an area overlaps with none; `None` if an earlier one has all of
     /// its packets.
     fn layer_of(&mut self, area: &Area) -> Option<u32> {
@@ -113,33 +115,19 @@ impl Layers {
         let mut highest = None;
         for of in [Some(area), mirrored.as_ref()].into_iter().flatten() {
             let is_mirrored = !std::ptr::eq(of, area);
-            for (kind, exact) in &mut self.exact {
-                if kind.meets(of) {
-                    highest = highest.max(exact.highest(*kind, of));
-                    if !is_mirrored && exact.covers(*kind, of) {
-                        return None;
-                    }
-                }
-            }
-            for (other, kind, layer) in &self.ranges {
-                if kind.meets(of) && overlap(&other.fields, &of.fields) {
-                    highest = highest.max(Some(*layer));
-                    if !is_mirrored && covers(other, *kind, of) {
-                        return None;
-                    }
+            for (kind, areas) in self.0.iter_mut().filter(|(kind, _)| kind.meets(of)) {
+                let found = areas.overlaps(*kind, of);
+                highest = highest.max(found.highest);
+                if !is_mirrored && found.is_covered {
+                    return None;
                 }
             }
         }
         Some(highest.map_or(0, |layer| layer + 1))
     }
 
-    fn add(&mut self, area: &Area, layer: u32) {
-        let kind = Kind::of(area);
-        if kind.is_range {
-            self.ranges.push((area.clone(), kind, layer));
-        } else {
-            self.exact.entry(kind).or_default().add(area, layer);
-        }
+    fn add(&mut self, area: &'a Area, layer: u32) {
+        self.0.entry(Kind::of(area)).or_default().add(area, layer);
     }
 }
 
@@ -150,41 +138,65 @@ impl Kind {
     }
 }
 
-impl Exact {
-    /// The highest layer of the areas that overlap with this one.
-    fn highest(&mut self, kind: Kind, area: &Area) -> Option<u32> {
+/// What the areas of a kind have in common with another area.
+struct Overlaps {
+    /// The highest layer of those that overlap with it.
+    highest: Option<u32>,
+    /// Whether one of them has all of its packets.
+    is_covered: bool,
+}
+
+impl<'a> Areas<'a> {
+    fn overlaps(&mut self, kind: Kind, area: &Area) -> Overlaps {
         let common = kind.fields & compared(&area.fields);
-        let fields = of_bits(&area.fields, common);
-        if fields.iter().flatten().any(|(first, last)| first != last) {
-            let others =
-                self.areas.iter().filter(|(other, _)| overlap(&other.fields, &area.fields));
-            return others.map(|(_, layer)| *layer).max();
+        if common == 0 {
+            // An area that compares other fields has packets that this one lacks.
+            return Overlaps {
+                highest: self.highest,
+                is_covered: kind.fields == 0 && self.highest.is_some() && kind.has_all_of(area),
+            };
         }
+        let of_common = of_bits(&area.fields, common);
+        let is_exact = of_common.iter().flatten().all(|(first, last)| first == last);
+        if is_exact && !kind.is_range {
+            let highest = self.by_fields(common).get(&of_common).copied();
+            // The fields of the kind are all in common, so these areas are one.
+            let is_covered = highest.is_some() && common == kind.fields && kind.has_all_of(area);
+            return Overlaps { highest, is_covered };
+        }
+        let mut found = Overlaps { highest: None, is_covered: false };
         let areas = &self.areas;
-        let by_fields = self.by_fields.entry(common).or_insert_with(|| {
+        let index = self.index.get_or_insert_with(|| RangeIndex::of(areas));
+        let candidates = index.candidates(&of_common).into_iter();
+        for (other, layer) in candidates.filter_map(|at| areas.get(at)) {
+            if overlap(&other.fields, &area.fields) {
+                found.highest = found.highest.max(Some(*layer));
+                found.is_covered |= covers(other, kind, area);
+            }
+        }
+        found
+    }
+
+    fn by_fields(&mut self, common: u8) -> &HashMap<Fields, u32> {
+        let areas = &self.areas;
+        self.by_fields.entry(common).or_insert_with(|| {
             let mut highest = HashMap::new();
             for (other, layer) in areas {
                 raise(&mut highest, of_bits(&other.fields, common), *layer);
             }
             highest
-        });
-        by_fields.get(&fields).copied()
+        })
     }
 
-    /// Whether one of the areas has all packets of this one.
-    fn covers(&self, kind: Kind, area: &Area) -> bool {
-        // An area with fewer fields has more packets.
-        let is_wider = kind.fields & !compared(&area.fields) == 0 && kind.has_all_of(area);
-        let fields = of_bits(&area.fields, kind.fields);
-        let by_fields = self.by_fields.get(&kind.fields).filter(|_| is_wider);
-        by_fields.is_some_and(|by_fields| by_fields.contains_key(&fields))
-    }
-
-    fn add(&mut self, area: &Area, layer: u32) {
+    fn add(&mut self, area: &'a Area, layer: u32) {
         for (bits, highest) in &mut self.by_fields {
             raise(highest, of_bits(&area.fields, *bits), layer);
         }
-        self.areas.push((area.clone(), layer));
+        if let Some(index) = &mut self.index {
+            index.add(self.areas.len(), area);
+        }
+        self.highest = self.highest.max(Some(layer));
+        self.areas.push((area, layer));
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod areas;
 mod layers;
+mod range_index;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,9 +28,10 @@ pub(in crate::policy) use self::areas::FlowArea;
 use super::packet::{FilterPacket, PacketPath};
 use super::{FilterRule, FilterVerdict, ICMP, ICMPV6, TCP, UDP};
 use crate::policy::selector::Family;
+use crate::policy::when::When;
 
-/// The maximum number of elements of all groups.
-pub const FILTER_ELEMENTS_MAX: usize = 32_768;
+/// The maximum number of elements of all groups: two for each rule that a policy can have.
+pub const FILTER_ELEMENTS_MAX: usize = 131_072;
 
 /// The maximum number of lookups that decide about one packet.
 pub const FILTER_LOOKUPS_MAX: usize = 256;
@@ -283,25 +285,47 @@ impl fmt::Display for FilterLimit {
     }
 }
 
+/// The filter rules of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::policy) enum PlanScope<'p> {
+    /// Those for packets of a captured host.
+    Host,
+    /// Those for packets inside the tunnels with the peer of this name.
+    Tunnel(&'p str),
+}
+
+impl PlanScope<'_> {
+    /// Whether a rule belongs to the plan.
+    pub(in crate::policy) fn has(self, filter: &FilterRule) -> bool {
+        let tunnels = &filter.selectors.tunnels;
+        match self {
+            Self::Host => tunnels.is_empty(),
+            Self::Tunnel(ike) => tunnels.iter().any(|one| one == ike),
+        }
+    }
+}
+
 impl FilterPlan {
-    /// Computes the plan of these rules at a time, in seconds since 1970. `flows` are the rules for
-    /// flows, `None` if they are not open.
+    /// Computes the plan of the rules of a scope at a time, in seconds since 1970. `flows` are the
+    /// rules for flows, `None` if they are not open.
     #[must_use]
     pub(in crate::policy) fn of(
         flows: &[Option<FlowArea<'_>>],
         filters: &[FilterRule],
         unix_s: i64,
+        scope: PlanScope<'_>,
     ) -> Self {
-        let schedules = areas::schedules(filters);
-        let areas = areas::all(flows, filters, &schedules);
+        let schedules = areas::schedules(filters, scope);
+        let areas = areas::all(flows, filters, &schedules, scope);
         let schedules = schedules.iter().map(|one| one.at(unix_s)).collect();
-        let logged = (0..).zip(filters).filter(|(_, filter)| filter.is_logged());
+        let of_scope = || (0..).zip(filters).filter(|(_, filter)| scope.has(filter));
+        let logged = of_scope().filter(|(_, filter)| filter.is_logged());
         let logged = logged.map(|(rule, filter)| LoggedRule {
             rule,
             name: filter.name.clone(),
             verdict: filter.verdict,
         });
-        let interfaces = filters.iter().flat_map(|filter| filter.selectors.interfaces.clone());
+        let interfaces = of_scope().flat_map(|(_, filter)| filter.selectors.interfaces.clone());
         let interfaces: BTreeSet<String> = interfaces.collect();
         Self {
             groups: layers::groups(areas),
@@ -309,6 +333,13 @@ impl FilterPlan {
             logged: logged.collect(),
             interfaces: interfaces.into_iter().collect(),
         }
+    }
+
+    /// The time windows of the rules of a scope, in the order of the schedules of their plan, and
+    /// whether the rules permit.
+    pub(super) fn windows(filters: &[FilterRule], scope: PlanScope<'_>) -> Vec<(When, bool)> {
+        let schedules = areas::schedules(filters, scope).into_iter();
+        schedules.map(|one| (one.when.clone(), one.permits)).collect()
     }
 
     /// Adds a number to the position of each filter rule, because other rules are counted before.
@@ -374,7 +405,7 @@ impl FilterPlan {
         packet: &FilterPacket,
         is_present: impl Fn(u32) -> bool,
     ) -> Option<&FilterElement> {
-        let views = PacketView::all(packet);
+        let views = packet.views();
         let is_open = |group: &FilterGroup| match group.gate {
             None => true,
             Some(FilterGate::Present(number)) => is_present(number),
@@ -393,6 +424,12 @@ impl FilterGroup {
     }
 
     fn find(&self, packet: &FilterPacket, view: &PacketView) -> Option<&FilterElement> {
+        let key = self.key(packet, view)?;
+        self.elements.iter().find(|element| self.contains(element, &key))
+    }
+
+    /// The key of a packet; `None` if no element has the packet.
+    pub(super) fn key(&self, packet: &FilterPacket, view: &PacketView) -> Option<Vec<u8>> {
         let is_concerned = self.ipv6 == packet.source.is_ipv6()
             && self.classes.meet(view.class)
             && self.views.meet(view.views)
@@ -404,10 +441,10 @@ impl FilterGroup {
         for field in &self.fields {
             key.extend(view.field(*field, self.family())?);
         }
-        self.elements.iter().find(|element| self.contains(element, &key))
+        Some(key)
     }
 
-    fn contains(&self, element: &FilterElement, key: &[u8]) -> bool {
+    pub(super) fn contains(&self, element: &FilterElement, key: &[u8]) -> bool {
         if self.exact {
             return element.first.0 == key;
         }
@@ -415,9 +452,8 @@ impl FilterGroup {
         self.fields.iter().all(|field| {
             let part = at..at + field.bytes(self.family());
             at = part.end;
-            let of = |bytes: &[u8]| bytes.get(part.clone()).map(<[u8]>::to_vec);
-            let value = of(key);
-            of(&element.first.0) <= value && value <= of(&element.last.0)
+            let value = key.get(part.clone());
+            element.first.0.get(part.clone()) <= value && value <= element.last.0.get(part)
         })
     }
 }
@@ -436,19 +472,22 @@ impl FilterField {
 }
 
 /// A packet as groups see it.
-struct PacketView {
+pub(super) struct PacketView {
     class: PacketClasses,
     views: PacketViews,
     fields: [Option<u128>; FIELDS],
 }
 
-impl PacketView {
-    fn all(packet: &FilterPacket) -> Vec<Self> {
-        let view = |views: PacketViews, interface: &str| Self::of(packet, views, interface);
-        match &packet.path {
+impl FilterPacket {
+    /// The views of the packet: one that is forwarded has two.
+    pub(super) fn views(&self) -> Vec<PacketView> {
+        let view = |views: PacketViews, interface: &str| PacketView::of(self, views, interface);
+        match &self.path {
             PacketPath::In(interface) => vec![view(PacketViews::IN, interface)],
             PacketPath::Out(interface) => vec![view(PacketViews::OUT, interface)],
-            PacketPath::Routed { received, .. } if packet.is_fragment => {
+            PacketPath::FromTunnel(_) => vec![view(PacketViews::IN, "")],
+            PacketPath::ToTunnel(_) => vec![view(PacketViews::OUT, "")],
+            PacketPath::Routed { received, .. } if self.is_fragment => {
                 vec![view(PacketViews::IN, received)]
             }
             PacketPath::Routed { received, sent } => {
@@ -456,7 +495,9 @@ impl PacketView {
             }
         }
     }
+}
 
+impl PacketView {
     fn of(packet: &FilterPacket, views: PacketViews, interface: &str) -> Self {
         let is_inbound = views.meet(PacketViews(PacketViews::IN.0 | PacketViews::ROUTED_IN.0));
         let bits = |address: IpAddr| match address {

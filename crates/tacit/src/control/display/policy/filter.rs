@@ -40,6 +40,7 @@ fn rule(policy: &Policy, rule: &FilterRule) -> PolicyTable {
         interfaces,
         routing,
         when,
+        tunnels,
     } = selectors;
     let mut settings = Settings::default();
     let is_fragments = *fragments == FragmentMatch::Fragments;
@@ -61,6 +62,7 @@ fn rule(policy: &Policy, rule: &FilterRule) -> PolicyTable {
     settings.add("fragments", is_fragments, !is_fragments);
     settings.add("interface", interfaces.clone(), interfaces.is_empty());
     settings.add("routing", routing.word(), *routing == Routing::default());
+    settings.add("tunnel", tunnels.clone(), tunnels.is_empty());
     settings.add("when", when.as_ref().map(ToString::to_string), when.is_none());
     settings.add("log", log.word(), *log == FilterLog::default());
     settings.table("[[rule]]", Some(name)).at(policy, *position)

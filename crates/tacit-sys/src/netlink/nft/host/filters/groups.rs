@@ -26,7 +26,7 @@ use crate::netlink::socket::Netlink;
 pub const FILTER_GROUPS_MAX: usize = 8192;
 
 /// The most elements of all maps.
-pub const PACKET_ELEMENTS_MAX: usize = 32_768;
+pub const PACKET_ELEMENTS_MAX: usize = 131_072;
 
 /// The most rules whose packets are logged.
 pub const LOGGED_FILTERS_MAX: usize = 256;
