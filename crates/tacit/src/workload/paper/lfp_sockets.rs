@@ -152,7 +152,7 @@ fn idle_kb(
     let families = roots
         .iter()
         .flat_map(|root| descendants(*root).unwrap_or_default().into_iter().chain([*root]));
-    let kb = families.filter(|pid| !is_client(*pid)).filter_map(resident_kb).sum();
+    let kb = families.filter(|pid| !is_client(*pid)).filter_map(anonymous_kb).sum();
     session.end();
     Ok(kb)
 }
@@ -164,10 +164,10 @@ fn is_client(pid: u32) -> bool {
     words.nth(1) == Some(b"workload")
 }
 
-/// The resident memory of a process.
-fn resident_kb(pid: u32) -> Option<f64> {
+/// The memory of a process without the pages of files, whose number in memory changes by chance.
+fn anonymous_kb(pid: u32) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
@@ -254,6 +254,6 @@ mod tests {
     #[test]
     fn the_own_process_has_memory_and_is_no_client() {
         let own = std::process::id();
-        assert!(resident_kb(own).unwrap() > 0.0 && !is_client(own));
+        assert!(anonymous_kb(own).unwrap() > 0.0 && !is_client(own));
     }
 }
