@@ -456,18 +456,25 @@ impl Runs {
     pub(super) async fn rebind(&mut self, workers: &Workers) {
         let outside = self.outside.clone();
         let congestion_control = self.shared.congestion_control.clone();
-        for id in self.registry.ids() {
-            let Some(enrolled) = self.registry.find_mut(id) else { continue };
-            let inbound = &mut enrolled.services.inbound;
-            let bound = inbound.bind_again(workers, congestion_control.as_deref(), &outside).await;
-            if let Err(error) = bound {
-                let name = &enrolled.run.name;
-                let event = Event::new("listen-failed").field("run", name).field("error", &error);
-                self.shared.log.error(event.limited(format!("listen-failed {name}")));
-                outside.rebind_later();
-            }
-            self.follow_listening(id, workers).await;
+        let live = self.shared.live.load_full();
+        let missing = self.reserve(&live.policy).await;
+        // Only a private agent uses a link, and it has one run.
+        let Some(enrolled) = self.registry.first_mut() else { return };
+        let Enrolled { run, services, .. } = enrolled;
+        let run = Arc::clone(run);
+        let inbound = &mut services.inbound;
+        let mut results =
+            vec![inbound.bind_again(workers, congestion_control.as_deref(), &outside).await];
+        match missing {
+            Ok(reserved) => inbound.take(reserved, &run, &live.policy),
+            Err(error) => results.push(Err(std::io::Error::other(error))),
         }
+        if let Some(error) = results.into_iter().find_map(Result::err) {
+            let event = Event::new("listen-failed").field("run", &run.name).field("error", &error);
+            self.shared.log.error(event.limited(format!("listen-failed {}", run.name)));
+            outside.rebind_later();
+        }
+        self.follow_listening(run.id, workers).await;
     }
 
     /// Replaces the helper of a run.

@@ -101,6 +101,22 @@ impl Outside {
         }
     }
 
+    /// Whether sockets of [`Self::reserve`] get clients only as long as the agent that has bound
+    /// them uses the link.
+    #[must_use]
+    pub fn binds_for_agent(&self) -> bool {
+        matches!(self, Self::Link(link) if link.offer().remote)
+    }
+
+    /// Makes [`Self::must_rebind`] return, if sockets are bound for this agent.
+    pub fn rebind_soon(&self) {
+        if let Self::Link(link) = self
+            && self.binds_for_agent()
+        {
+            link.rebind_soon();
+        }
+    }
+
     /// Makes [`Self::must_rebind`] return once more after a pause.
     pub fn rebind_later(&self) {
         if let Self::Link(link) = self {

@@ -270,8 +270,12 @@ fn clients_of_the_other_host_reach_a_server_and_it_sees_their_addresses() {
             serve_near
             until_true curl -s -o /dev/null http://10.9.8.7:8099/; echo again
             kill -9 $FAR; wait $FAR; serve_far
-            until_true curl -s -o /dev/null http://10.9.8.7:8099/; echo again"#);
-        assert_eq!(said, "before 7\n10.9.8.99\nlost 7\nagain\nlost\nagain\nagain\n");
+            until_true curl -s -o /dev/null http://10.9.8.7:8099/; echo again
+            control=$(ls -d $TMPDIR/tacit-run-*/agent.sock)
+            ordinary ./tacit restart --control $control >/dev/null
+            until_true curl -s -o /dev/null http://10.9.8.7:8099/; echo restarted"#);
+        let again = "lost 7\nagain\nlost\nagain\nagain\nrestarted\n";
+        assert_eq!(said, format!("before 7\n10.9.8.99\n{again}"));
     }
 }
 

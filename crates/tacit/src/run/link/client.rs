@@ -133,6 +133,11 @@ impl LinkClient {
         self.rebind.notified().await;
     }
 
+    /// Makes [`Self::must_rebind`] return.
+    pub fn rebind_soon(&self) {
+        self.rebind.notify_one();
+    }
+
     /// Makes [`Self::must_rebind`] return once more after a pause.
     pub fn rebind_later(self: &Arc<Self>) {
         let link = Arc::clone(self);
