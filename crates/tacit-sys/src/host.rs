@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use crate::ip_version::IpVersion;
 use crate::namespace::{NamespaceError, Netlinks, ip_support, netlinks, with_ipv6};
-use crate::netlink::nft::host::{self, HostMarks, HostTable, PartAddress, StoredName, WindowTime};
+use crate::netlink::nft::host::{
+    self, HostMarks, HostTable, PartAddress, SavedRules, StoredName, WindowTime,
+};
 use crate::netlink::nft::{Copies, Element, SocketMarks};
 use crate::netlink::{Error, Netlink, Subsystem, routing_rule};
 use crate::{syn_log, transparent};
@@ -263,6 +265,23 @@ impl HostCapture {
     /// The kernel's.
     pub fn named_addresses(&mut self) -> Result<Vec<PartAddress>, Error> {
         read_unbroken(|| host::named_addresses(&mut self.netlinks.netfilter))
+    }
+
+    /// Copies the packet rules that are there; `None`: there are none.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn save(&mut self) -> Result<Option<SavedRules>, Error> {
+        read_unbroken(|| host::save(&mut self.netlinks.netfilter))
+    }
+
+    /// Installs saved packet rules in place of those that are there. Routing rules stay: those of
+    /// the saved packet rules are among them.
+    ///
+    /// # Errors
+    /// The kernel's. `EPERM`: another process owns the table.
+    pub fn put_back(&mut self, saved: &SavedRules) -> Result<(), Error> {
+        host::put_back(&mut self.netlinks.netfilter, saved)
     }
 
     /// Removes table and routing rules.

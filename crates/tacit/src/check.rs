@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, DiagnosticSeverity, FindingsShown, Policy, host_warnings};
+use tacit_core::policy::{
+    Activation, Diagnostic, DiagnosticSeverity, FindingsShown, Policy, host_warnings,
+};
 use tacit_tls::signer::KeyProvider;
 
 use crate::agent;
@@ -131,14 +133,31 @@ impl CheckReport {
     }
 }
 
-/// Adds what a policy that captures a host would do to this one, and what it needs from it.
+/// Adds what a policy that captures a host would do to this one, and what it needs from it; and the
+/// programs with the rights of the agent's user.
 fn with_host_findings(policy: &Policy, mut findings: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    findings.extend(activation_warnings(policy));
     if policy.host.is_some() {
         findings.extend(host::check_units(policy));
         findings.extend(host_warnings(policy, &host::facts(), clock::now_unix_s()));
-        findings.sort_by_key(|finding| finding.position);
     }
+    findings.sort_by_key(|finding| finding.position);
     findings
+}
+
+/// Warnings about programs that run as the user of the agent.
+fn activation_warnings(policy: &Policy) -> Vec<Diagnostic> {
+    let of_agent = policy.activations.iter().filter(|(_, activation)| activation.user.is_none());
+    let warning = |(name, activation): (&String, &Activation)| {
+        let message = format!(
+            "the program of [activate.{name}] runs as the user of the agent, so it can read the \
+             agent's keys and use its control socket"
+        );
+        let id = MessageId("program-of-agent-user");
+        let warning = Diagnostic::warning(id, activation.position, message);
+        warning.with_fix("set `user` to another user, which needs an agent of root")
+    };
+    of_agent.map(warning).collect()
 }
 
 /// The files that programs of runs can see for a moment after they have been replaced. A policy for

@@ -24,7 +24,7 @@ use crate::exit::{
     versioned,
 };
 use crate::host::{self, HostError};
-use crate::live::check_file;
+use crate::live::{check_file, check_rules};
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
 use crate::{
@@ -412,15 +412,15 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     let Some(policy) = policy_file::named(args.policy.as_deref()) else {
         return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
     };
+    if args.guard {
+        return guard(policy);
+    }
     let checked = match check_file(&policy, &KeyProvider::local(), FindingsShown::All) {
         Ok(checked) => checked,
         Err(findings) => return fail_policy(AgentError::Policy(policy, findings)),
     };
     if args.host && checked.policy.host.is_none() {
         return fail(HostError::NoSettings.id(), HostError::NoSettings, EXIT_POLICY);
-    }
-    if args.guard {
-        return finished(host::guard(&checked.policy, &Hosts::default().pairs()));
     }
     if let Some(directory) = &args.drop_ins {
         return write_drop_ins(&checked.policy, directory);
@@ -448,6 +448,18 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
             let reason = format_args!("cannot start the agent: {error}");
             fail(MessageId("agent-not-started"), reason, EXIT_FAILURE)
         }
+    }
+}
+
+/// Installs the packet rules of a policy. It reads no certificates and no keys: a file that is
+/// missing or wrong must not leave the host without packet rules.
+fn guard(file: PathBuf) -> ExitCode {
+    match check_rules(&file) {
+        Ok(policy) if policy.host.is_none() => {
+            fail(HostError::NoSettings.id(), HostError::NoSettings, EXIT_POLICY)
+        }
+        Ok(policy) => finished(host::guard(&policy, &Hosts::default().pairs())),
+        Err(findings) => fail_policy(AgentError::Policy(file, findings)),
     }
 }
 

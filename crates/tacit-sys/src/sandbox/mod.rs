@@ -87,6 +87,20 @@ pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
+/// Reduces the capabilities of the calling thread to those in `kept`, and lets programs that it
+/// starts inherit none (the kernel removes the ambient ones with the inheritable ones). A program
+/// of root gets those of the bounding set nevertheless.
+///
+/// # Errors
+/// The error of `capset`.
+pub fn keep_uninherited_capabilities(kept: CapabilitySet) -> io::Result<()> {
+    let mut sets = rustix::thread::capabilities(None)?;
+    sets.effective &= kept;
+    sets.permitted &= kept;
+    sets.inheritable = CapabilitySet::empty();
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
 /// The rights that data workers keep.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerRights {

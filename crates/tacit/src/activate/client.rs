@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tacit_core::policy::{Activation, ProcessFor};
+use tacit_core::policy::{Activation, Policy, ProcessFor};
 use tacit_sys::process;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -103,10 +103,7 @@ impl Starter {
     ///
     /// # Errors
     /// See [`StarterError`].
-    pub async fn start(
-        activations: &BTreeMap<String, Activation>,
-        log: Log,
-    ) -> Result<Arc<Self>, StarterError> {
+    pub async fn start(policy: &Policy, log: Log) -> Result<Arc<Self>, StarterError> {
         let (ours, theirs) = StdStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("tacit").arg(VERB).stdin(Stdio::from(OwnedFd::from(theirs)));
@@ -114,7 +111,9 @@ impl Starter {
         let reader = ours.try_clone()?;
         let mut reader = adopt(reader)?;
         let mut writer = adopt(ours)?;
-        let programs = activations.iter().map(|(name, one)| Program::of(name, one)).collect();
+        let Policy { activations, host, .. } = policy;
+        let program = |(name, one): (&String, &Activation)| Program::of(name, one, host.as_ref());
+        let programs = activations.iter().map(program).collect();
         write_frame(&mut writer, &ToStarter::Programs(programs)).await?;
         let first = tokio::time::timeout(START_WAIT_MAX, read_frame(&mut reader, REPLY_BYTES_MAX));
         let first = first.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
-use tacit_core::policy::{Activation, ProcessFor, SocketAs};
+use tacit_core::policy::{Activation, HostSettings, ProcessFor, SocketAs};
 
 /// The maximum size of a message. A policy of the largest size has fewer bytes of commands.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -38,11 +38,14 @@ pub(super) struct Program {
     pub(super) starts_max: usize,
     /// The user; `None`: that of the agent.
     pub(super) user: Option<String>,
+    /// Whether the policy captures the host, so that it must be another user than that of the
+    /// agent.
+    pub(super) is_of_captured_host: bool,
 }
 
 impl Program {
-    /// The program of an activation.
-    pub(super) fn of(name: &str, activation: &Activation) -> Self {
+    /// The program of an activation. `host`: the settings of the captured host.
+    pub(super) fn of(name: &str, activation: &Activation, host: Option<&HostSettings>) -> Self {
         let Activation { command, process, socket, processes_max, starts_max, user, .. } =
             activation;
         let is_shared = *process == ProcessFor::All;
@@ -54,6 +57,7 @@ impl Program {
             processes_max: if is_shared { 1 } else { *processes_max },
             starts_max: *starts_max,
             user: user.clone(),
+            is_of_captured_host: host.is_some(),
         }
     }
 }

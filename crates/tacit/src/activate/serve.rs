@@ -25,6 +25,7 @@ use tacit_core::message_id::MessageId;
 use tacit_core::policy::Activation;
 use tacit_sys::descriptor;
 use tacit_sys::process::{self, Signal};
+use tacit_sys::sandbox::{self, CapabilitySet};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -64,7 +65,10 @@ pub fn run() -> ExitCode {
 }
 
 fn serve_agent() -> io::Result<()> {
+    // It has all requests of the agent, and the sockets of programs for all connections.
+    process::hide_memory()?;
     process::close_inherited()?;
+    sandbox::keep_uninherited_capabilities(rights())?;
     let limit = getrlimit(Resource::Nofile);
     let current = limit.current.map(|limit| limit.min(PROGRAM_DESCRIPTORS));
     setrlimit(Resource::Nofile, Rlimit { current, ..limit })?;
@@ -75,6 +79,20 @@ fn serve_agent() -> io::Result<()> {
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())?;
     runtime.block_on(serve(channel))
+}
+
+/// The capabilities of the starter. None for programs of its own user. An agent of root may start
+/// programs as another user, and signals them; a program may be in a directory of that user.
+fn rights() -> CapabilitySet {
+    match process::effective_user() {
+        0 => {
+            CapabilitySet::SETUID
+                | CapabilitySet::SETGID
+                | CapabilitySet::KILL
+                | CapabilitySet::DAC_READ_SEARCH
+        }
+        _ => CapabilitySet::empty(),
+    }
 }
 
 async fn serve(channel: OwnedFd) -> io::Result<()> {
@@ -159,6 +177,13 @@ impl ServedPrograms {
             {
                 return Err(unusable(io::Error::other(
                     "only an agent of root can start programs as another user",
+                )));
+            }
+            let is_agents = user.as_ref().is_none_or(|user| user.uid == process::effective_user());
+            if program.is_of_captured_host && is_agents {
+                return Err(unusable(io::Error::other(
+                    "packets of the agent's user pass the packet rules of the host, so it needs \
+                     `user` with another user",
                 )));
             }
             let listener =
@@ -429,6 +454,7 @@ mod tests {
             processes_max: 1,
             starts_max,
             user: None,
+            is_of_captured_host: false,
         };
         ServedProgram { program, user: None, listener: None, starts: VecDeque::new() }
     }

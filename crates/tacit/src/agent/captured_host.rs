@@ -53,6 +53,15 @@ pub(super) fn may_mark(value: u32) -> io::Result<()> {
     .map(|_| ())
 }
 
+/// What the end of a capture leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CaptureEnd {
+    /// Its packet rules, which refuse what they capture.
+    Rules,
+    /// What was there before, unless the operator confirms the capture.
+    AsBefore,
+}
+
 impl Runs {
     /// Captures the host as the installed policy says.
     ///
@@ -62,8 +71,9 @@ impl Runs {
         &mut self,
         helper: HostHelper,
         workers: &Workers,
+        end: CaptureEnd,
     ) -> Result<(), HostError> {
-        self.try_begin_host(helper, workers).await.map_err(|error| match error.kind() {
+        self.try_begin_host(helper, workers, end).await.map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => HostError::InUse,
             _ => HostError::Helper(error),
         })?;
@@ -72,13 +82,21 @@ impl Runs {
         Ok(())
     }
 
-    async fn try_begin_host(&mut self, helper: HostHelper, workers: &Workers) -> io::Result<()> {
+    async fn try_begin_host(
+        &mut self,
+        helper: HostHelper,
+        workers: &Workers,
+        end: CaptureEnd,
+    ) -> io::Result<()> {
         let HostHelper { channel, pid } = helper;
         let live = self.shared.live.load();
         let mark = live.policy.host.as_ref().ok_or(io::ErrorKind::InvalidInput)?.mark;
         let copy = channel.as_fd().try_clone_to_owned()?;
         let channel = HelperChannel::open(channel.into())?;
         let (sockets, clients) = host_sockets::sockets_of(&channel, copy, mark).await?;
+        if end == CaptureEnd::AsBefore {
+            channel.keep_rules().await?;
+        }
         // The connection is closed when the helper ends; nothing else is read from it.
         let connection = channel.another().await?;
         let stream = adopt(connection.try_clone()?)?;

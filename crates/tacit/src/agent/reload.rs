@@ -185,7 +185,8 @@ impl Agent {
             }
             Some(Previous::NoCapture) => match self.runs.end_capture().await {
                 Ok(()) => {
-                    let next = "the agent ends, and no longer captures the host's connections";
+                    let next =
+                        "the agent ends; the packet rules of the host are again those from before";
                     let event = Event::new("policy-taken-back").field("next", &next);
                     self.shared.log.warn(event);
                     ControlFlow::Break(())

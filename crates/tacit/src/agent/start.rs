@@ -13,7 +13,7 @@ use tacit_sys::socket;
 use tacit_tls::signer::KeyProvider;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::captured_host;
+use super::captured_host::{self, CaptureEnd};
 use super::confirmation::Confirmation;
 use super::coverage::HostCoverage;
 use super::credentials::CredentialStore;
@@ -164,7 +164,8 @@ impl Agent {
         match helper {
             Some(helper) if self.runs.registry.host().is_some() => helper.dismiss(),
             Some(helper) => {
-                self.runs.begin_host(helper, &self.workers).await.map_err(AgentError::Host)?;
+                let end = self.options.confirm.map_or(CaptureEnd::Rules, |_| CaptureEnd::AsBefore);
+                self.runs.begin_host(helper, &self.workers, end).await.map_err(AgentError::Host)?;
                 self.follow_start();
             }
             None => {}
@@ -275,7 +276,7 @@ async fn starter(
     if policy.activations.is_empty() || options.private {
         return Ok(None);
     }
-    let started = Starter::start(&policy.activations, log.clone()).await;
+    let started = Starter::start(policy, log.clone()).await;
     started.map(Some).map_err(AgentError::Activate)
 }
 

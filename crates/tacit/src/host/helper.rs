@@ -7,7 +7,7 @@
 //! rules then remain, and refuse the flows that they capture.
 //!
 //! The helper checks at intervals whether another program has removed rules, and installs missing
-//! rules again (`watched.rs`).
+//! rules again (`watched/mod.rs`).
 //!
 //! Limit: at most `CHANNELS_MAX` channels to agents.
 
@@ -203,15 +203,17 @@ impl HostHelperServer {
             }
             HelperRequest::Names { from } => HelperReply::Names(self.kept_names(from)?),
             HelperRequest::Addresses { from } => HelperReply::Addresses(self.addresses(from)?),
+            HelperRequest::HostKeep => {
+                self.watched.keep(self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?)?;
+                HelperReply::Done
+            }
             HelperRequest::HostEnd => {
-                let capture = self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-                self.watched.end(capture)?;
+                self.watched.end(self.capture.as_mut().ok_or(io::ErrorKind::NotConnected)?)?;
                 HelperReply::Done
             }
             HelperRequest::Socket { protocol, ipv6, count } => {
                 let version = if ipv6 { IpVersion::V6 } else { IpVersion::V4 };
-                let sockets = self.sockets(protocol, version, count)?;
-                return Ok((HelperReply::Done, sockets));
+                return Ok((HelperReply::Done, self.sockets(protocol, version, count)?));
             }
             HelperRequest::Owners(ends) => {
                 let forwarded = self.watched.forwarded().to_vec();

@@ -230,6 +230,7 @@ impl HelperServer {
             | HelperRequest::Names { .. }
             | HelperRequest::Addresses { .. }
             | HelperRequest::Counts
+            | HelperRequest::HostKeep
             | HelperRequest::HostEnd
             | HelperRequest::Sockets => Err(
                 "the agent sent a request for the whole host to the helper of a run; this is a bug \

@@ -33,7 +33,7 @@ use super::path_of;
 use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, complain_of, fail, warn,
 };
-use crate::live::check_links;
+use crate::live::check_rules;
 use crate::run::link::client::ask;
 use crate::run::link::protocol::{LinkAnswer, LinkHello, LinkRequest, LinkWelcome, VERSION};
 
@@ -220,7 +220,7 @@ impl Guest {
 /// The socket at which the link server will listen.
 fn socket_of_link(args: &LinkInitArgs) -> Result<PathBuf, String> {
     let LinkInitArgs { policy: file, link: name, .. } = args;
-    let policy = check_links(file).map_err(|findings| {
+    let policy = check_rules(file).map_err(|findings| {
         let shown = file.display().to_string();
         let texts: Vec<_> = findings.iter().map(|finding| finding.render(&shown)).collect();
         format!("the policy has errors\n{}", texts.join("\n"))

@@ -55,7 +55,7 @@ pub(super) fn start(name: &str, policy: &Path, log: &str) -> io::Result<LinkStat
 /// The socket of a link: that of its policy, if the policy has one. A policy that cannot be read is
 /// reported by the server.
 fn socket_of(name: &str, policy: &Path) -> PathBuf {
-    let listen = crate::live::check_links(policy)
+    let listen = crate::live::check_rules(policy)
         .ok()
         .and_then(|policy| policy.links.get(name).and_then(|link| link.listen.clone()));
     listen.unwrap_or_else(|| path_of(Path::new(name)))

@@ -98,12 +98,12 @@ pub fn check_parsed(
     Ok(Checked { policy, credentials, warnings: findings })
 }
 
-/// Reads and checks a policy file for its links. Of the files of identities and trusts, only those
-/// that links use are read, with [`link_credentials`].
+/// Reads and checks a policy file for packet rules or links. The files of identities and trusts are
+/// not read: packet rules need none, and those of links are read with [`link_credentials`].
 ///
 /// # Errors
 /// All diagnostics, at least one of which is an error.
-pub fn check_links(path: &Path) -> Result<Policy, Vec<Diagnostic>> {
+pub fn check_rules(path: &Path) -> Result<Policy, Vec<Diagnostic>> {
     let text = read_policy(path, |_, _| Ok(()))?;
     let parsed = parse_files(&text, FindingsShown::Errors);
     let mut findings = parsed.diagnostics;

@@ -45,7 +45,7 @@ mod waived;
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
 pub use check::{
-    Checked, check_file, check_links, check_parsed, check_standard_input, check_text,
+    Checked, check_file, check_parsed, check_rules, check_standard_input, check_text,
     link_credentials, localize,
 };
 pub use clear_access::{ClearAccess, ClearAccessState};

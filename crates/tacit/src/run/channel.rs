@@ -237,7 +237,15 @@ impl HelperChannel {
         }
     }
 
-    /// Ends the capture of the host: what was there before is there again.
+    /// Keeps the packet rules of the host for [`Self::end_capture`].
+    ///
+    /// # Errors
+    /// The helper's error, or there is no helper.
+    pub async fn keep_rules(&self) -> io::Result<()> {
+        self.ask(HelperRequest::HostKeep).await.map(|_| ())
+    }
+
+    /// Ends the capture of the host: what was kept is there again.
     ///
     /// # Errors
     /// The helper's error, or there is no helper.

@@ -222,8 +222,9 @@ pub enum HelperRequest {
     },
     /// Which flows has the kernel counted since the last request? Only for helpers that count.
     Counts,
-    /// End the capture of the host: remove what is installed, unless packet rules were there
-    /// before.
+    /// Keep the packet rules of the host, which are those before the first plan.
+    HostKeep,
+    /// End the capture of the host: install what was kept in place of what is installed.
     HostEnd,
     /// Keep these files hidden from programs, in addition to those that the launcher named;
     /// replaces the list of an earlier request. Refused if one of them is visible.

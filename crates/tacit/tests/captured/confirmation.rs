@@ -83,3 +83,59 @@ answer to marked from ::ffff:127.0.0.1
 ",
     );
 }
+
+/// Denies TCP to one port of the far machine, and permits it to another.
+fn filters(denied: u16, permitted: u16) -> String {
+    let rule = |name: &str, port: u16, action: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nprotocol = \"tcp\"\nremote = \"192.0.2.2\"\n\
+             remote-ports = {port}\n{action}\n"
+        )
+    };
+    rule("closed", denied, "filter = \"deny\"\ndiscard = \"reset\"")
+        + &rule("open", permitted, "filter = \"permit\"")
+}
+
+#[test]
+fn filters_that_are_not_confirmed_give_way_to_those_of_the_guard() {
+    let machines = Machines::new("unmatched = \"permit\"", TLS);
+    for (name, denied, permitted) in [("guard.toml", 8000, 8001), ("new.toml", 8001, 8000)] {
+        machines.write("filters", &filters(denied, permitted));
+        machines.ok(&format!("cat host.toml filters >{name}"));
+    }
+    machines.expect(
+        r#"
+        serve far 8001
+        both() { ask 192.0.2.2 8000 word; ask 192.0.2.2 8001 word; }
+        ./tacit agent --host --guard --policy guard.toml
+        both
+        cp new.toml host.toml
+        capture --confirm 6
+        both
+        ask 192.0.2.2 4433 marked
+        wait $agent
+        grep -c 'policy-taken-back.*again those from before' host.log
+        both
+        ask 192.0.2.2 4433 marked
+        cp guard.toml host.toml
+        capture
+        both
+        ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+answer to word from ::ffff:192.0.2.1
+ECONNREFUSED
+answer to marked from ::ffff:127.0.0.1
+1
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+ECONNREFUSED
+ECONNREFUSED
+answer to word from ::ffff:192.0.2.1
+answer to marked from ::ffff:127.0.0.1
+0
+",
+    );
+}

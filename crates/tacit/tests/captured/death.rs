@@ -105,6 +105,31 @@ answer to marked from ::ffff:127.0.0.1
 }
 
 #[test]
+fn a_guard_needs_no_certificates_and_no_keys() {
+    machines().expect(
+        r#"
+        guard() { ./tacit agent --host --guard --policy host.toml; echo $?; }
+        chmod 640 192.0.2.1.key; guard
+        ask 192.0.2.2 4433 marked
+        ./tacit agent --host --remove
+        rm 192.0.2.1.key ca.pem; guard
+        ask 192.0.2.2 4433 marked
+        ./tacit agent --host --policy host.toml --control host.sock 2>/dev/null; echo $?
+        ask 192.0.2.2 4433 marked
+        seen marked"#,
+        "
+0
+ECONNREFUSED
+0
+ECONNREFUSED
+78
+ECONNREFUSED
+0
+",
+    );
+}
+
+#[test]
 fn a_flush_by_another_program_leaves_the_capture() {
     machines().expect(
         r#"

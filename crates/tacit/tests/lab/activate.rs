@@ -147,6 +147,44 @@ fn the_first_message_over_tls_starts_a_program() {
 }
 
 #[test]
+fn a_program_inherits_no_capability_of_the_agent() {
+    let lab = Lab::new();
+    let port = free_port();
+    let report = "command = [\"/bin/sh\", \"-c\", \"grep Cap /proc/self/status\"]\n\
+                  on = \"connection\"";
+    let file =
+        lab.write("caps.toml", crate::harness::policy(&policy(port, report, "permit = true")));
+    let log = lab.path("caps.log");
+    let control = lab.path("caps.sock");
+    // A user without rights of its own, as under systemd with `AmbientCapabilities`: also in a user
+    // namespace, which has only root.
+    let ambient = "--securebits=+noroot --inh-caps=+net_raw --ambient-caps=+net_raw";
+    let as_root = match rustix::process::geteuid().is_root() {
+        true => "setpriv",
+        false => "unshare -r setpriv",
+    };
+    let mut words = as_root.split(' ').chain(ambient.split(' '));
+    let child = lab
+        .command(words.next().unwrap())
+        .args(words)
+        .args([crate::harness::TACIT, "agent", "--no-supervisor", "--policy"])
+        .arg(&file)
+        .arg("--control")
+        .arg(&control)
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let audit = lab.path("caps.jsonl");
+    let agent = Agent { child, policy: file, control, audit, log };
+    agent.wait_until_serving();
+    let mut said = String::new();
+    connect(("127.0.0.1", port)).read_to_string(&mut said).unwrap();
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert!(said.contains(&format!("{set}:\t0000000000000000\n")), "{said}{}", agent.log());
+    }
+}
+
+#[test]
 fn a_client_that_ends_without_a_message_starts_nothing() {
     for action in [TLS, "permit = true"] {
         let lab = Lab::new();

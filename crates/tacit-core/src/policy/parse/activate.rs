@@ -22,10 +22,22 @@ const COMMAND_BYTES_MAX: usize = 32 << 10;
 
 /// Reads all tables `[activate.NAME]`; the value of a table with an error is `None`.
 pub(super) fn read_all<'a>(top: &TomlTable<'a>) -> BTreeMap<&'a str, Option<Activation>> {
-    tables(top, "activate", Scope::Activations, activation)
+    let user_needed = if top.holds("host") { UserNeeded::Other } else { UserNeeded::Any };
+    let read = |name: &str, value: &TomlValue<'_>| activation(name, value, user_needed);
+    tables(top, "activate", Scope::Activations, read)
 }
 
-fn activation(name: &str, value: &TomlValue<'_>) -> Option<Activation> {
+/// Which user a program may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UserNeeded {
+    /// Also that of the agent, the default.
+    Any,
+    /// Another one than the agent, because the packet rules of a captured host let packets of the
+    /// agent's user pass.
+    Other,
+}
+
+fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<Activation> {
     let table = value.table(Scope::Activation, format!("[activate.{name}]"))?;
     let fix = "name the program, and its arguments: command = [\"/usr/bin/cat\"]";
     let command = table.required("command", fix).and_then(|value| command(&value));
@@ -47,6 +59,16 @@ fn activation(name: &str, value: &TomlValue<'_>) -> Option<Activation> {
     let processes_max = value::count(&table, "max", PROCESSES_MAX);
     let starts_max = value::count(&table, "starts", STARTS_MAX);
     let user = table.value("user").map_or(Some(None), |value| user(&value).map(Some));
+    if needed == UserNeeded::Other && !table.holds("user") {
+        let message = format!(
+            "the program of [activate.{name}] would run as the user of the agent, whose packets \
+             pass the packet rules of [host]"
+        );
+        let fix = "set `user` to another user, which needs an agent of root; or move the \
+                   activation and its rules to the policy of another agent";
+        table.report.error(MessageId("conflicting-keys"), &table.at, message, fix);
+        return None;
+    }
     Some(Activation {
         command: command?,
         on: on?,

@@ -56,7 +56,7 @@ use super::mirror::{self, Mirror, StartedMirror};
 use super::path_of;
 use crate::clock::Rfc3339;
 use crate::dns::Resolvers;
-use crate::live::check_links;
+use crate::live::check_rules;
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::run::host::{HostNetwork, InterfaceChanges};
 use crate::signer;
@@ -232,7 +232,7 @@ struct Prepared {
 }
 
 fn read(file: &Path) -> Result<Policy, ServeError> {
-    check_links(file).map_err(|findings| ServeError::Policy(file.to_owned(), findings))
+    check_rules(file).map_err(|findings| ServeError::Policy(file.to_owned(), findings))
 }
 
 /// The names of the links to serve.

@@ -44,6 +44,7 @@ mod named;
 mod names;
 mod nat;
 mod rules;
+mod saved;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -70,6 +71,7 @@ pub use filters::{
 };
 pub use flows::FLOWS_MAX;
 pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
+pub use saved::{SavedRules, put_back, save};
 pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
 pub use units::{
     UNIT_LEVEL_MAX, UNITS_TABLE, add_units, has_unit_rules, install_units, remove_units,
@@ -365,6 +367,19 @@ fn fill(
         Lifetime::Unlimited => OWNER | PERSIST,
         Lifetime::OfInstaller => OWNER,
     };
+    let names = table.names.map(|_| store::declarations as fn(u32) -> Vec<NetlinkRequest>);
+    exchange(netfilter, name, owned, names, || contents::all(kernel, table, layout))
+}
+
+/// Installs contents as the table with this name and these flags, in place of an earlier one; with
+/// the table of names, if there are declarations of it.
+fn exchange(
+    netfilter: &mut Netlink,
+    name: &str,
+    owned: u32,
+    names: Option<fn(u32) -> Vec<NetlinkRequest>>,
+    contents: impl Fn() -> Vec<NetlinkRequest>,
+) -> Result<(), Error> {
     // The first message takes a table that its owner left, or one that had none. Linux 5.12 to 6.8
     // has owners, but no table that persists.
     let attempts = [(OWNER | PERSIST, owned), (OWNER, owned), (0, owned), (OWNER, 0), (0, 0)];
@@ -372,15 +387,16 @@ fn fill(
     for (taken, flags) in attempts {
         for of_names in NAMES_FLAGS {
             let mut messages = vec![declare(taken), delete(), declare(flags)];
-            messages.extend(contents::all(kernel, table, layout));
+            messages.extend(contents());
             let messages = messages.into_iter().map(|message| of_table(message, name));
-            let names = table.names.iter().flat_map(|_| store::declarations(of_names));
-            match commit(netfilter, names.chain(messages).collect()) {
+            let names_of = |declarations: fn(u32) -> Vec<NetlinkRequest>| declarations(of_names);
+            let all = names.map_or_else(Vec::new, names_of).into_iter().chain(messages);
+            match commit(netfilter, all.collect()) {
                 Ok(()) => return Ok(()),
                 Err(error) if is_about_flags(&error) => refused = error,
                 Err(error) => return Err(error),
             }
-            if table.names.is_none() {
+            if names.is_none() {
                 break;
             }
         }
