@@ -286,12 +286,9 @@ impl ServedPrograms {
             };
             if self.programs.get(&program).is_some_and(is_waited_for)
                 && self.start_shared(&program).is_err()
+                && let Some(served) = self.programs.get_mut(&program)
             {
-                // The connections in the queue end, because no process will accept them.
-                let served = self.programs.get_mut(&program);
-                if let Some(listener) = served.and_then(|served| served.listener.as_mut()) {
-                    *listener = SharedListener::open()?;
-                }
+                served.end_waiting();
             }
         }
         Ok(())
@@ -309,6 +306,20 @@ impl ServedPrograms {
 }
 
 impl ServedProgram {
+    /// Ends the connections that wait for the program, because no process will accept them.
+    fn end_waiting(&mut self) {
+        // Another listener takes the place of theirs. If that fails, because the file system of
+        // temporary files is full, they are accepted and closed: other programs must continue.
+        match SharedListener::open() {
+            Ok(listener) => self.listener = Some(listener),
+            Err(_) => {
+                if let Some(listener) = &self.listener {
+                    listener.end_connections();
+                }
+            }
+        }
+    }
+
     /// Counts a start, if the limit of starts permits it.
     fn count_start(&mut self, now: Instant) -> io::Result<()> {
         let window = Duration::from_secs(Activation::STARTS_WINDOW_S);
@@ -404,6 +415,11 @@ impl SharedListener {
         Ok(socket)
     }
 
+    /// Accepts the connections that wait, and closes them.
+    fn end_connections(&self) {
+        while self.has_connections() && self.socket.accept().is_ok() {}
+    }
+
     /// Whether connections wait to be accepted.
     fn has_connections(&self) -> bool {
         let mut one = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -469,6 +485,17 @@ mod tests {
         assert_eq!(refused, "it was started 2 times in 10 s, the maximum (`starts`)");
         assert!(served.count_start(at(10)).is_ok(), "the first start is out of the window");
         assert!(served.count_start(at(10)).is_err());
+    }
+
+    #[test]
+    fn connections_that_wait_end_and_later_ones_wait() {
+        let listener = SharedListener::open().unwrap();
+        let ended = StdStream::from(listener.connect().unwrap());
+        listener.end_connections();
+        ended.set_nonblocking(false).unwrap();
+        assert_eq!(io::Read::read(&mut &ended, &mut [0]).unwrap(), 0);
+        let _waiting = listener.connect().unwrap();
+        assert!(listener.has_connections());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -23,6 +23,7 @@ use tacit_core::policy::{CaptureRange, HostName, HostPlan, NamedAddress};
 use tacit_sys::IpVersion;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
 use tacit_sys::netlink::route::Families;
+use tacit_sys::socket::{self, OnClose};
 use tacit_sys::tun::Tun;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
@@ -526,7 +527,9 @@ async fn ended(stream: &Option<UnixStream>) {
 
 async fn exchange(stream: &mut UnixStream, request: &HelperRequest) -> io::Result<ReplyFrame> {
     write_frame(stream, request).await?;
-    read_frame(stream, REPLY_BYTES_MAX).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    read_frame_of_run(stream, REPLY_BYTES_MAX)
+        .await?
+        .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 /// Writes one frame without descriptors.
@@ -545,9 +548,39 @@ pub async fn read_frame<T: DeserializeOwned>(
     stream: &mut UnixStream,
     bytes_max: usize,
 ) -> io::Result<Option<Frame<T>>> {
+    read_received(stream, bytes_max, |_| {}).await
+}
+
+/// Reads a frame of a launcher or of a helper, which may belong to another user, like
+/// [`read_frame`]. The close of a TCP socket may wait, for as long as its owner has set
+/// (`SO_LINGER`), and descriptors that are not wanted are closed on the control thread. So the
+/// setting is removed first.
+///
+/// # Errors
+/// The same as [`read_frame`].
+pub async fn read_frame_of_run<T: DeserializeOwned>(
+    stream: &mut UnixStream,
+    bytes_max: usize,
+) -> io::Result<Option<Frame<T>>> {
+    let remove = |descriptors: &[OwnedFd]| {
+        for one in descriptors {
+            // Only sockets have it.
+            let _ = socket::set_on_close(one.as_fd(), OnClose::Finish);
+        }
+    };
+    read_received(stream, bytes_max, remove).await
+}
+
+/// Reads a frame. `prepare` gets its descriptors before one of them can be closed.
+async fn read_received<T: DeserializeOwned>(
+    stream: &mut UnixStream,
+    bytes_max: usize,
+    prepare: impl FnOnce(&[OwnedFd]),
+) -> io::Result<Option<Frame<T>>> {
     let mut length = [0; 4];
     let ReceivedDescriptors { bytes: count, descriptors } =
         stream.async_io(Interest::READABLE, || descriptor::receive(&*stream, &mut length)).await?;
+    prepare(&descriptors);
     if count == 0 {
         return Ok(None);
     }

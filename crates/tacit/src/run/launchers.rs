@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::log::{Event, Log};
 
-use super::channel::{read_frame, write_frame};
+use super::channel::{read_frame_of_run, write_frame};
 use super::protocol::{
     Enrolment, Frame, FromLauncher, LAUNCHER_BYTES_MAX, RunTerms, SocketSet, ToLauncher,
 };
@@ -250,7 +250,7 @@ async fn enrol<S>(
     events: &mpsc::Sender<RunEvent<S>>,
 ) -> io::Result<Option<Followed>> {
     let uid = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
-    let reading = read_frame(&mut stream, LAUNCHER_BYTES_MAX);
+    let reading = read_frame_of_run(&mut stream, LAUNCHER_BYTES_MAX);
     let read = tokio::time::timeout(ENROLMENT_WAIT_MAX, reading).await;
     let frame = read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     let (enrolment, sockets) = match frame {
@@ -311,7 +311,7 @@ pub async fn follow<S>(followed: Followed, events: mpsc::Sender<RunEvent<S>>, lo
             biased;
             // This cannot lose part of a frame, because a launcher writes frames in one call.
             _ = &mut until => return,
-            said = read_frame(&mut stream, LAUNCHER_BYTES_MAX) => said,
+            said = read_frame_of_run(&mut stream, LAUNCHER_BYTES_MAX) => said,
         };
         let event = match said {
             Ok(Some(Frame { message: FromLauncher::HelperChannel, mut descriptors })) => {

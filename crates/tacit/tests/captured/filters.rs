@@ -236,3 +236,48 @@ answer to word from ::ffff:192.0.2.1
 ",
     );
 }
+
+const NAT: &str = r#"
+import socket, sys
+from nft import *
+"""NAT of the host: what its programs send to this address and port goes elsewhere."""
+print("rewritten", *publish("o", 3, 8081, "192.0.2.2", 8000, sys.argv[1]))
+"#;
+
+#[test]
+fn filters_see_the_destination_that_nat_gives_a_packet() {
+    let rule = r#"
+[[rule]]
+name = "never"
+filter = "deny"
+discard = "icmp"
+direction = "outbound"
+protocol = "tcp"
+remote = "192.0.2.2"
+remote-ports = 8000
+"#;
+    let machines = machines("", rule);
+    machines.write("nat.py", NAT);
+    machines.expect(
+        r#"
+        serve far 8001
+        capture
+        ask 192.0.2.2 8000 word
+        ip route add 198.51.100.0/24 dev v0
+        python3 nat.py 198.51.100.7
+        # The helper sees that there is NAT.
+        refused() { [ "$(ask $1 8081 word)" = EHOSTUNREACH ]; }
+        until_true refused 198.51.100.7
+        ask 192.0.2.1 8081 word
+        python3 nat.py 192.0.2.1
+        until_true refused 192.0.2.1
+        ask 192.0.2.2 8001 word"#,
+        "
+EHOSTUNREACH
+rewritten 0 0 0
+ECONNREFUSED
+rewritten 0 0 0
+answer to word from ::ffff:192.0.2.1
+",
+    );
+}

@@ -81,6 +81,58 @@ fn a_client_in_another_network_is_refused_even_after_its_exit() {
 }
 
 #[test]
+fn sockets_that_linger_in_a_refused_enrolment_do_not_block_the_agent() {
+    let lab = Lab::new();
+    let enrol = lab.path("enrol.sock");
+    let rule = format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{}\"\nconnect = \"127.0.0.1:9\"\n\
+         permit = true\n",
+        free_port()
+    );
+    let agent = lab.agent_with(&rule, &["--enrol", enrol.to_str().unwrap()]);
+    // The last close of such a socket waits for the peer, which reads nothing. It is that of the
+    // agent, which reads the message when the sender has closed its own.
+    let serving = *agent.serving_pids().last().unwrap();
+    signal_process(serving, "STOP");
+    let script = r"
+import socket, struct, sys
+listener = socket.create_server(('127.0.0.1', 0))
+lingering, accepted = [], []
+for _ in range(4):
+    client = socket.create_connection(listener.getsockname())
+    accepted.append(listener.accept()[0])
+    client.setblocking(False)
+    try:
+        while True: client.send(b'x' * 65536)
+    except BlockingIOError: pass
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 600))
+    lingering.append(client)
+enrolment = socket.socket(socket.AF_UNIX)
+enrolment.connect(sys.argv[1])
+socket.send_fds(enrolment, [struct.pack('>I', 2) + b'{}'], [one.fileno() for one in lingering])
+for one in lingering: one.close()
+print('sent', flush=True)
+sys.stdin.read()
+";
+    let mut sender = lab
+        .command("python3")
+        .args(["-c", script])
+        .arg(&enrol)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut sent = String::new();
+    BufReader::new(sender.stdout.take().unwrap()).read_line(&mut sent).unwrap();
+    assert_eq!(sent, "sent\n");
+    signal_process(serving, "CONT");
+    agent.wait_for_log("enrolment-failed");
+    assert!(agent.ok(&["show", "rules"]).contains('r'));
+    drop(sender.stdin.take());
+    sender.wait().unwrap();
+}
+
+#[test]
 fn silent_clients_do_not_block_others() {
     let lab = Lab::new();
     let (agent, _) = permit(&lab);

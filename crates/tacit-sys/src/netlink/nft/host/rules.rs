@@ -493,6 +493,7 @@ impl Rules {
             "adding the rule that accepts redirected packets to this host (NAT)",
             &local,
         );
+        self.push_filter_of_rewritten(table);
         self.push_destinations(chain, table);
     }
 

@@ -12,7 +12,8 @@
 //!     filter_drop ...           what happens to a packet that is denied
 //! ```
 //!
-//! `filter_out` is called from the chain `output` before the destination is looked up. A packet
+//! `filter_out` is called from the chain `output` before the destination is looked up, and from
+//! `rewritten` if NAT has changed the destination. A packet
 //! that no group decides, or that a rule for flows decides, returns to the caller. A filter rule
 //! that permits a packet accepts it, so that no later rule captures or refuses it.
 //!
@@ -192,6 +193,16 @@ impl Rules {
         if needs(table, Chain::FilterOut) {
             let call = [Host(HostExpression::NotToLo), Host(Jump(Chain::FilterOut.name()))];
             self.push(chain, "adding the rule that filters packets from this host", &call);
+        }
+    }
+
+    /// Calls the filter for packets whose destination the host's NAT has changed: before that, it
+    /// has seen another destination.
+    pub(super) fn push_filter_of_rewritten(&mut self, table: &HostTable<'_>) {
+        if needs(table, Chain::FilterOut) {
+            let call = [Host(Jump(Chain::FilterOut.name()))];
+            let step = "adding the rule that filters redirected packets from this host (NAT)";
+            self.push(Chain::Rewritten, step, &call);
         }
     }
 
