@@ -281,3 +281,58 @@ answer to word from ::ffff:192.0.2.1
 ",
     );
 }
+
+/// What wg-quick adds: packets get the mark of their connection.
+const RESTORE: &str = r#"
+import socket
+from nft import *
+mark = expression("ct", number(1, 1), number(2, 3))
+to_packet = expression("meta", number(2, 3), number(3, 1))
+print("restored", *append("restore", 0, -152, [mark, to_packet], "filter"))
+"#;
+
+#[test]
+fn a_restored_mark_does_not_pass_an_inbound_filter() {
+    let rule = |action: &str| {
+        format!(
+            "[[rule]]\nname = \"udp\"\nfilter = \"{action}\"\ndirection = \"inbound\"\n\
+             protocol = \"udp\"\nlocal-ports = 5000\n"
+        )
+    };
+    let machines = Machines::new("unmatched = \"deny\"", &rule("permit"));
+    machines.write("restore.py", RESTORE);
+    machines.write("datagrams.py", DATAGRAMS);
+    machines.expect(
+        r#"
+        python3 restore.py
+        ./tacit agent --host --guard --policy host.toml
+        start python3 datagrams.py receive >received
+        until_true [ -e receive.ready ]
+        in_far python3 datagrams.py send permitted
+        until_true grep -q permitted received
+        sed -i 's/filter = "permit"/filter = "deny"/' host.toml
+        ./tacit agent --host --guard --policy host.toml
+        in_far python3 datagrams.py send denied
+        sed -i 's/filter = "deny"/filter = "permit"/' host.toml
+        ./tacit agent --host --guard --policy host.toml
+        in_far python3 datagrams.py send again
+        until_true grep -q again received
+        cat received"#,
+        "
+restored 0 0 0
+permitted
+again
+",
+    );
+}
+
+const DATAGRAMS: &str = r#"
+import socket, sys
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if sys.argv[1] == "receive":
+    end.bind(("192.0.2.1", 5000))
+    open("receive.ready", "w")
+    while True: print(end.recv(99).decode(), flush=True)
+end.bind(("192.0.2.2", 6000))
+end.sendto(sys.argv[2].encode(), ("192.0.2.1", 5000))
+"#;

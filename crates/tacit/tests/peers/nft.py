@@ -33,14 +33,14 @@ def message(kind, flags, body, family=2, resource=0):
     return struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body
 
 
-def append(chain, hook, priority, expressions):
+def append(chain, hook, priority, expressions, kind="nat"):
     """Makes the chain at this hook, with this rule; returns the error numbers of the kernel."""
     at = nest(4, number(1, hook), number(2, priority & 0xffffffff))
     named = text(1, "nat") + text(2, chain)
     batch = b"".join([
         message(16, 1, b"", 0, 10),
         message(10 << 8 | 0, 0x405, text(1, "nat")),
-        message(10 << 8 | 3, 0x405, text(1, "nat") + text(3, chain) + at + text(7, "nat")),
+        message(10 << 8 | 3, 0x405, text(1, "nat") + text(3, chain) + at + text(7, kind)),
         message(10 << 8 | 6, 0xc05, named + nest(4, *expressions)),
         message(17, 1, b"", 0, 10),
     ])

@@ -101,7 +101,7 @@ pub(super) fn chained(table: &HostTable<'_>) -> impl Iterator<Item = usize> {
 pub(super) struct Bits {
     pub(super) agent: MarkBits,
     pub(super) captured: MarkBits,
-    release: MarkBits,
+    pub(super) release: MarkBits,
     /// Captured or released: a routing rule returns it to `lo`.
     returns: MarkBits,
     /// Of a connection: nothing is noted. Of a packet: it has no mark.

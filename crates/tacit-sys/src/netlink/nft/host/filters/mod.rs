@@ -27,7 +27,7 @@ use super::super::host_expression::HostExpression;
 use super::super::primitive::{NftFamily, PacketEnd};
 use super::HostTable;
 use super::names::{Chain, INBOUND};
-use super::rules::{FAMILIES, Rules, TCP, UDP};
+use super::rules::{Bits, FAMILIES, Rules, TCP, UDP};
 
 use groups::DiscardPlace;
 pub use groups::{
@@ -41,7 +41,7 @@ use Expression::{
     Prohibited, Reset, Transport,
 };
 use FilterExpression::{IsFragmentV4, IsFragmentV6, Lookup, WindowIs};
-use HostExpression::{Filter, FromLo, Goto, Jump, MarkIs, MarkIsNot, OfUser};
+use HostExpression::{Filter, FromLo, Goto, Jump, MarkIs, OfUser, SetMark};
 
 /// The class of fragments. The bits 1, 2, 4 and 8 are TCP, UDP, ICMP and other protocols.
 const FRAGMENTS: u8 = 16;
@@ -180,6 +180,13 @@ impl Rules {
         for rule in filters.logged {
             self.push_log(rule);
         }
+        if needs(table, Chain::FilterIn) {
+            // A program that restores connection marks makes the agent's mark of the note that a
+            // client has opened the flow. What the agent receives is known by its socket.
+            let Bits { agent, none, .. } = self.bits();
+            let step = "adding the rule that removes restored marks from packets to this host";
+            self.push(Chain::FilterIn, step, &[Host(MarkIs(agent)), Host(SetMark(none))]);
+        }
         for (way, family) in ways(filters) {
             self.push_classes(filters, way, family);
         }
@@ -218,8 +225,14 @@ impl Rules {
         let chain = Chain::FilterInput;
         let step = "adding the rule that accepts packets that stay on the host";
         self.push(chain, step, &[Host(FromLo), Accept]);
-        let step = "adding the rule that accepts captured packets of containers";
-        self.push(chain, step, &[Host(MarkIsNot(self.bits().none)), Accept]);
+        // They have their own interfaces.
+        let Bits { captured, release, .. } = self.bits();
+        if !table.forwarded.is_empty() {
+            for mark in [captured, release] {
+                let step = "adding the rule that accepts captured packets of containers";
+                self.push(chain, step, &[Host(MarkIs(mark)), Accept]);
+            }
+        }
         if !table.inbound.is_empty() {
             for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
                 let decided = [family_is, Transport(TCP), Captured(set, family), Accept];
