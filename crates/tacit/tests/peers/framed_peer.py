@@ -1,5 +1,6 @@
 # Misbehaves as a server of links of another kernel: argv[1] is the path of the socket of a link.
 import json
+import select
 import socket
 import struct
 import time
@@ -63,6 +64,23 @@ for stream in streams:
     except (BrokenPipeError, ConnectionResetError):
         pass
     stream.close()
+control.close()
+# A reset after the end of the same direction resets the socket too.
+control, session = wire.hello("reset after end")
+with socket.create_server(("10.9.8.7", 8094)) as listener:
+    time.sleep(0.2)
+    stream = wire.send(open_request(session, 8094))
+    assert "connected" in answer(stream)
+    served = listener.accept()[0]
+    stream.sendall(frame(END))
+    served.settimeout(10)
+    assert served.recv(1) == b""
+    stream.sendall(frame(RESET, b"\0\0\0\x68"))
+    reset = select.poll()
+    reset.register(served, 0)
+    assert reset.poll(10_000), "the socket was not reset"
+    served.close()
+stream.close()
 control.close()
 # The end of a session ends its sockets.
 control, session = wire.hello("ends")

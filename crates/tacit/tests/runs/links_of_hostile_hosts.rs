@@ -114,3 +114,84 @@ fn texts_of_another_host_do_not_control_the_terminal() {
     ));
     assert_eq!(said, "125\n0\nrefuses: no\\u{1b}]0;owned\\u{7}\\u{1b}[2J\\nroot@host# \nshort\n");
 }
+
+#[test]
+fn users_of_one_guest_cannot_guess_sessions_and_clients_of_each_other() {
+    let said = network(MACHINE).ok(r#"
+        ordinary python3 - "$PEERS" $FAR_AT <<'END'
+import json, socket, struct, sys
+sys.argv, peers = ["", sys.argv[2]], sys.argv[1]
+sys.path.insert(0, peers)
+from link_wire import Wire, open_request
+def encode(content):
+    payload = json.dumps(content).encode()
+    return struct.pack(">BH", 1, len(payload)) + payload
+def answer(stream):
+    kind, length = struct.unpack(">BH", stream.recv(3, socket.MSG_WAITALL))
+    return json.loads(stream.recv(length, socket.MSG_WAITALL))
+wire = Wire(encode, answer)
+control, session = wire.hello("alice")
+listener = wire.send(open_request(session, 8099, "bound"))
+assert "connected" in answer(listener)
+listener.sendall(encode("listen"))
+assert answer(listener) == "done"
+client = socket.create_connection(("10.9.8.7", 8099))
+ticket = answer(listener)["arrived"]["ticket"]
+for guess in range(1, 9):
+    for other in range(1, 9):
+        assert "refused" in wire.ask({"take": {"session": guess, "ticket": other}})
+    assert "refused" in wire.ask(open_request(guess))
+assert "connected" in wire.ask({"take": {"session": session, "ticket": ticket}})
+print(session > 1 << 32, ticket > 1 << 32)
+END
+        far_info; until_true idle"#);
+    assert_eq!(said, "True True\n");
+}
+
+#[test]
+fn the_memory_of_the_server_of_links_is_hidden() {
+    let said = network(MACHINE).ok(r#"
+        ordinary cat /proc/$FAR/comm
+        ordinary cat /proc/$FAR/maps 2>&1 | grep -o 'Permission denied'"#);
+    assert_eq!(said, "tacit\nPermission denied\n");
+}
+
+/// Holds a connection, and reports its end.
+const HELD: &str = r#"
+cat >held.py <<'END'
+import socket
+held = socket.create_connection(("10.9.8.7", 8080))
+open("held", "w").close()
+try:
+    print("end", held.recv(1))
+except ConnectionResetError:
+    print("reset")
+END
+linked python3 held.py >seen 2>run.log & run=$!
+until_true [ -e held ]
+"#;
+
+#[test]
+fn a_new_policy_of_a_link_closes_what_it_denies() {
+    let said = network(TCP).ok(&format!(
+        "{HELD}\n{}",
+        r#"
+        sed -i '/^name = "out"/,$s/^permit = true/deny = true/' far.link.toml
+        kill -HUP $FAR; wait $run; cat seen
+        grep -o 'link-closed.*' far.log | grep -o 'rule `out` of the link far denies tcp'"#
+    ));
+    assert_eq!(said, "reset\nrule `out` of the link far denies tcp\n");
+}
+
+#[test]
+fn a_host_that_is_no_longer_trusted_loses_its_sessions() {
+    let said = network(TCP).ok(&format!(
+        "{HELD}\n{}",
+        r#"
+        sed -i "s,^ca = .*,ca = \"$TMPDIR/others/ca.pem\"," far.link.toml
+        kill -HUP $FAR; wait $run; cat seen
+        grep -o 'link-closed.*' far.log | grep -o 'the certificate of its host.*accepted'
+        until_true idle"#
+    ));
+    assert_eq!(said, "reset\nthe certificate of its host is no longer accepted\n");
+}

@@ -83,8 +83,9 @@ pub(super) fn trace(
         return;
     }
     let OpenRequest { session, kind, address } = request;
+    let number = link.state.borrow().number(*session);
     let event = Event::new("link-request").field("link", &link.name);
-    let event = event.value("session", *session).field("kind", &kind.word());
+    let event = event.value("session", number).field("kind", &kind.word());
     let event = event.field("address", address);
     server.log.info(match result {
         Ok(()) => event.field("result", "opened"),

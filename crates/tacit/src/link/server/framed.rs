@@ -27,9 +27,10 @@ use tokio::io::Interest;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::session::{
-    CountedSocket, PendingRequest, RunEnd, Session, admit, count, errno_of, run_end, sockets_max,
+    CountedSocket, PendingRequest, RunEnd, Session, admit, count, errno_of, log_closed, run_end,
+    sockets_max,
 };
-use super::state::OtherEnd;
+use super::state::{OtherEnd, unused};
 use super::{ALIVE_WAIT_MAX, REQUEST_WAIT_MAX, ServedLink, Server, control, open};
 use crate::link::wire::datagrams::{self, NetworkEnd};
 use crate::link::wire::{LinkStream, transfer};
@@ -48,7 +49,6 @@ pub(super) const TICKET_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The clients of bound sockets that wait for a stream.
 #[derive(Default)]
 pub(super) struct Tickets {
-    last: u64,
     waiting: HashMap<u64, Ticket>,
 }
 
@@ -98,7 +98,7 @@ async fn answer(
         }
         (LinkRequest::Take(request), None) => {
             drop(place);
-            serve_client(link, stream, &end, request).await
+            serve_client(server, link, stream, &end, request).await
         }
         _ => refuse(&mut stream, "the link does not serve this request".to_owned()).await,
     }
@@ -123,10 +123,17 @@ async fn serve_run(
         Err(reason) => return refuse(&mut stream, reason).await,
     };
     stream.send_message(&LinkAnswer::Welcome(session.welcome(server))).await?;
-    while let Ok(alive) = tokio::time::timeout(ALIVE_WAIT_MAX, stream.answer_alive()).await {
-        alive?;
+    let Some(mut over) = session.over() else { return Ok(()) };
+    let alive = async {
+        while let Ok(alive) = tokio::time::timeout(ALIVE_WAIT_MAX, stream.answer_alive()).await {
+            alive?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        alive = alive => alive,
+        () = over.wait() => Ok(()),
     }
-    Ok(())
 }
 
 /// Opens a socket, and moves its bytes until it ends or its run has ended.
@@ -191,6 +198,19 @@ async fn serve_socket(
         moved = moved => moved,
         // The sockets are dropped, and reset.
         () = over.wait() => Ok(()),
+        () = denied_by_reload(server, link, &request) => Ok(()),
+    }
+}
+
+/// Waits until a new policy of the link denies an open socket.
+async fn denied_by_reload(server: &Server, link: &ServedLink, request: &OpenRequest) {
+    loop {
+        server.reloaded.notified().await;
+        if let Err(reason) = server.judge(&link.name, request) {
+            let name = link.state.borrow_mut().run(request.session).map(|run| run.name.clone());
+            log_closed(server, link, &name.unwrap_or_default(), &reason);
+            return;
+        }
     }
 }
 
@@ -271,8 +291,8 @@ fn add_ticket(link: &Rc<ServedLink>, ticket: Ticket) -> Option<u64> {
     if tickets.waiting.len() >= TICKETS_MAX {
         return None;
     }
-    tickets.last += 1;
-    let number = tickets.last;
+    // Random, as sessions are.
+    let number = unused(|number| tickets.waiting.contains_key(&number)).ok()?;
     tickets.waiting.insert(number, ticket);
     let link = Rc::downgrade(link);
     tokio::task::spawn_local(async move {
@@ -304,6 +324,7 @@ async fn accept(listener: Option<&Watched>) -> io::Result<AcceptedSocket> {
 
 /// Moves the bytes of a client that has arrived.
 async fn serve_client(
+    server: &Server,
     link: &Rc<ServedLink>,
     mut stream: LinkStream,
     end: &OtherEnd,
@@ -324,8 +345,10 @@ async fn serve_client(
     let Ticket { socket, local, counted: _counted, .. } = ticket;
     stream.send_message(&LinkAnswer::Connected(local)).await?;
     let socket = StreamSocket::new(socket, Security::Clear)?;
+    let bound = OpenRequest { session: request.session, kind: OpenKind::Bound, address: local };
     tokio::select! {
         _ = transfer::run(stream, socket) => Ok(()),
         () = over.wait() => Ok(()),
+        () = denied_by_reload(server, link, &bound) => Ok(()),
     }
 }

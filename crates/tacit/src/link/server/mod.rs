@@ -46,6 +46,7 @@ use tacit_sys::netlink::usage::{self, Ended};
 use tacit_sys::watch::watch;
 use tacit_sys::{process, socket};
 use tacit_tls::ServerSettings;
+use tacit_tls::recheck::PeerRechecker;
 use tacit_tls::signer::KeyProvider;
 use tokio::io::Interest;
 use tokio::net::UnixListener;
@@ -54,7 +55,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::mirror::{self, Mirror, StartedMirror};
 use super::path_of;
-use crate::clock::Rfc3339;
+use crate::clock::{self, Rfc3339};
 use crate::dns::Resolvers;
 use crate::live::check_rules;
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
@@ -63,7 +64,8 @@ use crate::signer;
 use control::LinkSwitches;
 use dial::Remote;
 use framed::Tickets;
-use state::LinkState;
+use session::log_closed;
+use state::{LinkState, OtherEnd};
 use tls::LinkSettings;
 
 /// The maximum number of runs that use a link at the same time.
@@ -162,6 +164,8 @@ struct Server {
     links: HashMap<String, Rc<ServedLink>>,
     /// Loads private keys and signs with them: the signer.
     keys: KeyProvider,
+    /// Wakes when a new policy was installed.
+    reloaded: Notify,
     /// Wakes when an operator has stopped a link.
     link_stopped: Notify,
     log: Log,
@@ -197,6 +201,8 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
         // The log starts a thread.
         mirrors.insert(name.clone(), mirror::start().map_err(ServeError::Mirror)?);
     }
+    // Later: a namespace needs files of this process.
+    process::hide_memory().map_err(ServeError::Process)?;
     let log = Log::start(Settings {
         format: options.log_format,
         level: LogLevel::Info,
@@ -272,6 +278,7 @@ async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
         resolvers: Resolvers::new(&[]),
         links,
         keys: prepared.keys,
+        reloaded: Notify::new(),
         link_stopped: Notify::new(),
         log,
     });
@@ -443,10 +450,12 @@ impl Server {
                 for (name, LinkSettings { server, client }) in settings {
                     let Some(link) = self.links.get(&name) else { continue };
                     *link.tls.borrow_mut() = server;
+                    self.end_rejected(link);
                     if let Some(remote) = &link.remote {
                         remote.replace_tls(client);
                     }
                 }
+                self.reloaded.notify_waiters();
                 let event = Event::new("link-reloaded");
                 self.log.info(event.field("policy", &self.file.display()));
             }
@@ -454,6 +463,23 @@ impl Server {
                 let event = Event::new("link-reload-failed").field("policy", &self.file.display());
                 self.log.error(event.field("error", &reason));
             }
+        }
+    }
+
+    /// Ends the sessions of hosts whose certificate is no longer accepted.
+    fn end_rejected(&self, link: &ServedLink) {
+        let settings = link.tls.borrow().clone();
+        let Some(checks) = settings.as_deref().and_then(PeerRechecker::clients) else { return };
+        let is_rejected = |end: &OtherEnd| match end {
+            OtherEnd::Process { .. } => false,
+            OtherEnd::Host(certificate) => certificate
+                .trusted
+                .as_ref()
+                .is_none_or(|trusted| !checks.check(trusted, clock::now()).is_trusted()),
+        };
+        let ended = link.state.borrow_mut().end_rejected(is_rejected);
+        for run in ended {
+            log_closed(self, link, &run, "the certificate of its host is no longer accepted");
         }
     }
 
@@ -498,7 +524,7 @@ impl Server {
                     self.links.values().for_each(|link| link.state.borrow_mut().end(cookie));
                 }
                 Ok(Some(Ended::Lost)) => {
-                    self.links.values().for_each(|link| link.state.borrow_mut().forget_all());
+                    self.links.values().for_each(|link| link.state.borrow_mut().forget_unknown());
                     self.log.warn(Event::new("link-count-lost"));
                 }
                 Ok(None) | Err(_) => return true,

@@ -25,7 +25,7 @@ use crate::run::link::protocol::{
 pub(super) struct Session<'a> {
     server: &'a Server,
     link: Rc<ServedLink>,
-    number: u64,
+    session: u64,
     /// What is logged at the end.
     ended: Event,
 }
@@ -43,6 +43,7 @@ impl<'a> Session<'a> {
         check_hello(link, hello)?;
         let pid = end.pid();
         let run = RunState {
+            number: 0,
             name: hello.run.clone(),
             end,
             far_session,
@@ -54,19 +55,26 @@ impl<'a> Session<'a> {
             refused: 0,
             lost: 0,
         };
-        let number = link.state.borrow_mut().begin(run);
+        let session = link.state.borrow_mut().begin(run).map_err(|error| error.to_string())?;
+        let number = link.state.borrow().number(session);
         let about = |event: Event| {
             let event = event.field("link", &link.name).field("run", &hello.run);
             event.value("pid", pid).value("session", number)
         };
         server.log.info(about(Event::new("link-run-began")));
         let ended = about(Event::new("link-run-ended"));
-        Ok(Self { server, link: Rc::clone(link), number, ended })
+        Ok(Self { server, link: Rc::clone(link), session, ended })
     }
 
     /// The number of the session.
     pub(super) fn number(&self) -> u64 {
-        self.number
+        self.session
+    }
+
+    /// Wakes when the session has ended, also if the other side is no longer accepted.
+    pub(super) fn over(&self) -> Option<RunEnd> {
+        let mut state = self.link.state.borrow_mut();
+        state.run(self.session).map(|run| RunEnd(run.alive.subscribe()))
     }
 
     /// What a server that has the network offers.
@@ -75,7 +83,7 @@ impl<'a> Session<'a> {
         LinkWelcome {
             version: VERSION,
             link: self.link.name.clone(),
-            session: self.number,
+            session: self.session,
             ipv4,
             ipv6,
             sockets_max: sockets_max(server, &self.link),
@@ -93,7 +101,7 @@ impl<'a> Session<'a> {
     pub(super) async fn last(&self, stream: &mut UnixStream) {
         while let Ok(Some(frame)) = read_frame::<LinkRequest>(stream, REQUEST_BYTES_MAX).await {
             let mut state = self.link.state.borrow_mut();
-            match (frame.message, state.run(self.number)) {
+            match (frame.message, state.run(self.session)) {
                 (LinkRequest::RunEnded, Some(run)) if shares(self.server, &self.link) => {
                     run.ended = Some(Rfc3339(SystemTime::now()));
                 }
@@ -105,7 +113,7 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        self.link.state.borrow_mut().leave(self.number);
+        self.link.state.borrow_mut().leave(self.session);
         self.server.log.info(self.ended.clone());
     }
 }
@@ -149,7 +157,7 @@ impl CountedSocket {
         session: u64,
     ) -> io::Result<Self> {
         let cookie = handed::identity(socket)?.cookie;
-        link.state.borrow_mut().add(cookie, session);
+        link.state.borrow_mut().hold(cookie, session);
         Ok(Self { link: Rc::clone(link), cookie })
     }
 
@@ -262,6 +270,14 @@ pub(super) fn run_end(link: &ServedLink, end: &OtherEnd, session: u64) -> Option
 pub(super) fn log_refusal(server: &Server, link: &ServedLink, run: &str, reason: &str) {
     let event = Event::new("link-refused").field("link", &link.name).field("run", run);
     let key = format!("link-refused {}", link.name);
+    server.log.warn(event.field("reason", &reason).limited(key));
+}
+
+/// Logs that a socket or session of a run was closed, because the policy or certificates have
+/// changed.
+pub(super) fn log_closed(server: &Server, link: &ServedLink, run: &str, reason: &str) {
+    let event = Event::new("link-closed").field("link", &link.name).field("run", run);
+    let key = format!("link-closed {}", link.name);
     server.log.warn(event.field("reason", &reason).limited(key));
 }
 

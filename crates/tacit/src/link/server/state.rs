@@ -1,6 +1,7 @@
 //! Counts the runs and sockets of one link.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::time::SystemTime;
 
 use tokio::sync::watch;
@@ -8,6 +9,7 @@ use tokio::sync::watch;
 use crate::address;
 use crate::clock::Rfc3339;
 use crate::link::wire::handshake::PeerCertificate;
+use crate::random;
 use crate::run::link::protocol::{LinkSocket, LinkedRun, OpenRequest, SOCKETS_SHOWN_MAX};
 
 /// The other end of a stream.
@@ -49,13 +51,17 @@ impl OtherEnd {
 /// The runs of a link, and their sockets.
 #[derive(Debug, Default)]
 pub(super) struct LinkState {
-    runs: BTreeMap<u64, RunState>,
-    /// The number of the last session.
-    last_session: u64,
+    /// The runs by session. Sessions are random: the processes of a guest, which have one user
+    /// here, must not guess the sessions of each other.
+    runs: HashMap<u64, RunState>,
+    /// The number of the last session, for displays.
+    last_number: u64,
     /// The open sockets, by their cookies, with the session that got each.
     open: HashMap<u64, u64>,
-    /// The requests of the open sockets, for displays.
-    requests: HashMap<u64, LinkSocket>,
+    /// The cookies of those that this server holds itself.
+    held: HashSet<u64>,
+    /// The requests of the open sockets, for displays, with their sessions.
+    requests: HashMap<u64, (u64, LinkSocket)>,
     /// The requests that may still become a socket.
     pending: usize,
     /// The counts of runs that have ended.
@@ -83,6 +89,8 @@ impl LinkTotals {
 /// A run that said hello.
 #[derive(Debug)]
 pub(super) struct RunState {
+    /// The number of its session for displays, which `begin` sets.
+    pub(super) number: u64,
     pub(super) name: String,
     pub(super) end: OtherEnd,
     /// The number of its session at the server that has the network, if that is another server.
@@ -100,11 +108,26 @@ pub(super) struct RunState {
 }
 
 impl LinkState {
-    /// Adds a run; returns the number of its session.
-    pub(super) fn begin(&mut self, run: RunState) -> u64 {
-        self.last_session += 1;
-        self.runs.insert(self.last_session, run);
-        self.last_session
+    /// Adds a run; returns its session.
+    pub(super) fn begin(&mut self, run: RunState) -> io::Result<u64> {
+        let session = unused(|number| self.runs.contains_key(&number))?;
+        self.last_number += 1;
+        self.runs.insert(session, RunState { number: self.last_number, ..run });
+        Ok(session)
+    }
+
+    /// The number of a session for displays; 0 if it has ended.
+    pub(super) fn number(&self, session: u64) -> u64 {
+        self.runs.get(&session).map_or(0, |run| run.number)
+    }
+
+    /// Ends the sessions of runs that are no longer accepted; returns the names of these runs.
+    pub(super) fn end_rejected(&mut self, is_rejected: impl Fn(&OtherEnd) -> bool) -> Vec<String> {
+        let rejected = self.runs.iter().filter(|(_, run)| is_rejected(&run.end));
+        let rejected: Vec<_> =
+            rejected.map(|(session, run)| (*session, run.name.clone())).collect();
+        rejected.iter().for_each(|(session, _)| self.leave(*session));
+        rejected.into_iter().map(|(_, name)| name).collect()
     }
 
     /// Removes a run. Its sockets count until they are closed.
@@ -159,21 +182,28 @@ impl LinkState {
         self.open.insert(cookie, session);
     }
 
+    /// Counts a socket that this server holds until it calls [`Self::end`].
+    pub(super) fn hold(&mut self, cookie: u64, session: u64) {
+        self.add(cookie, session);
+        self.held.insert(cookie);
+    }
+
     /// Stores the request of an open socket, for displays.
     pub(super) fn describe(&mut self, cookie: u64, request: &OpenRequest) {
         let OpenRequest { session, kind, address } = *request;
         let since = Rfc3339(SystemTime::now());
         let outlived_run = false;
-        let socket = LinkSocket { session, kind, address, since, outlived_run };
-        self.requests.insert(cookie, socket);
+        let number = self.number(session);
+        let socket = LinkSocket { session: number, kind, address, since, outlived_run };
+        self.requests.insert(cookie, (session, socket));
     }
 
     /// The open sockets of runs, the oldest first.
     pub(super) fn shown_sockets(&self) -> Vec<LinkSocket> {
         let has_ended =
             |session: u64| self.runs.get(&session).is_some_and(|run| run.ended.is_some());
-        let show = |socket: &LinkSocket| LinkSocket {
-            outlived_run: has_ended(socket.session),
+        let show = |(session, socket): &(u64, LinkSocket)| LinkSocket {
+            outlived_run: has_ended(*session),
             ..socket.clone()
         };
         let mut all: Vec<_> = self.requests.values().map(show).collect();
@@ -185,13 +215,15 @@ impl LinkState {
     /// The socket with this number was closed.
     pub(super) fn end(&mut self, cookie: u64) {
         self.open.remove(&cookie);
+        self.held.remove(&cookie);
         self.requests.remove(&cookie);
     }
 
-    /// The kernel has not reported all sockets that were closed.
-    pub(super) fn forget_all(&mut self) {
-        self.open.clear();
-        self.requests.clear();
+    /// The kernel has not reported all sockets that were closed. Those that this server holds are
+    /// open.
+    pub(super) fn forget_unknown(&mut self) {
+        self.open.retain(|cookie, _| self.held.contains(cookie));
+        self.requests.retain(|cookie, _| self.held.contains(cookie));
     }
 
     /// The runs, for displays.
@@ -201,7 +233,7 @@ impl LinkState {
             *sockets.entry(*session).or_default() += 1;
         }
         let show = |(session, run): (&u64, &RunState)| LinkedRun {
-            session: *session,
+            session: run.number,
             run: run.name.clone(),
             pid: run.end.pid(),
             user: run.end.user(),
@@ -212,6 +244,36 @@ impl LinkState {
             refused: run.refused,
             ended: run.ended,
         };
-        self.runs.iter().map(show).collect()
+        let mut all: Vec<_> = self.runs.iter().map(show).collect();
+        all.sort_by_key(|run| run.session);
+        all
+    }
+}
+
+/// A random number that is not used, and that other processes cannot guess.
+pub(super) fn unused(is_used: impl Fn(u64) -> bool) -> io::Result<u64> {
+    loop {
+        let mut bytes = [0; 8];
+        random::fill(&mut bytes)?;
+        let number = u64::from_ne_bytes(bytes);
+        if number != 0 && !is_used(number) {
+            return Ok(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_that_the_server_holds_count_also_if_reports_are_lost() {
+        let mut state = LinkState::default();
+        state.add(1, 4711);
+        state.hold(2, 4711);
+        state.forget_unknown();
+        assert_eq!(state.sockets(), 1);
+        state.end(2);
+        assert_eq!(state.sockets(), 0);
     }
 }

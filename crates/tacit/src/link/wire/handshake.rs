@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tacit_core::policy::Rekey;
 use tacit_sys::socket;
+use tacit_tls::recheck::TrustedPeer;
 use tacit_tls::verify::{self, MappedIdentity};
 use tacit_tls::{
     CertificateFacts, ClientSettings, CompletedHandshake, FinishError, Handshake, HandshakeFailure,
@@ -31,6 +32,8 @@ pub(in crate::link) struct PeerCertificate {
     pub(in crate::link) name: String,
     /// The SHA-256 hash of the certificate, in hexadecimal.
     pub(in crate::link) sha256: String,
+    /// What is needed to check it again.
+    pub(in crate::link) trusted: Option<TrustedPeer>,
 }
 
 /// Performs the handshake as server.
@@ -65,7 +68,7 @@ pub(in crate::link) async fn connect(
 
 /// The identity of a client. The policy requires a valid certificate, so there is one.
 fn certificate(completed: &PeerFacts) -> io::Result<PeerCertificate> {
-    let PeerFacts { check, mapped, peer } = completed;
+    let PeerFacts { check, mapped, peer, trusted } = completed;
     let Some(peer) = peer else {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer has no certificate"));
     };
@@ -73,6 +76,7 @@ fn certificate(completed: &PeerFacts) -> io::Result<PeerCertificate> {
     Ok(PeerCertificate {
         name: name.unwrap_or_else(|| peer.subject.clone()),
         sha256: peer.sha256.clone(),
+        trusted: trusted.clone(),
     })
 }
 
@@ -81,6 +85,7 @@ struct PeerFacts {
     check: PeerCheck,
     mapped: MappedIdentity,
     peer: Option<Arc<CertificateFacts>>,
+    trusted: Option<TrustedPeer>,
 }
 
 async fn run(socket: StreamSocket, handshake: Handshake) -> io::Result<(LinkStream, PeerFacts)> {
@@ -115,8 +120,8 @@ async fn exchange(
         }
     }
     match handshake.finish(Rekey::default(), Instant::now(), clock::now()) {
-        Ok(CompletedHandshake { session, check, mapped, peer, .. }) => {
-            let facts = PeerFacts { check, mapped, peer };
+        Ok(CompletedHandshake { session, check, mapped, peer, trusted, .. }) => {
+            let facts = PeerFacts { check, mapped, peer, trusted };
             let tls = TlsState {
                 session,
                 keys: HotKeys::default(),

@@ -101,7 +101,23 @@ impl Transfer {
         match (sending, receiving) {
             (Poll::Ready(Err(end)), _) | (_, Poll::Ready(Err(end))) => Poll::Ready(end),
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(TransferEnd::Orderly),
-            _ => self.poll_reset(cx),
+            _ => match self.poll_after_end(cx) {
+                Poll::Ready(end) => Poll::Ready(end),
+                Poll::Pending => self.poll_reset(cx),
+            },
+        }
+    }
+
+    /// Detects a reset by the other side, and the loss of the stream, after the other side has
+    /// ended its direction.
+    fn poll_after_end(&mut self, cx: &mut Context<'_>) -> Poll<TransferEnd> {
+        if self.receiving != Direction::Done {
+            return Poll::Pending;
+        }
+        match ready!(self.stream.poll_frame(cx, |_| ())) {
+            // No other frame may follow.
+            Ok(Some(())) => Poll::Ready(TransferEnd::Reset),
+            Ok(None) | Err(_) => Poll::Ready(TransferEnd::Lost),
         }
     }
 
