@@ -372,3 +372,21 @@ fn the_line_of_an_error_is_quoted_with_a_mark_below_the_column() {
     let keys: Vec<_> = value["findings"][0].as_object().unwrap().keys().collect();
     assert_eq!(keys, ["fix", "id", "message", "position", "severity"]);
 }
+
+#[test]
+fn programs_that_run_as_the_user_of_the_agent_are_a_warning() {
+    let lab = Lab::new();
+    let policy = |user: &str| {
+        format!(
+            "version = 1\n[activate.p]\ncommand = \"/bin/cat\"\n{user}\n[[rule]]\nname = \"r\"\n\
+             listen = \"127.0.0.1:1\"\nactivate = \"p\"\npermit = true\n"
+        )
+    };
+    for (user, warnings) in [("", 1), ("user = \"nobody\"", 0)] {
+        lab.write("p.toml", policy(user));
+        let output = lab.run(TACIT, &["check", "p.toml"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.matches("warning[program-of-agent-user]").count(), warnings, "{said}");
+    }
+}
