@@ -41,7 +41,7 @@ use Expression::{
     Prohibited, Reset, Transport,
 };
 use FilterExpression::{IsFragmentV4, IsFragmentV6, Lookup, WindowIs};
-use HostExpression::{Filter, FromLo, Goto, Jump, MarkIs, OfUser, SetMark};
+use HostExpression::{Filter, FromLo, Goto, IsRewritten, Jump, MarkIs, OfUser, SetMark};
 
 /// The class of fragments. The bits 1, 2, 4 and 8 are TCP, UDP, ICMP and other protocols.
 const FRAGMENTS: u8 = 16;
@@ -207,7 +207,8 @@ impl Rules {
     /// has seen another destination.
     pub(super) fn push_filter_of_rewritten(&mut self, table: &HostTable<'_>) {
         if needs(table, Chain::FilterOut) {
-            let call = [Host(Jump(Chain::FilterOut.name()))];
+            // A packet that connection tracking does not know was not redirected: count it once.
+            let call = [Host(IsRewritten(true)), Host(Jump(Chain::FilterOut.name()))];
             let step = "adding the rule that filters redirected packets from this host (NAT)";
             self.push(Chain::Rewritten, step, &call);
         }
