@@ -1,7 +1,7 @@
 //! Runs the TLS library's handshake one record at a time, without I/O.
 //!
-//! tacit processes the records after the handshake itself, and does not pass them to the library:
-//! the library could queue replies to them, which tacit could not read.
+//! The library sees only the records of the handshake; tacit itself processes all later records.
+//! The library would queue replies to some of them, and tacit could not read these replies.
 
 use std::ops::Range;
 

@@ -155,7 +155,7 @@ fn activation_warnings(policy: &Policy) -> Vec<Diagnostic> {
         );
         let id = MessageId("program-of-agent-user");
         let warning = Diagnostic::warning(id, activation.position, message);
-        warning.with_fix("set `user` to another user, which needs an agent of root")
+        warning.with_fix("set `user` to another user, and run the agent as root")
     };
     of_agent.map(warning).collect()
 }

@@ -81,8 +81,8 @@ impl TunnelExplanation {
         let without = match direction {
             Direction::Inbound => WITHOUT_INBOUND,
             Direction::Outbound => {
-                "the SAs exist as long as the run does, unless another run has them. Then packets \
-                 are dropped. No packet leaves in clear"
+                "the SAs exist as long as the run does. If another run uses them, the packets of \
+                 this run are dropped. No packet leaves in clear"
             }
         };
         let inner = sa.inner.iter().map(ToString::to_string).collect();

@@ -49,7 +49,7 @@ fn requirements<'s>(
                 "3" => PeerRequirements { require: true, chain: true, peer: true },
                 "4" => PeerRequirements { require: true, chain: false, peer: true },
                 _ => {
-                    let message = format!("`verify = {}` is not a level of stunnel", entry.value);
+                    let message = format!("stunnel has no level `verify = {}`", entry.value);
                     findings.error(&entry.at, message, "set verifyChain = yes");
                     return None;
                 }

@@ -313,7 +313,12 @@ pub(super) const WORDS: &[Word] = &[
     info("sessionCacheSize", CACHE),
     info("sessionCacheTimeout", CACHE),
     read("sessionResume"),
-    changed("sessiond", &[], "tacit does not share sessions between hosts", "remove the option"),
+    changed(
+        "sessiond",
+        &[],
+        "tacit does not share TLS sessions between hosts",
+        "remove the option",
+    ),
     read("sni"),
     read("socket"),
     read("sslVersion"),

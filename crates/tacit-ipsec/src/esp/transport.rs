@@ -7,7 +7,7 @@
 //!
 //! The IP header of a packet in transport mode is that of the underlay. A UDP socket does not show
 //! it, so the receiver writes a new one with the addresses of the SA. There must be no NAT between
-//! the ends: the checksums of TCP and UDP contain their addresses.
+//! the ends, because the checksums of TCP and UDP cover the addresses of both ends.
 //!
 //! Limits: fragments and packets with options or extension headers are dropped. With an AEAD, a
 //! frame may have no room for the header of an IPv6 packet, which is then dropped.

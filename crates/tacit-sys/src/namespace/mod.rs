@@ -4,7 +4,7 @@
 //! ```text
 //! launcher --starts--> helper: create(parent, families)   user and network namespace, same uid
 //!                              sockets()                  the sockets that the agent needs
-//!                              --descriptors--> agent     then creates more at the agent's request
+//!                              --descriptors--> agent     later more sockets, if the agent asks
 //!          --starts--> helper: join(parent, ...)          in place of a helper that ended
 //! launcher --spawn::spawn--> program                      joins the helper's namespaces
 //! ```
@@ -13,10 +13,10 @@
 //! namespace. In this namespace the helper has every capability. The program that joins the
 //! namespace later has no capabilities, and keeps its user ID.
 //!
-//! For a program of root, only a network namespace is created. In a user namespace, root would keep
-//! all capabilities, and could remove the packet rules.
+//! If root runs the program, the helper creates only a network namespace. In a user namespace, root
+//! would keep all capabilities, and could remove the packet rules.
 //!
-//! When the parent of the helper ends, the helper ends too.
+//! The parent of the helper is the launcher. When it ends, the helper ends too.
 
 mod existing;
 mod kernel;

@@ -173,7 +173,7 @@ impl CredentialFault {
             }
             Self::KeyUnusable => format!("create an ECDSA P-256 or RSA {RSA_BITS_MIN} key"),
             Self::KeyMismatch { is_ca: false, .. } => {
-                "set `key` to the key of this certificate".to_owned()
+                "set `key` to the file with the private key of this certificate".to_owned()
             }
             Self::KeyMismatch { is_ca: true, .. } => "put the leaf certificate first".to_owned(),
             Self::OldVersion { .. } => {

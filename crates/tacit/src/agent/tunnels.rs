@@ -291,9 +291,9 @@ impl Runs {
             };
             Some(format!(
                 "only one run at a time can use the tunnel to [{table}.{peer}], because `inner` is \
-                 a single address. Run `{}` uses the tunnel now, so tacit drops the packets of \
-                 this run to the peer\n    fix: {gateway}write a separate [{table}.NAME] and \
-                 separate rules with `run` for each run",
+                 a single address. Another run, `{}`, uses the tunnel now, so tacit drops the \
+                 packets that the new run sends to the peer\n    fix: {gateway}write a separate \
+                 [{table}.NAME] and separate rules with `run` for each run",
                 other.run.name
             ))
         };

@@ -1,14 +1,14 @@
 //! Installs the manual SAs of runs: those of `[sa.NAME]`, whose keys are in files.
 //!
-//! There is no IKE, so nothing is negotiated, and keys are never replaced. The SAs exist as long as
-//! the run and the policy do. A change of the rules keeps the SAs with their sequence numbers;
-//! another address, SPI or key replaces them.
+//! There is no IKE, so nothing is negotiated, and tacit never creates new keys. The SAs exist as
+//! long as the run and the policy do. If only the rules change, the SAs and their sequence numbers
+//! stay. If an address, an SPI or a key changes, new SAs replace them.
 //!
-//! Only one run has the SAs of a table, because a received packet only has an SPI, and the run has
-//! an address of the policy. If this run ends, the next one gets them.
+//! Only one run at a time uses the SAs of a table: a received packet has only an SPI to identify
+//! its run, and the table sets the address of the run. If this run ends, the next one gets the SAs.
 //!
 //! Without extended sequence numbers, an SA sends at most 2^32 - 1 packets. After that, packets are
-//! dropped, until the keys are replaced.
+//! dropped until an operator changes the keys in the files.
 
 use std::collections::BTreeMap;
 
@@ -163,7 +163,7 @@ impl IkeThread {
                  both sides, and run `tacit reload`"
             ),
             Some(_) => format!("`tacit show sa` shows the SAs of [sa.{sa}]"),
-            None => format!("the SAs of [sa.{sa}] are not installed; the log says why"),
+            None => format!("the SAs of [sa.{sa}] are not installed; read the reason in the log"),
         }
     }
 
@@ -195,8 +195,8 @@ fn report_installed(log: &Log, one: &ManualTunnel, child: &ChildSa) {
     log.info(event.clone());
     log.audit(AuditOutcome::Allowed, event);
     if one.local.port() != PORT {
-        let next = "end the program that uses UDP port 4500, and restart the agent; or let the \
-                    peer send to this port";
+        let next = "end the program that uses UDP port 4500, and restart the agent; or \
+                    configure the peer to send to the port in `local`";
         let event = about(Event::new("sa-port-not-available"), &one.pair, &one.run_name);
         log.warn(event.field("local", &one.local).field("next", next));
     }
@@ -210,7 +210,7 @@ fn report_removed(log: &Log, one: &ManualTunnel) {
 }
 
 fn report_in_use(log: &Log, run: &str, sa: &str, user: &str) {
-    let next = "the SAs have one address: write a separate [sa.NAME] for the rules of each run";
+    let next = "only one run can use the SAs: write a separate [sa.NAME] for the rules of each run";
     let event = Event::new("sa-in-use").field("run", run).field("sa", sa).field("used-by", user);
     log.warn(event.field("next", next).limited(format!("sa-in-use {run} {sa}")));
 }

@@ -68,8 +68,8 @@ impl fmt::Display for RunError {
             Self::Start(program, SpawnError::Program(error)) => {
                 let fix = match error.kind() {
                     io::ErrorKind::NotFound => {
-                        "check the spelling; `command -v` finds a program in PATH, and another \
-                         one needs its path"
+                        "check the spelling; if `command -v` does not find the program in PATH, \
+                         write its path"
                     }
                     _ => "name an executable file that this user may run",
                 };
@@ -83,7 +83,7 @@ impl fmt::Display for RunError {
 impl std::error::Error for RunError {}
 
 const CHECK_THE_HOST: &str = "run `tacit doctor`, which checks what this host allows";
-const READ_THE_LOG: &str = "read the log of the agent, whose destination is in --log, and run the \
+const READ_THE_LOG: &str = "read the log of the agent (--log sets its destination), and run the \
                             command again";
 
 impl RunError {

@@ -162,7 +162,7 @@ struct StartArgs {
 Examples:
   tacit link stop guest
 
-Sockets of the same kernel that runs have stay open; requests for further sockets are refused.")]
+Runs keep their open sockets of the same kernel; requests for further sockets are refused.")]
 struct StopArgs {
     /// The name of the link, or the path of its socket
     #[arg(value_name = "LINK")]

@@ -7,11 +7,12 @@
 //! ```
 //!
 //! The machine needs nothing but tacit, a policy and CMD. Its link server reaches the other side
-//! over vsock. Until the other side answers, CMD is not started, so the machine can boot first.
+//! over vsock. CMD starts when the other side answers, so the machine can boot before the
+//! other side.
 //!
-//! The kernel gives the children of ended processes to the first process, which removes them when
-//! they end. In a container, where the kernel does not let it end the machine, the command exits
-//! with the status of CMD.
+//! The kernel makes the first process the parent of orphaned processes, and the first process reaps
+//! them. In a container, where the kernel does not permit it to power off or restart the machine,
+//! the command exits with the status of CMD.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -178,7 +179,7 @@ impl Guest {
             let reason = match hello(&self.path) {
                 Ok(LinkAnswer::Welcome(welcome)) => return Ok(welcome),
                 Ok(LinkAnswer::Refused(reason)) => reason,
-                Ok(_) => "it sent an answer of another type".to_owned(),
+                Ok(_) => "the link server sent an answer of an unexpected type".to_owned(),
                 // The server has not opened its socket yet.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
                 Err(error) => error.to_string(),
@@ -207,7 +208,7 @@ impl Guest {
     fn start_server_again(&mut self, status: ExitStatus) -> Result<(), String> {
         let is_permanent = [EXIT_OK, EXIT_POLICY, EXIT_USAGE].map(i32::from);
         if status.code().is_some_and(|code| is_permanent.contains(&code)) {
-            let fix = "correct what its last line reports";
+            let fix = "correct the error that it printed last";
             return Err(format!("`tacit link serve` has ended: {status}\n    fix: {fix}"));
         }
         complain(format_args!("tacit: the link server has ended: {status}; it is started again"));

@@ -16,8 +16,8 @@
 //! other side gets. The rules of the run decide first, and apply TLS.
 //!
 //! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
-//! run as the same user, or one of them must run as root. The agent uses what the other side
-//! reports about itself only for output, never for decisions.
+//! run as the same user. The agent uses what the other side reports about itself only for output,
+//! never for decisions.
 
 pub mod command;
 mod enabled;

@@ -1,6 +1,6 @@
-//! Defines [`Direction`]: where a packet of a tunnel goes.
+//! Defines [`Direction`]: whether a packet enters or leaves a tunnel.
 
-/// Where a packet goes.
+/// Whether a packet enters or leaves a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the TUN device to the peer.

@@ -5,10 +5,10 @@
 //!           (classifier, counters)     (generation)                                (results)
 //! ```
 //!
-//! A tunnel must permit a packet as before; then the first filter rule that matches the packet
-//! decides. So filter rules only take packets away. Each direction of a tunnel has a copy of the
-//! rules, which it replaces when the generation changes: a reload or the edge of a time window also
-//! ends what its flow cache has stored.
+//! First, a flow of the tunnel must permit the packet; then the first filter rule that matches the
+//! packet decides. So filter rules can deny packets of permitted flows, but cannot permit others.
+//! Each direction of a tunnel has a copy of the rules. It replaces the copy, and empties its flow
+//! cache, when the generation changes: after a reload, and when a time window opens or closes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

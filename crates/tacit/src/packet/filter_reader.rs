@@ -1,7 +1,7 @@
 //! Defines [`FilterReader`]: the filter rules as one direction of a tunnel uses them.
 //!
-//! Of the fragments of a packet, the first one is compared, as for the flows of a tunnel: without
-//! it, the others are of no use.
+//! The reader compares only the first fragment of a packet, as for the flows of a tunnel: without
+//! the first fragment, the receiver cannot reassemble the packet.
 
 use std::sync::Arc;
 

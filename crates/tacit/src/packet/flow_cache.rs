@@ -6,7 +6,8 @@
 //! their headers are not sufficient for a decision.
 //!
 //! Limit: the cache has [`ENTRIES`] entries; a flow replaces an older flow that has the same hash.
-//! Other filter rules, and the edges of their time windows, empty it.
+//! The cache is emptied when the filter rules change, and when one of their time windows opens or
+//! closes.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

@@ -231,8 +231,8 @@ fn client(args: &DatagramClientArgs) -> Result<(), WorkloadError> {
     let bytes = usize::try_from(args.bytes).unwrap_or(usize::MAX);
     if bytes < NUMBER_BYTES {
         return Err(WorkloadError::Usage(format!(
-            "--bytes is {bytes}, but a datagram has a number of {NUMBER_BYTES} bytes: use a larger \
-             size"
+            "--bytes is {bytes}, but each datagram contains a request number of {NUMBER_BYTES} \
+             bytes: use a larger value"
         )));
     }
     let clocks = Clocks::of(&args.output.clocks)?;

@@ -2,9 +2,9 @@
 //! each group of exact values.
 //!
 //! The kernel decides about the packets of a captured host. A [`PacketClassifier`] decides about
-//! the packets inside the tunnels of runs, which the agent moves itself. The caller stores the
-//! results for flows: a look-up compares a packet with all groups, and a group of ranges one
-//! element after another.
+//! the packets inside the tunnels of runs, which the agent moves itself. The caller caches the
+//! results for flows, because a look-up is slow: it compares a packet with every group, and in a
+//! group of ranges with one element after another.
 //!
 //! Time windows are not part of the tables, so they open and close without a new classifier:
 //! [`PacketClassifier::windows_at`].

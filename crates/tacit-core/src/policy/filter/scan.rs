@@ -267,7 +267,7 @@ pub enum FilterMismatch {
 impl fmt::Display for FilterMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Tunnel => "`tunnel`: the packet goes another way",
+            Self::Tunnel => "`tunnel`: the rule is not for packets on this way",
             Self::Fragments => "`fragments`: the rule is not for this kind of packet",
             Self::Direction => "`direction` is another one",
             Self::Routing => "`routing` is another one",

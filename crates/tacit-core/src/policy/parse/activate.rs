@@ -61,11 +61,11 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
     let user = table.value("user").map_or(Some(None), |value| user(&value).map(Some));
     if needed == UserNeeded::Other && !table.holds("user") {
         let message = format!(
-            "the program of [activate.{name}] would run as the user of the agent, whose packets \
-             pass the packet rules of [host]"
+            "the program of [activate.{name}] would run as the user of the agent, but the packet \
+             rules of [host] do not apply to packets of this user"
         );
-        let fix = "set `user` to another user, which needs an agent of root; or move the \
-                   activation and its rules to the policy of another agent";
+        let fix = "set `user` to another user, and run the agent as root; or move the activation \
+                   and its rules to the policy of another agent";
         table.report.error(MessageId("conflicting-keys"), &table.at, message, fix);
         return None;
     }

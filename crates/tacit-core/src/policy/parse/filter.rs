@@ -348,8 +348,8 @@ fn check_order_of_tunnel(
     let Some((_, rule)) = found.find(|(at, _)| *at < filter.flows_before) else { return };
     let at = value.value.get("tunnel").map_or_else(|| value.at.clone(), toml::Spanned::span);
     let message = format!(
-        "rule `{}` filters the packets of a tunnel, but the earlier rule `{}` leads packets into \
-         it",
+        "rule `{}` filters the packets of a tunnel, but the earlier rule `{}` sends packets \
+         through the tunnel, and the first rule that matches decides",
         filter.name, rule.name
     );
     let fix = format!("move rule `{}` before rule `{}`", filter.name, rule.name);

@@ -92,7 +92,7 @@ fn refuse(table: &TomlTable<'_>) {
     table.refuse(&owners, why, "remove the key; `run` selects programs");
     let why = "the kernel selects the packets of a tunnel by routes, which apply at all times";
     table.refuse(&["when"], why, "remove the key");
-    let why = "the local address of a flow in a tunnel is `inner` of the peer";
+    let why = "the local address of a flow in a tunnel is set in the table of the peer";
     table.refuse(&["local"], why, "remove the key");
     let why = "tacit handles each packet of a tunnel separately, so a rule cannot have settings \
                for connections";

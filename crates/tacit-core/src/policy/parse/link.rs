@@ -350,7 +350,9 @@ fn inbound(table: &TomlTable<'_>) -> Option<Selectors> {
     table.refuse(&["protocol"], why, "remove the key");
     let fix = "set the addresses on which the other side may listen: local = \"192.0.2.1\"";
     let local = table.required("local", fix).and_then(|value| {
-        value.each(|value| read_ip(value, "`local` of a rule with `link` cannot be a name"))
+        value.each(|value| {
+            read_ip(value, "`local` of a rule with `link` must be an IP address, not a host name")
+        })
     });
     let fix = "set the ports on which the other side may listen: local-ports = 8080";
     let local_ports = table.required("local-ports", fix).and_then(|value| value.each(value::ports));

@@ -28,7 +28,7 @@ pub(super) fn read_all<'a>(
         let sa = read(name, value, &spis, inner)?;
         if ikes.contains_key(name) {
             let message = format!("there is a table [ike.{name}] too");
-            let fix = "choose another name: displays and rules name a tunnel by its name";
+            let fix = "choose another name: displays and rules identify a tunnel by this name only";
             value.report.error(MessageId("name-taken"), &value.name_at, message, fix);
             return None;
         }
@@ -57,12 +57,12 @@ fn read(
     let bits = table.required("encryption", fix).and_then(|value| encryption(&value));
     let fix = "set the hash of the HMAC: integrity = \"sha256\"";
     let hash = table.required("integrity", fix).and_then(|value| integrity(&value));
-    let fix = "set the number that the peer writes into its packets: spi-in = 0x1001";
+    let fix = "set the SPI of received packets, the peer's spi-out: spi-in = 0x1001";
     let spi_in = table.required("spi-in", fix).and_then(|value| {
         let number = spi(&value)?;
         check_spi(&table.title, &value, number, spis).map(|()| number)
     });
-    let fix = "set the number by which the peer finds its keys: spi-out = 0x1002";
+    let fix = "set the SPI of sent packets, the peer's spi-in: spi-out = 0x1002";
     let spi_out = table.required("spi-out", fix).and_then(|value| spi(&value));
     let fix = "name the file with the keys of received packets: keys-in = \"branch-in.keys\"";
     let keys_in = table.required("keys-in", fix).and_then(|value| key_file(&value));
@@ -194,7 +194,7 @@ fn check_spi(title: &str, value: &TomlValue<'_>, number: u32, users: &SpiUsers) 
     let Some((other, first)) = earlier else { return Some(()) };
     let line = value.report.line(first, position);
     let message = format!("`spi-in` of {other} in line {line} is {number} too");
-    let fix = "write another number: tacit finds the keys of a received packet by it";
+    let fix = "write another SPI: tacit finds the keys of a received packet by its SPI";
     value.error_of(MessageId("shared-spi"), message, fix);
     None
 }

@@ -102,7 +102,8 @@ fn beyond_transport(read: &Read<'_, '_>, sa: &ManualSa) {
         return;
     }
     let message = format!(
-        "rule `{}` needs other addresses than that of the peer, but the SAs are in transport mode",
+        "rule `{}` matches addresses other than that of the peer, but SAs in transport mode \
+         protect only packets to and from the peer",
         read.rule.name
     );
     let fix =

@@ -178,9 +178,7 @@ impl IkeConnection {
         let collision = task.collision.clone();
         let error = notifications(&opened.payloads).find(|one| one.is_error());
         let outcome = match error {
-            Some(error) => {
-                Err(IkeFailure::refused(error.kind, "the request for new keys of the IKE SA"))
-            }
+            Some(error) => Err(IkeFailure::refused(error.kind, "the request to rekey the IKE SA")),
             None => self.finish_rekey(now, spi, &task, &opened.payloads),
         };
         match (outcome, collision) {

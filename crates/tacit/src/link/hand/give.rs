@@ -59,7 +59,7 @@ impl fmt::Display for GiveError {
             Self::Giver(pid, error) => {
                 write!(f, "cannot take the socket of process {pid}: {error}")
             }
-            Self::Refused(reason) => write!(f, "the taker refused the socket: {reason}"),
+            Self::Refused(reason) => write!(f, "`tacit link take` refused the socket: {reason}"),
         }
     }
 }
@@ -120,7 +120,8 @@ impl StoppedGiver {
         let deadline = Instant::now() + STOP_WAIT_MAX;
         while !is_stopped(pid)? {
             if Instant::now() > deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the process does not stop"));
+                let reason = "the process has not stopped after SIGSTOP";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
             std::thread::sleep(LOOK_INTERVAL);
         }

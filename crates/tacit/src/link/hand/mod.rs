@@ -2,15 +2,17 @@
 //!
 //! ```text
 //!   tacit link take NAME -- CMD     listens at NAME.sock
-//!   tacit link give ID --to NAME    stops the giver ── takes a copy ── socket ──> take
-//!                                                   <──── "taken", once CMD runs ──
-//!                                   then continues, leaves or kills the giver
+//!   tacit link give ID --to NAME    stops the program ── copies its socket ── socket ──> take
+//!                                                     <──── "taken", once CMD runs ──
+//!                                   lets the program continue, leaves it stopped, or kills it
 //! ```
 //!
-//! The giver is stopped before its socket is copied, so it reads no byte during the transfer: all
-//! unread bytes stay in the socket. If CMD cannot be started, the giver continues as before.
+//! ID is PID/FD, or the number of a connection. The program that has the socket is the *giver*.
+//! `give` stops the giver before it copies the socket, so the giver reads no byte during the
+//! transfer: all unread bytes stay in the socket. If CMD cannot be started, the giver continues as
+//! before.
 //!
-//! Both sides belong to the same user, or one of them to root, as the kernel reports it.
+//! `give` and `take` compare their users by SO_PEERCRED: both must be the same user.
 
 pub(super) mod find;
 pub(super) mod give;
@@ -86,6 +88,6 @@ fn check_user(stream: impl AsFd) -> io::Result<()> {
     if other == 0 || other == process::effective_user() {
         return Ok(());
     }
-    let reason = format!("the other side belongs to user {other}");
+    let reason = format!("the other process runs as user {other}, and not as this user or root");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }

@@ -8,8 +8,10 @@
 //!
 //! The other server may be hostile, so a client counts as a socket of the link from its arrival.
 //!
-//! Limits: [`ORDERS_MAX`] orders that wait, `sockets` of the link, and [`TAKES_MAX`] clients that
-//! are being connected, each for [`TAKE_WAIT_MAX`]. Further clients wait in the stream.
+//! Limits: [`ORDERS_MAX`] orders (start or stop listening) of the run without an answer, as many
+//! clients as the key `sockets` of the link permits, and [`TAKES_MAX`] clients that are being
+//! connected at the same time, each for at most [`TAKE_WAIT_MAX`]. Further clients wait in the
+//! stream.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,5 +1,5 @@
 //! Serves runs on the side without network, if the server that has the network runs on another
-//! kernel. The requests of the runs are sent on to this server.
+//! kernel. This module forwards the requests of the runs to the server with network.
 //!
 //! ```text
 //!   run ── Hello ──> this server ── Hello ──> server with network      one stream for each run
@@ -12,9 +12,9 @@
 //! stream. So everything that programs can do with the socket works as with a socket of this
 //! kernel.
 //!
-//! If the stream of a run ends, or does not answer in three times [`ALIVE_INTERVAL`], the sockets
-//! of the run are lost. This server reports that, and ends the session of the run, which then tries
-//! again.
+//! If the stream of a run ends, or the server with network does not answer on it within three times
+//! [`ALIVE_INTERVAL`], the sockets of the run are lost. This server reports that, and ends the
+//! session. The run then tries again.
 
 use std::future::Future;
 use std::io;

@@ -1,11 +1,11 @@
 //! Accepts streams of other hosts, with TLS, and builds the TLS settings of links.
 //!
 //! ```text
-//!   accept ──> permit of the source ──> handshake ──> place for a request ──> request
+//!   accept ──> permit of the source ──> handshake ──> slot for a request ──> request
 //! ```
 //!
-//! Hosts without a certificate can use only permits, and of these only the share of their address:
-//! see [`HandshakeLimiter`].
+//! A host whose certificate was not accepted can use permits, but no slots. The permits of one
+//! source address are limited: see [`HandshakeLimiter`].
 //!
 //! Limits of each link: [`HANDSHAKES_MAX`] handshakes, [`HANDSHAKES_OF_SOURCE_MAX`] of one source;
 //! [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, for [`PERMIT_WAIT_MAX`].

@@ -1,7 +1,8 @@
-//! Compares what an engine for IPsec was measured to do with the aims of this project.
+//! Compares the measured figures of an engine for IPsec with the aims of this project.
 //!
-//! All figures are of the general CPU: an engine takes its work off that CPU, except for what it
-//! spills to it. The comparison in clear has programs on the same CPU.
+//! All CPU times are those of the general CPU: the work of an engine is not included, except for
+//! what the engine spills to the general CPU. In the measurement in clear, which the aims refer
+//! to, the programs use the same CPU.
 
 use super::cell::{CellSamples, Measurement, PaperCell};
 use super::drawn::Load;

@@ -101,9 +101,10 @@ fn sheet(all: &[Comparison]) -> PaperSheet {
         key: "ipsec",
         title: "zIIP-assisted IPsec: forecasts for drawn loads",
         method: format!(
-            "CPU time of the packets of the client's agent, in percent of one CPU. The forecast is \
-             that of `tacit project` without engine, at the rate of the later measurement with one \
-             engine. A seed draws three loads; it is within {DIFFERENCE_MAX} % if all three are"
+            "CPU time of the packets of the client's agent, in percent of one CPU. `tacit project` \
+             makes the forecast from a measurement without engine, for the rate of the later \
+             measurement with one engine. Each seed draws three loads; the seed is within \
+             {DIFFERENCE_MAX} % if the forecasts of all three loads are"
         ),
         tables: vec![loads_table(all), seeds_table(all)],
         ..PaperSheet::default()
@@ -156,7 +157,10 @@ fn seeds_table(all: &[Comparison]) -> PaperTable {
 fn summary(all: &[Comparison]) -> String {
     let [seeds, within] = seeds_within(all);
     let loads = all.iter().filter(|one| one.is_within()).count();
-    format!("{within} of {seeds} within {DIFFERENCE_MAX} %, and {loads} of {} loads", all.len())
+    format!(
+        "{within} of {seeds} seeds within {DIFFERENCE_MAX} %, and {loads} of {} loads",
+        all.len()
+    )
 }
 
 #[cfg(test)]
@@ -202,7 +206,7 @@ mod tests {
             one(2, Ok(89.9)),
             one(3, Err(Gap::failed("no tunnel"))),
         ];
-        assert_eq!(summary(&all), "1 of 3 within 10 %, and 3 of 5 loads");
+        assert_eq!(summary(&all), "1 of 3 seeds within 10 %, and 3 of 5 loads");
         let sheet = sheet(&all);
         let [seeds, loads] = [0, 1].map(|row: usize| sheet.tables[1].rows[row][1..].to_vec());
         assert_eq!(seeds, [3.0, 1.0].map(PaperCell::Measured));

@@ -1,4 +1,5 @@
-//! Defines how the programs of the IPsec paper are joined, and names what is measured of them.
+//! Defines how client and server of the IPsec measurements are connected (in clear, through a
+//! tunnel, with engines), and the names of the measured figures.
 
 use super::super::threads;
 use super::cell::Gap;

@@ -1,5 +1,5 @@
-//! Gives a program a network in different ways: a TCP/IP stack in user space, a pair of interfaces,
-//! and the paths of tacit.
+//! Sets up the network paths that are compared: each gives a program in a network namespace access
+//! to a server outside.
 //!
 //! ```text
 //! slirp4netns, pasta   program ── its kernel's TCP/IP ── TAP ── TCP/IP in user space ──> server

@@ -1,7 +1,9 @@
-//! Puts areas into layers, so that the areas of a layer do not overlap, and makes groups of them.
+//! Puts areas (packets with a range for each field) into layers, so that the areas of a layer do
+//! not overlap, and makes groups of them.
 //!
-//! For each new area, the earlier areas that overlap with it are found by hash if all fields have
-//! one value, and otherwise by the field for which the fewest areas are candidates.
+//! For each new area, this module searches for the earlier areas that overlap with it: by hash, if
+//! both areas have a single value in each field that both compare; otherwise by the field that
+//! leaves the fewest candidates.
 
 use std::collections::{BTreeMap, HashMap};
 

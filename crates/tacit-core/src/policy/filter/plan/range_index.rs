@@ -1,7 +1,8 @@
-//! Finds areas that can overlap with another one, by the ranges of single fields.
+//! Finds areas that can overlap with a given area, by the ranges of single fields.
 //!
-//! A field has a table for each power of two: the areas whose range has about this length, by their
-//! first value. Those that overlap with a range begin shortly before it or in it.
+//! For each field and each power of two, a table has the areas with a range of about that length in
+//! the field, sorted by first value. An area of a table can overlap with a range only if it begins
+//! in the range, or at most about that length before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

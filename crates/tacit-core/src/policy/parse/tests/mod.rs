@@ -402,7 +402,7 @@ fn warnings_name_what_was_probably_not_meant() {
              `trust`, with the \
              server's CA (`ca`) or its own certificate (`pinned`)",
             "25:1: `remote` has no effect, because clients of a UNIX socket have no IP address | \
-             remove the key; `unix-mode` controls who may connect",
+             remove it; `unix-mode` controls which users may connect",
         ]
     );
 }

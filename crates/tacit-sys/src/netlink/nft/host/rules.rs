@@ -226,7 +226,7 @@ impl Rules {
         // Most packets match no rule. Each check costs time for all of them, so that unusual
         // packets have chains of their own.
         let marked = [Host(MarkIsNot(none)), Host(Jump(Chain::Marked.name()))];
-        self.push(output, "adding the rule that checks marked packets", &marked);
+        self.push(output, "adding the packet rule for packets with a mark", &marked);
         self.push_marked();
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
@@ -263,7 +263,7 @@ impl Rules {
             &in_name_of_others,
         );
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
-        self.push(output, "adding the rule that checks connections with a mark", &noted);
+        self.push(output, "adding the packet rule for connections with a mark", &noted);
         self.push_noted_connections();
         self.push_filter_call(table, output);
         if !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited {
@@ -542,7 +542,7 @@ impl Rules {
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
         let none = self.bits.none;
-        let step = "adding the rule that checks marked packets";
+        let step = "adding the packet rule for packets with a mark";
         let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
         // What comes from containers is marked on its own interface.
         let is_only_on_lo = table.forwarded.is_empty();

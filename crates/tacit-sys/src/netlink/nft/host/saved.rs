@@ -1,8 +1,8 @@
 //! Copies a table as the kernel has it, and installs the copy again later.
 //!
 //! The copy does not depend on a policy: another policy, or another version of this program, may
-//! have installed the table. It has chains, sets with their elements, and rules; the rest of the
-//! time of an element is shorter by the time that has passed since.
+//! have installed the table. It has chains, sets with their elements, and rules; the copy of
+//! an element expires when the element itself would have expired.
 
 use std::time::{Duration, Instant};
 
@@ -231,7 +231,7 @@ impl ObjectKind {
     }
 }
 
-const STEP: &str = "installing the packet rules from before again";
+const STEP: &str = "restoring the earlier packet rules";
 /// Name, hook, policy, type and comment.
 const CHAINS: ObjectKind =
     ObjectKind { get: 4, new: NEWCHAIN, flags: CREATE, attributes: &[3, 4, 5, 7, 12] };

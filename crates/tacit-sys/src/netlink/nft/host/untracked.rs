@@ -213,7 +213,7 @@ impl Rules {
     fn push_candidates(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Candidates;
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Marked.name()))];
-        self.push(chain, "adding the rule that checks marked packets", &marked);
+        self.push(chain, "adding the packet rule for packets with a mark", &marked);
         self.push_own_packets(Chain::Marked);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
@@ -296,7 +296,7 @@ impl Rules {
             }
         }
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];
-        self.push(Chain::Looped, "adding the rule that checks marked packets", &marked);
+        self.push(Chain::Looped, "adding the packet rule for packets with a mark", &marked);
         self.push_returned_to_agent(table);
     }
 
