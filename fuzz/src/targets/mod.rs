@@ -4,6 +4,7 @@
 
 mod canary;
 mod import;
+mod packet;
 mod policy;
 mod record;
 mod starttls;
@@ -37,6 +38,8 @@ pub(crate) fn find(name: &str) -> Option<fn(&[u8])> {
         "metrics" => tacit::fuzz::metrics,
         "netlink" => tacit_sys::netlink::fuzz::replies,
         "oci-state" => tacit::fuzz::oci_state,
+        "packet-text" => packet::packet_text,
+        "pcap" => packet::pcap,
         "policy" => policy::policy,
         "proxy-protocol" => wire::proxy_protocol,
         "query" => wire::query,

@@ -33,7 +33,7 @@ const fn target(name: &'static str, bytes_max: usize, input: &'static str) -> Ta
 }
 
 /// All targets, sorted by name.
-pub(crate) const TARGETS: [Target; 34] = [
+pub(crate) const TARGETS: [Target; 36] = [
     target("attls", 4096, "AT-TLS policy, imported with a fixed map file"),
     target("certificate", 4096, "certificate or CRL in DER"),
     target("control", 1024, "request to the control socket of an agent"),
@@ -56,6 +56,8 @@ pub(crate) const TARGETS: [Target; 34] = [
     target("metrics", 1024, "HTTP request to the metrics socket"),
     target("netlink", 1024, "netlink messages from the kernel"),
     target("oci-state", 1024, "state of a container, from an OCI runtime"),
+    target("packet-text", 256, "description of a packet, for `tacit explain --packet`"),
+    target("pcap", 2048, "capture file of libpcap, for `tacit explain --packet`"),
     target("policy", 4096, "policy file"),
     target("proxy-protocol", 1024, "PROXY protocol header, version 2"),
     target("query", 256, "request to the query socket of a run"),

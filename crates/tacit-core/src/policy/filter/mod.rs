@@ -40,6 +40,9 @@ pub use super::filter_rule::{
     PacketSelectors, Routing,
 };
 
+/// The longest name of an interface (IFNAMSIZ without the NUL).
+pub(super) const INTERFACE_NAME_BYTES_MAX: usize = 15;
+
 pub(super) const ICMP: u8 = 1;
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{ICMP, ICMPV6, TCP, WITH_PORTS};
+use super::{ICMP, ICMPV6, INTERFACE_NAME_BYTES_MAX, TCP, WITH_PORTS};
 
 /// A packet as filter rules see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,16 +170,16 @@ impl FilterPacket {
     /// # Errors
     /// The part that is missing or wrong.
     pub fn parse(text: &str) -> Result<Self, PacketTextError> {
-        let mut words = text.split_ascii_whitespace();
+        let mut words = text.split_whitespace();
         let mut next = |what: &str| words.next().ok_or_else(|| missing(what));
         let path = match next("in, out, routed, from-tunnel or to-tunnel")? {
             "from-tunnel" => PacketPath::FromTunnel(next("the name of the tunnel")?.to_owned()),
             "to-tunnel" => PacketPath::ToTunnel(next("the name of the tunnel")?.to_owned()),
-            "in" => PacketPath::In(next("the interface")?.to_owned()),
-            "out" => PacketPath::Out(next("the interface")?.to_owned()),
+            "in" => PacketPath::In(interface(next("the interface")?)?),
+            "out" => PacketPath::Out(interface(next("the interface")?)?),
             "routed" => PacketPath::Routed {
-                received: next("the interface that receives the packet")?.to_owned(),
-                sent: next("the interface that sends the packet")?.to_owned(),
+                received: interface(next("the interface that receives the packet")?)?,
+                sent: interface(next("the interface that sends the packet")?)?,
             },
             other => {
                 let why = "the packet begins with `in`, `out`, `routed`, `from-tunnel` or \
@@ -350,6 +350,14 @@ fn end(text: &str, protocol: u8) -> Result<(IpAddr, u16), PacketTextError> {
         .parse()
         .map_err(|_| wrong("this is not an address with a port (IPv6: [ADDRESS]:PORT)", text))?;
     Ok((end.ip(), end.port()))
+}
+
+/// The name of an interface, as Linux accepts it.
+fn interface(name: &str) -> Result<String, PacketTextError> {
+    if name.len() > INTERFACE_NAME_BYTES_MAX || name.contains(['/', '\0']) {
+        return Err(wrong("this is not the name of an interface", name));
+    }
+    Ok(name.to_owned())
 }
 
 fn missing(what: &str) -> PacketTextError {

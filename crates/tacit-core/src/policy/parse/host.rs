@@ -12,6 +12,7 @@ use crate::policy::capture::{
     self, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostSection, NAMED_PORTS_MAX,
     NameRules, PORT_PARTS_MAX, SENDER_CHECKS_MAX,
 };
+use crate::policy::filter::INTERFACE_NAME_BYTES_MAX;
 use crate::policy::host::{FORWARDED_MAX, HostMode, HostSettings, Unmatched};
 use crate::policy::rule::{Action, Rule, RuleForm};
 use crate::policy::selector::{Near, Selectors};
@@ -106,9 +107,6 @@ fn classes(value: &TomlValue<'_>) -> Option<BTreeMap<String, u8>> {
     }
     Some(classes)
 }
-
-/// `IFNAMSIZ`, without the zero at the end.
-const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
 /// Gives a rule what `[host]` says of all rules, and the defaults of rules of a host.
 pub(super) fn with_settings(
