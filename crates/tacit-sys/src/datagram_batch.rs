@@ -12,7 +12,7 @@
 //! datagrams that exceed the MTU of the path.
 //!
 //! Limits: a batch has at most [`BATCH_DATAGRAMS_MAX`] datagrams and [`BATCH_BYTES_MAX`] bytes; the
-//! receive buffer of a socket has [`RECEIVE_BUFFER_BYTES`].
+//! receive buffer of a socket has `RECEIVE_BUFFER_BYTES`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

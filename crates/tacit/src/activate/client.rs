@@ -1,6 +1,6 @@
 //! Starts the starter from the agent, and asks it for the programs of connections.
 //!
-//! Limits: [`REQUESTS_MAX`] requests wait to be sent, [`START_WAIT_MAX`] for an answer. While as
+//! Limits: `REQUESTS_MAX` requests wait to be sent, `START_WAIT_MAX` for an answer. While as
 //! many processes of a program run as its `max`, further connections wait here, in their order.
 
 use std::cell::RefCell;

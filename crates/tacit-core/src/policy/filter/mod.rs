@@ -13,7 +13,7 @@
 //! matches a packet decides. If this is a rule for flows, the packet continues to the packet rules
 //! for flows. A packet that matches no rule continues there, too.
 //!
-//! [`scan`] defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
+//! `scan` defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
 
 mod capture_file;
 mod classifier;

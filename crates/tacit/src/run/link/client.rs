@@ -3,7 +3,7 @@
 //!
 //! The connection on which the client sent its Hello message stays open as long as the run exists.
 //! If this connection ends, the server has ended. Then the client refuses every request, and sends
-//! Hello again every [`RETRY_INTERVAL`]. The sockets that the run already has continue to work,
+//! Hello again every `RETRY_INTERVAL`. The sockets that the run already has continue to work,
 //! because they belong to the run.
 //!
 //! If the network belongs to another kernel, these sockets lead to the server of this kernel. They
