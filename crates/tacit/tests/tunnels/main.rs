@@ -76,11 +76,15 @@ impl Scenario<'_> {
     fn output(&self) -> String {
         assert!(PathBuf::from(CHARON).exists(), "{CHARON} is missing: run scripts/install-deps.sh");
         let is_assigned = self.inner == "\"gateway\"";
-        let begin = concat!(include_str!("../peers/processes.sh"), include_str!("begin.sh"))
-            .replace("@RULES@", self.rules)
-            .replace("@INNER@", self.inner)
-            .replace("@POOLS@", if is_assigned { "inner" } else { "" })
-            .replace("@REMOTE@", if is_assigned { "dynamic" } else { "10.1.0.1/32,fd01::1/128" });
+        let begin = concat!(
+            include_str!("../peers/processes.sh"),
+            include_str!("hosts.sh"),
+            include_str!("begin.sh")
+        )
+        .replace("@RULES@", self.rules)
+        .replace("@INNER@", self.inner)
+        .replace("@POOLS@", if is_assigned { "inner" } else { "" })
+        .replace("@REMOTE@", if is_assigned { "dynamic" } else { "10.1.0.1/32,fd01::1/128" });
         run_script(&format!("{begin}\n{}", self.steps))
     }
 }

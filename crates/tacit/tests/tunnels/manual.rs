@@ -15,12 +15,16 @@ const ALGORITHMS: [(&str, &str, [&str; 2], &str); 3] = [
 /// Runs steps between two hosts with one of [`ALGORITHMS`].
 fn hosts_with(algorithms: usize, steps: &str) -> String {
     let (encryption, integrity, [key, hmac], bits) = ALGORITHMS[algorithms];
-    let script = concat!(include_str!("../peers/processes.sh"), include_str!("manual.sh"))
-        .replace("@ENCRYPTION@", encryption)
-        .replace("@INTEGRITY@", integrity)
-        .replace("@KEY@", key)
-        .replace("@HMAC@", hmac)
-        .replace("@BITS@", bits);
+    let script = concat!(
+        include_str!("../peers/processes.sh"),
+        include_str!("hosts.sh"),
+        include_str!("manual.sh")
+    )
+    .replace("@ENCRYPTION@", encryption)
+    .replace("@INTEGRITY@", integrity)
+    .replace("@KEY@", key)
+    .replace("@HMAC@", hmac)
+    .replace("@BITS@", bits);
     run_script(&format!("{script}\n{steps}"))
 }
 

@@ -1,27 +1,9 @@
-# Two hosts with manual SAs: this namespace (10.99.0.1), and a peer (10.99.0.2), each with a policy and keys. Run in
-# new namespaces for network and mounts. Packets in clear are routed to the peer too.
-set -u
-PATH=$PATH:/usr/sbin:/sbin
-export LC_ALL=C
-start() { "$@" & }
-trap end_processes EXIT
-tries_max=300
-fail() {
-    echo "failed: $*"
-    tail -n 30 *.log 2>/dev/null
-    exit 1
-}
-ordinary() {
-    local how=()
-    [ "$1" != exec ] || { how=(exec); shift; }
-    "${how[@]}" $USER_OF_RUNS "$@"
-}
+# The hosts of hosts.sh, with manual SAs: each has a policy and keys.
 run() { ordinary timeout 60 ./tacit run --policy near/run.toml -- "$@" 2>>run.log; }
 # started CMD: the same in the background; `launcher` is its launcher.
 started() {
     ordinary exec ./tacit run --policy near/run.toml -- "$@" 2>>run.log & launcher=$!
 }
-behind() { nsenter -t $peer -n "$@"; }
 # served: web servers under `tacit run` at the peer, on the inner addresses.
 served() {
     behind $USER_OF_RUNS timeout 140 ./tacit run --policy far/run.toml -- \
@@ -36,21 +18,12 @@ unserved() {
     free() { [ -z "$(behind ss -Hlun 'sport = 4500')" ]; }
     until_true free
 }
-# clear: the kinds of packets that this host has sent besides UDP 4500.
-clear() {
-    sleep 0.3
-    kill $wire
-    until_true [ -e wire ]
-    sed -n 's/^sent \(.*\) [0-9]*$/\1/p' wire | grep -v '^udp-4500' || echo "only UDP 4500"
-}
 # An agent that serves runs, and can be told to reload.
 agent() {
     ordinary exec ./tacit agent --policy near/run.toml --control scratch/control \
         --enrol scratch/enrol --audit scratch/audit 2>agent.log &
     until_true [ -e scratch/enrol ]
 }
-control() { ordinary ./tacit "$@" --control scratch/control; }
-enrolled() { ordinary timeout 140 ./tacit run --agent scratch/enrol -- "$@" 2>>run.log; }
 random() { head -c "$1" /dev/urandom | od -An -v -tx1 | tr -d ' \n'; }
 # keys NAME: new keys for packets to and from the peer.
 keys() {
@@ -70,27 +43,8 @@ row() {
         "$2" "$3" "$4" "${key[0]}" "${key[1]}"
 }
 
-# Every user may open TUN devices, as on most systems. An ordinary user cannot change that.
-mount -t tmpfs t /dev/net 2>/dev/null && mknod -m 666 /dev/net/tun c 10 200
-[ -w /dev/net/tun ] || fail "/dev/net/tun is missing or not writable"
-ip link set lo up
-unshare -n sleep 600 & peer=$!
-apart() { [ "$(readlink "/proc/$peer/ns/net")" != "$(readlink /proc/$$/ns/net)" ]; }
-until_true apart
-ip link add w0 type veth peer name w1 netns "$peer"
-ip address add 10.99.0.1/24 dev w0
-ip -6 address add 2001:db8:99::1/64 dev w0 nodad
-ip link set w0 up
-behind ip link set lo up
-behind ip address add 10.99.0.2/24 dev w1
-behind ip -6 address add 2001:db8:99::2/64 dev w1 nodad
-behind ip link set w1 up
-ip route add default via 10.99.0.2
-ip -6 route add default via 2001:db8:99::2
-behind ip route add default via 10.99.0.1
 behind ip -6 route add default via 2001:db8:99::1
 mkdir web near far
-install -m 666 /dev/null scratch/said
 echo "from behind" >web/index.html
 head -c 30000000 /dev/urandom >web/big
 chmod -R a+rX web
