@@ -11,8 +11,6 @@
 //! comparison in clear has the first CPU too. The general CPU time is without that of engines.
 //! `forecast.rs` compares forecasts with later measurements, for drawn loads.
 
-use std::time::{Duration, Instant};
-
 use serde_json::Value;
 
 use super::aims;
@@ -225,7 +223,6 @@ fn secured(
     let [near, far] = ["near", "far"].map(run);
     let prefix = joint.far_prefix().iter().copied();
     let far: Vec<_> = prefix.chain(far.iter().map(String::as_str)).collect();
-    wait_for_ike_port(peer.program_id()?)?;
     let server = server(stage, peer, load, &far)?;
     let words = load.words(stage, FAR, PORT);
     let words: Vec<_> = near.iter().chain(&words).map(String::as_str).collect();
@@ -251,30 +248,6 @@ fn secured(
     all.extend(near.figures);
     Ok(all)
 }
-
-/// Waits until the agent of the measurement before has closed its UDP port 4500 on the other side.
-/// Otherwise the next agent there would get another port, where IKE messages do not reach it.
-fn wait_for_ike_port(other_side: u32) -> Result<(), Gap> {
-    let is_bound = |family: &str| {
-        let sockets = std::fs::read_to_string(format!("/proc/{other_side}/net/{family}"));
-        sockets.unwrap_or_default().lines().any(|line| {
-            line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(IKE_PORT_HEX))
-        })
-    };
-    let end = Instant::now() + IKE_PORT_TIME_MAX;
-    while ["udp", "udp6"].into_iter().any(is_bound) {
-        if Instant::now() > end {
-            return Err(Gap::failed("an earlier agent keeps UDP port 4500"));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-/// Port 4500, as `/proc/net/udp` has it.
-const IKE_PORT_HEX: &str = ":1194";
-/// How long the end of an agent may take.
-const IKE_PORT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An agent of a run, by the process of its launcher, and a process in the network of the agent,
 /// from which alone it can be controlled.

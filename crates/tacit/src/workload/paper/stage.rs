@@ -14,11 +14,14 @@ use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use tacit_sys::process::{Signal, descendants, signal};
 
@@ -38,6 +41,8 @@ const SERVER_TIME_MAX: Duration = Duration::from_secs(86_400);
 const LISTEN_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a process may take to end.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long the end of a process that was killed may take.
+const KILLED_TIME_MAX: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// The number of lines of a log in a reason.
 const LOG_LINES_MAX: usize = 3;
 /// Where programs are searched in addition to `PATH`.
@@ -395,14 +400,24 @@ impl Drop for StagedProcess {
     fn drop(&mut self) {
         // Errors are ignored: a process may have ended already.
         let family = descendants(self.id()).unwrap_or_default();
+        let family: Vec<_> = family.into_iter().filter_map(open_process).collect();
         let _ = signal(self.id(), Signal::TERM);
         self.wait_for_end();
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for pid in family {
-            let _ = signal(pid, Signal::KILL);
+        for process in &family {
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+        // An agent that is about to end still has its ports, and needs CPU time.
+        for process in &family {
+            let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&KILLED_TIME_MAX));
         }
     }
+}
+
+fn open_process(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 fn last_lines(text: &[u8]) -> String {
