@@ -229,11 +229,13 @@ fn seal_segments(
         segments = divide(segment_bytes.checked_sub(excess).ok_or(DropReason::TooBig)?)?;
     }
     let class = traffic_class(bytes);
+    // In transport mode the frame does not contain the IP header, on which the checksums of a part
+    // depend: parts are made here.
+    let mut part = Vec::new();
     while let Some(part_bytes) = segments.next_bytes() {
         let frame = batch.frame(tunnel, part_bytes, class, context)?;
         let sealed = if tunnel.sa.is_transport() {
-            // The IP header, of which the checksums of the part depend, is not in the frame.
-            let mut part = vec![0; part_bytes];
+            part.resize(part_bytes, 0);
             segments.write_next(&mut part);
             tunnel.sa.seal_packet(frame, &part)?
         } else {
