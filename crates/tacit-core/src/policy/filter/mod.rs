@@ -26,7 +26,7 @@ mod tests;
 pub use capture_file::{CaptureFileError, PACKETS_MAX, captured_packets};
 pub use classifier::{PacketClassifier, WindowStates};
 pub use packet::{FilterPacket, PacketPath, PacketTextError, TransportHeader};
-pub(super) use packet::{protocol_names, protocol_number};
+pub(super) use packet::{is_interface_name, protocol_names, protocol_number};
 pub use plan::{
     FILTER_ELEMENTS_MAX, FILTER_LOGGED_MAX, FILTER_LOOKUPS_MAX, FILTER_SCHEDULES_MAX, FilterEffect,
     FilterElement, FilterField, FilterGate, FilterGroup, FilterLimit, FilterPlan, FilterSchedule,
@@ -39,9 +39,6 @@ pub use super::filter_rule::{
     Discard, FilterLog, FilterRule, FilterVerdict, FragmentMatch, Opener, PacketDirection,
     PacketSelectors, Routing,
 };
-
-/// The longest name of an interface (IFNAMSIZ without the NUL).
-pub(super) const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
 pub(super) const ICMP: u8 = 1;
 pub(super) const TCP: u8 = 6;

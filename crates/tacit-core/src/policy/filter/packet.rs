@@ -13,7 +13,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{ICMP, ICMPV6, INTERFACE_NAME_BYTES_MAX, TCP, WITH_PORTS};
+use super::{ICMP, ICMPV6, TCP, WITH_PORTS};
 
 /// A packet as filter rules see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -352,13 +352,21 @@ fn end(text: &str, protocol: u8) -> Result<(IpAddr, u16), PacketTextError> {
     Ok((end.ip(), end.port()))
 }
 
-/// The name of an interface, as Linux accepts it.
 fn interface(name: &str) -> Result<String, PacketTextError> {
-    if name.len() > INTERFACE_NAME_BYTES_MAX || name.contains(['/', '\0']) {
-        return Err(wrong("this is not the name of an interface", name));
+    if is_interface_name(name) {
+        return Ok(name.to_owned());
     }
-    Ok(name.to_owned())
+    Err(wrong("this is not the name of an interface", name))
 }
+
+/// Whether an interface of Linux can have this name.
+pub(in crate::policy) fn is_interface_name(name: &str) -> bool {
+    name.len() <= INTERFACE_NAME_BYTES_MAX
+        && !name.contains(|letter: char| matches!(letter, '/' | '\0') || letter.is_whitespace())
+}
+
+/// `IFNAMSIZ`, without the zero at the end.
+const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
 fn missing(what: &str) -> PacketTextError {
     PacketTextError(format!("the packet ends before {what}"))

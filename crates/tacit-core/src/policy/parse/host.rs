@@ -12,7 +12,7 @@ use crate::policy::capture::{
     self, HOST_RANGES_MAX, HOST_SECTIONS_MAX, HOST_UNITS_MAX, HostSection, NAMED_PORTS_MAX,
     NameRules, PORT_PARTS_MAX, SENDER_CHECKS_MAX,
 };
-use crate::policy::filter::INTERFACE_NAME_BYTES_MAX;
+use crate::policy::filter::is_interface_name;
 use crate::policy::host::{FORWARDED_MAX, HostMode, HostSettings, Unmatched};
 use crate::policy::rule::{Action, Rule, RuleForm};
 use crate::policy::selector::{Near, Selectors};
@@ -62,32 +62,31 @@ fn forwarded(value: &TomlValue<'_>) -> Option<Vec<String>> {
     }
     value.each_once(|item| {
         let name = item.string()?;
-        if !is_interface_name(name) {
+        if !is_interface_except_lo(name) {
             let message = format!(
                 "`{}` is not the name of an interface that can forward packets",
                 name.escape_debug()
             );
             item.error(message, "write the name of a bridge, as `ip link` shows it: \"docker0\"");
         }
-        is_interface_name(name).then(|| name.to_owned())
+        is_interface_except_lo(name).then(|| name.to_owned())
     })
 }
 
 /// The name of an interface for filter rules, which are not for `lo`.
 pub(super) fn interface_name<'a>(value: &TomlValue<'a>) -> Option<&'a str> {
     let name = value.string()?;
-    if !is_interface_name(name) {
+    if !is_interface_except_lo(name) {
         let message =
             format!("`{}` is not an interface that filter rules can name", name.escape_debug());
         value.error(message, "write the name of an interface, as `ip link` shows it: \"eth0\"");
     }
-    is_interface_name(name).then_some(name)
+    is_interface_except_lo(name).then_some(name)
 }
 
-fn is_interface_name(name: &str) -> bool {
-    name.len() <= INTERFACE_NAME_BYTES_MAX
-        && name != "lo"
-        && !name.contains(|letter: char| letter == '/' || letter.is_whitespace())
+/// Whether this is the name of an interface that `[host]` and filter rules can name.
+fn is_interface_except_lo(name: &str) -> bool {
+    is_interface_name(name) && name != "lo"
 }
 
 /// The classes of interfaces, by name.
@@ -96,7 +95,7 @@ fn classes(value: &TomlValue<'_>) -> Option<BTreeMap<String, u8>> {
     let mut classes = BTreeMap::new();
     for (name, class) in table.named_tables() {
         let class = TomlValue { name: "classes", ..class };
-        if !is_interface_name(name) || name.is_empty() {
+        if !is_interface_except_lo(name) || name.is_empty() {
             let message =
                 format!("`{}` is not an interface that can have a class", name.escape_debug());
             let fix = "write the name of an interface, as `ip link` shows it: \"eth0\"";
