@@ -1,8 +1,9 @@
 //! Measures the memory that an idle connection adds to the proxies.
 //!
-//! The benchmark opens some connections, reads the memory, opens many more, and reads the memory
-//! again. The result is the resident memory of the processes. The report shows the kernel's memory
-//! for sockets separately, because all proxies need the same two sockets for each connection.
+//! The benchmark opens some connections, reads the resident memory of the proxies, opens many more
+//! connections, and reads the memory again. The result is the difference, divided by the number of
+//! these further connections. The report shows the kernel's memory for sockets separately, because
+//! all proxies need the same two sockets for each connection.
 
 use std::fs;
 
@@ -111,10 +112,10 @@ fn resident(peer: &Running, client: &LoadClient) -> Result<PerSide<u64>, String>
         (None, Far::Run(server)) => {
             Ok(PerSide { client: client.resident_bytes()?, server: server.resident_bytes()? })
         }
-        (None, _) => Err(
-            "this candidate has no proxy, so the benchmark cannot measure the memory of proxies"
-                .to_owned(),
-        ),
+        (None, _) => {
+            Err("this peer has no proxy, so the benchmark cannot measure the memory of proxies"
+                .to_owned())
+        }
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
         subjects.push(Subject::start(role, &options, &network, directory, &dir, &server)?);
     }
     orphan::collect()
-        .map_err(|error| format!("cannot become the parent of orphaned processes: {error}"))?;
+        .map_err(|error| format!("cannot become the subreaper of orphaned processes: {error}"))?;
     for round in 0..options.rounds {
         let begun = Instant::now();
         for task in &options.tasks {

@@ -89,7 +89,7 @@ impl Report {
     /// Records that a workload cannot be measured on this machine.
     pub(super) fn skip(&mut self, task: Task) {
         self.note(format!(
-            "skipped {}: runs need network namespaces, which this machine does not allow",
+            "skipped {}: `tacit run` needs network namespaces, which this machine does not allow",
             task.name()
         ));
     }

@@ -7,9 +7,10 @@
 //! in-process   load client with a library == mutual TLS ==> load server with a library
 //! runs         [tacit run [load client]] == mutual TLS ==> [tacit run [load server]]
 //! ```
-//! Each peer has a file with its configuration. For a fair comparison, all peers use X25519 and
-//! TLS_AES_128_GCM_SHA256, verify the certificates of the other side, and resume no sessions. To
-//! add a proxy, add a file with a `PROXY` constant, and a line in [`PEERS`].
+//! Each proxy has a file with its configuration. For a fair comparison, all peers use X25519 and
+//! verify the certificate of the other side. Unless the workload requires other settings, they use
+//! TLS_AES_128_GCM_SHA256 and do not resume sessions. To add a proxy, add a file with a `PROXY`
+//! constant, and an entry in [`PEERS`].
 
 mod check;
 mod envoy;

@@ -107,7 +107,7 @@ pub(super) struct Report(Vec<Sample>);
 /// Measures each kind of start in turns. Each round begins with a different kind.
 pub(super) fn measure(options: &Options, directory: &RunDirectory) -> Result<Report, String> {
     orphan::collect()
-        .map_err(|error| format!("cannot become the parent of orphaned processes: {error}"))?;
+        .map_err(|error| format!("cannot become the subreaper of orphaned processes: {error}"))?;
     let mut samples = Vec::new();
     let mut progress = Progress::start(options.rounds * METHODS.len());
     for round in 0..options.rounds {

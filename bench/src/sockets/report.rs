@@ -62,7 +62,7 @@ pub(super) fn text(
     figures: &[Figure],
 ) -> Result<String, String> {
     let mut out = format!(
-        "lock {}, lock for send: {}, displays {}, {} threads, {} connections, {:.1} s\n",
+        "lock {}, lock for send: {}, --displays {}, {} threads, {} connections, {:.1} s\n",
         word(args.lock),
         word(args.send()?),
         if args.displays { "on" } else { "off" },
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(json["lock"], "rw");
         assert_eq!(json["send"], "throughout");
         let text = text(&args, &measured, &figures).unwrap();
-        let first = "lock rw, lock for send: throughout, displays off, 2 threads";
+        let first = "lock rw, lock for send: throughout, --displays off, 2 threads";
         assert!(text.contains(first), "{text}");
         assert!(text.contains("rose by 28 % on 8 CPUs"), "{text}");
     }

@@ -19,7 +19,7 @@
 //! * [`query`]: requests of programs about their connections;
 //! * [`refusal`]: refused connections and sockets, with the policy lines that would allow them;
 //! * [`limiter`]: limits repeated log lines to one a second;
-//! * [`link_frame`]: the frames of links between kernels;
+//! * [`link_frame`]: the frames of a link, over which programs use sockets of another kernel;
 //! * [`message_id`], [`failure_kind`]: stable identifiers of log lines, errors and failures;
 //! * [`record`]: the TLS record layer;
 //! * [`starttls`]: STARTTLS exchanges, for programs without TLS;

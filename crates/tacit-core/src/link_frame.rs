@@ -1,12 +1,13 @@
-//! Defines the frames of a link between two kernels, and parses and encodes them. Descriptors
-//! cannot pass between kernels, so the bytes of each socket do, in frames on a stream of their own.
+//! Defines, parses and encodes the frames of a link between two kernels. File descriptors cannot
+//! be sent to another kernel. So the link copies the bytes of each socket, as frames on a separate
+//! stream.
 //!
 //! ```text
 //!   kind (1 byte) | length (2 bytes) | payload
 //! ```
 //!
-//! The first byte is never 0. So one byte distinguishes these streams from those of a link within
-//! one kernel, whose first byte is the upper byte of a short length.
+//! The first byte of these streams is never 0. On a link within one kernel, the first byte is
+//! always 0: it is the upper byte of a small length. So the first byte shows the kind of link.
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a message, [`DATA_BYTES_MAX`] for a part of a TCP stream, and
 //! [`DATAGRAM_BYTES_MAX`] for a datagram.
@@ -98,12 +99,12 @@ impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the other side of the link sent an invalid frame: ")?;
         match self {
-            Self::UnknownKind(kind) => write!(f, "no frame has the kind {kind}"),
+            Self::UnknownKind(kind) => write!(f, "unknown frame kind {kind}"),
             Self::WrongLength(kind, bytes) => {
-                write!(f, "a frame of the kind {kind} has {bytes} bytes")
+                write!(f, "a frame of kind {kind} cannot have {bytes} bytes")
             }
-            Self::WrongErrno(errno) => write!(f, "no error has the number {errno}"),
-            Self::UnknownReason(reason) => write!(f, "no notice has the reason {reason}"),
+            Self::WrongErrno(errno) => write!(f, "unknown error number {errno}"),
+            Self::UnknownReason(reason) => write!(f, "unknown reason {reason} in a notice"),
         }
     }
 }

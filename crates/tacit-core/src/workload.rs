@@ -5,12 +5,12 @@
 //!
 //! ```text
 //! A request has "TW", the version, the kind, and two numbers of 8 bytes. The kinds and numbers:
-//!   exchange  REQUEST REPLY   requests and replies of these sizes alternate until the client ends
+//!   exchange  REQUEST REPLY   requests and replies of these sizes, until the client closes
 //!   out       0 0             the client sends a stream; the server replies with its length
 //!   in        BYTES SAMPLED   the server sends a stream of BYTES
 //!   in-for    MS SAMPLED      the server sends a stream for MS milliseconds
 //! A stream has blocks. A block has LENGTH (8 bytes), then LENGTH bytes; LENGTH 0 is the end.
-//! If SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's socket follow.
+//! If SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's TCP state follow.
 //! ```
 //!
 //! After a stream the client may send another request. In an exchange, each request begins with its

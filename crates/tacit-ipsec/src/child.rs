@@ -1,5 +1,5 @@
-//! Defines [`ChildSa`]: the keys and settings of an IPsec tunnel. IKE negotiates them, or they are
-//! in files. The code that encrypts packets uses them.
+//! Defines [`ChildSa`]: the keys and settings of an IPsec tunnel. IKE negotiates them, or the
+//! operator configures them (manual keys, in files). The code that encrypts packets uses them.
 
 use std::net::IpAddr;
 

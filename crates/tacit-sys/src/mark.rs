@@ -1,7 +1,8 @@
 //! Sets the packet mark (`SO_MARK`) on the agent's own sockets. With `tacit agent --host`, packet
 //! rules accept packets with this mark.
 //!
-//! The mark is a global variable of the process, and every function that opens a socket sets it.
+//! A global variable of the process stores the mark. Every function that opens a socket sets this
+//! mark on the socket.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -6,9 +6,9 @@
 //!                     192.0.2.7:41000    198.51.100.1:80
 //! ```
 //!
-//! `program` has the addresses that the socket on the other kernel has. `server` has the address of
-//! the peer. If an address is not free, because an earlier connection with it has not ended
-//! completely, `program` has another port.
+//! `program` has the address of the socket on the other kernel, and `server` has the address of
+//! that socket's peer. If an earlier connection still uses the address of `program`, then `program`
+//! gets another port.
 
 use std::io;
 use std::net::SocketAddr;

@@ -105,8 +105,8 @@ impl ServerSettings {
         let provider = provider(&rule.common);
         let identity_mapper = IdentityMapper::new(&rule.client_cert, map).ok_or_else(|| {
             refused(
-                "`client-cert` refers to an identity map that the policy does not have: add the \
-                 [[map.NAME]] of this name",
+                "`client-cert` refers to an identity map that the policy does not have: add a \
+                 [[map.NAME]] table with this name",
             )
         })?;
         let client_check = client_check(&rule.client_cert, trust)?

@@ -97,8 +97,8 @@ pub(super) fn diagnose_proof(error: &Error, peer: PeerRole, leaf: &CertificateDe
     let Ok(facts) = CertificateFacts::from_der(leaf) else { return unreadable(peer) };
     old_or_small(peer, std::slice::from_ref(&facts)).unwrap_or_else(|| {
         format!(
-            "the {who} did not prove that it holds the key of its certificate of {} ({error}): \
-             install the key that belongs to the certificate on the {who}",
+            "the {who} did not prove that it holds the private key of its certificate of {} \
+             ({error}): on the {who}, install the private key that belongs to this certificate",
             facts.title(),
             who = peer.word(),
         )

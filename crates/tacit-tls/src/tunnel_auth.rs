@@ -123,7 +123,7 @@ pub fn verify_tunnel_peer(
         && subject_of(leaf).as_deref() != Some(subject)
     {
         return Err(
-            "the subject of the peer's certificate is not the identity of the peer".to_owned()
+            "the subject of the peer's certificate differs from the peer's identity".to_owned()
         );
     }
     verify_signature(leaf, proof)?;
@@ -171,7 +171,7 @@ pub fn sign_tunnel_auth(
     message: &[u8],
 ) -> Result<Vec<u8>, String> {
     let signer = identity.certified_key.key.choose_scheme(&[scheme]);
-    let signer = signer.ok_or_else(|| format!("the key does not support {scheme:?}"))?;
+    let signer = signer.ok_or_else(|| format!("the private key does not support {scheme:?}"))?;
     signer.sign(message).map_err(|error| error.to_string())
 }
 

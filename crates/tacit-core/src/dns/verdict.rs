@@ -3,13 +3,13 @@
 //! | question | answer |
 //! |---|---|
 //! | a name that some rule allows | from the resolver |
-//! | any other name, in a search domain | no such name, so that the program tries its next domain |
-//! | any other name | refused |
+//! | any other name, in a search domain | NXDOMAIN, so that the program tries its next domain |
+//! | any other name | REFUSED |
 //! | HTTPS, SVCB | an answer without records: records of these types can contain addresses |
-//! | a type that is not in the list of permitted types, such as ANY | not implemented |
+//! | a type that is not in the list of permitted types, such as ANY | NOTIMP |
 //! | PTR of an alias | the name, from the run's table |
 //! | PTR of another address | from the resolver, if some rule can match the address |
-//! | zone transfers, classes other than IN | refused |
+//! | zone transfers, classes other than IN | REFUSED |
 //!
 //! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may
 //! resolve every name ([`open_verdict`]), because the policy may permit connections that match no

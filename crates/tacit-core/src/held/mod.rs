@@ -2,7 +2,7 @@
 //! returns the true result to the program.
 //!
 //! ```text
-//! program ── SYN ──> held                    the agent gets a copy and dials the destination
+//! program ── SYN ──> held                    the agent gets a copy and connects to the destination
 //!                    destination accepts     the SYN is released: the program is connected
 //!                    destination refuses     RST or ICMP: the program gets that error
 //!                    destination is silent   nothing: the program's kernel sends the SYN again

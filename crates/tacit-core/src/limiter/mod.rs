@@ -10,9 +10,9 @@
 //! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
 //! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. The further keys of a cause are treated as one key,
-//! for at most [`CAUSES_MAX`] causes; the further keys of all other causes are treated as one key
-//! together.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. All lines of a cause that exceed these limits share
+//! one additional key. If [`CAUSES_MAX`] causes have such a shared key, the lines of all other
+//! causes share one last key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -169,8 +169,8 @@ pub fn explain_at(
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
-                        "the program and user of the flow are not known, and rule `{}` in line {} \
-                         requires TLS if it matches them",
+                        "the program and user of the flow are not known. If they match rule `{}` \
+                         in line {}, that rule requires TLS",
                         policy.rules[secured].name,
                         position_of(secured).line
                     );
@@ -400,7 +400,7 @@ fn owner(kind: &str, found: Option<impl Display>, wanted: String) -> String {
     match found {
         Some(found) => format!("{kind} {found} is not in {wanted}"),
         None => {
-            format!("the flow has no {kind}: only a rule with `deny` matches such a flow")
+            format!("the flow has no known {kind}: only a rule with `deny` matches such a flow")
         }
     }
 }
@@ -564,7 +564,11 @@ deny = true
             (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
             (22, "other-port", "remote port 5432 is not in 443, 8000-8999"),
             (27, "weekend", "thu 00:00 is outside sat-sun 00:00-24:00 UTC"),
-            (32, "psql", "the flow has no program: only a rule with `deny` matches such a flow"),
+            (
+                32,
+                "psql",
+                "the flow has no known program: only a rule with `deny` matches such a flow",
+            ),
             (37, "ann", "user bob is not in ann, 1000"),
             (42, "near", "local port 40000 is not in 1-1024"),
         ];

@@ -198,7 +198,7 @@ impl HostPolicy<'_> {
             "add at the start of the rules: [[rule]] with name = \"ssh\", filter = \"permit\", \
              protocol = \"tcp\", local-ports = {SSH_PORT}, opened-by = \"remote\""
         );
-        let message = format!("{message}: you cannot control this host by SSH, and sessions end");
+        let message = format!("{message}: SSH sessions end, and you cannot open new ones");
         Some(self.warning(MessageId("session-cut-off"), &effect, message, fix))
     }
 
@@ -225,7 +225,7 @@ impl HostPolicy<'_> {
         let message = effect
             .on("neighbour discovery, without which no IPv6 packet reaches another \
                                  host");
-        let fix = "add before it: [[rule]] with name = \"neighbours\", filter = \"permit\", \
+        let fix = "add before this rule: [[rule]] with name = \"neighbours\", filter = \"permit\", \
                    protocol = \"icmpv6\", icmp-type = [133, 134, 135, 136, 137]";
         Some(self.warning(MessageId("neighbours-cut-off"), &effect, message, fix.to_owned()))
     }

@@ -3,9 +3,9 @@
 //! [`parse`] turns text into a valid [`Policy`]. [`parse`] does no I/O: the agent checks, for
 //! example, whether files exist and keys match their certificates.
 //!
-//! Rules are ordered, and the first matching rule decides. A flow that matches no rule is denied.
-//! [`Rule::matches`] defines a match, [`Index`] finds the rule fast, and [`explain`] explains the
-//! choice.
+//! Rules are ordered, and the first matching rule decides. A flow that matches no rule is denied,
+//! unless the table `[host]` permits it. [`Rule::matches`] defines a match, [`Index`] finds the
+//! rule fast, and [`explain`] explains the choice.
 
 mod activate;
 mod agent;

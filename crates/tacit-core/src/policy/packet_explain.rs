@@ -1,6 +1,7 @@
 //! Explains which rule decides about a packet, and why earlier filter rules do not match.
 //!
-//! The groups of a plan decide, as in the kernel. The reasons are those of a scan of the rules.
+//! The decision comes from the groups of a [`FilterPlan`], as in the kernel. The reasons come from
+//! [`filter_scan`], which compares the packet with one rule after another.
 
 use std::fmt;
 

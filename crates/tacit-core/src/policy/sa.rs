@@ -1,8 +1,9 @@
-//! Defines the table `[sa.NAME]` of a policy: a peer of an IPsec tunnel whose keys are in files.
+//! Defines the table `[sa.NAME]` of a policy: a pair of IPsec security associations (SAs) with one
+//! peer. Their keys are in files.
 //!
-//! Such security associations (SAs) are also called manual. They have no IKE, so their keys are
-//! never replaced, and only algorithms are possible that are safe when a counter begins again with
-//! the same key: AES-CBC with HMAC-SHA2, but no AEAD (RFC 4106 section 10).
+//! Such SAs are also called manual SAs. They use no IKE, so they are never rekeyed, and after a
+//! restart the agent uses the same sequence numbers with the same key again. AES-CBC with HMAC-SHA2
+//! tolerates this, but an AEAD would repeat nonces (RFC 4106 section 10), so AEADs are rejected.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

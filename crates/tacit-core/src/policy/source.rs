@@ -1,8 +1,8 @@
 //! Joins the text of a policy with the files that it includes, and parses them as one text.
 //!
 //! An included file may contain only these tables: `[identity.NAME]`, `[trust.NAME]`,
-//! `[[map.NAME]]` and `[[rule]]`. An error message contains the name of the file and the position
-//! in the file.
+//! `[[map.NAME]]`, `[ike.NAME]` and `[[rule]]`. An error message contains the name of the file and
+//! the position in the file.
 //!
 //! Limits: [`INCLUDED_FILES_MAX`] files, with a total of [`POLICY_BYTES_MAX`]. An included file
 //! cannot include another one.

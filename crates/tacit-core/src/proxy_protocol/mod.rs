@@ -11,9 +11,9 @@
 //!  +----------+---------+-----------+-------+-------------------+------+
 //! ```
 //!
-//! [`parse`] fails at the first byte that cannot belong to a header, so a client of another
-//! protocol is rejected at once. A header is limited to [`HEADER_BYTES_MAX`]; the caller limits the
-//! time.
+//! [`parse`] fails at the first byte that cannot belong to a header, so a client that sends no
+//! header is rejected at once. A header is limited to [`HEADER_BYTES_MAX`]. The caller limits the
+//! time until a header is complete.
 //!
 //! A header is not authenticated. Only a rule with `accept-proxy` trusts it, and only proxies
 //! should be able to connect to such a rule.
@@ -128,7 +128,7 @@ impl fmt::Display for ProxyError {
             ),
             Self::ClientUnknown => f.write_str(
                 "the peer sent a PROXY protocol header without the client's address: configure the \
-                 peer to send the address, or LOCAL for connections of its own",
+                 peer to send the address, or the command LOCAL if the peer itself is the client",
             ),
             Self::TooLong { announced } => write!(
                 f,
@@ -146,12 +146,12 @@ impl fmt::Display for ProxyError {
                  longer than the rest of the header"
             ),
             Self::AbstractName => f.write_str(
-                "the peer sent a PROXY protocol header with the name of an abstract UNIX socket \
-                 that is not UTF-8, which tacit does not support",
+                "the peer sent a PROXY protocol header with an abstract UNIX socket address, and \
+                 the name in this address is not UTF-8: tacit supports only UTF-8 names",
             ),
             Self::MixedFamilies => f.write_str(
-                "cannot send a PROXY protocol header: the header contains the client's address and \
-                 the address to which it connected, and only one of the two is a UNIX socket",
+                "cannot send a PROXY protocol header: the client's address and the address to \
+                 which the client connected must both be IP addresses, or both be UNIX sockets",
             ),
             Self::NameTooLong { bytes } => write!(
                 f,

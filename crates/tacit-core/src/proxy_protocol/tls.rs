@@ -3,8 +3,8 @@
 //! The header contains the client certificate only if tacit has verified it, because some servers
 //! ignore the field `verify`.
 //!
-//! Limit: [`VALUE_BYTES_MAX`] for each text. A longer text is omitted, because a truncated name may
-//! be another name.
+//! Limit: [`VALUE_BYTES_MAX`] for each text value, such as a name. A longer value is omitted and
+//! not truncated, because a truncated name may be the name of another client.
 
 /// The largest length of a text, so that headers stay within the limits of readers.
 pub const VALUE_BYTES_MAX: usize = 512;

@@ -6,9 +6,9 @@
 //!           <──── one line of JSON ─────
 //! ```
 //!
-//! A request is one word, with a descriptor of the program's socket. The descriptor selects the
-//! connection, and proves that the program holds it. The keys and values of the responses never
-//! change, because programs depend on them.
+//! A request is one word, with a file descriptor of the program's socket. The descriptor selects
+//! the connection, and proves that the socket belongs to the program. The keys and values of the
+//! responses never change, because programs depend on them.
 //!
 //! Limits: [`REQUEST_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. Names from
 //! certificates are truncated, so that a response never exceeds its limit.
@@ -133,7 +133,7 @@ impl fmt::Display for QueryError {
             Self::NotConnected => {
                 "the socket passed is not connected: send the request after connect()"
             }
-            Self::NotThisRun => "the socket passed is not in the network of this run",
+            Self::NotThisRun => "the socket passed is not in the network namespace of this run",
             Self::Unknown => {
                 "unknown connection: the connection has ended, or the agent that relayed it has \
                  exited"
@@ -144,7 +144,7 @@ impl fmt::Display for QueryError {
             }
             Self::Already => "the connection is already in the requested state",
             Self::Busy => "another request for this connection is in progress",
-            Self::NotPossible => "only TLS 1.3 connections can change keys",
+            Self::NotPossible => "only TLS 1.3 connections can be rekeyed",
             Self::Failed => "the agent could not perform the request, and closed the connection",
             Self::Ended => "the connection ended during the request",
         })

@@ -1,10 +1,9 @@
-//! Records the connections, names and sockets that the agent refused, for `tacit show refused`.
-//! Each record shows the policy line that would allow the refused connection.
+//! Records the connections, DNS names and sockets that the agent refused, for `tacit show refused`.
+//! Each record contains a text that explains what would allow the refused connection.
 //!
-//! Limits: [`REFUSALS_MAX`] different refusals. If the table is full, it finds the run (a program
-//! under `tacit run`) that has the most refusals, and replaces the oldest refusal of this run. So a
-//! run with many refusals does not displace the refusals of other runs. The totals count every
-//! refusal.
+//! Limits: [`REFUSALS_MAX`] different refusals. If this limit is reached, a new refusal replaces
+//! the oldest refusal of the run (a program under `tacit run`) that has the most refusals. So a run
+//! with many refusals does not displace the refusals of other runs. The totals count every refusal.
 
 #[cfg(test)]
 mod tests;

@@ -65,7 +65,7 @@ impl fmt::Display for StarttlsError {
             StarttlsSide::Program => "the program",
         };
         match self {
-            Self::Closed(side) => write!(f, "{} closed the connection before TLS", who(side)),
+            Self::Closed(side) => write!(f, "{} closed the connection before TLS began", who(side)),
             Self::InClear => f.write_str(
                 "the client continues in clear, but the rule requires TLS: configure the client to \
                  use STARTTLS, or set mode = \"optional\"",

@@ -22,13 +22,13 @@
 //! ```
 //!
 //! This module never treats bytes in clear from the peer as bytes under TLS. If the peer sends more
-//! bytes in clear after its last message, this module drops or rejects these bytes. The driver
-//! passes bytes that already belong to the handshake to the handshake
-//! ([`StarttlsExchange::take_input`]).
+//! bytes in clear after its last message, this module drops or rejects these bytes. If the received
+//! bytes already contain the beginning of the handshake, the driver takes them with
+//! [`StarttlsExchange::take_input`], and passes them to the TLS session.
 //!
 //! Limits: the driver stops reading at [`INPUT_BYTES_MAX`] unparsed bytes or [`OUTPUT_BYTES_MAX`]
 //! unsent bytes ([`StarttlsExchange::has_room`]). Peer and program may each send at most
-//! [`CLEAR_BYTES_MAX`] before TLS. The driver limits the time.
+//! [`CLEAR_BYTES_MAX`] before TLS. The driver limits the duration of the exchange.
 
 mod data;
 mod exchange;

@@ -82,13 +82,13 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "rule `{}` also matches the job name or user ID `{}`, but the table [rule.{:?}] of \
-                 the map file applies only to another rule",
+                "rule `{}` also matches the job name or user ID `{}`, but the map file sets the \
+                 program or user only in the table [rule.{:?}], which is for another rule",
                 other.rule.name, own.value, rule.rule.name
             );
             let fix = format!(
-                "set the program or user in the table [{table}] instead, with a line {:?} = …; \
-                 this table applies to all rules",
+                "set the program or user in the table [{table}] instead, with a line {:?} = …, \
+                 because [{table}] applies to all rules",
                 own.value
             );
             findings.error(&own.at, message, fix);

@@ -1,8 +1,8 @@
 //! Converts the conditions of an AT-TLS rule to conditions of tacit rules.
 //!
 //! A rule for both directions becomes two tacit rules, one for each direction. An inbound rule with
-//! several local ports becomes one tacit rule for each port, because a tacit rule connects to one
-//! port.
+//! several local ports becomes one tacit rule for each port, because an inbound tacit rule passes
+//! all its connections to one port of the program.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -169,8 +169,8 @@ impl Context<'_> {
                 ("::/0", _) => ips.push(IpAddr::from([0; 16])),
                 _ => {
                     let why = format!(
-                        "rule `{name}` accepts connections at several addresses, {address}, but \
-                         tacit can listen only on single addresses or on all addresses"
+                        "rule `{name}` accepts connections at the addresses {address}, but tacit \
+                         can listen only on single addresses or on all addresses"
                     );
                     let port = ports.first().map_or(8080, |ports| *ports.start());
                     let key = MissingKey { rule: name, key: "listen" };

@@ -121,7 +121,7 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
             Notice::Info("tacit's agent has its own log options: see --log and --quiet in tacit(1)")
         }
         "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => Notice::Info(
-            "the agent reloads changed certificates and policies, and needs no attribute for that",
+            "the agent reloads changed certificates and policies without such an attribute",
         ),
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"
@@ -175,7 +175,8 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
             "no change is possible: tacit has no setting that rejects such clients",
         ),
         "ServerHandshakeSNIMatch" if value == "Required" => Notice::Changed(
-            "tacit accepts a client that sends another server name, and uses the first certificate",
+            "tacit accepts a client that sends a server name for which there is no certificate, \
+             and uses the first certificate",
             "no change is possible: tacit has no setting that rejects such clients",
         ),
         "ServerHandshakeSNI" | "ServerHandshakeSNIMatch" => {

@@ -215,8 +215,8 @@ impl Map {
             for key in rule.keys.keys() {
                 let what = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&what) {
-                    let fix = "remove the key: either rules with this direction or role do not use \
-                               the key, or the AT-TLS rule already sets the value";
+                    let fix = "remove the key: it does not apply to the direction or TLS role of \
+                               this rule, or the AT-TLS rule already sets its value";
                     findings.error(&at(rule.line), format!("{what} has no effect"), fix);
                 }
             }
@@ -265,7 +265,8 @@ fn job(value: &TomlValue<'_>) -> Option<Job> {
     let job = Job { program, user, run };
     if any != job.is_any() {
         let fix = "set program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
-                   these keys; or set any = true to apply the rule to every program of a run";
+                   these keys; or set any = true to apply the rule to all programs under \
+                   `tacit run`";
         let message = if any {
             "an entry of [job] with `any` cannot have other keys"
         } else {

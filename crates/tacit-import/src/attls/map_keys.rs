@@ -7,10 +7,10 @@ pub(super) const TOP_TITLE: &str = "the top of the map file";
 
 const TOP_KEYS: &[&str] = &["job", "user", "keyring", "rule", "map", "dataset"];
 const JOB_KEYS: &[&str] = &["program", "user", "run", "any"];
-const BY_RUN: &str = "a tacit rule cannot select units and cgroups: set run = \"NAME\", and start \
-                      the program with `tacit run --name NAME`, for example in ExecStart= of the \
-                      program's unit";
-/// Keys of a job that tacit rules cannot match.
+const BY_RUN: &str = "the import cannot select programs by unit or cgroup: set run = \"NAME\", \
+                      and start the program with `tacit run --name NAME`, for example in \
+                      ExecStart= of the program's unit";
+/// Keys of a job that the import does not support.
 const JOB_PLANNED: &[PlannedKey] =
     &[PlannedKey { key: "unit", instead: BY_RUN }, PlannedKey { key: "cgroup", instead: BY_RUN }];
 const KEYRING_KEYS: &[&str] = &["cert", "key", "ca", "crl", "label"];

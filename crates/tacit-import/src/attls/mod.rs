@@ -7,7 +7,7 @@
 //!               objects          the rules and actions; uses words, values and time
 //!               effective        all attributes of a rule
 //!               map              the map file
-//!   2. convert  flows            the connections of a rule; uses owners
+//!   2. decide   flows            the connections of a rule; uses owners
 //!               tls              the TLS settings of a rule; uses rings, suites and start
 //!               ignored          attributes without an effect in tacit
 //!               needs            lines that the map file lacks

@@ -107,8 +107,8 @@ impl Context<'_> {
             return Vec::new();
         }
         if jobs.iter().any(|job| job.is_any()) {
-            let message = "the rule applies to every program of a run, because the map file sets \
-                           `any` for the job name of the rule";
+            let message = "the rule applies to all programs under `tacit run`, because the map \
+                           file sets `any` for the job name of the rule";
             let fix = "in the map file, set a program for the job name";
             self.findings.changed(&field.at, message, fix);
         }
@@ -182,7 +182,7 @@ impl Context<'_> {
         let at = job.map_or(&rule.rule.at, |field| &field.at);
         if is_protected(rule) {
             let message = "tacit cannot see which program accepts a connection, so the rule \
-                           applies to every program of a run that listens on the port";
+                           applies to every program under `tacit run` that listens on the port";
             self.findings.changed(
                 at,
                 message,

@@ -79,7 +79,7 @@ pub(super) fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Ef
         );
         if text::ibm_1047_order(name) > text::ibm_1047_order(&second.rule.name) {
             let message = format!(
-                "{both}; z/OS tries this rule first, because EBCDIC sorts digits after letters"
+                "{both}. z/OS tries this rule first, because EBCDIC sorts digits after letters"
             );
             findings.changed(&second.rule.at, message, "give the two rules different priorities");
         } else {

@@ -1,7 +1,8 @@
 //! Finds the key ring of an AT-TLS rule in the map file.
 //!
-//! On z/OS, a key ring without a user ID belongs to the user of the socket. The map file defines
-//! such a ring for one user ID (`[keyring."USER/RING"]`) or for all users (`[keyring.RING]`).
+//! If a rule names a key ring without a user ID, z/OS uses the key ring of the user that owns the
+//! socket. The map file defines such a ring for one user ID (`[keyring."USER/RING"]`) or for all
+//! users (`[keyring.RING]`).
 
 use super::context::Context;
 use super::effective::Effective;
@@ -26,8 +27,8 @@ impl Context<'_> {
             return Some(name);
         }
         if name.starts_with("*TOKEN*/") {
-            let fix = "export the certificate and the key to files, and name the files in a key \
-                       ring of the map file";
+            let fix = "export the certificate and the private key to files, and name the files in \
+                       a [keyring] table of the map file";
             let message =
                 format!("`{name}` is a PKCS #11 token, but tacit reads keys from files only");
             self.findings.error(&ring.at, message, fix);

@@ -27,8 +27,8 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
         && matches!(start, Start::Unknown)
     {
         let why = format!(
-            "the import cannot determine the protocol of rule `{name}`: its program starts TLS \
-             with a call that exists only on z/OS, and no known protocol uses its port"
+            "the import cannot determine the protocol of rule `{name}`: the program starts TLS \
+             with a call that exists only on z/OS, and no known protocol uses the port of the rule"
         );
         let line = "starttls = \"telnet\"   # or \"ftp\", \"smtp\", \"postgres\"; or, for TLS from \
                     the first byte: start = \"immediate\"; or, if the program sends requests to \

@@ -43,12 +43,12 @@ impl Context<'_> {
         match (side, direction) {
             (Side::Server, Direction::Outbound) => {
                 let who = "the program opens the TCP connection, but the peer is the TLS client";
-                self.findings.info(&role.at, format!("the rule sets `role`: {who}"));
+                self.findings.info(&role.at, format!("the new rule sets `role`, because {who}"));
                 set(&mut keys, "role", "server");
             }
             (Side::Client, Direction::Inbound) => {
                 let who = "the peer opens the TCP connection, but is the TLS server";
-                self.findings.info(&role.at, format!("the rule sets `role`: {who}"));
+                self.findings.info(&role.at, format!("the new rule sets `role`, because {who}"));
                 set(&mut keys, "role", "client");
             }
             _ => {}
@@ -78,9 +78,9 @@ impl Context<'_> {
         let direction = rule.rule.field("Direction")?;
         if side == Side::Server && direction.value == "Both" {
             let message = "`Direction Both`: the new rule uses `starttls` for accepted \
-                           connections, and denies connections that programs open. This rule is \
-                           for the TLS server, but in this protocol, the TLS client always opens \
-                           the connection";
+                           connections, and denies connections that programs open. The AT-TLS \
+                           rule has the role of the TLS server, but in this protocol only the TLS \
+                           client opens connections";
             let fix = "set `Direction Inbound`; if programs open such connections, write another \
                        rule with `Direction Outbound` and `HandshakeRole Client`";
             self.findings.changed(&direction.at, message, fix);
@@ -213,9 +213,9 @@ impl Context<'_> {
                 self.identity(Ring { at: &label.at, ..ring }, Some(&label.value))
             }
             (None, None) => {
-                let message = "the rule names no label, so tacit sends no certificate to servers. \
-                               AT-TLS clients never send the default certificate of the ring; to \
-                               send a certificate, set `certificate` in the map file";
+                let message = "the rule has no CertificateLabel, so tacit sends no certificate to \
+                               servers. AT-TLS clients never send the default certificate of the \
+                               ring; to send a certificate, set `certificate` in the map file";
                 self.findings.info(ring.at, message);
                 None
             }
@@ -235,8 +235,8 @@ impl Context<'_> {
         set(keys, "server-name", name.value.to_ascii_lowercase());
         if let Some(sni) = sni.filter(|sni| !sni.value.eq_ignore_ascii_case(&name.value)) {
             let message = format!(
-                "tacit does not send `{}` to the server: it sends the name that it requires in the \
-                 server's certificate",
+                "tacit does not send the server name `{}`, but the name that the server's \
+                 certificate must contain",
                 sni.value
             );
             self.findings.changed(
@@ -352,8 +352,8 @@ impl Context<'_> {
                 set(&mut rekey, "after", format!("{}m", minutes.value));
                 set(keys, "rekey", Toml::Table(rekey));
             } else {
-                let message = "tacit does not replace session keys at an interval: only TLS 1.3 \
-                               can replace keys, but the rule also allows TLS 1.2";
+                let message = "tacit does not rekey connections at this interval: rekeying needs \
+                               TLS 1.3, but the rule also allows TLS 1.2";
                 self.findings.changed(&minutes.at, message, "set TLSv1.2 Off and TLSv1.3 On");
             }
         }

@@ -149,8 +149,8 @@ pub(super) fn server(
             keys.extend((!is_checked).then(|| ("verify", "chain".into())));
         } else if !required.chain {
             let message = format!(
-                "service `{of}` now requires a certificate from trust `{trusted}` for {}; stunnel \
-                 did not verify the server",
+                "service `{of}` now requires a server certificate for {} from a CA of trust \
+                 `{trusted}`; stunnel did not verify the server",
                 name.as_deref().unwrap_or("its server")
             );
             let fix = "set verifyChain = yes and CAfile if another CA issues the certificate; with \
@@ -159,7 +159,7 @@ pub(super) fn server(
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
             let message =
-                format!("service `{of}` accepts any certificate of its CAs, as in stunnel");
+                format!("service `{of}` accepts any certificate from its CAs, as in stunnel");
             findings.changed(
                 at,
                 message,
@@ -167,8 +167,8 @@ pub(super) fn server(
             );
         } else if !is_checked {
             let message = format!(
-                "the certificate of the server of service `{of}` must now be for {}; stunnel \
-                 accepted any certificate of its CAs",
+                "service `{of}` now requires a server certificate for {}; stunnel accepted any \
+                 certificate from its CAs",
                 name.as_deref().unwrap_or("its server")
             );
             let fix = "set checkHost = NAME if the certificate is for another name; with \
@@ -181,8 +181,8 @@ pub(super) fn server(
             return Some(keys);
         }
         let message = format!(
-            "the import cannot determine the certificate name that the server of \
-                               service `{of}` must have"
+            "the import cannot determine which name the server certificate of \
+                               service `{of}` must contain"
         );
         let fix = "set the name: checkHost = NAME";
         findings.error(at, message, fix);
@@ -256,8 +256,8 @@ fn server_name(
     }
     if sent.is_some_and(|sent| sent != check.value) {
         let message = format!(
-            "`sni` and `checkHost` differ: tacit sends the name that it requires in the server's \
-             certificate, {}",
+            "`sni` and `checkHost` differ: as server name, tacit can send only the name that the \
+             server's certificate must contain, {}",
             check.value
         );
         let fix = "set the same name in `sni` and `checkHost`";
@@ -270,8 +270,8 @@ fn server_name(
              name",
             check.value
         );
-        let fix = "with `sni = ` stunnel sent no name; check that the server still selects the \
-                   right certificate";
+        let fix = "check that the server still selects the right certificate; to send no name, \
+                   set `sni = `";
         findings.changed(&check.at, message, fix);
     }
     Some(Checked { name: Some(check.value.clone()), sends_name, is_checked: true })

@@ -65,7 +65,8 @@ pub(super) fn read(
     let shown = shown?;
     let peer = peer?;
     if role == ServiceRole::Server && shown.is_none() {
-        findings.error(at, "the server service has no `cert`", "set cert = FILE, a PEM file");
+        let message = "the service is a TLS server, but has no `cert`";
+        findings.error(at, message, "set cert = FILE, a PEM file");
         return None;
     }
     let mut tls: Keys = vec![("role", role.word().into())];
@@ -209,7 +210,8 @@ fn server(
             "service `{name}` has several targets: tacit checks that the certificate of each \
              target contains the host name of this target"
         );
-        let fix = "if all targets have the same certificate, set checkHost = NAME";
+        let fix = "if all targets have the same certificate, set checkHost = NAME, a host name \
+                   in this certificate";
         findings.changed(&service.section.at, message, fix);
     }
     Some(keys)
@@ -321,7 +323,8 @@ fn protocol(
         "pgsql" => Some(Some(Negotiated::Upgrade("postgres"))),
         "proxy" if role == ServiceRole::Server => {
             let message = "tacit sends the PROXY protocol header in version 2, not 1";
-            let fix = "configure the program to read version 2, or remove `protocol`";
+            let fix = "configure the program behind this service to read version 2, or remove \
+                       `protocol`";
             findings.changed(&entry.at, message, fix);
             Some(Some(Negotiated::Proxy))
         }
@@ -383,7 +386,7 @@ fn shows_global(
     if tables.is_for_clients(cert) == Some(false) {
         let message = format!(
             "service `{name}` no longer sends this certificate to its server: `cert` is a global \
-             option, and the extendedKeyUsage of the certificate does not allow clients"
+             option, and the extendedKeyUsage of the certificate does not include clientAuth"
         );
         let fix = "if the server requests a certificate, set cert = FILE in the service, with a \
                    certificate that has extendedKeyUsage = clientAuth";

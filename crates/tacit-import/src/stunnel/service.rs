@@ -1,4 +1,5 @@
-//! Looks up the options of one section of a stunnel configuration, and the defaults of the section.
+//! Looks up the options of one section of a stunnel configuration, and the global options, which
+//! are the defaults of the section.
 
 use super::lines::{Entry, Section};
 use crate::draft::Toml;

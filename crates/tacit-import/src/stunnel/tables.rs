@@ -1,5 +1,5 @@
 //! Collects the identities, trusts and identity maps of an imported policy. Services with the same
-//! files share them.
+//! files share the identity and the trust.
 
 use std::collections::BTreeSet;
 
@@ -183,8 +183,8 @@ impl<'f> Tables<'f> {
             Ok(names) => names,
             Err(error) => {
                 let message = format!("cannot read the directory {directory}: {error}");
-                let fix = "import on a host that has the directory, or name the CAs in one file: \
-                           CAfile = FILE";
+                let fix = "import on a host that has the directory, or put the CA certificates \
+                           into one file: CAfile = FILE";
                 findings.error(&entry.at, message, fix);
                 return None;
             }
@@ -194,11 +194,12 @@ impl<'f> Tables<'f> {
         if names.is_empty() {
             let message = "no file name in the directory is a certificate hash, so stunnel finds \
                            no certificate there";
-            findings.error(&entry.at, message, "name the CAs in one file: CAfile = FILE");
+            let fix = "put the CA certificates into one file: CAfile = FILE";
+            findings.error(&entry.at, message, fix);
             return None;
         }
         let message =
-            format!("the policy names each of the {} certificates of the directory", names.len());
+            format!("the policy lists the {} certificate files of the directory", names.len());
         findings.info(&entry.at, message);
         Some(names.into_iter().map(|name| format!("{directory}/{name}")).collect())
     }

@@ -116,7 +116,7 @@ impl Targets {
                 "service `{name}` connects to {count} addresses, but the limit is {TARGETS_MAX}"
             );
             let fix = format!(
-                "keep {TARGETS_MAX} of the addresses, or give several addresses one host name"
+                "keep {TARGETS_MAX} of the addresses, or use a host name that has several addresses"
             );
             findings.error(&second.at, message, fix);
             return None;
@@ -148,7 +148,7 @@ impl Targets {
             && is_name
             && let Some(failover) = service.last("failover")
         {
-            let message = "`failover = rr` does not apply to the addresses of one name: tacit \
+            let message = "`failover = rr` does not apply to the addresses of one host name: tacit \
                            tries these addresses in the order in which the resolver returns them";
             let fix = "write a `connect` line for each address";
             findings.changed(&failover.at, message, fix);

@@ -218,7 +218,8 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "protocolHost = x",
             5,
-            "`protocolHost`: tacit does not support this setting of the exchange before TLS",
+            "`protocolHost`: tacit does not support this option of the protocol negotiation before \
+             TLS",
         ),
         ("PSKsecrets = /psk", 5, "`PSKsecrets`: tacit does not support TLS with pre-shared keys"),
         ("OCSPaia = yes", 5, "`OCSPaia`: tacit does not use OCSP"),
@@ -406,7 +407,7 @@ fn the_name_that_is_checked_is_the_one_that_was() {
     assert_eq!((policy, found.len()), (None, 1));
     let unix = "[c]\nclient = yes\naccept = 127.0.0.1:1\nconnect = /x.sock\n";
     assert!(imported(unix).1.iter().any(|f| f.contains(
-        "the import cannot determine the certificate name that the server of service `c` must have"
+        "the import cannot determine which name the server certificate of service `c` must contain"
     )));
 }
 

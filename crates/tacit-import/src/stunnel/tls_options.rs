@@ -1,4 +1,4 @@
-//! Converts the values of stunnel's option `options`, which are switches of OpenSSL.
+//! Converts the values of stunnel's option `options`: flags of OpenSSL, such as `NO_TLSv1_2`.
 //!
 //! A value that forbids a TLS version changes the versions of the rule. All other values are
 //! ignored, because tacit has no such settings.

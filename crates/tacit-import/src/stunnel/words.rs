@@ -137,7 +137,7 @@ const fn ocsp(name: &'static str, harmless: &'static [&'static str]) -> Word {
 const LOGS: &str = "the agent logs to standard error; `--audit FILE` records every connection";
 const RANDOM: &str = "the kernel provides random numbers";
 const NO_ENGINE: Outcome = Outcome::Refused(
-    "tacit cannot use keys in engines and tokens",
+    "tacit cannot use OpenSSL engines and PKCS #11 tokens",
     "export certificate and key to PEM files: cert = FILE, key = FILE",
 );
 /// Before all sections these options are about the process. In a section they are about its socket,
@@ -157,8 +157,8 @@ const REFUSED_OCSP: Outcome = Outcome::Refused(
 );
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
-const PROTOCOL: &str = "tacit does not support this setting of the exchange before TLS";
-const PROTOCOL_FIX: &str = "if the peer does not need this exchange, remove the option";
+const PROTOCOL: &str = "tacit does not support this option of the protocol negotiation before TLS";
+const PROTOCOL_FIX: &str = "if the peer does not need this option, remove it";
 const CACHE: &str = "tacit has no settings for TLS sessions: the TLS library limits and expires \
                      them";
 const TICKETS: &str = "each agent creates its own session ticket keys: a client that connects to \
@@ -329,15 +329,15 @@ pub(super) const WORDS: &[Word] = &[
         "ticketKeySecret",
         &[],
         TICKETS,
-        "remove the option; others may have read its secret in this file, so do not use the secret \
-         for another purpose",
+        "remove the option; do not use its secret for another purpose, because other users may \
+         have read it in this file",
     ),
     changed(
         "ticketMacSecret",
         &[],
         TICKETS,
-        "remove the option; others may have read its secret in this file, so do not use the secret \
-         for another purpose",
+        "remove the option; do not use its secret for another purpose, because other users may \
+         have read it in this file",
     ),
     read("TIMEOUTbusy"),
     info(

@@ -7,8 +7,8 @@
 //! * [`DataLifetime`] limits how many bytes a key protects;
 //! * [`SaCounters`] and [`DropCounters`] count packets and bytes for `tacit show`.
 //!
-//! Limit: a packet is dropped if the highest sequence number received exceeds its number by
-//! [`REPLAY_WINDOW`] or more.
+//! Limit: a packet is dropped if its sequence number is [`REPLAY_WINDOW`] or more below the highest
+//! sequence number received.
 
 mod counters;
 mod framing;

@@ -6,9 +6,10 @@
 //!   too old │        known in the bitmap   │ new: moves the window
 //! ```
 //!
-//! The bitmap is a ring of words (RFC 6479), so no word is shifted when the window moves: only the
-//! words between the old and the new top are cleared. The ring has more words than the window
-//! needs, so that cleared words are never in the window.
+//! `top` is the highest sequence number received. The bitmap is a ring of words (RFC 6479), so no
+//! word is shifted when the window moves: only the words between the old and the new `top` are
+//! cleared. The ring has more words than the window needs, so that cleared words are never in the
+//! window.
 //!
 //! A packet contains only the lower half of an extended number. The receiver computes the upper
 //! half from the position of the window (RFC 4303 appendix A2.2).

@@ -2,8 +2,8 @@
 //!
 //! The kernel identifies an epoll entry by its open file and its descriptor number. So this module
 //! starts a thread with its own descriptor table ([`libc::CLONE_FILES`]). In this table, the thread
-//! gives first the old socket and then the new socket the same number as in the program, and
-//! changes the entries.
+//! copies the old socket to the program's descriptor number, and removes the epoll entry. Then the
+//! thread copies the new socket to the same number, and adds the entry again.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

@@ -1,8 +1,8 @@
 //! Creates a network namespace in which every address is local, and that no program enters.
 //!
-//! The server of a link opens sockets there in place of sockets of another kernel. These sockets
-//! have the addresses of the true ones, and are connected to sockets of the server. The packets of
-//! these connections do not leave the namespace.
+//! For each socket of another kernel, the server of a link opens a socket with the same address in
+//! this namespace, and connects this socket to a socket of its own. The packets of these
+//! connections do not leave the namespace.
 
 use super::{
     LOW_PORTS_START, choose_congestion_control, end_with, ip_support, lead_session, own_user, set,

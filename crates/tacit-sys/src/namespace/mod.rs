@@ -1,5 +1,5 @@
 //! Creates a network namespace for one program, without root. A separate process, the *helper*,
-//! creates the namespace, and then acts inside it for the agent.
+//! creates the namespace, and then acts inside it for the agent. The *launcher* is `tacit run`.
 //!
 //! ```text
 //! launcher --starts--> helper: create(parent, families)   user and network namespace, same uid

@@ -167,8 +167,9 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {
-            "the kernel does not allow the process to write its own user map: either the process \
-             is not dumpable, or a security module grants no capabilities in the namespace"
+            "the kernel does not allow the process to map its user ID (/proc/self/uid_map): either \
+             the process is not dumpable, or a security module grants no capabilities in the \
+             namespace"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace => {
             "the kernel created the namespace, but granted no capabilities in it: a security \

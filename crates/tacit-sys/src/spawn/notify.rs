@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Only the helper (the process that acts inside the program's namespaces) has the listener. The
-//! agent has no copy, so a restart of the agent needs no hand-over.
+//! agent has no copy, so a restart of the agent needs no hand-over. When the helper ends, the
+//! kernel returns `ENOSYS` for these calls, so they still fail.
 //!
 //! If the kernel does not support a listener, tacit installs a filter without a listener. This
-//! filter returns the same errors, but tacit does not report them. When the helper ends, the kernel
-//! returns `ENOSYS`, so the calls still fail.
+//! filter returns the same errors, but tacit does not report them.
 //!
 //! If the helper allows a call ([`NotifyReply::Proceed`]), the kernel reads its arguments again,
 //! and another thread of the program may have changed them meanwhile.

@@ -111,7 +111,7 @@ impl CredentialFault {
             }
             Self::KeyUnusable => "the type of the private key is not supported".to_owned(),
             Self::KeyMismatch { subject, is_ca } => format!(
-                "the key does not match the first certificate in the file, which is the \
+                "the private key does not match the first certificate in the file, which is the \
                  certificate of {}{subject}",
                 if *is_ca { "the CA " } else { "" }
             ),

@@ -5,7 +5,7 @@
 //!   `ca`   `pinned`   the peer is trusted if
 //!   yes    -          its chain leads to an anchor
 //!   yes    yes        its chain leads to an anchor, and its certificate is pinned
-//!   -      yes        its certificate is pinned, valid now, and for its use; no chain is built
+//!   -      yes        its certificate is pinned, valid now and allows the usage; no chain is built
 //! ```
 //!
 //! All bytes of the two certificates must be equal. tacit rejects another certificate with the same

@@ -62,8 +62,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::General(text) if text.contains("no server certificate chain") => failure(
             FailureKind("no-certificate-for-name"),
             Party::Policy,
-            "no identity of the rule matches the client's server name, cipher suites and \
-             signature algorithms: add an identity with an ECDSA P-256 or RSA key",
+            "no identity of the rule matches the requested server name and the client's cipher \
+             suites and signature algorithms: add an identity with an ECDSA P-256 or RSA key",
         ),
         Error::General(text) if text.starts_with(NOT_SIGNED) => failure(
             FailureKind("not-signed"),
@@ -157,7 +157,8 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             format!(
                 "the {peer} offers no cipher suite that the rule allows: enable AES-GCM or \
                  ChaCha20-Poly1305 with ECDHE on the {peer} (tacit does not support CBC, RC4, 3DES \
-                 and static RSA); in TLS 1.2 the suite must also match tacit's key, ECDSA or RSA"
+                 and static RSA); in TLS 1.2 the suite must also match the type of \
+                 tacit's private key (ECDSA or RSA)"
             ),
         ),
         // The library reports a missing group before it compares the cipher suites.

@@ -86,7 +86,7 @@ impl KeyStore {
         drop(keys);
         let signer = key
             .choose_scheme(&[request.scheme])
-            .ok_or("the key does not support this signature scheme")?;
+            .ok_or("the private key does not support this signature scheme")?;
         signer.sign(request.message).map_err(|_| "the cryptographic library failed to sign")
     }
 }

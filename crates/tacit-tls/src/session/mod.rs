@@ -502,7 +502,7 @@ impl Session {
         }
         if replaced && !self.message.is_empty() {
             return Err(SessionError::PeerMisbehaved(
-                "the peer changed its key in the middle of a handshake message",
+                "the peer changed its traffic key in the middle of a handshake message",
                 AlertDescription::UNEXPECTED_MESSAGE,
             ));
         }

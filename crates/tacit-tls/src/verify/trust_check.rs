@@ -1,4 +1,5 @@
-//! Checks a certificate chain against one trust, unless the chain is in the chain cache.
+//! Verifies a certificate chain with one trust (`[trust.NAME]` of the policy), unless the chain is
+//! in the chain cache.
 
 use std::sync::Arc;
 

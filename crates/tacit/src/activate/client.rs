@@ -1,7 +1,9 @@
-//! Starts the starter from the agent, and asks it for the programs of connections.
+//! Implements the agent's side of the *starter*, the process that starts programs: starts this
+//! process, and requests a program for each connection.
 //!
-//! Limits: `REQUESTS_MAX` requests wait to be sent, `START_WAIT_MAX` for an answer. While as
-//! many processes of a program run as its `max`, further connections wait here, in their order.
+//! Limits: `REQUESTS_MAX` requests wait to be sent. Each request waits at most `START_WAIT_MAX`
+//! for its answer. While `max` processes of a program run, further connections wait here, in their
+//! order.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -74,7 +76,9 @@ pub enum StarterError {
 impl fmt::Display for StarterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Process(error) => write!(f, "cannot start the starter of programs: {error}"),
+            Self::Process(error) => {
+                write!(f, "cannot start the process that starts programs: {error}")
+            }
             Self::Unusable(reason) => f.write_str(reason),
         }
     }
@@ -158,14 +162,13 @@ impl Starter {
         let (back, answer) = oneshot::channel();
         let pending = PendingStart { program: program.to_owned(), remote, permit, back };
         let ended = || {
-            "the starter of programs has ended\n    fix: run `tacit restart`, which starts another"
-                .to_owned()
+            "the process that starts programs has ended\n    fix: run `tacit restart`".to_owned()
         };
         self.requests.send(pending).await.map_err(|_| ended())?;
         match tokio::time::timeout(START_WAIT_MAX, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(ended()),
-            Err(_) => Err("the starter of programs did not answer in time".to_owned()),
+            Err(_) => Err("the process that starts programs did not answer in time".to_owned()),
         }
     }
 }
@@ -235,8 +238,8 @@ async fn receive_all(mut reader: UnixStream, answers: &RefCell<Answers>, log: &L
 /// Logs that the starter has ended, and waits for its process.
 async fn report_end(mut child: Child, log: &Log) {
     let event = Event::new("starter-ended").value("pid", child.id());
-    let next = "connections of rules with `activate` are refused; run `tacit restart`, which \
-                starts another agent with another starter";
+    let next = "the process that starts programs has ended, so the agent refuses connections of \
+                rules with `activate`: run `tacit restart`";
     log.error(event.field("next", next));
     while child.try_wait().is_ok_and(|status| status.is_none()) {
         tokio::time::sleep(REAP_INTERVAL).await;

@@ -11,11 +11,11 @@
 //!
 //! The first message has all programs of the policy, with arguments, users and limits. Later
 //! messages contain only the name of one of them and the address of the client. So neither a
-//! client, nor an agent that a client has taken over, can start anything else. A policy with other
-//! activations needs `tacit restart`.
+//! client, nor an agent that a client has taken over, can start anything else. If a new policy
+//! changes `[activate.NAME]`, the operator must run `tacit restart`.
 //!
-//! The starter ends when the agent ends. Then the programs of single connections read the end of
-//! their connections, and programs that serve all connections get SIGTERM.
+//! The starter ends when the agent ends. Then each program that serves one connection reads the end
+//! of its connection, and programs that serve all connections get SIGTERM.
 
 pub mod client;
 mod passwd;

@@ -57,7 +57,7 @@ pub fn run() -> ExitCode {
         Err(error) => {
             complain_of(
                 MessageId("starter-not-served"),
-                format_args!("the starter of programs cannot continue: {error}"),
+                format_args!("the process that starts programs cannot continue: {error}"),
             );
             EXIT_FAILURE.into()
         }
@@ -251,7 +251,7 @@ impl ServedPrograms {
         let served = self.programs.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
         if processes >= served.program.processes_max {
             return Err(io::Error::other(format!(
-                "{processes} processes run, the maximum (`max`)"
+                "{processes} processes already run, and `max` allows no more"
             )));
         }
         served.count_start(Instant::now())?;

@@ -359,7 +359,7 @@ impl Agent {
             self.shared.log.warn(
                 event.field(
                     "next",
-                    "the agent continues, but will not log when its supervisor ends",
+                    "the agent continues, but cannot report the end of its supervisor",
                 ),
             );
         }

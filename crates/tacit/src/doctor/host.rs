@@ -52,7 +52,7 @@ fn bridges() -> Finding {
     let is_on = |name: &&str| read(&format!("/proc/sys/net/bridge/{name}")).as_deref() == Some("1");
     let on: Vec<_> = names.into_iter().filter(is_on).collect();
     let note = if on.is_empty() {
-        "br_netfilter is off, so `[host] forwarded` can capture the containers behind bridges"
+        "br_netfilter is off, so `[host] forwarded` can capture traffic of containers on bridges"
             .to_owned()
     } else {
         format!(

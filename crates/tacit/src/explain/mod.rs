@@ -51,7 +51,7 @@ Examples:
     tacit explain --control --direction outbound --remote 10.7.0.9:5432
   Whether the other side of a link gets a socket:
     tacit explain --policy link.toml --link guest --direction outbound --remote 10.7.0.9:5432
-  Which rule of a captured host decides about a packet, and about those of a capture:
+  Which rule of a captured host decides about a packet, or about each packet in a pcap file:
     tacit explain --policy host.toml --packet \"in eth0 tcp 192.0.2.7:4000 > 10.0.0.1:22 syn\"
     tacit explain --policy host.toml --packet eth0.pcap --way \"in eth0\"
   How a rule evaluates a client's certificate, and which entry of its map matches:

@@ -1,4 +1,4 @@
-//! Converts the filters of a plan to the data types of the kernel.
+//! Converts the rules with `filter` to the data types of the kernel.
 
 use std::time::Duration;
 

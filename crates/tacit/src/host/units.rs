@@ -5,8 +5,8 @@
 //! control group of the unit to a set in the kernel, before the unit starts. The helper adds units
 //! that already run.
 //!
-//! If a unit in the rules has no drop-in, the kernel sends all flows to the destinations of these
-//! rules to the agent, which then finds the unit of each flow.
+//! If a unit in a rule has no drop-in, the kernel redirects to the agent all flows whose
+//! destination this rule matches. The agent then finds the unit of each flow.
 
 use std::fmt;
 use std::fs;
@@ -64,9 +64,9 @@ impl DropIns {
             complain(format_args!(
                 "tacit: the packet rules cannot select the programs of a unit that a rule names, \
                  because systemd has loaded no drop-in for this unit, or its control group is \
-                 nested too deep. Therefore the kernel sends flows of all programs to the \
-                 destinations of this rule to the agent. Run `tacit check`, which names the unit \
-                 and prints the fix"
+                 nested too deep. Therefore the agent gets the flows of all programs, not only of \
+                 the unit, whose destination this rule matches. Run `tacit check`, which names the \
+                 unit and prints the fix"
             ));
         }
     }

@@ -1,10 +1,10 @@
 //! Decides whether a run accepts the addresses that a peer assigns to it.
 //!
-//! A run rejects an address that already has another meaning: an address of the host, of another
-//! tunnel, of a peer, or of a rule, also by a name that a program has looked up. Otherwise flows to
+//! A run rejects an address that is already in use: by the host, another tunnel, a peer, or a rule
+//! (also by a rule with a name for which a program has looked up this address). Otherwise flows to
 //! this address would stay inside the run. If the run rejects an address, tacit closes the IKE
-//! connection and reports the reason. The address is checked again when it may have got another
-//! meaning (`runs`).
+//! connection and reports the reason. `runs` checks the address again when one of these uses may
+//! have changed.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Defines [`DrivenRun`]: a run with a TUN device, as the IKE thread knows it.
+//! Defines [`DrivenRun`]: the data of the IKE thread about a run with a TUN device.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

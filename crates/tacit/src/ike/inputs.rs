@@ -9,6 +9,8 @@
 //! all other datagrams at the port ─> the packet worker drops and counts them
 //! ```
 //!
+//! A *first request* is an IKE_SA_INIT request, which asks for a new IKE SA.
+//!
 //! Any host can send datagrams to the port. So each kind of input has its own queue, and datagrams
 //! of unknown senders cannot displace commands, reports, or messages and requests of peers.
 //!

@@ -1,4 +1,4 @@
-//! Defines [`ManualTunnel`]: the manual SAs of a run, and creates SAs with keys of files.
+//! Defines [`ManualTunnel`]: the manual SAs of a run. Creates these SAs with keys from files.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! Writes the lines of the log and of the audit log about connections with peers of tunnels.
 //!
-//! The audit log contains every event: each tunnel with its identities, each replacement of keys,
-//! each end and each failure with the reason. The log contains only events on which an operator
-//! must act.
+//! The audit log contains every event: each tunnel with its identities, each rekeying, and each end
+//! and failure with the reason. The log contains only events that need an action of an operator.
 
 use std::net::IpAddr;
 

@@ -4,12 +4,13 @@
 //! When the sender has proved its identity, this module assigns the connection to the peer with
 //! this identity. Until then, the connection counts as a connection of a *stranger*.
 //!
-//! Strangers at the address of a peer, for example behind the same NAT, must not prevent that the
-//! peer connects. So the connections of those that send from the peer's own port are counted apart.
-//! A further connection replaces the oldest one, unless that one has just begun.
+//! Strangers at the address of a peer, for example behind the same NAT, must not prevent the peer
+//! from connecting. So tacit counts connections from the peer's own port separately from
+//! connections from other ports. At the limit, a new connection replaces the oldest one, unless the
+//! oldest one is younger than [`HELD_AT_LEAST`].
 //!
-//! Limits: [`STRANGERS_MAX`] connections of strangers that send from ports of peers, as many from
-//! other ports, and [`ACCEPTED_CONFIGS_MAX`] peers, for each address.
+//! Limits for each address: [`STRANGERS_MAX`] connections of strangers from ports of peers,
+//! [`STRANGERS_MAX`] from other ports, and [`ACCEPTED_CONFIGS_MAX`] peers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

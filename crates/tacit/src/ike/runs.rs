@@ -1,9 +1,9 @@
 //! Adds and removes the runs of the IKE thread. Follows changes of the policy and of the addresses
 //! of the host.
 //!
-//! A gateway assigns an address once, but what the address stands for can change: by another
-//! policy, by an address of the host, or by a name that a program looks up. So assigned addresses
-//! are checked again after each such change (`assigned`).
+//! A gateway assigns an address once. But later a new policy may contain this address, the host may
+//! get it, or a program may look up a name that has it. So tacit checks assigned addresses again
+//! after each such change (`assigned`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -253,7 +253,7 @@ fn unauthenticated_senders_at_the_address_of_a_gateway_do_not_replace_it() {
         }
     }
     let strangers = scene.thread.connections.iter().filter(|one| one.stranger.is_some()).count();
-    assert!(strangers >= 8, "{strangers} places are taken");
+    assert!(strangers >= 8, "only {strangers} connections of strangers");
     let mut gateway = scene.initiator(scene.peer.try_clone().unwrap());
     scene.settle(&mut gateway);
     gateway.wait(COOKIE_WAIT);

@@ -1,4 +1,5 @@
-//! `tacit link`: serves links, and shows their state.
+//! `tacit link`: starts and stops the servers of links, shows their state, and passes sockets from
+//! one program to another.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Starts a virtual machine that has no network, as its first process: `tacit link init`.
+//! `tacit link init`: runs as the first process (PID 1) of a virtual machine without a network, and
+//! starts its link server and one program, CMD.
 //!
 //! ```text
 //!   mount, modules, lo ──> link server ──> other side answers ──> tacit run CMD ──> power off
@@ -117,7 +118,10 @@ pub(super) fn init(args: LinkInitArgs) -> ExitCode {
     if let Err(error) = machine::end(how)
         && error.raw_os_error() != Some(rustix::io::Errno::PERM.raw_os_error())
     {
-        complain_of(MessageId("guest-failed"), format_args!("cannot end the machine: {error}"));
+        complain_of(
+            MessageId("guest-failed"),
+            format_args!("cannot power off or restart the machine: {error}"),
+        );
     }
     code.into()
 }

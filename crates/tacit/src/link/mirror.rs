@@ -1,17 +1,17 @@
-//! Opens sockets in place of sockets of another kernel. A process of its own opens them, in a
-//! network namespace in which every address is local, and passes them to the server of links. Each
-//! link has a process and a namespace of its own, because the other server of a link chooses
-//! addresses in it.
+//! Opens sockets on this kernel that have the addresses of sockets on another kernel. A separate
+//! process opens them in a network namespace in which every address is local, and passes them to
+//! the link server. Each link has its own process and namespace, because the link server on the
+//! other kernel chooses addresses in this namespace.
 //!
 //! ```text
-//!   server of links ── MirrorRequest ──> process in the namespace     one request at a time
-//!                   <── MirrorReply + sockets ──
+//!   link server ── MirrorRequest ──> process in the namespace     one request at a time
+//!               <── MirrorReply + sockets ──
 //! ```
 //!
 //! The process is started before the server has threads, and ends with the server.
 //!
-//! Limit: the kernel drops reports about closed sockets if too many are closed at a time. The tasks
-//! of their sockets then end when the other side or the run ends.
+//! Limit: if too many sockets are closed at a time, the kernel drops reports about them. The link
+//! server then serves these sockets until the other side or the run ends.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 //! counters. A reload replaces the live policy as a whole.
 //!
 //! ```text
-//!   file ──check──> Policy, Credentials ──build──> Live ──ArcSwap──> data workers, displays
+//!   file ──check──> Policy, Credentials ──build──> Live ──ArcSwap──> data workers, tacit show
 //! ```
 //!
 //! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of an unchanged

@@ -1,7 +1,7 @@
 //! Reads the keys of manual SAs from the files in `keys-in` and `keys-out` of `[sa.NAME]`.
 //!
-//! A file has two lines of hexadecimal digits: the key of the cipher, then that of the HMAC. Empty
-//! lines, and lines that begin with `#`, do not count.
+//! A file has two lines of hexadecimal digits: the key of the cipher, then the key of the HMAC.
+//! Empty lines, and lines that begin with `#`, are ignored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -80,7 +80,7 @@ fn read(sa: &ManualSa, path: &Path, position: SourcePosition) -> Result<Directio
     let lines: Vec<&[u8]> =
         lines.filter(|line| !line.is_empty() && !line.starts_with(b"#")).collect();
     let [encryption, integrity] = lines.as_slice() else {
-        return Err(refused(format!("it has {} lines with keys instead of 2", lines.len())));
+        return Err(refused(format!("the file has {} lines with keys instead of 2", lines.len())));
     };
     let key = |line: &[u8], what: &str, wanted: usize| {
         let key = hexadecimal(line)

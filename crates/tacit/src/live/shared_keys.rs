@@ -37,7 +37,7 @@ pub(super) fn load(
 fn read(path: &Path, position: SourcePosition) -> Result<SecretBytes, Diagnostic> {
     let shown = path.display();
     let refused = |what: String, fix: String| {
-        let message = format!("cannot use the key in {shown}: {what}");
+        let message = format!("cannot use the pre-shared key in {shown}: {what}");
         Diagnostic::error(MessageId("unusable-file"), position, message).with_fix(fix)
     };
     let mut bytes = read_secret(path).map_err(|fault| {
@@ -76,8 +76,8 @@ fn doubt(key: &SecretBytes, file: &Path, position: SourcePosition) -> Option<Dia
     let bytes = key.as_bytes().len();
     (bytes < KEY_BYTES_ADVISED).then(|| {
         let message = format!(
-            "the key in {} has only {bytes} bytes: an attacker who intercepts the messages of both \
-             sides can guess a short key",
+            "the pre-shared key in {} has only {bytes} bytes: an attacker who intercepts the IKE \
+             messages can guess a short key",
             file.display()
         );
         let fix = "use a random key on both sides, for example from: openssl rand -base64 32";

@@ -1,5 +1,6 @@
-//! Finds the account of a packet: that of the rule which leads the packet into its tunnel. The CPU
-//! time of a batch is divided among the accounts of its packets.
+//! Finds the account of a packet. An account counts the CPU time of one rule; a packet belongs to
+//! the rule that sends it through the tunnel. The CPU time of a batch is divided among the accounts
+//! of its packets.
 //!
 //! ```text
 //! packet ── FlowCache (TunnelAccounts) ──> account ── BatchShares ──> meter::share, once a batch

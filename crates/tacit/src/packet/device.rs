@@ -1,13 +1,13 @@
-//! Defines [`OutboundDevice`] and [`InboundDevice`]: a TUN device as the two directions of a packet
-//! worker use it. [`OutboundDevice`] holds the first packets until IKE has negotiated a tunnel, and
+//! Defines [`OutboundDevice`] and [`InboundDevice`], with which the two directions of a packet
+//! worker use a TUN device. [`OutboundDevice`] holds packets until IKE has negotiated a tunnel, and
 //! counts refused packets.
 //!
 //! IKE needs some milliseconds to negotiate a tunnel. If the first packet were dropped, TCP would
-//! repeat it only after a second.
+//! retransmit it only after a second.
 //!
 //! Limits: a device holds at most [`HELD_PACKETS_MAX`] packets, each for at most [`HELD_TURNS_MAX`]
-//! seconds. In a second, it reports at most [`DEMANDS_MAX`] destinations that need a tunnel, and
-//! counts the refused packets of at most [`REFUSED_MAX`] destinations.
+//! seconds. In each second, the device reports at most [`DEMANDS_MAX`] destinations that need a
+//! tunnel, and counts the refused packets of at most [`REFUSED_MAX`] destinations.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

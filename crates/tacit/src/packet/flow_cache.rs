@@ -1,6 +1,7 @@
-//! Defines [`FlowCache`], which caches whether a flow is permitted in one direction of a tunnel,
-//! its account, and which filter rule decides about its packets. A tunnel may have long lists of
-//! flows and rules.
+//! Defines [`FlowCache`], the cache of one direction of a tunnel. For each flow, it stores whether
+//! the tunnel permits the flow, which account counts the CPU time, and which filter rule decides
+//! about the packets. Without the cache, each packet would be compared with long lists of flows and
+//! rules.
 //!
 //! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache, because
 //! their headers are not sufficient for a decision.

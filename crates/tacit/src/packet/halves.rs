@@ -1,8 +1,8 @@
 //! Defines [`OutboundTunnel`] and [`InboundTunnel`]: the two directions of a tunnel, which two
 //! threads can use at the same time.
 //!
-//! A packet that leaves gets the newest matching tunnel of its TUN device. So a tunnel with new
-//! keys replaces the old one. The old tunnel still decrypts packets until it is removed.
+//! An outbound packet uses the newest matching tunnel of its TUN device. So after a rekey, outbound
+//! packets use the tunnel with the new keys. The old tunnel decrypts packets until it is removed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -9,8 +9,9 @@
 //! the kind of each datagram. After a full batch, the worker receives another batch before it
 //! writes, so that more packets can be joined.
 //!
-//! Limits: [`RECEIVES_MAX`] batches in one buffer. After [`ROUNDS_PER_TURN`] buffers with packets,
-//! or [`OTHERS_PER_TURN`] without, the worker serves its other sockets.
+//! Limits: [`RECEIVES_MAX`] batches in one buffer. The worker serves its other sockets after
+//! [`ROUNDS_PER_TURN`] buffers that contain packets of tunnels, or after [`OTHERS_PER_TURN`]
+//! buffers that contain only IKE messages or invalid datagrams.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};

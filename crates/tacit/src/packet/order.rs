@@ -1,4 +1,5 @@
-//! Defines [`Order`]: what other threads, or the inbound direction, tell the thread `tacit-packet`.
+//! Defines [`Order`]: a command that another thread, or the inbound direction, sends to the thread
+//! `tacit-packet`.
 
 use std::net::SocketAddr;
 

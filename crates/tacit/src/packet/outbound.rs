@@ -8,8 +8,8 @@
 //! batch ends with a shorter packet, or when the device is empty. So packets do not wait for other
 //! packets.
 //!
-//! If a packet exceeds the MTU of the path, the worker sends an ICMP error with the MTU to the
-//! program (RFC 1191, RFC 8201). If the packet may be fragmented, the ESP packet is fragmented
+//! If a packet exceeds the path MTU, the worker sends an ICMP error with the MTU to the program
+//! (RFC 1191, RFC 8201). But if the packet may be fragmented, the worker fragments the ESP packet
 //! instead. If a packet has waited too long for a tunnel, the program gets an ICMP error too.
 //!
 //! Limits: the worker reads at most [`PACKETS_PER_TURN`] packets from one device before it reads

@@ -1,5 +1,5 @@
-//! Defines [`SpillLimits`], which decide when a second thread receives packets beside an engine.
-//! [`SpillMeter`] compares the work of a packet worker with these limits.
+//! Defines [`SpillLimits`], which decide when a second thread receives packets for a saturated
+//! engine. [`SpillMeter`] compares the work of a packet worker with these limits.
 
 use std::time::{Duration, Instant};
 

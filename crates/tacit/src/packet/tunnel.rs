@@ -1,9 +1,9 @@
 //! Defines [`Tunnel`]: the keys for one TUN device and one peer (a pair of SAs). [`Tunnel`] also
 //! lists the flows that the policy permits in the tunnel.
 //!
-//! The peers may have negotiated the keys for more packets than the policy permits, for example for
+//! The negotiated traffic selectors may include more packets than the policy permits, for example
 //! all ports of a network. So each packet, in both directions, must also belong to a
-//! [`TunnelFlow`], and no filter rule may deny it.
+//! [`TunnelFlow`], and no filter rule may deny the packet.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

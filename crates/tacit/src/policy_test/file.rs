@@ -256,7 +256,7 @@ fn remote(table: &TomlTable<'_>) -> Option<Remote> {
 
 /// The end of an address that the other side of a link binds: its clients are not known.
 fn bound(table: &TomlTable<'_>) -> Option<Remote> {
-    let why = "the clients of an address are not known when the other side of a link binds it";
+    let why = "when the other side of a link binds an address, no client is known yet";
     table.refuse(&["remote", "address", "ports"], why, "remove the key, and set `local`");
     let fix = "add the address that the other side binds: local = \"192.0.2.1:8080\"";
     table.required("local", fix).map(|_| Remote::Unix(Address::Unnamed))
@@ -271,7 +271,7 @@ fn link(table: &TomlTable<'_>) -> Option<Option<String>> {
     let link = optional(table, "link", |value| value.string().map(str::to_owned));
     if table.holds("link") {
         let keys = ["listen", "names", "program", "user", "group", "cgroup", "run"];
-        let why = "the other side of a link may report any program and user, so they never match";
+        let why = "the other side of a link may report any value, so this key would never match";
         table.refuse(&keys, why, "remove the key");
     }
     link

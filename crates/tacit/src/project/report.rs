@@ -96,10 +96,10 @@ impl Answer {
         }
         if question.engines.is_some() {
             assume(
-                "engines do handshakes and the work before them, relay bytes for rules with relay \
-                 = \"engine\", and process the packets of tunnels, until they are full. Other \
-                 threads do the rest (spill). With spill = false, connections wait for an engine \
-                 instead. The projection ignores short bursts",
+                "engines do handshakes and the work before a handshake, relay bytes for rules with \
+                 relay = \"engine\", and process the packets of tunnels. When all engines are \
+                 saturated, other threads do this work (spill). With spill = false, connections \
+                 wait for an engine instead. The projection ignores short bursts",
             );
         }
         Self {
@@ -233,9 +233,9 @@ impl Answer {
         }
         if self.engines.is_some() {
             let of_each = of_each.map_or_else(String::new, |of_each| {
-                format!(", which is {of_each:.2} points of each CPU")
+                format!(", which is {of_each:.2} percentage points of each CPU")
             });
-            let _ = writeln!(out, "relief of general CPUs: {relief:.2}{of_each}");
+            let _ = writeln!(out, "CPU time saved on general CPUs: {relief:.2}{of_each}");
         }
         if after.percent_each() > 100.0 {
             let _ = writeln!(

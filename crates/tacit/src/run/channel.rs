@@ -445,8 +445,8 @@ fn is_broken(error: &io::Error) -> bool {
 fn strange() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the helper of the run sent a reply of another type than the request needs; this is a bug \
-         in tacit",
+        "the helper of the run sent a reply whose type does not fit the request; this is a bug in \
+         tacit",
     )
 }
 

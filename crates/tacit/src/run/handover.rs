@@ -1,8 +1,8 @@
 //! Describes a run (a program under `tacit run`) and its sockets for the agent that replaces this
 //! agent.
 //!
-//! The other agent gets duplicates of the sockets, with all data that is still queued in the
-//! sockets, and a second channel to the run's helper process.
+//! The new agent gets duplicates of the sockets, so that it can also read the data that is queued
+//! in them. It also gets a second channel to the run's helper process.
 
 use std::collections::HashMap;
 use std::io;

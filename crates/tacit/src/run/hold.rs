@@ -2,7 +2,7 @@
 //! destinations, so that `connect` returns the true result to the program.
 //!
 //! ```text
-//! program ── SYN ──> kernel inside ── copy ──> take_next ──> HeldSyn     connects upstream
+//! program ── SYN ──> kernel ───────── copy ──> take_next ──> HeldSyn     connects upstream
 //! if the destination accepted:        the same SYN <── HeldSyn::connect
 //!                 connected ──> listener ── accept ──> HeldSyn::connect   returns both sockets
 //! if the destination refused:          RST or ICMP <── HeldSyn::refuse

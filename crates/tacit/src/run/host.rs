@@ -2,7 +2,7 @@
 //! under `tacit run`. The copies behave like loopback interfaces.
 //!
 //! ```text
-//! host's interfaces ── look ──> HostNetwork ──> helper: the same interfaces inside
+//! host's interfaces ── read ──> HostNetwork ──> helper: the same interfaces in the run
 //!                                └─────> policy: a flow to one of these addresses matches
 //!                                         only rules that list the address
 //! ```

@@ -30,10 +30,10 @@ impl fmt::Display for LearnError {
             Self::NotLearnt(error) => error.fmt(f),
             Self::Full => write!(
                 f,
-                "tacit cannot capture another address of a name: the names in rules already have \
-                 {NAMED_ADDRESSES_MAX} combinations of address and ports, and this is the limit: \
-                 use fewer wildcards (`*.`) in `remote`, or the same `remote-ports` in rules that \
-                 select by name"
+                "tacit cannot capture another address of a name: the limit of \
+                 {NAMED_ADDRESSES_MAX} combinations of address and ports is reached: use fewer \
+                 wildcards (`*.`) in `remote`, or the same `remote-ports` in all rules that select \
+                 by name"
             ),
             Self::Kernel(error) => error.fmt(f),
         }

@@ -2,7 +2,7 @@
 //! fails or ends, this module writes the log, the audit log and the counters.
 //!
 //! ```text
-//!   Opening ──> Connection ── counts ──> ConnectionRecord <── displays, query socket, operator
+//!   Opening ──> Connection ── counts ──> ConnectionRecord <── tacit show, query socket, operator
 //!                   │
 //!                   └── ends: ConnectionEnd or Failure ──> account: log, audit, counters
 //! ```

@@ -2,7 +2,7 @@
 //! exceed `max-age` or `idle`.
 //!
 //! ```text
-//!   policy or a file of a trust changed ──> Peers::All      check all trusted peers
+//!   policy or [trust.NAME] file changed ──> Peers::All      check all trusted peers
 //!   a certificate expired               ──> Peers::Ended    check peers with an expired chain
 //!   a connection reaches max-age or idle ─> ages            connections to close
 //! ```
@@ -209,7 +209,7 @@ impl Pass {
         PeerRechecker::of(parsed, trust).map_err(|_| PeerCheck::Invalid {
             reason: format!(
                 "the agent cannot check the peer again, because the policy no longer has \
-                 [trust.{name}]: close the connection, or add the trust again"
+                 [trust.{name}]: close the connection, or add [trust.{name}] again"
             ),
         })
     }

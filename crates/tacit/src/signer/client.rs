@@ -183,7 +183,7 @@ impl Client {
         for key in keys {
             let reason = match key.load_again() {
                 Ok(true) => continue,
-                Ok(false) => "the key file now contains another key than before".to_owned(),
+                Ok(false) => "the key file now contains a different private key".to_owned(),
                 Err(PairError { fault, .. }) => fault.to_string(),
             };
             let event = Event::new("key-lost").field("reason", &reason);

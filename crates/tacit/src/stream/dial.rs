@@ -7,8 +7,8 @@
 //! inbound, to a run          the address on which the program listens; the source address and
 //!                            port are those of the client
 //! inbound, to captured host  the address on which the program listens; the source address is that
-//!                            of the client; the port is another one, because the client's own
-//!                            connection uses its port
+//!                            of the client; the source port is not that of the client, because the
+//!                            client's connection to the agent already uses that port
 //! ```
 
 use std::fmt::Display;

@@ -209,7 +209,7 @@ fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
         _ => format!(" {} open connection{},", started.open, plural(started.open as u64)),
     };
     let duration = args.duration;
-    complain(format_args!("tracing {of},{open} for {duration:?}: end it with Ctrl-C"));
+    complain(format_args!("tracing {of},{open} for {duration:?}: press Ctrl-C to end the trace"));
     Ok(client::typed(client::read_answer(&stream)?)?)
 }
 
@@ -247,8 +247,8 @@ fn summary(report: &TraceReport) -> String {
     );
     if dropped + keys_dropped > 0 {
         text.push_str(&format!(
-            "; {dropped} packet{} and {keys_dropped} key{} are missing, because the files were \
-             full, or could not be written fast enough",
+            "; {dropped} packet{} and {keys_dropped} key{} are missing, because the trace reached \
+             --max-bytes, or the agent could not write the files fast enough",
             plural(*dropped),
             plural(*keys_dropped)
         ));

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Each thread that gets a [`WorkSource`] calls its `serve`, and later stops or finishes the
-//! returned [`Served`]. An engine passes a connection that it cannot continue to the lanes of a
-//! worker, which call `resume`.
+//! returned [`Served`]. If an engine cannot continue a connection, it passes the connection to the
+//! lanes of a worker, which call `resume`.
 
 use std::fmt;
 use std::io;

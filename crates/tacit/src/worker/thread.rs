@@ -167,7 +167,7 @@ fn enter_sandbox(rights: WorkerRights, log: &Log) {
         && sandbox::has_call_filters()
     {
         let event = Event::new("sandbox-incomplete").field("part", "worker").field("error", &error);
-        log.warn(event.field("next", "the worker continues without this limit of its sandbox"));
+        log.warn(event.field("next", "the worker continues without this part of its sandbox"));
     }
 }
 

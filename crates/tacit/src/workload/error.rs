@@ -152,7 +152,8 @@ const START_A_SERVER: &str = "start a server with `tacit workload MODE server --
     and check the proxies between client and server";
 const CHECK_THE_PEERS: &str = "check the logs of the proxies between client and server, and make \
                                sure that the server is a `tacit workload` server";
-const KEEP_STEERING: &str = "the controlling program must keep standard input and output open";
+const KEEP_STEERING: &str = "the program that controls this client must keep the client's standard \
+                             input and output open";
 const GIVE_A_REPORT: &str = "use a report that `tacit workload --json` has written";
 const ALLOW_NAMESPACES: &str = "install util-linux and iproute2, and allow user namespaces \
                                 (`tacit doctor` checks them)";

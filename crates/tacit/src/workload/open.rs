@@ -69,7 +69,7 @@ pub(super) fn close(mut stream: Stream) -> Result<(), WorkloadError> {
         // A reset closes the connection as well, and no byte was in transit.
         Ok(0) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
-        Ok(_) => Err(WorkloadError::Mixed("the data at the end of a connection")),
+        Ok(_) => Err(WorkloadError::Mixed("data instead of an end of file")),
         Err(error) => Err(WorkloadError::Broken("closing a connection", error)),
     }
 }

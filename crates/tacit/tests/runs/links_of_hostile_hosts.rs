@@ -190,8 +190,8 @@ fn a_host_that_is_no_longer_trusted_loses_its_sessions() {
         r#"
         sed -i "s,^ca = .*,ca = \"$TMPDIR/others/ca.pem\"," far.link.toml
         kill -HUP $FAR; wait $run; cat seen
-        grep -o 'link-closed.*' far.log | grep -o 'the certificate of its host.*accepted'
+        grep -o 'link-closed.*' far.log | grep -o "the certificate of the run's host.*trusted"
         until_true idle"#
     ));
-    assert_eq!(said, "reset\nthe certificate of its host is no longer accepted\n");
+    assert_eq!(said, "reset\nthe certificate of the run's host is no longer trusted\n");
 }

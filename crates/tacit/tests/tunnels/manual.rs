@@ -123,7 +123,7 @@ fn manual_sas_are_shown_explained_logged_and_audited_without_their_keys() {
         until_true [ -e scratch/up ]
         control show sa --json | tr -d '\n'; echo
         control show sa | grep -c ' manual '
-        control show sa --wide | grep -o 'none: packets that arrive again are accepted'
+        control show sa --wide | grep -o 'none: replayed packets are accepted'
         control show ike --json | grep -c run-name
         control show policy | grep -c keys-in
         control explain --direction outbound --remote 10.2.0.1:8080 2>&1 |
@@ -157,7 +157,7 @@ fn manual_sas_are_shown_explained_logged_and_audited_without_their_keys() {
     assert!(one["inbound"]["packets"].as_u64().unwrap() >= 4, "{one}");
     assert_eq!(
         rest,
-        "1\nnone: packets that arrive again are accepted\n0\n1\nthrough a tunnel to [sa.far]\n\
+        "1\nnone: replayed packets are accepted\n0\n1\nthrough a tunnel to [sa.far]\n\
          agent.log:sa-installed\nscratch/audit:sa-installed\n0\nsa-removed\n"
     );
 }

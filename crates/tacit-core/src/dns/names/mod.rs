@@ -122,8 +122,8 @@ impl fmt::Display for NotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "tacit cannot record another name for this run: the run has resolved {NAMES_MAX} \
-                 names and addresses, and this is the limit: start the run again"
+                "tacit cannot record another name for this run: the run already has {NAMES_MAX} \
+                 pairs of name and address, and this is the limit: start the run again"
             ),
             Self::Shared => write!(
                 f,
@@ -136,7 +136,8 @@ impl fmt::Display for NotLearnt {
             ),
             Self::Reserved => f.write_str(
                 "the resolver returned an address that is reserved for aliases: set other networks \
-                 in `alias-ranges` of [agent], or give the server of this name another address",
+                 in `alias-ranges` of [agent], or assign another address to the host with this \
+                 name",
             ),
         }
     }

@@ -1,9 +1,9 @@
-//! Computes the destinations for which the agent may give a program under `tacit run` a socket that
-//! it has opened in its own network namespace.
+//! Computes the destinations for which a program under `tacit run` may get a socket that the agent
+//! has opened in the agent's network namespace.
 //!
-//! For other destinations, the helper process need not ask the agent. The result may contain too
-//! many destinations: a rule that selects by name adds all addresses, and the order, times,
-//! programs and users of rules are ignored.
+//! The helper process intercepts the program's `connect` calls, and asks the agent only about these
+//! destinations. The result may contain more destinations than necessary: a rule that selects by
+//! name adds all addresses, and the order, times, programs and users of rules are ignored.
 
 use super::{CaptureRange, Family, Span, address, family_and_bits, ports};
 use crate::dns::AliasPolicy;

@@ -3,7 +3,8 @@
 //!
 //! The kernel sends the flows of rules with programs, groups or control groups to the agent, which
 //! decides. The kernel does not compare users and groups here, because a user or group may have
-//! another ID in the namespace than on the host. Rules for other runs or other users are omitted.
+//! another ID in the namespace than on the host. Rules whose `run` or `user` does not match the
+//! joined run are omitted.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, areas_of, inbound, limited, outbound, verdict,

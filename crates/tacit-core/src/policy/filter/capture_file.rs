@@ -1,6 +1,6 @@
 //! Reads the packets of a capture file in the format of libpcap.
 //!
-//! Limit: [`PACKETS_MAX`] packets. A packet whose end is missing ends the file.
+//! Limit: [`PACKETS_MAX`] packets. Reading ends at a truncated packet.
 
 use std::fmt;
 

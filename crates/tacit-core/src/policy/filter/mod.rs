@@ -9,9 +9,9 @@
 //!                                             packets inside the tunnels of runs
 //! ```
 //!
-//! Filter rules and rules for flows (`permit`, `deny`, `tls`) have one order. The first rule that
-//! matches a packet decides. If this is a rule for flows, the packet continues to the packet rules
-//! for flows. A packet that matches no rule continues there, too.
+//! The policy contains filter rules and rules for flows (`permit`, `deny`, `tls`) in a common
+//! order. The first rule that matches a packet decides. If this is a rule for flows, or if no rule
+//! matches, the packet continues to the nftables rules for flows.
 //!
 //! `scan` defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
 

@@ -182,14 +182,13 @@ impl FilterPacket {
                 sent: interface(next("the interface that sends the packet")?)?,
             },
             other => {
-                let why = "the packet begins with `in`, `out`, `routed`, `from-tunnel` or \
-                           `to-tunnel`";
+                let why = "the description of a packet begins with `in`, `out`, `routed`, \
+                           `from-tunnel` or `to-tunnel`";
                 return Err(wrong(why, other));
             }
         };
         let name = next("the protocol")?;
-        let protocol =
-            protocol_number(name).ok_or_else(|| wrong("this is not a protocol", name))?;
+        let protocol = protocol_number(name).ok_or_else(|| wrong("unknown protocol", name))?;
         let has_ports = WITH_PORTS.contains(&protocol);
         let (source, source_port) = end(next("the source")?, protocol)?;
         let arrow = next("`>`")?;
@@ -236,7 +235,7 @@ impl FilterPacket {
                 ("type", TransportHeader::Icmp { kind, .. }) => *kind = number()?,
                 ("code", TransportHeader::Icmp { code, .. }) => *code = number()?,
                 ("fragment", _) => self.is_fragment = true,
-                _ => return Err(wrong("this word is not known here", word)),
+                _ => return Err(wrong("unknown word, or not valid for this protocol", word)),
             }
         }
         Ok(())
@@ -369,7 +368,7 @@ pub(in crate::policy) fn is_interface_name(name: &str) -> bool {
 const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
 fn missing(what: &str) -> PacketTextError {
-    PacketTextError(format!("the packet ends before {what}"))
+    PacketTextError(format!("the description of the packet ends before {what}"))
 }
 
 fn wrong(why: &str, text: &str) -> PacketTextError {

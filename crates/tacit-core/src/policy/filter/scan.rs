@@ -1,5 +1,5 @@
-//! Finds the rule for a packet by comparing it with one rule after another. This defines what
-//! filter rules mean; the packet rules in the kernel must give the same results.
+//! Finds the rule for a packet by comparing the packet with one rule after another. This scan
+//! defines what filter rules mean: the nftables rules in the kernel must give the same results.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -268,11 +268,11 @@ impl fmt::Display for FilterMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tunnel => "`tunnel`: the rule is not for packets on this way",
-            Self::Fragments => "`fragments`: the rule is not for this kind of packet",
-            Self::Direction => "`direction` is another one",
-            Self::Routing => "`routing` is another one",
-            Self::Interface => "the interface is another one",
-            Self::Protocol => "`protocol` is another one",
+            Self::Fragments => "`fragments` does not match",
+            Self::Direction => "`direction` does not match",
+            Self::Routing => "`routing` does not match",
+            Self::Interface => "the interface does not match",
+            Self::Protocol => "`protocol` does not match",
             Self::Local => "`local` does not contain the address",
             Self::LocalPorts => "`local-ports` does not contain the port",
             Self::Remote => "`remote` does not contain the address",
@@ -280,7 +280,7 @@ impl fmt::Display for FilterMismatch {
             Self::IcmpType => "`icmp-type` does not contain the type",
             Self::IcmpCode => "`icmp-code` does not contain the code",
             Self::OpenedBy => "`opened-by`: the other end opens the connection",
-            Self::When => "`when`: no window is open",
+            Self::When => "`when`: no time window is open",
         })
     }
 }

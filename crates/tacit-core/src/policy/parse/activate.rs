@@ -139,7 +139,8 @@ pub(super) fn check(table: &TomlTable<'_>, rule: &Rule) -> bool {
             if tls.common.start.starttls().is_some() && activation.on == ActivateOn::Message =>
         {
             (
-                "`starttls` begins before the first message, for which the program would start",
+                "with on = \"message\", the program starts when the client sends its first \
+                 message, but `starttls` begins before this message",
                 "set on = \"connection\" in [activate.NAME], or remove `starttls`",
             )
         }

@@ -58,13 +58,14 @@ pub(super) fn rule(
 /// Reports keys that filter rules do not have. Returns whether there are none.
 fn refuse(table: &TomlTable<'_>) -> bool {
     let actions = ["permit", "deny", "tls", "ipsec"];
-    let fix = "write two rules: the first rule that matches decides";
-    table.refuse(&actions, "`filter` is the action of the rule", fix);
+    let fix = "remove one of the two actions, or write two rules: the first rule that matches \
+               decides";
+    table.refuse(&actions, "a rule has one action, and this rule has `filter`", fix);
     let others = [
         "link", "names", "program", "user", "group", "cgroup", "slice", "unit", "run", "mode",
         "idle", "answers", "path", "listen",
     ];
-    let why = "a rule with `filter` is for single packets, of which only the headers are known";
+    let why = "a rule with `filter` compares only the headers of single packets";
     let fix = "remove the key, or use `permit` or `deny` in place of `filter`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);
@@ -74,11 +75,11 @@ fn refuse(table: &TomlTable<'_>) -> bool {
 /// Reports keys that rules for the packets of tunnels do not have. Returns whether there are none.
 fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
     let of_host = ["interface", "class", "routing", "fragments", "discard"];
-    let why = "a rule with `tunnel` is for packets inside the tunnels of runs, and not for those \
-               of the host";
-    table.refuse(&of_host, why, "remove the key, or `tunnel`");
+    let why = "a rule with `tunnel` matches packets inside the tunnels of runs, and this key is \
+               only for packets of the host";
+    table.refuse(&of_host, why, "remove the key, or remove `tunnel`");
     let why = "packets inside tunnels are counted, and not logged";
-    let fix = "remove the key: `tacit show filters` has the packets of each rule";
+    let fix = "remove the key: `tacit show filters` shows the packet count of each rule";
     table.refuse(&["log"], why, fix);
     !of_host.iter().chain(&["log"]).any(|key| table.holds(key))
 }
@@ -173,8 +174,8 @@ fn direction(table: &TomlTable<'_>, fragments: Option<bool>) -> Option<PacketDir
     let Some(value) = table.value("direction") else { return Some(default) };
     let direction = value.choice(&PacketDirection::WORDS)?;
     if fragments == Some(true) && direction != PacketDirection::Inbound {
-        let message = "`fragments` is for packets that arrive: the kernel divides outgoing packets \
-                       after the packet rules";
+        let message = "`fragments` is only for incoming packets: the kernel fragments outgoing \
+                       packets after the nftables rules";
         value.error_of(MessageId("conflicting-keys"), message, "set direction = \"inbound\"");
         return None;
     }
@@ -227,7 +228,8 @@ fn interfaces(table: &TomlTable<'_>, host: Option<&HostSettings>) -> Option<Vec<
         let of_class: Vec<String> = of_class.map(|(name, _)| name.clone()).collect();
         if of_class.is_empty() && host.is_some() {
             let message = format!("no interface has the class {class}");
-            let fix = format!("add one to [host]: classes = {{ eth0 = {class} }}");
+            let fix =
+                format!("give an interface this class in [host]: classes = {{ eth0 = {class} }}");
             one.error_of(MessageId("unknown-name"), message, fix);
             return None;
         }
@@ -265,11 +267,11 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     );
     needs(&["opened-by"], of(&[TCP]), "TCP", "set protocol = \"tcp\"");
     let keys = ["local-ports", "remote-ports", "icmp-type", "icmp-code", "opened-by", "routing"];
-    needs(&keys, !is_fragments, "whole packets", "remove the key, or `fragments`");
+    needs(&keys, !is_fragments, "unfragmented packets", "remove the key, or `fragments`");
     needs(
         &["discard"],
         !is_fragments || rule.verdict == FilterVerdict::Deny(Discard::Silent),
-        "whole packets, because the kernel cannot answer to fragments",
+        "unfragmented packets, because the kernel sends no error for a fragment",
         "remove the key, or `fragments`",
     );
     is_sound
@@ -306,7 +308,7 @@ pub(super) fn check(
                  interfaces in `forwarded`",
                 filter.name
             );
-            let fix = "remove `routing`, or `forwarded` from [host]";
+            let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";
             value.report.error(MessageId("not-for-host"), &at, message, fix);
         }
     }
@@ -330,8 +332,8 @@ fn check_limits(
             FilterLimit::Lookups(_) => {
                 "write rules whose addresses and ports do not overlap, and set `protocol`"
             }
-            FilterLimit::Schedules(_) => "give rules the same `when`",
-            FilterLimit::Logged(_) => "remove `log` from rules",
+            FilterLimit::Schedules(_) => "use the same `when` in several filter rules",
+            FilterLimit::Logged(_) => "remove `log` from some filter rules",
         };
         first.report.error(MessageId("too-many-ranges"), &first.at, limit.to_string(), fix);
     }
@@ -377,8 +379,8 @@ fn check_order<'r>(
         let Some(key) = sender.or(by_name) else { continue };
         let at = value.value.get("filter").map_or_else(|| value.at.clone(), toml::Spanned::span);
         let message = format!(
-            "rule `{}` filters packets, but the earlier rule `{}` selects by {}, which is not in \
-             the headers of packets",
+            "rule `{}` filters packets by their headers, but the earlier rule `{}` selects by {}, \
+             which no header contains",
             filter.name,
             rule.name,
             if key == "remote" { "name".to_owned() } else { format!("`{key}`") }

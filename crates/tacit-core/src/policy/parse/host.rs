@@ -364,9 +364,9 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules that select by name have too many different `remote-ports`: the \
-             limits are {PORT_PARTS_MAX} groups of ports to which the same rules apply, and \
-             {NAMED_PORTS_MAX} ranges of ports in all groups"
+            "the outbound rules that select by name have too many different `remote-ports`. All \
+             ports with the same rules form a group. The limits are {PORT_PARTS_MAX} groups, and \
+             {NAMED_PORTS_MAX} port ranges in total"
         );
         let fix = "write the same `remote-ports` in these rules, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
@@ -477,8 +477,8 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
     let Action::Tls(tls) = rule.audited.as_ref().unwrap_or(&rule.action) else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
-            "a program starts TLS over the query socket of tacit, and only programs under `tacit \
-             run` have this socket"
+            "with start = \"controlled\", a program requests TLS over tacit's query socket, and \
+             only programs under `tacit run` have this socket"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {
             "on a captured host, tacit does not capture FTP data connections"

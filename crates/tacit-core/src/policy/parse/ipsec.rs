@@ -28,7 +28,7 @@ pub(super) fn action(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Action>
         return Some(Action::Ipsec(Ipsec { peer, keyed_by: TunnelKeying::Manual }));
     }
     let fix = "name the peer: ipsec = { ike = \"branch\" }, with a table [ike.branch]; or, for \
-               keys in files, ipsec = { sa = \"branch\" }, with a table [sa.branch]";
+               manual keying, ipsec = { sa = \"branch\" }, with a table [sa.branch]";
     let peer = table.required("ike", fix).and_then(|value| names.ike(&value))?;
     Some(Action::Ipsec(Ipsec { peer, keyed_by: TunnelKeying::Ike }))
 }
@@ -82,7 +82,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
 /// Reports keys that have no meaning for packets.
 fn refuse(table: &TomlTable<'_>) {
     let why = "the kernel delivers the packets of a tunnel directly to the programs of a run, so \
-               tacit has no socket for this key";
+               tacit has no socket to which this key could apply";
     let fix = "remove the key; `local-ports` selects the ports of programs";
     table.refuse(&["listen"], why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);

@@ -1,5 +1,5 @@
-//! Parses `[link.NAME]`, and the rules with the key `link`. Over a link, runs without a network
-//! (the other side) request sockets of this host.
+//! Parses `[link.NAME]`, and the rules with the key `link`. Over a link, programs in an environment
+//! without a network (the other side of the link) request sockets of this host.
 //!
 //! These rules can select flows only by address, protocol, port and time, because this host cannot
 //! verify what the other side reports about programs.
@@ -71,8 +71,8 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     let listen = listen?;
     let connect = connect?;
     if connect.is_some() {
-        let why = "the other side of `connect` decides whether names are resolved";
-        table.refuse(&["names"], why, "remove the key here, and set it there");
+        let why = "with `connect`, the policy of the other side decides whether names are resolved";
+        table.refuse(&["names"], why, "remove the key, and set it in the policy of the other side");
     }
     let (path, tcp, connect) = match (listen, connect) {
         (Listen::Tcp(_), Some(_)) => {
@@ -152,8 +152,8 @@ fn target(value: &TomlValue<'_>) -> Option<ConnectTarget> {
         let both = numbers.split_once(':');
         let parsed = both.and_then(|(cid, port)| Some((cid.parse().ok()?, port.parse().ok()?)));
         let Some((cid, port)) = parsed else {
-            let message = format!("`connect` cannot be `{text}`: this is not an address of vsock");
-            value.error(message, "write the context and the port: \"vsock:2:7000\"");
+            let message = format!("`connect` cannot be `{text}`: this is not a vsock address");
+            value.error(message, "write the context ID (CID) and the port: \"vsock:2:7000\"");
             return None;
         };
         return Some(ConnectTarget::Other(LinkConnect::Vsock { cid, port }));
@@ -264,7 +264,9 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
             let text = value::name(value)?;
             match links.get(text) {
                 Some(Some(link)) if link.connect.is_some() => {
-                    let message = format!("[link.{text}] has `connect`: the other side decides");
+                    let message = format!(
+                        "[link.{text}] has `connect`, so the other side decides about its requests"
+                    );
                     value.error(message, "put the rule into the policy of the other side");
                     return None;
                 }

@@ -73,10 +73,11 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let Some(strict) = strict else { continue };
         let line = report.line(strict.position, weak.position);
         let message = format!(
-            "rule `{}`, which does not verify servers, comes before rule `{}` in line {line}, and \
-             both rules have the same port. So tacit does not verify the server of a name that \
-             matches both rules. If a name that matches only the second rule has the same address, \
-             tacit verifies its server only if tacit assigns an alias to one of the two names",
+            "rule `{}` does not verify servers, and comes before rule `{}` in line {line}, which \
+             matches the same port. So tacit does not verify the server of a name that matches \
+             both rules. If a name that matches only the second rule has the same address as a \
+             name of the first rule, tacit verifies the server of the second name only if tacit \
+             assigns an alias address to one of the two names",
             weak.name, strict.name
         );
         let fix =

@@ -91,8 +91,8 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         why,
         "remove the key, or start the program with a private agent: `tacit run --policy`",
     );
-    let why = "the key selects programs of this host, but the sender of an inbound connection is \
-               another machine";
+    let why = "the key selects programs on this host, but the client of an inbound connection is \
+               on another host";
     let keys = ["group", "cgroup", "slice", "unit"];
     table.refuse(&keys, why, "remove the key, and select clients by address, with `remote`");
     let protocol = protocol(table);

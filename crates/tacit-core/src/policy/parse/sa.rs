@@ -1,4 +1,4 @@
-//! Parses `[sa.NAME]`: a peer of IPsec tunnels whose keys are in files.
+//! Parses `[sa.NAME]`: a pair of IPsec SAs with one peer. The keys of the SAs are in files.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -64,9 +64,9 @@ fn read(
     });
     let fix = "set the SPI of sent packets, the peer's spi-in: spi-out = 0x1002";
     let spi_out = table.required("spi-out", fix).and_then(|value| spi(&value));
-    let fix = "name the file with the keys of received packets: keys-in = \"branch-in.keys\"";
+    let fix = "set the file with the keys for received packets: keys-in = \"branch-in.keys\"";
     let keys_in = table.required("keys-in", fix).and_then(|value| key_file(&value));
-    let fix = "name the file with the keys of sent packets: keys-out = \"branch-out.keys\"";
+    let fix = "set the file with the keys for sent packets: keys-out = \"branch-out.keys\"";
     let keys_out = table.required("keys-out", fix).and_then(|value| key_file(&value));
     let anti_replay = table.boolean("anti-replay", false);
     let ends = ends(&table, peer, users);
@@ -140,7 +140,7 @@ fn ends(
         }
         return Some((ManualMode::Transport { local }, inner));
     }
-    let why = "in tunnel mode, the address of programs is `inner`";
+    let why = "in tunnel mode, `inner` sets the address that programs have";
     table.refuse(&["local"], why, "remove the key, or set mode = \"transport\"");
     let fix = "set the address that programs have inside the tunnel: inner = \"10.1.0.1\"";
     let value = table.required("inner", fix)?;
@@ -156,8 +156,8 @@ fn encryption(value: &TomlValue<'_>) -> Option<CbcBits> {
     let plain: String = text.to_ascii_lowercase().chars().filter(|c| !"-_".contains(*c)).collect();
     if AEADS.iter().any(|word| plain.contains(word)) {
         let message = format!(
-            "`{text}` is refused with keys from a file: after a restart its counter begins again \
-             with the same key, which breaks the encryption (RFC 4106 section 10)"
+            "`{text}` is not secure with keys from a file: after a restart, the agent would \
+             use the same nonces with the same key again (RFC 4106 section 10)"
         );
         let fix = "set encryption = \"aes256-cbc\" and integrity = \"sha256\", or use IKE: \
                    [ike.NAME]";
@@ -210,8 +210,8 @@ fn check_files(table: &TomlTable<'_>, one: &SaKeyFile, other: &SaKeyFile) -> Opt
         return Some(());
     }
     let message = format!("`keys-in` and `keys-out` are the same file: {}", one.file.display());
-    let fix = "create other keys for the second direction: with the same keys, an attacker can \
-               send packets back to their sender";
+    let fix = "create separate keys for each direction: if both directions have the same keys, an \
+               attacker can send a packet back to its sender, which then accepts the packet";
     let at = table.value("keys-out").map_or_else(|| table.at.clone(), |value| value.at);
     table.report.error(MessageId("shared-keys"), &at, message, fix);
     None

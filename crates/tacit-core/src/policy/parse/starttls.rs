@@ -187,7 +187,7 @@ pub(super) fn refuse_controlled(tls: &TomlTable<'_>, start: &Start) -> Option<()
     }
     let value = tls.value("start")?;
     let message = "`start` cannot be `controlled` in a rule with `connect`: only programs under \
-                   `tacit run` can start TLS themselves";
+                   `tacit run` can ask the agent to start TLS";
     value.error(message, "remove the key, or write a rule for a run, with `direction`");
     None
 }

@@ -135,7 +135,7 @@ fn server(
                role";
     table.refuse(&["on-tls"], why, "remove the key");
     let identities = table
-        .required("identity", "name a table: identity = \"web\" for [identity.web]")
+        .required("identity", "set the name of an identity: identity = \"web\" for [identity.web]")
         .and_then(|value| value.each_once(|item| names.identity(item)));
     let client_cert = client_cert::read(table, names);
     let client_cert = client_cert?;
@@ -202,9 +202,9 @@ fn connect_after(
     }
     let starts_at_once = common.is_none_or(|common| common.start == Start::Immediate);
     if connect == ConnectAfter::Verified && !starts_at_once {
-        let message = "`connect = \"verified\"` cannot work in this rule: `connect` of the program \
-                       would wait for the handshake, but the handshake starts only after the \
-                       program has sent data";
+        let message = "`connect = \"verified\"` cannot work in this rule: connect() would wait for \
+                       the handshake, but the handshake starts only after the program has sent \
+                       data";
         value.error(message, "set connect = \"answered\", or remove `starttls` and `start`");
         return None;
     }

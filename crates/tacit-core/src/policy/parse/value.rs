@@ -111,7 +111,7 @@ pub(super) fn check_name(value: &TomlValue<'_>, name: &str) -> bool {
 pub(super) fn file(value: &TomlValue<'_>) -> Option<PathBuf> {
     let text = value.string()?;
     if text.starts_with(['~', '$']) {
-        let message = format!("tacit does not expand `{text}`: a policy has no home directory");
+        let message = format!("`{text}` cannot be a path: tacit does not expand `~` and `$`");
         value.error(message, "write the whole path, such as \"/etc/tacit/web.pem\"");
         return None;
     }

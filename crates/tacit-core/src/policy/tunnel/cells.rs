@@ -1,5 +1,6 @@
-//! Divides ports into *cells*: ranges to which the same rules apply. Joins neighbouring cells with
-//! the same result. This is a step in the conversion of `ipsec` rules to routes.
+//! Divides ports into *cells*: ranges to which the same rules apply. Joins adjacent cells if the
+//! rules send the same addresses to the same peer. This is a step in the conversion of `ipsec`
+//! rules to routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

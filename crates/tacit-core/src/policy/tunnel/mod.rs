@@ -8,12 +8,12 @@
 //!   rules in order ──> cells: ranges of ports with the same rules   (cells)
 //!                        │  for each address of a cell, the first rule that matches it (claims)
 //!                        v
-//!                      groups: neighbouring cells with the same addresses of one peer
+//!                      groups: adjacent cells with the same addresses behind the same peer
 //! ```
 //!
-//! No packet matches two groups of one direction, so their order does not matter. The kernel cannot
-//! select by program, user or name. So `parse` rejects a policy if an earlier rule with such a
-//! condition could match packets of a tunnel.
+//! A packet matches at most one group of its direction, so the order of the groups does not matter.
+//! The kernel cannot select packets by program, user or name. So `parse` rejects a policy in which
+//! a rule with such a condition comes before an `ipsec` rule, and could match the same packets.
 //!
 //! Limits: [`TUNNEL_GROUPS_MAX`] groups, [`TUNNEL_PREFIXES_MAX`] routes, and [`TUNNEL_RANGES_MAX`]
 //! address ranges behind one peer.

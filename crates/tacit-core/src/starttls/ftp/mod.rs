@@ -13,7 +13,7 @@
 //! TLS, because each data connection is announced on the control connection.
 //!
 //! tacit forwards a command only after the final reply to the previous one, so that replies stay in
-//! order. Only commands that interrupt a transfer do not wait.
+//! order. During a transfer, tacit forwards ABOR, NOOP, QUIT and STAT immediately.
 //!
 //! If TLS is required, tacit forwards only FEAT, HELP, NOOP, QUIT and SYST before TLS begins: a
 //! server answers these commands without a login. Data connections use only the addresses of the

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   server ── IAC DO START_TLS ──────────────────> client
-//!   server <─ IAC WILL START_TLS ───────────────── client    with WONT, the connection stays clear
+//!   server <─ IAC WILL START_TLS ───────────────── client    WONT: the connection stays in clear
 //!   server ── IAC SB START_TLS FOLLOWS IAC SE ───> client
 //!   server <─ IAC SB START_TLS FOLLOWS IAC SE ──── client
 //!   server ══ then the TLS handshake begins ══════ client

@@ -258,7 +258,7 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
             filter.name,
             if count == 0 { "all".to_owned() } else { count.to_string() }
         );
-        let fix = "write a service that contains only the ports on which programs listen";
+        let fix = "in the IpService, write only the ports on which programs listen";
         findings.changed(&filter.at, message, fix);
         return Vec::new();
     }

@@ -1,5 +1,5 @@
-//! Finds the IKE SA of a message by its header alone. So a message without an IKE SA costs almost
-//! no CPU time.
+//! Finds the IKE SA of a message from the header of the message alone. So a message that belongs to
+//! no IKE SA costs almost no CPU time.
 
 use super::header::{
     self, ExchangeType, FLAG_RESPONSE, HEADER_BYTES, IkeHeader, MAJOR_VERSION, ReadHeader,

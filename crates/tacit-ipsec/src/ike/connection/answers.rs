@@ -1,4 +1,5 @@
-//! Chooses the answers to the first request of IKE with which the initiator authenticates.
+//! Chooses which answers to the first IKE request (IKE_SA_INIT) the initiator tries. For each of
+//! them, the initiator sends an AUTH request.
 //!
 //! Anyone who sees the first request can send any number of valid answers. Each of them costs a key
 //! exchange, and memory until AUTH is answered. So the initiator tries few at a time:
@@ -11,8 +12,9 @@
 //! So a forger cannot displace the answer of the peer by sending the first answers or the last
 //! ones. The peer answers each repetition of the request, so its answer gets further chances.
 //!
-//! Limits: [`NEW_ATTEMPTS_MAX`] answers are tried in a [`PERIOD`], [`WAITING_MAX`] wait,
-//! [`REFUSED_MAX`] refused ones are recognized, [`ANSWER_BYTES_MAX`] for each.
+//! Limits: [`NEW_ATTEMPTS_MAX`] answers are tried in a [`PERIOD`], and [`WAITING_MAX`] answers
+//! wait. [`REFUSED_MAX`] refused answers are recognized when they are repeated. An answer has at
+//! most [`ANSWER_BYTES_MAX`] bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

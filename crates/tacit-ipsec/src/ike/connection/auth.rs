@@ -345,9 +345,9 @@ fn not_this_side(wanted: Option<&IkeIdentity>, own: &IkeIdentity) -> IkeFailure 
 }
 
 fn no_common_hash() -> IkeFailure {
-    let message = "the peer supports none of the signature algorithms of the local key: on the \
-                   peer, enable RFC 7427 and the hash algorithm of this key; or use another local \
-                   key";
+    let message = "the peer supports none of the signature algorithms of tacit's private key: on \
+                   the peer, enable RFC 7427 signatures with the hash algorithm of this key; or \
+                   use another private key";
     IkeFailure::new("no-common-signature", FailureSide::Both, message)
 }
 

@@ -181,7 +181,7 @@ impl IkeConnection {
         let failure = IkeFailure::new(
             "keys-expired",
             FailureSide::Both,
-            "the keys of the tunnel expired before the peer accepted new keys: compare the \
+            "the child SA of the tunnel expired before the peer accepted a rekey: compare the \
              lifetimes of both sides, and read the peer's log",
         );
         self.remove_tunnel(inbound);

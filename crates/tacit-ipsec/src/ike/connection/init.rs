@@ -107,7 +107,7 @@ impl Opening {
     /// the answer to the present request arrives meanwhile.
     fn note_cookie(&mut self, now: Instant, cookie: &[u8]) -> Result<(), IkeFailure> {
         if cookie.is_empty() || cookie.len() > COOKIE_BYTES_MAX {
-            return Err(IkeFailure::protocol("the peer's cookie does not have 1 to 64 bytes"));
+            return Err(IkeFailure::protocol("the peer's cookie is empty or longer than 64 bytes"));
         }
         if self.cookie.as_deref() == Some(cookie) {
             return Ok(());
@@ -409,7 +409,9 @@ impl IkeConnection {
         message: &IkeMessage,
     ) -> Result<AgreedInit, IkeFailure> {
         let Some(opening) = &self.opening else {
-            return Err(IkeFailure::protocol("the peer answers a request that has ended"));
+            return Err(IkeFailure::protocol(
+                "the peer answered an IKE_SA_INIT request whose answer tacit no longer waits for",
+            ));
         };
         let read = InitPayloads::read(&message.payloads)?;
         let chosen = choose_ike(&self.config.proposals, read.proposals);

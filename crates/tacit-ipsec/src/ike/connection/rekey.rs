@@ -305,15 +305,15 @@ fn spi_of(proposal: &Proposal) -> Result<u64, IkeFailure> {
     let spi = proposal.spi.as_slice().try_into().map(u64::from_be_bytes).ok();
     spi.filter(|spi| *spi != 0).ok_or_else(|| {
         IkeFailure::protocol(
-            "the SPI in the peer's proposal for new keys is zero, or does not have 8 bytes",
+            "the SPI in the peer's rekey proposal is zero, or its length is not 8 bytes",
         )
     })
 }
 
 fn no_proposal(offered: &[Proposal]) -> ChildRefusal {
     let message = format!(
-        "the policy accepts none of the algorithms that the peer offers for new keys of the IKE \
-         SA: {}; configure one of the policy's algorithms on the peer",
+        "the policy accepts none of the algorithms that the peer offers to rekey the IKE SA: {}; \
+         configure one of the policy's algorithms on the peer",
         describe(offered)
     );
     ChildRefusal {

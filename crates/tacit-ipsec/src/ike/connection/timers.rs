@@ -123,8 +123,8 @@ impl IkeConnection {
                 let failure = IkeFailure::new(
                     "keys-expired",
                     FailureSide::Both,
-                    "the keys of the IKE SA have expired, and the peer has not agreed to new keys: \
-                     compare the lifetimes of both sides, and read the peer's log",
+                    "the IKE SA expired before the peer accepted a rekey: compare the lifetimes of \
+                     both sides, and read the peer's log",
                 );
                 sa.want(Wanted::DeleteIke);
                 sa.expires_at = now + REKEY_AGAIN;

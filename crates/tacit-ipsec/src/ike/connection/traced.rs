@@ -1,4 +1,5 @@
-//! Defines [`IkeSaKeys`]: the keys of an IKE SA, for a trace that decrypts the messages of this SA.
+//! Defines [`IkeSaKeys`]: the keys of an IKE SA. A trace writes them to a key log, with which
+//! Wireshark can decrypt the messages of this SA.
 
 use super::IkeConnection;
 use crate::cipher::Cipher;

@@ -188,7 +188,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
     );
     refused(
         &[24, 0, 0, 1, 0, 24, 0],
-        "the peer changed its key in the middle of a handshake message",
+        "the peer changed its traffic key in the middle of a handshake message",
         UNEXPECTED,
     );
     let flood = |session: &mut Session| {

@@ -2,8 +2,8 @@
 //! chain again.
 //!
 //! ```text
-//!   role, trust's generation, name, every certificate's bytes --SHA-256--> key
-//!   key --> the period in which the whole chain is valid, and the parsed leaf certificate
+//!   role, trust's generation, name, every certificate's bytes --SHA-256--> cache key
+//!   cache key --> the period in which the whole chain is valid, and the parsed leaf certificate
 //! ```
 //!
 //! An entry is valid while all its certificates are valid and the revocation lists (CRLs) are

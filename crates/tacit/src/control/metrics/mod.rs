@@ -330,8 +330,8 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time by rule and component. Place `eligible` is work that engines could have done, \
-         but that other CPUs did.",
+        "CPU time by rule and component. The label `place` is `eligible` for work that engines \
+         could have done, but that other CPUs did.",
     );
     for rule in &costs.rules {
         let name = name(rule);
@@ -369,7 +369,7 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut not_after = page.family(
         "tacit_cert_not_after_seconds",
         Kind::Gauge,
-        "Expiry time of a certificate, or of the trust's certificate that expires first, in \
+        "Expiry time of a certificate (for a trust: of its certificate that expires first), in \
          seconds since the Unix epoch.",
     );
     for identity in &display.identities {

@@ -134,7 +134,7 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
         }
         (None, None) if peer.warned.is_some() => {
             format!(
-                "no name; the certificate matches an entry of an identity map that has `warn` \
+                "no name; the certificate matches an entry with `warn` in an identity map \
                  ({check})"
             )
         }

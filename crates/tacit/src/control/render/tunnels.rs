@@ -141,7 +141,7 @@ fn ike_facts(one: &IkeEntry) -> String {
 /// All facts of a pair of SAs.
 fn sa_facts(one: &SaEntry) -> String {
     let window = match one.replay_window {
-        0 => "none: packets that arrive again are accepted".to_owned(),
+        0 => "none: replayed packets are accepted".to_owned(),
         numbers => numbers.to_string(),
     };
     let volume = |way: &SaDirection| {
@@ -194,7 +194,7 @@ fn state(one: &SaEntry) -> &'static str {
 
 fn time_left(left: &TimeLeft) -> String {
     let TimeLeft { rekey_in_s, expires_in_s } = *left;
-    format!("replaced in {}, expires in {}", duration(rekey_in_s), duration(expires_in_s))
+    format!("rekeyed in {}, expires in {}", duration(rekey_in_s), duration(expires_in_s))
 }
 
 fn data_left(left: &DataLeft) -> String {

@@ -402,11 +402,14 @@ fn look_at_interfaces(
         plan.filters.as_ref().is_some_and(|filters| filters.interfaces.contains(name))
     };
     let lost = absent.difference(&before).map(|name| {
-        format!("there is no interface {name}, which filter rules name; they apply when it appears")
+        format!(
+            "there is no interface {name}: the filter rules for this interface apply when it \
+             appears"
+        )
     });
     let found = before.difference(absent).filter(is_named);
     let found =
-        found.map(|name| format!("the interface {name} has appeared; filter rules name it"));
+        found.map(|name| format!("the interface {name} has appeared: its filter rules apply now"));
     lost.chain(found).collect()
 }
 

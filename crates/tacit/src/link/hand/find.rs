@@ -1,4 +1,5 @@
-//! Finds the descriptor of a socket: by its process and number, or by a connection of an agent.
+//! Finds the descriptor of a socket: by a process ID and the number of the descriptor, or by the id
+//! of a connection of an agent.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -45,7 +46,7 @@ fn invalid(reason: String) -> io::Error {
 /// The program's socket of a connection.
 fn of_program(connection: &ConnectionDisplay) -> io::Result<DescriptorOf> {
     let run = connection.run.as_ref();
-    let unknown = || invalid("no program of a run is known for the connection".to_owned());
+    let unknown = || invalid("tacit does not know which program has the connection".to_owned());
     let run = run.ok_or_else(unknown)?;
     let pid = run.program.as_ref().ok_or_else(unknown)?.pid;
     let local = match run.direction.as_str() {

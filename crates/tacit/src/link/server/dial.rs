@@ -1,4 +1,4 @@
-//! Opens streams to the server of another kernel, and sends requests to it.
+//! Opens streams to the link server on another kernel, and sends requests to this server.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -129,7 +129,7 @@ impl Remote {
         match answer {
             LinkAnswer::Welcome(welcome) if welcome.version == VERSION => Ok((stream, welcome)),
             LinkAnswer::Refused(reason) => Err(format!("{} refuses: {reason}", self.connect)),
-            _ => Err(format!("{} does not answer as tacit of this version", self.connect)),
+            _ => Err(format!("{} does not use this version of the link protocol", self.connect)),
         }
     }
 

@@ -1,17 +1,19 @@
-//! Serves one stream of another kernel on the side that has the network. Its frames contain a
-//! request, and then the bytes of one socket.
+//! Serves one stream from the link server of another kernel, on the side that has the network. The
+//! frames of the stream contain one request, and then the bytes of one socket.
 //!
 //! ```text
 //!   Hello ──> session, until the stream ends or is silent for ALIVE_WAIT_MAX
-//!   Open  ──> judge ──> socket, connect ──> bytes of the socket
+//!   Open  ──> rules ──> socket, connect ──> bytes of the socket
 //!         ──> bind ──> events, a ticket for each client
 //!   Take  ──> bytes of the client
 //! ```
 //!
-//! When a session ends, its sockets are closed.
+//! A *ticket* is the number of a client that has connected to a bound socket. The other server
+//! opens a stream for this client, and sends the ticket in `Take`. When a session ends, this server
+//! closes the sockets of the session.
 //!
-//! Limits: as for other streams, and [`TICKETS_MAX`] clients of a link that wait for a stream, each
-//! for [`TICKET_WAIT_MAX`].
+//! Limits: those of `mod.rs`, and [`TICKETS_MAX`] clients of a link that wait for their stream,
+//! each for [`TICKET_WAIT_MAX`].
 
 use std::collections::HashMap;
 use std::io;
@@ -340,7 +342,7 @@ async fn serve_client(
         if is_its_own && over.is_some() { tickets.waiting.remove(&request.ticket) } else { None }
     };
     let (Some(mut over), Some(ticket)) = (over, ticket) else {
-        return refuse(&mut stream, "the client does not wait any more".to_owned()).await;
+        return refuse(&mut stream, "the client no longer waits for a stream".to_owned()).await;
     };
     let Ticket { socket, local, counted: _counted, .. } = ticket;
     stream.send_message(&LinkAnswer::Connected(local)).await?;

@@ -1,4 +1,5 @@
-//! Connects the clients of a bound socket on another kernel to the run that listens at this socket.
+//! Connects clients to a run that listens through a link to another kernel. The clients connect to
+//! a bound socket on that kernel.
 //!
 //! ```text
 //!   server with network ── Arrived ──> this server      the address must be the one of the socket

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
-//!                                       ├─ Open ───> judge ──> socket, connect ──> pass it on
+//!                                       ├─ Open ───> rules ──> socket, connect ──> pass it on
 //!                                       └─ Status
-//!   another kernel:    framed.rs has the network; remote.rs has the runs
+//!   another kernel:    framed.rs on the side with the network; remote.rs on the side of the runs
 //! ```
 //!
 //! One thread serves all links. A request waits for its socket without a limit of time, as
@@ -14,8 +14,9 @@
 //! The kernel reports when a program closes a socket from the server. So the server can count the
 //! open sockets of each run without a copy of each socket.
 //!
-//! Limits of each link: [`RUNS_MAX`] runs, [`STREAMS_MAX`] requests at the same time, and `sockets`
-//! of `[link.NAME]` sockets. The other side must send its request within [`REQUEST_WAIT_MAX`].
+//! Limits of each link: [`RUNS_MAX`] runs, [`STREAMS_MAX`] requests at the same time, and as many
+//! open sockets as `sockets` in `[link.NAME]` allows. The other side must send its request within
+//! [`REQUEST_WAIT_MAX`].
 
 mod control;
 mod dial;
@@ -123,11 +124,11 @@ impl fmt::Display for ServeError {
             Self::Listen(address, error) => write!(
                 f,
                 "cannot listen at {address}: {error}\n    \
-                 fix: end the process that uses the address, or change it in the policy"
+                 fix: end the process that uses the address, or write another address in the policy"
             ),
             Self::Mirror(error) => write!(
                 f,
-                "cannot make the network namespace of links with `connect`: {error}\n    \
+                "cannot create the network namespace for a link with `connect`: {error}\n    \
                  fix: run `tacit doctor`, which checks what this host allows"
             ),
             Self::Process(error) => write!(f, "cannot serve links: {error}"),
@@ -479,7 +480,7 @@ impl Server {
         };
         let ended = link.state.borrow_mut().end_rejected(is_rejected);
         for run in ended {
-            log_closed(self, link, &run, "the certificate of its host is no longer accepted");
+            log_closed(self, link, &run, "the certificate of the run's host is no longer trusted");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sends answers on streams of runs of this kernel, and waits for the end of such a stream.
+//! Sends answers to runs on the same kernel, and waits until such a run closes its stream.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,6 @@
-//! Serves one stream of a link within one kernel: reads the request of the stream, and sends the
-//! answer. A stream whose first byte is that of a frame belongs to another kernel.
+//! Serves one stream from a process on the same kernel: reads its request, and sends the answer. If
+//! the first byte is the first byte of a frame, the stream comes from the link server of another
+//! kernel, and `framed.rs` serves it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

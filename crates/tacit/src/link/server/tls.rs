@@ -163,7 +163,7 @@ impl Admission {
 }
 
 fn displaced() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "other sources have used all permits for handshakes")
+    io::Error::new(io::ErrorKind::TimedOut, "other hosts have used all permits for handshakes")
 }
 
 /// Accepts the streams of other hosts until the server ends.

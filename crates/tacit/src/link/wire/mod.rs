@@ -8,7 +8,7 @@
 //!   datagrams    a UDP socket  <──> Datagram, Notice
 //! ```
 //!
-//! A stream holds at most one frame in each direction that could not be passed on.
+//! In each direction, a stream buffers at most one frame that its receiver cannot take yet.
 
 pub(super) mod datagrams;
 pub(super) mod handshake;

@@ -5,9 +5,9 @@
 //!   socket <── write ────── Data, End, Reset <── stream
 //! ```
 //!
-//! Both directions end independently. A reset of the socket becomes a frame with its error number.
-//! A reset from the other side, and the end of the stream without [`LinkFrame::End`], reset the
-//! socket after all bytes before it were delivered.
+//! Both directions end independently. If the socket is reset, this side sends a `Reset` frame with
+//! the error number. If the other side sends `Reset`, or if the stream ends without
+//! [`LinkFrame::End`], this side first writes all earlier bytes, and then resets the socket.
 //!
 //! Backpressure: while bytes wait to be written to one side, the other side is not read.
 

@@ -90,8 +90,8 @@ impl Capture {
         while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
-                let next = "the kernel continues to capture the addresses of the names in use for \
-                            some days; the agent tries every 30 minutes to renew the names";
+                let next = "for some days, the kernel still captures the addresses of the names \
+                            that are in use; the agent tries to renew the names every 30 minutes";
                 self.log.warn(event.field("next", next));
             }
             tokio::time::sleep(RENEW_INTERVAL).await;

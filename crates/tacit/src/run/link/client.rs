@@ -6,10 +6,10 @@
 //! Hello again every `RETRY_INTERVAL`. The sockets that the run already has continue to work,
 //! because they belong to the run.
 //!
-//! If the network belongs to another kernel, these sockets lead to the server of this kernel. They
-//! are reset when either server is lost. A later server of the other kernel binds the addresses
-//! again at which the run listens. If the server of this kernel is another process than before, the
-//! agent gets new sockets for these addresses.
+//! If the network belongs to another kernel, each kernel has a server, and these sockets are
+//! connected to the local server. They are reset when one of the two servers ends. When the remote
+//! server runs again, it binds again the addresses on which the run listens. When the local server
+//! has been restarted, the agent requests new sockets for these addresses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,7 @@ const HELLO_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The time between two attempts to reach a server that has ended.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const WRONG_ANSWER: &str =
-    "the server of the link sent an answer of another type than the request needs";
+    "the server of the link sent an answer whose type does not fit the request";
 
 /// The client of a link, for one run.
 #[derive(Debug)]

@@ -14,14 +14,14 @@
 //! The side without a network opens every stream. The frames have the same format as those between
 //! launcher and agent ([`crate::run::protocol`]).
 //!
-//! Between two kernels, the server of the side without a network sends the requests on, in frames
-//! of [`tacit_core::link_frame`]. Sockets cannot pass there, so their bytes follow on the same
-//! stream:
+//! If the two sides have different kernels, each side has a server. The server of the side without
+//! a network forwards the requests, in frames of [`tacit_core::link_frame`]. Sockets cannot be
+//! passed between kernels, so the bytes of a socket follow on the stream of its request:
 //!
 //! ```text
 //!   server without network ── Hello, Open ──────────> server with network
 //!                          <── Welcome, Connected ──  then bytes, or the events of a bound socket
-//!                          ── Take ─────────────────> a stream for a client that has arrived
+//!                          ── Take ─────────────────> a stream for a new client of a bound socket
 //! ```
 //!
 //! Limits: [`REQUEST_BYTES_MAX`] and [`ANSWER_BYTES_MAX`] for a frame, and [`RUN_BYTES_MAX`] for

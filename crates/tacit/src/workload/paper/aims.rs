@@ -32,7 +32,7 @@ impl Aim {
 
 /// The table of aims.
 pub(super) fn table(samples: &CellSamples) -> PaperTable {
-    let columns = ["with an engine, against clear on one CPU", "unit", "must", "stretch"];
+    let columns = ["engine, compared with clear on one CPU", "unit", "must", "stretch"];
     let columns = [&columns[..], &["measured", "met"][..]].concat();
     let title = "Aims for an engine: at most these values";
     let mut table = PaperTable::new("aims", title, &columns);
@@ -67,9 +67,9 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
         measured,
     };
     [
-        aim("CPU time per GB in (paper: +13 %)", "%", IN, change(inbound, Joint::Spilling)),
+        aim("CPU time per GB inbound (paper: +13 %)", "%", IN, change(inbound, Joint::Spilling)),
         aim("the same without spill", "%", IN, change(inbound, Joint::Contained)),
-        aim("CPU time per GB out (paper: +45 %)", "%", OUT, change(outbound, Joint::Spilling)),
+        aim("CPU time per GB outbound (paper: +45 %)", "%", OUT, change(outbound, Joint::Spilling)),
         aim("the same without spill", "%", OUT, change(outbound, Joint::Contained)),
         aim("20,000 requests/s: p50", "us", [250.0, 150.0], samples.median(&paced[0], P50)),
         aim(
@@ -79,7 +79,7 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
             samples.ratio(CPU, &paced[0], &paced[1]),
         ),
         aim(
-            "one session: p50 with polling, against without",
+            "one session: p50 with polling / p50 without polling",
             "ratio",
             [0.8, 0.65],
             samples.ratio(P50, &single[0], &single[1]),

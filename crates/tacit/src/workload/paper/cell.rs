@@ -1,7 +1,7 @@
 //! Defines the cells of the tables of papers, and collects the samples of measured cells.
 //!
-//! A cell that was not measured keeps the reason. Three states tell the reasons apart: the part of
-//! tacit does not exist, a program is not installed, or the measurement failed.
+//! A cell that was not measured contains the reason. There are three kinds of reasons: tacit does
+//! not have the measured function, a program or an input is missing, or the measurement failed.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Defines the loads of the IPsec paper, and draws other loads from a seed, for forecasts.
+//! Defines the loads of the IPsec paper, and generates random loads from a seed, for forecasts.
 
 use super::stage::Stage;
 

@@ -1,14 +1,16 @@
-//! Compares forecasts with later measurements. For loads drawn from seeds, the CPU time of the
-//! packets on one engine is forecast from a measurement without engine, and then measured with one.
+//! Compares forecasts with later measurements, for random loads that are generated from seeds. A
+//! measurement without an engine gives a forecast of the CPU time that one engine needs for the
+//! packets. Then this CPU time is measured with one engine.
 //!
 //! ```text
 //! seed ──> three loads ──┬─ without engine ──> tacit project ──> forecast ──┐
 //!                        └─ with one engine ──> ledger ──────────> measured ┴─> difference
 //! ```
 //!
-//! Requests come at scheduled times. A stream is as fast as it can be, and an engine changes that,
-//! so the forecast is multiplied by the ratio of the two rates, as `tacit project --scale` does.
-//! Engines do not poll here: polling uses CPU time without packets, which no forecast contains.
+//! Requests are sent at scheduled times. A stream is sent as fast as possible, and its rate with an
+//! engine differs from its rate without one. So the forecast is multiplied by the ratio of the two
+//! rates, as `tacit project --scale` does. Engines do not poll here, because polling uses CPU time
+//! even without packets, and a forecast does not contain this CPU time.
 
 use std::ops::RangeInclusive;
 
@@ -99,7 +101,7 @@ pub(super) fn measure(stage: &Stage, seeds: &Seeds) -> PaperSheet {
 fn sheet(all: &[Comparison]) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "ipsec",
-        title: "zIIP-assisted IPsec: forecasts for drawn loads",
+        title: "zIIP-assisted IPsec: forecasts for random loads",
         method: format!(
             "CPU time of the packets of the client's agent, in percent of one CPU. `tacit project` \
              makes the forecast from a measurement without engine, for the rate of the later \

@@ -2,14 +2,15 @@
 //! directions, in clear and through a tunnel.
 //!
 //! ```text
-//! clear     client ─────────────── pair of interfaces ─────────────── server
-//! secured   client ── tacit run ══ pair of interfaces ══ tacit run ── server
+//! clear     client ─────────────── veth pair ─────────────── server
+//! secured   client ── tacit run ══ veth pair ══ tacit run ── server
 //! ```
 //!
-//! The paper measured without and with a processor for IPsec (zIIP). An engine is such a processor.
-//! With an engine, programs have the first CPU and the engines of both sides the second, so the
-//! comparison in clear has the first CPU too. The general CPU time is without that of engines.
-//! `forecast.rs` compares forecasts with later measurements, for drawn loads.
+//! The paper measured without and with a processor for IPsec (zIIP). Here an engine takes the place
+//! of this processor. In measurements with engines, the programs of both sides use the first CPU,
+//! and the engines of both sides use the second CPU. So in the comparison in clear, the programs
+//! use only the first CPU too. The general CPU time does not include the CPU time of engines.
+//! `forecast.rs` compares forecasts with later measurements, for random loads.
 
 use serde_json::Value;
 
@@ -319,7 +320,7 @@ fn projection(stage: &Stage, files: [&String; 2]) -> Result<LedgerInterval, Gap>
         Some((figures, seconds)) => {
             Ok(LedgerInterval { engine_s: engine / 100.0 * seconds, figures })
         }
-        None => Err(Gap::failed("the projection lacks a figure")),
+        None => Err(Gap::failed("the output of `tacit project` has no value for a figure")),
     }
 }
 
@@ -356,7 +357,7 @@ fn sheet(
     seed: Option<u64>,
 ) -> PaperSheet {
     let what = match seed {
-        Some(seed) => format!("loads drawn with seed {seed}"),
+        Some(seed) => format!("random loads from seed {seed}"),
         None => "10 sessions of 100 bytes, and 5 streams of 20 MB, several times".to_owned(),
     };
     let mut sheet = PaperSheet {
@@ -364,8 +365,8 @@ fn sheet(
         title: "zIIP-assisted IPsec",
         method: format!(
             "{what}. Published: z10, two general CPUs, 3DES and SHA, with and without one zIIP. \
-             Measured: two runs of tacit with a tunnel between them (IKEv2, AES-256-GCM), joined \
-             by a pair of interfaces, against the same programs in clear. CPU time is that of \
+             Measured: two runs of tacit, connected by a veth pair, with a tunnel between them \
+             (IKEv2, AES-256-GCM), compared with the same programs in clear. CPU time is that of \
              programs and agents of both sides"
         ),
         tables: vec![
@@ -391,7 +392,7 @@ fn sheet(
             ("measured, no engine", change(Joint::Clear, Joint::Secured)),
             ("measured, engine", change(Joint::ClearPinned, Joint::Spilling)),
         ];
-        sheet.bars(&format!("CPU time against clear: {}", load.name()), "%", &bars);
+        sheet.bars(&format!("Change of CPU time by IPsec: {}", load.name()), "%", &bars);
     }
     sheet.note(
         "the published figures of Enterprise Extender (UDP with packet filters) are charts without \

@@ -246,13 +246,12 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "lfp",
         title: "z/VSE Fast Path to Linux on System z",
-        method: "FTP of 1 GB (or of `--file-size`) with curl and vsftpd, from a file without \
-                 blocks or to the null device, and three streams of 100 MB at the same time. \
-                 Published: z10 EC, TCP/IP for VSE and LFP under z/VM. Measured: a program in a \
-                 network namespace and a server of the host, which have a TCP/IP stack in user \
-                 space between them (slirp4netns, pasta), a pair of interfaces (veth), or tacit \
-                 (relay, handed, link by a UNIX socket, link over TLS on TCP). CPU time is that of \
-                 client, server and everything between them"
+        method: "FTP of 1 GB (or of `--file-size`) with curl and vsftpd, from a sparse file or to \
+                 /dev/null, and three streams of 100 MB at the same time. Published: z10 EC, \
+                 TCP/IP for VSE and LFP under z/VM. Measured: a program in a network namespace and \
+                 a server of the host, connected by a TCP/IP stack in user space (slirp4netns, \
+                 pasta), a veth pair, or tacit (relay, handed, link over a UNIX socket, link over \
+                 TLS on TCP). CPU time is that of client, server and all processes between them"
             .to_owned(),
         tables: vec![
             table(samples, "rate", "Rate", RATE, 0, "MB/s"),
@@ -270,7 +269,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     }
     sheet
         .note("the published CPU times are percentages at the published rates, not seconds per GB");
-    sheet.note("`direct` is a program of the host without any path, for comparison");
+    sheet.note("for comparison: with `direct`, the program runs on the host itself");
     sheet
 }
 

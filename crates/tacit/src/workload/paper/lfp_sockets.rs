@@ -1,9 +1,10 @@
-//! Measures short connections on the paths of the Linux Fast Path, and the memory that idle
+//! Measures short connections on the network paths of `lfp.rs`, and the memory that idle
 //! connections use.
 //!
-//! A short connection exchanges one byte in each direction. Four at a time show how many a path
-//! can open in a second, and one at a time how long one takes. The memory is that of the processes
-//! between program and server, without that of the kernel.
+//! A short connection exchanges one byte in each direction. A test with four connections at a time
+//! shows how many connections a path can open in a second. A test with one connection at a time
+//! shows how long a connection takes. The memory is that of the processes between program and
+//! server; it does not include memory of the kernel.
 
 use tacit_sys::process::descendants;
 
@@ -193,7 +194,7 @@ fn connections_table(samples: &CellSamples) -> PaperTable {
         row.extend(NetworkPath::ALL.map(|path| samples.cell(&load.key(path), figure)));
         table.rows.push(row);
     }
-    let mut row = vec![PaperCell::name("the same, more than handed"), PaperCell::name("us")];
+    let mut row = vec![PaperCell::name("p50 minus that of handed"), PaperCell::name("us")];
     row.extend(NetworkPath::ALL.map(|path| PaperCell::from(more_than_handed(samples, path))));
     table.rows.push(row);
     table

@@ -2,18 +2,18 @@
 //! prints their tables with the measured figures beside the published ones.
 //!
 //! ```text
-//! stage.rs      namespaces, directory and processes     session.rs  a program behind some path
-//! agents.rs     a server and the two agents before it   cell.rs     samples, cells and gaps
+//! stage.rs      namespaces, directory and processes     session.rs  runs a program on one path
+//! agents.rs     a server and the two agents before it   cell.rs     samples and table cells
 //! paths.rs      networks for programs                   sheet.rs    text, JSON and HTML
-//! drawn.rs      loads from a seed         forecast.rs  forecasts of drawn loads
-//! aims.rs       aims for an engine        joint.rs     how programs are joined for ipsec
+//! drawn.rs      random loads from a seed  forecast.rs  forecasts for random loads
+//! aims.rs       aims for an engine        joint.rs     connects client and server for ipsec.rs
 //! lfp_sockets.rs  short and idle connections
 //! ztpf.rs, mq.rs, zvm.rs, lfp.rs, ipsec.rs    one paper each
 //! ```
 //!
 //! The measurements use the commands of tacit itself, and programs that are installed. A cell that
-//! cannot be measured stays empty, and its reason follows the table: the part does not exist, a
-//! program is missing, or the measurement failed.
+//! cannot be measured stays empty, and the reason follows the table: tacit does not have the
+//! measured function, a program is missing, or the measurement failed.
 
 mod agents;
 mod aims;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! slirp4netns, pasta   program ── its kernel's TCP/IP ── TAP ── TCP/IP in user space ──> server
-//! veth                 program ── its kernel's TCP/IP ── pair of interfaces ───────────> server
+//! veth                 program ── its kernel's TCP/IP ── veth pair ────────────────────> server
 //! relay                program ── tacit run, the agent relays ────────────────────────> server
 //! handed               program ── tacit run, the program gets a socket of the agent ──> server
 //! link                 program ── tacit run --link, a socket of tacit link serve ─────> server
@@ -184,7 +184,7 @@ impl NetworkPath {
             stage.tacit()
         ))?;
         let shown: Value = serde_json::from_str(&text)
-            .map_err(|error| Gap::failed(format!("no connections of the run: {error}")))?;
+            .map_err(|error| Gap::failed(format!("cannot parse the connections: {error}")))?;
         let paths = shown["connections"].as_array().into_iter().flatten();
         let other =
             paths.filter_map(|one| one["path"].as_str()).find(|path| !path.starts_with(wanted));
@@ -236,7 +236,7 @@ fn tls_link(stage: &Stage) -> Result<[StagedProcess; 2], Gap> {
         let listed = stage.shell(&format!("{} link list", stage.tacit()));
         listed.is_ok_and(|list| list.contains("near"))
     };
-    stage.wait("the link has no socket", &mut near, lists)?;
+    stage.wait("`tacit link list` does not show the link `near`", &mut near, lists)?;
     Ok([far, near])
 }
 

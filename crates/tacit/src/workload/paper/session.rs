@@ -1,10 +1,10 @@
-//! Measures a program that is started behind some network path: its rate, and the CPU time of all
-//! processes that take part.
+//! Measures a program that uses one network path: the rate of the program, and the CPU time of all
+//! processes of the path.
 //!
 //! The program prints a line when it is ready, waits for a line on its standard input, prints its
-//! result as one line of JSON, and waits for another line. Meanwhile, all processes of the path
-//! still run, so that their CPU clocks can be read. `tacit workload client --steered` does this;
-//! for other programs a shell does.
+//! result as one line of JSON, and waits for another line. During the second wait, all processes of
+//! the path still run, so that their CPU clocks can be read. `tacit workload client --steered`
+//! prints and reads these lines itself. For other programs, a shell script does so.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdin, ChildStdout};

@@ -283,7 +283,7 @@ impl Stage {
             return Err(Gap::failed(format!("tacit workload {}: {said}", words.join(" "))));
         }
         let report = serde_json::from_slice(&output.stdout);
-        report.map_err(|error| Gap::failed(format!("not a report of tacit: {error}")))
+        report.map_err(|error| Gap::failed(format!("cannot parse the report: {error}")))
     }
 
     /// Counts a measurement, and whether other programs used the machine meanwhile.

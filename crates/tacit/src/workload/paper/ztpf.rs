@@ -1,5 +1,5 @@
 //! Repeats the measurements of z/TPF: messages per second through an older and a newer TLS library,
-//! and the gain of a lock that fewer calls take.
+//! and the gain when read-only calls no longer take a shared lock.
 //!
 //! The paper measured client and server in two partitions with one CPU each. Here the client and
 //! its proxy have one CPU, and the server and its proxy another one.
@@ -57,9 +57,9 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
         method: format!(
             "10 connections, requests and replies of the same size, each connection waits for its \
              reply. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, AES128-SHA, one CPU for each \
-             side. Measured: {library} in stunnel with TLS 1.2, AES-128-CBC and HMAC-SHA-1, as \
-             tacit has no older version of its library; and tacit with TLS 1.3 and AES-128-GCM; \
-             {}",
+             side. Measured: tacit with TLS 1.3 and AES-128-GCM; for the older library, {library} \
+             in stunnel with TLS 1.2, AES-128-CBC and HMAC-SHA-1, because tacit has no \
+             older version of its TLS library; {}",
             if cpus > 1 { "one CPU for each side" } else { "one CPU for both sides" }
         ),
         tables: vec![engine_table(&samples), lock_table(locks)],
@@ -247,7 +247,7 @@ fn lock_table(files: &LockFiles) -> PaperTable {
         "throughput +%",
         "spinning -%",
     ];
-    let title = "A shared lock, before and after calls that only read stopped taking it";
+    let title = "A shared lock: before, all calls take it; after, read-only calls do not";
     let mut table = PaperTable::new("lock", title, &columns);
     for (cpus, row) in LOCKS {
         let cells = row.map(PaperCell::Published);
@@ -309,7 +309,11 @@ impl LockReport {
             serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         let number = |key: &str| {
             let found = value["figures"][key].as_f64();
-            found.ok_or_else(|| wrong(format!("no figure `{key}`: write it with bench sockets")))
+            found.ok_or_else(|| {
+                wrong(format!(
+                    "no figure `{key}`: create the file with `cargo xtask bench sockets`"
+                ))
+            })
         };
         Ok(Self {
             lock: value["lock"].as_str().unwrap_or("unknown").to_owned(),

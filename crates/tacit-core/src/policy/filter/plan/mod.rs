@@ -2,13 +2,14 @@
 //!
 //! An *area* is a part of a rule: packets of one IP version with a range for each field. Areas that
 //! overlap are in different *layers*, in the order of the rules. So the areas of a layer do not
-//! overlap, and the first layer with a packet has the first rule that matches. Areas of a layer
-//! with the same fields are a *group*: the kernel finds all of them with one lookup, by hash if
-//! every field has one value.
+//! overlap, and the first layer with a matching area contains the first matching rule. Areas of a
+//! layer with the same fields are a *group*: the kernel searches a group with one lookup, by hash
+//! if every field has one value.
 //!
-//! Time windows are *schedules*. A group of a rule that permits applies only while its schedule is
-//! present in a set of the kernel; a group of a rule that denies, while it is absent. Elements of
-//! this set end by themselves, so permits end and denials begin without the agent.
+//! Each time window is a *schedule*: an element with a timeout in a set of the kernel. A group of
+//! `permit` rules applies only while its schedule is in the set. A group of `deny` rules applies
+//! only while its schedule is not in the set. The kernel itself removes elements that have timed
+//! out, so permits end and denials begin even if the agent does not run.
 //!
 //! Limits: [`FILTER_ELEMENTS_MAX`] elements, [`FILTER_LOOKUPS_MAX`] lookups for a packet,
 //! [`FILTER_SCHEDULES_MAX`] schedules, [`FILTER_LOGGED_MAX`] rules with log.
@@ -143,7 +144,7 @@ impl TryFrom<String> for GroupKey {
             [high, low] => Some(digit(high)? << 4 | digit(low)?),
             _ => None,
         });
-        pairs.collect::<Option<_>>().map(Self).ok_or("the key of an element is not hexadecimal")
+        pairs.collect::<Option<_>>().map(Self).ok_or("a filter element has a non-hexadecimal value")
     }
 }
 

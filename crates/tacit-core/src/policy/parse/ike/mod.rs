@@ -306,7 +306,7 @@ pub(super) fn check_users(
             continue;
         };
         let line = value.report.line(first, position);
-        let message = format!("`inner` of {other} in line {line} is the address {address} too");
+        let message = format!("{address} is already the `inner` address of {other} in line {line}");
         let fix = "write another address: each peer needs an address of its own";
         value.error_of(MessageId("shared-inner"), message, fix);
         return None;

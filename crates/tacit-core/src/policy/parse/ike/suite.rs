@@ -12,8 +12,8 @@ pub(super) fn ike(value: &TomlValue<'_>) -> Option<IkeSuite> {
     // As in strongSwan, the hash of an HMAC is also that of the PRF unless another is named.
     let Some(prf) = prf.or(hash) else {
         let message = format!(
-            "`{text}` contains no PRF (pseudorandom function), and tacit cannot take the PRF from \
-             a hash algorithm, because {cipher} has none"
+            "`{text}` contains no PRF (pseudorandom function). {cipher} is an AEAD cipher, so \
+             there is no integrity algorithm that tacit could use as the PRF"
         );
         value.error(message, format!("write `{cipher}-prfsha384-x25519`"));
         return None;
@@ -125,7 +125,7 @@ impl<'a> Parts<'a> {
             (Some(_), Some(hash)) => TunnelCipher::Aes256Cbc(hash),
             (Some(bits), None) => {
                 let message = format!(
-                    "`{text}`: AES-CBC does not protect integrity, so the proposal needs a hash"
+                    "`{text}`: AES-CBC needs an integrity algorithm, which the proposal lacks"
                 );
                 value.error(message, format!("write `aes{bits}-sha256`, or use `aes{bits}gcm16`"));
                 return None;
@@ -133,8 +133,8 @@ impl<'a> Parts<'a> {
             (None, Some(hash)) => {
                 let hash = hash.word();
                 let message = format!(
-                    "`{text}`: {aead} protects integrity itself, so the proposal must not have a \
-                     hash"
+                    "`{text}`: {aead} is an AEAD cipher, so the proposal must not contain an \
+                     integrity algorithm"
                 );
                 value.error(message, format!("remove `{hash}`, or write `prf{hash}` for the PRF"));
                 return None;
@@ -257,7 +257,7 @@ const REFUSED: [(&[&str], &str, &str); 10] = [
     ),
     (
         &["modp2048s224", "modp2048s256"],
-        "the origin of this group is not public (RFC 8247 section 2.4)",
+        "the seeds of this group were never published (RFC 8247 section 2.4)",
         "`x25519` or `ecp256`",
     ),
 ];

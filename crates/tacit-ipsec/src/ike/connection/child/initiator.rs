@@ -182,7 +182,7 @@ impl IkeConnection {
             }
             _ => {}
         }
-        let failure = IkeFailure::refused(error.kind, "the request for new keys of the tunnel");
+        let failure = IkeFailure::refused(error.kind, "the CREATE_CHILD_SA request for the tunnel");
         self.event(IkeEvent::ExchangeFailed(failure));
     }
 

@@ -223,7 +223,7 @@ fn no_proposal(offered: &[Proposal]) -> IkeFailure {
 pub(in crate::ike::connection) fn other_group(group: KeGroup) -> ChildRefusal {
     let data = group.number().to_be_bytes();
     let message = format!(
-        "the key exchange group of the peer's request for new keys is not the group that tacit \
+        "the key exchange group of the peer's CREATE_CHILD_SA request is not the group that tacit \
          chose: tacit requests group {group:?}"
     );
     ChildRefusal {

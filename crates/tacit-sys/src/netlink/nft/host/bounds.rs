@@ -1,7 +1,8 @@
-//! Computes the smallest range of addresses and ports that contains all destinations in a table.
+//! Computes the smallest range of addresses and ports that contains all destinations in an nftables
+//! map.
 //!
 //! The kernel compares each packet with this range first. Most packets are outside of the range,
-//! and need no expensive look-up in the table.
+//! and need no expensive look-up in the map.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -27,7 +27,7 @@
 //! [`install`] replaces the whole table in one transaction. For a moment after that, the kernel may
 //! not find all elements of the new table. So a second table with the same contents, `inet
 //! tacit-new`, checks all packets too. When the process that installed the table ends, the table
-//! remains, and refuses the flows that it captures.
+//! remains: then it refuses the flows that it would send to the agent.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges without counters and the same number with counters,
 //! [`HOST_CHECKS_MAX`] checks of senders, [`NAMED_ADDRESSES_MAX`] addresses of names in rules, and

@@ -8,8 +8,8 @@
 //!   noted      packets of known connections: captured connections stay captured
 //! forwarded    packets from the interfaces of containers
 //!   forwarding decided by destination, like `output`
-//! routed       packets of containers whose destination NAT has changed: refused if it is captured
-//! rewritten    packets of programs whose destination NAT has changed: refused if it is captured
+//! routed       packets of containers after DNAT: refused if the new destination is captured
+//! rewritten    packets of programs after DNAT: refused if the new destination is captured
 //! prerouting   records in the connection's mark that a client has opened the connection
 //!   returned   captured packets on lo: to the agent; a SYN is held until the agent releases it
 //!   clients    packets of clients to captured ports: to the agent if a program listens there
@@ -259,7 +259,7 @@ impl Rules {
         ];
         self.push(
             output,
-            "adding the rule that accepts answers with the address of another host",
+            "adding the rule that accepts answers with the source address of another host",
             &in_name_of_others,
         );
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
@@ -276,7 +276,8 @@ impl Rules {
                     Host(IsForeign(PacketEnd::Destination)),
                     Reset,
                 ];
-                self.push(output, "adding the rule that refuses answers in clear", &in_clear);
+                let step = "adding the rule that rejects unencrypted answers from captured ports";
+                self.push(output, step, &in_clear);
             }
         }
         self.push_destinations(output, table);
@@ -295,7 +296,7 @@ impl Rules {
         ];
         self.push(
             Chain::Marked,
-            "adding the rule that marks the agent's upstream connections",
+            "adding the rule that marks connections that the agent opens from a client's address",
             &in_a_clients_name,
         );
         self.push_own_packets(Chain::Marked);
@@ -597,7 +598,8 @@ impl Rules {
             Lifetime::Unlimited => [PastSyn, Reset],
             Lifetime::OfInstaller => [PastSyn, Accept],
         };
-        self.push(chain, "adding the rule that refuses packets of other clients", &past_agent);
+        let step = "adding the rule for packets of connections that the agent has not accepted";
+        self.push(chain, step, &past_agent);
         let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
         let step = "adding the rule that sends clients to the agent";
         self.push_or_refused(chain, step, &[Transport(TCP)], &led, Reset);

@@ -53,7 +53,7 @@ pub fn install_units(
     destinations: &[Element],
 ) -> Result<(), Error> {
     check(destinations)?;
-    const { assert!(HOST_RANGES_MAX == 16_384, "the error below contains this limit") };
+    const { assert!(HOST_RANGES_MAX == 16_384, "also change the limit in the message below") };
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
             "the rules with `unit` have more than 16,384 destinations: use larger networks, or \

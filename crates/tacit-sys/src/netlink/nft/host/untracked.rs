@@ -11,7 +11,7 @@
 //! ```text
 //! output        accepts packets to addresses below or above those of all rules (most packets)
 //!   unusual     drops packets with the IP option for a source route
-//!   candidates  checks the name, sender and destination of all other packets
+//!   candidates  checks the sender and the destination (address or DNS name) of all other packets
 //!     capture   accepts answers to clients, and sends all other packets to `keep`
 //!     keep      stores the flow as captured, and marks its packets, so that they return to lo
 //!     refuse    rejects packets, except answers to clients
@@ -22,8 +22,9 @@
 //! ```
 //!
 //! A captured connection stays captured until it ends, even if a later table does not capture its
-//! destination. The packet rules also send segments of unknown connections to captured destinations
-//! to the agent. If no socket of the agent receives a segment, the kernel resets the connection.
+//! destination. If a segment of an unknown connection has a captured destination, the packet rules
+//! also send it to the agent. If no socket of the agent receives a segment, the kernel resets the
+//! connection.
 
 use super::super::expression::Expression;
 use super::super::flow_expression::{FlowExpression, FlowKey};

@@ -1,7 +1,7 @@
 //! Defines the contents of filters, and builds the messages that create maps and their elements.
 //!
 //! Limits: [`FILTER_GROUPS_MAX`] maps, [`PACKET_ELEMENTS_MAX`] elements, [`LOGGED_FILTERS_MAX`]
-//! rules with log.
+//! rules that log packets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -13,9 +13,11 @@
 //! ```
 //!
 //! `filter_out` is called from the chain `output` before the destination is looked up, and from
-//! `rewritten` if NAT has changed the destination. A packet
-//! that no group decides, or that a rule for flows decides, returns to the caller. A filter rule
-//! that permits a packet accepts it, so that no later rule captures or refuses it.
+//! `rewritten` if NAT has changed the destination. A *group* is the map that one lookup searches.
+//!
+//! If no group has an entry for a packet, or if the policy's rules for flows decide about it, the
+//! packet returns to the calling chain. If a filter permits a packet, the kernel accepts it, and no
+//! later packet rule captures or refuses it.
 //!
 //! The packets of the agent are never denied: they are recognised by mark, user and socket.
 
@@ -184,7 +186,7 @@ impl Rules {
             // A program that restores connection marks makes the agent's mark of the note that a
             // client has opened the flow. What the agent receives is known by its socket.
             let Bits { agent, none, .. } = self.bits();
-            let step = "adding the rule that removes restored marks from packets to this host";
+            let step = "adding the rule that removes packet marks that connmark rules restored";
             self.push(Chain::FilterIn, step, &[Host(MarkIs(agent)), Host(SetMark(none))]);
         }
         for (way, family) in ways(filters) {
