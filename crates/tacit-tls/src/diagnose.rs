@@ -358,9 +358,9 @@ fn wrong_issuer(
              send the intermediate certificates"
         ),
         CertificateError::BadSignature => format!(
-            "the {who}'s certificate of {title} names the issuer {issuer}, but the key of this \
-             CA in trust '{trust}' did not sign the certificate: add the CA's current certificate \
-             to the trust"
+            "the {who}'s certificate {title} was not signed by the CA {issuer} in trust '{trust}': \
+             this CA has the name of the issuer, but another key. Add the current certificate of \
+             the CA to the trust"
         ),
         CertificateError::Other(_) => format!(
             "the {who}'s certificate of {title}, issued by {issuer}, violates the profile for \

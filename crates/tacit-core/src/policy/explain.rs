@@ -621,6 +621,9 @@ deny = true
             assert_eq!(index.lookup(&flow).may_need_tls, evades, "{program:?}");
         }
         let said = explain(&policy, &flow()).to_string();
-        assert!(said.contains("rule `secured` in line 2 requires TLS if it matches"), "{said}");
+        assert!(
+            said.contains("If they match rule `secured` in line 2, that rule requires TLS"),
+            "{said}"
+        );
     }
 }

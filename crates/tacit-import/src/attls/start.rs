@@ -91,7 +91,7 @@ impl Start {
             Self::Ftp { implicit: false } => "the FTP command AUTH starts TLS".into(),
             Self::Immediate => "TLS begins at the first byte".into(),
             Self::Protocol(protocol) => {
-                format!("the commands of the {protocol} protocol start TLS")
+                format!("TLS begins after a command of the protocol {protocol}, such as STARTTLS")
             }
             _ => "the map file sets when TLS begins".into(),
         }

@@ -314,8 +314,8 @@ fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "system" }"#));
     assert_eq!(
         found,
-        ["1: changed: service `c` now requires a certificate from trust `system` for \
-             mail.example; stunnel did not verify the server"]
+        ["1: changed: service `c` now requires a server certificate for mail.example \
+             from a CA of trust `system`; stunnel did not verify the server"]
     );
     let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
@@ -327,8 +327,8 @@ fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     assert!(policy.unwrap().contains(r#"tls = { role = "client", trust = "ca" }"#));
     assert_eq!(
         found,
-        ["1: changed: the certificate of the server of service `c` must now be for \
-             mail.example; stunnel accepted any certificate of its CAs"]
+        ["1: changed: service `c` now requires a server certificate for mail.example; \
+             stunnel accepted any certificate from its CAs"]
     );
     // A service that sets every check gets no warning.
     assert_eq!(imported(CLIENT).1, [""; 0]);

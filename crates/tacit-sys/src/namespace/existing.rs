@@ -74,8 +74,8 @@ impl fmt::Display for ExistingNetworkError {
             Self::OtherFile(path) => write!(
                 f,
                 "{} is not a network namespace\n    fix: name a file in /run/netns or \
-                 /proc/PID/ns/net; for a container of rootless podman, use --pid with the process \
-                 of the container",
+                 /proc/PID/ns/net; for a container of rootless podman, use --pid with the PID of a \
+                 process in the container",
                 path.display()
             ),
             Self::NoProcess(pid, error) => write!(

@@ -300,7 +300,7 @@ mod tests {
         let refused = parse(&text(PORT_PARTS_MAX + 1));
         assert!(refused.policy.is_none());
         assert!(
-            refused.diagnostics[0].message.contains("64 groups of ports"),
+            refused.diagnostics[0].message.contains("limits are 64 groups"),
             "{:?}",
             refused.diagnostics
         );

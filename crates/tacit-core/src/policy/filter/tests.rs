@@ -231,11 +231,11 @@ fn the_text_of_a_packet_is_read_as_it_is_shown() {
         ("", "in, out, routed"),
         ("to-tunnel", "name of the tunnel"),
         ("to eth0", "begins with"),
-        ("in eth0 xyz 1.1.1.1 > 1.1.1.2", "not a protocol"),
+        ("in eth0 xyz 1.1.1.1 > 1.1.1.2", "unknown protocol"),
         ("in eth0 tcp 1.1.1.1 > 1.1.1.2:1", "with a port"),
         ("in eth0 tcp 1.1.1.1:1 1.1.1.2:1", "separates"),
         ("in eth0 tcp 1.1.1.1:1 > [::1]:1", "different IP versions"),
-        ("in eth0 udp 1.1.1.1:1 > 1.1.1.2:1 syn", "not known here"),
+        ("in eth0 udp 1.1.1.1:1 > 1.1.1.2:1 syn", "not valid for this protocol"),
         ("in eth0 icmp 1.1.1.1 > 1.1.1.2 type 256", "0 to 255"),
         ("in eth0 icmp 1.1.1.1 > 1.1.1.2 type", "ends before type"),
     ] {

@@ -84,7 +84,7 @@ fn certificates(ca: &Ca) -> Vec<(&'static str, Arc<CertifiedKey>, &'static str, 
             "allows codeSigning, but not",
         ),
         ("unknown CA", of(&stranger), "certificate-unknown-ca", "issuer CN=stranger CA, which"),
-        ("namesake CA", of(&impostor), "certificate-invalid", "did not sign the certificate"),
+        ("namesake CA", of(&impostor), "certificate-invalid", "was not signed by the CA"),
         ("self-signed", of(&self_signed()), "certificate-unknown-ca", "is self-signed, and trust"),
         ("v1", v1(), "certificate-invalid", "is X.509 v1"),
     ]

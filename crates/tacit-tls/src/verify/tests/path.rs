@@ -206,7 +206,7 @@ fn limits_of_cas_and_old_signatures_are_named_and_answered_as_faults_of_the_cert
     expect(&answers(&trust, &old.chain, NOW), said, Alert::BadCertificate);
     let namesake = Ca::new("root CA").leaf(LeafKind::Valid);
     let answered = answers(&trusting(&root), &namesake.chain, NOW);
-    expect(&answered, "did not sign the certificate", Alert::BadCertificate);
+    expect(&answered, "was not signed by the CA", Alert::BadCertificate);
 }
 
 /// Leaves whose keys cannot be proved in any handshake, and the texts about them.

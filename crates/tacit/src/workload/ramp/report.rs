@@ -131,13 +131,13 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
         let last = line.intercept + line.slope * end;
         report.figure(
             "line_at_0_us",
-            "CPU time of a new connection when no other is open (fitted line)",
+            "CPU time of a new connection while no other connection is open (linear fit)",
             "us",
             line.intercept,
         );
         report.figure(
             "line_at_end_us",
-            "CPU time of a new connection when all others are open (fitted line)",
+            "CPU time of a new connection while all other connections are open (linear fit)",
             "us",
             last,
         );
