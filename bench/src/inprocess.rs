@@ -1,5 +1,5 @@
-//! Builds the command lines of the load programs in `bench/inprocess`, which call a TLS library
-//! themselves.
+//! Builds the command lines of the load client and the load server in `bench/inprocess`. These
+//! programs call a TLS library themselves.
 
 use std::path::{Path, PathBuf};
 

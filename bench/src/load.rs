@@ -6,11 +6,11 @@
 //!                          connects, warms up
 //!      <- {"ready":true,"pid":P}
 //! reads clocks
-//!  a line ->
+//!  sends a line ->
 //!                          measures
-//!      <- the report, a line of JSON
+//!      <- its report, one line of JSON
 //! reads clocks
-//!  end of file ->
+//!  closes the standard input of the load client ->
 //!                          closes its connections, exits
 //! ```
 

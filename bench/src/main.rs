@@ -4,16 +4,16 @@
 //! bench              builds for release, enters its own network namespace if allowed, then runs
 //! bench driver       load client -> client proxy == mutual TLS 1.3 ==> server proxy -> load server
 //!                    takes one sample of each peer for each workload in each round
-//! bench peer-network creates a network with large TCP segments, for some peers
+//! bench peer-network creates a network namespace with large TCP segments, for some peers
 //! bench compare      compares two versions of tacit
 //! bench projection   compares the estimates of `tacit project` with measurements
 //! bench host         measures the cost of one policy for all programs of a host
-//! bench sockets      measures locks around the agent's connection table, without a network
+//! bench sockets      measures what a lock around the connection table would cost the agent
 //! ```
-//! The load client and the load server are processes of `tacit workload` (`load`). A *peer* is one
-//! of the compared programs: a proxy, a program with a TLS library (`bench/inprocess`), or two
-//! programs under `tacit run`. All processes run during the whole benchmark, but only one peer at a
-//! time has load. `docs/benchmarks.md` explains the measured values.
+//! The load client and the load server are processes of `tacit workload` (see `load.rs`). A *peer*
+//! is one of the compared programs: a proxy, a program with a TLS library (`bench/inprocess`), or
+//! two programs under `tacit run`. All processes run during the whole benchmark, but only one peer
+//! at a time has load. `docs/benchmarks.md` explains the measured values.
 //!
 //! The benchmark fails if a peer loses bytes. Peers that cannot be started are reported and
 //! omitted. Traffic between hosts is not measured.

@@ -1,5 +1,5 @@
-//! Measures one sample of a benchmark. Reads the CPU clocks, runs a load client through one of the
-//! compared proxies, and reads the CPU clocks again.
+//! Measures one sample of a benchmark. Reads the CPU clocks, lets the load client send traffic
+//! through one of the compared proxies, and reads the CPU clocks again.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Measures the memory that an idle connection adds to the proxies.
+//! Measures how much memory a pair of proxies needs for one idle connection.
 //!
 //! The benchmark opens some connections, reads the resident memory of the proxies, opens many more
-//! connections, and reads the memory again. The result is the difference, divided by the number of
-//! these further connections. The report shows the kernel's memory for sockets separately, because
-//! all proxies need the same two sockets for each connection.
+//! connections, and reads the memory again. The result is the difference between both values,
+//! divided by the number of connections opened between them. The report shows the kernel's memory
+//! for sockets separately, because all proxies need the same two sockets for each connection.
 
 use std::fs;
 

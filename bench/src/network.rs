@@ -1,8 +1,8 @@
 //! Runs the benchmark in its own network namespace, if the host allows it.
 //!
 //! In this namespace there is no other traffic on loopback, all ports are free, and all sockets use
-//! the same congestion control. The congestion control matters: it can cause half of the cost of
-//! large transfers.
+//! the same congestion control. The congestion control is important, because it can cause half of
+//! the CPU time of large transfers.
 
 use std::fs;
 use std::path::Path;

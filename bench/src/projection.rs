@@ -2,9 +2,10 @@
 //! times.
 //!
 //! ```text
-//!   tacit workload ──> agent: front (TLS client) ==> back (TLS server) ──> workload server
-//!   measured CPU times ────> tacit project ──┐   (what would other settings cost?)
-//!   another agent with these settings ───────┴──> CPU time per message, projected and measured
+//!   load client ──> agent: rule `front` ══ TLS ══> rule `back` ──> load server
+//!
+//!   measured CPU times ──> tacit project ──> estimated CPU time with other settings ─┐
+//!   another agent with these settings ─────> measured CPU time ──────────────────────┴─> compare
 //! ```
 //!
 //! Each round measures every setting once, with messages at a constant rate. The command compares

@@ -1,5 +1,5 @@
-//! Creates a directory with programs and certificates that every user can read. Starts the programs
-//! as an ordinary user, even if root runs the benchmark.
+//! Copies the programs and creates the certificates in a directory that every user can read. Starts
+//! the programs as an ordinary user, even if root runs the benchmark.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

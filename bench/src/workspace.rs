@@ -1,5 +1,5 @@
-//! Finds the sources and the build directory. Creates the directory for files that benchmarks
-//! write.
+//! Finds the source directory and the build directory. Creates the directory to which benchmarks
+//! write files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! Collects at build time the output of `tacit --version`: the commit, the target and the versions
-//! of libraries.
+//! Collects, at build time, the data that `tacit --version` prints: the commit, the target, and the
+//! versions of libraries.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: runs everything that must pass before a merge, on a developer's machine and on
-//! a server.
+//! `cargo xtask ci`: runs all checks that must pass before a merge. The command is the same on a
+//! developer's machine and on a CI server.
 //!
 //! The steps run in order. The first failure ends the run; no step is repeated.
 

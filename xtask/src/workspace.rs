@@ -1,4 +1,5 @@
-//! Provides functions for all commands of xtask: the paths of the workspace, and running cargo.
+//! Provides functions that all commands of xtask use. They return the paths of the workspace, and
+//! run cargo.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};

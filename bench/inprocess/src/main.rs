@@ -6,8 +6,9 @@
 //! inprocess LIBRARY VERSION SUITE full|resumed DIR MODE client --connect ADDRESS ...
 //! inprocess version LIBRARY
 //! ```
-//! LIBRARY, VERSION and SUITE select the TLS library, the TLS version and the cipher suite. DIR
-//! contains the certificates, and MODE selects the traffic.
+//! LIBRARY, VERSION and SUITE select the TLS library, the TLS version and the cipher suite. `full`
+//! and `resumed` select full or resumed handshakes. DIR contains the certificates. MODE selects the
+//! kind of traffic, such as `interactive`. `inprocess version` prints the version of a TLS library.
 //!
 //! The load client and the load server use the protocol of `tacit workload`
 //! (`tacit_core::workload`). Client and server use blocking sockets and the default settings of the

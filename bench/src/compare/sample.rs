@@ -1,5 +1,5 @@
-//! Takes one sample of one version of tacit in one workload: the CPU time or the memory of the
-//! agents.
+//! Takes one sample of one workload with one version of tacit. A sample is the CPU time or the
+//! memory of the agents.
 
 use std::process::Stdio;
 

@@ -2,18 +2,20 @@
 //! programs of a host.
 //!
 //! ```text
-//!   programs ── host 192.0.2.1 ══ veth ══ far 192.0.2.2 ── servers        unmatched
-//!   program ── agent of the host ══ TLS 1.3 ══ far agent ── load server   protected
+//!   host 192.0.2.1                  second machine 192.0.2.2
+//!   program ──────────── veth ───────────── server            table "Unmatched"
+//!   program ── agent ══ TLS 1.3 ══ agent ── load server       table "Protected"
 //! ```
 //! The agent *captures* the traffic: the kernel sends packets of the host's programs to the agent.
 //! The report has these tables:
 //! * *Unmatched*: CPU time for traffic that no rule matches.
 //! * *Conntrack*: CPU time with connection tracking, but without tacit.
-//! * *Protected*: CPU time for traffic that a rule captures, compared with a forwarding rule.
+//! * *Protected*: CPU time for captured traffic. The table compares this time with the CPU time of
+//!   a forwarding rule, with which the program connects to an address of the agent.
 //! * *Installing*: the time and the memory that the agent needs to install a policy.
 //!
-//! Each table contains one row twice, because two measurements of the same program differ. The CPU
-//! time of a process includes the kernel's work on the packets that it sends.
+//! Two measurements of the same program differ. To show this difference, each table contains one
+//! row twice. The CPU time of a process includes the kernel's work on the packets that it sends.
 //!
 //! ```text
 //! world.rs      both namespaces, the servers, and the installed policies
@@ -25,8 +27,8 @@
 //! report.rs     medians and ratios
 //! ```
 //!
-//! The benchmark needs root. The benchmark creates its own namespaces, and changes nothing on the
-//! real host.
+//! The benchmark needs root. Both the host and the second machine are network namespaces, so the
+//! benchmark does not change the machine on which it runs.
 
 mod addresses;
 mod datagrams;

@@ -1,5 +1,5 @@
-//! Writes the policies of the three agents of `bench host`. Two agents run on the measured host,
-//! one of them with a forwarding rule. The third agent runs on the second machine.
+//! Writes the policies of the three agents of `bench host`. Two agents run on the measured host:
+//! one captures traffic, and one has a forwarding rule. The third agent runs on the second machine.
 
 use super::addresses::{FAR_AGENT, FORWARD, SERVER};
 use crate::certs::SERVER_NAME;

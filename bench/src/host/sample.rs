@@ -1,4 +1,5 @@
-//! Measures one workload of `bench host` once: the CPU time of the processes per operation.
+//! Takes one sample of one workload of `bench host`. A sample is the CPU time that all processes
+//! together use per operation.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Defines a peer of the benchmark, and the workloads that it supports. A peer is a proxy, a TLS
-//! library or a mode of tacit that protects the connection between two programs.
+//! Defines a peer of the benchmark, and the workloads that it supports. A peer is one method to
+//! protect the connection between two programs: a pair of proxies, a TLS library, or tacit.
 
 use super::plan::Proxy;
 use crate::tls_settings::TlsSettings;

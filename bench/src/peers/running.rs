@@ -1,5 +1,5 @@
-//! Defines a running peer (a compared proxy or library), and the address at which the load client
-//! connects to it.
+//! Defines a running peer (a compared proxy or TLS library), and the address to which the load
+//! client connects.
 
 use std::net::SocketAddr;
 use std::process::Command;

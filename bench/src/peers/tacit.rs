@@ -1,6 +1,6 @@
 //! Configures tacit: two agents, each with one rule and one worker thread.
 //!
-//! The sockets use the same congestion control as those of the other compared programs.
+//! The sockets use the same congestion control as the sockets of the other compared programs.
 
 use super::plan::{Plan, Proxy, Side, without};
 use crate::certs::SERVER_NAME;

@@ -1,9 +1,9 @@
-//! Compares `tacit run` with other ways to give a program a network without root.
+//! Compares `tacit run` with other methods to give a program access to a network without root.
 //!
 //! ```text
 //! direct   program ────────────────────────────────────> load server
 //! permit   program ─ tacit run ────────────────────────> load server
-//! tls      program ─ tacit run ══ TLS 1.3 ══> far agent ─> load server
+//! tls      program ─ tacit run ══ TLS 1.3 ══> agent ─────> load server
 //! pasta, slirp4netns   program ─ TCP stack in user space ──> load server
 //! ```
 //! The module [`start`] measures the start and end of a program, and [`transfer`] measures

@@ -1,5 +1,5 @@
-//! Defines the command line of `bench sockets`, which measures the cost of a lock around the
-//! agent's table of connections.
+//! Defines the command line of `bench sockets`, which measures what a lock around the connection
+//! table would cost the agent.
 
 use std::time::Duration;
 

@@ -1,19 +1,19 @@
 //! `bench sockets`: measures how much throughput one shared lock around a table of connections
-//! costs. The agent has no such lock. The benchmark builds its own table, and compares calls with
-//! and without the lock.
+//! costs. The agent has no such lock. The benchmark creates a table with the agent's code, and
+//! compares calls with and without a lock around this table.
 //!
 //! The benchmark repeats a measurement of z/TPF, a mainframe operating system. There, a program
-//! makes ten socket calls for each message, and all ten once took one shared lock. Here, each
-//! thread makes the same ten calls on its own connections. In the mode `global`, the lock is
-//! exclusive. In the mode `rw`, it is a reader-writer lock. The call `aor` (activate on receive)
-//! waits for input on a socket:
+//! makes ten socket calls for each message, and in an old version all ten calls took one shared
+//! lock. In this benchmark, each thread makes the same ten calls on its own connections. In the
+//! mode `global`, the lock is exclusive. In the mode `rw`, it is a reader-writer lock. The call
+//! `aor` (activate on receive) waits for input on a socket:
 //!
 //! ```text
 //!  call                      access to the table of connections       global   rw
 //!  1 aor                     finds the connection                     lock     write
 //!  2 ioctl                   marks it open                            lock     write
 //!  3 getsockopt              reads its state and its rekeys           lock     read
-//!  4 getpeername             reads its client                         lock     read
+//!  4 getpeername             reads the address of its client          lock     read
 //!  5 getsockname             reads its own address                    lock     read
 //!  6 read                    takes a message from a real socket       lock     write
 //!  7 message count, in       counts its bytes                         lock     write

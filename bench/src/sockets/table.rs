@@ -1,4 +1,5 @@
-//! Runs transactions on the agent's table of connections, on several threads and with a lock.
+//! Runs transactions on a table of connections, in several threads and with a lock. The agent uses
+//! the same code for its table of connections.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};

@@ -1,5 +1,5 @@
-//! Counts the flows of a host by kind of protection, for `tacit show coverage`. An agent uses this
-//! module when it captures the traffic of the whole host.
+//! Counts the flows of a host separately for each kind of protection, for `tacit show coverage`.
+//! The agent uses this module when it captures the traffic of the whole host.
 //!
 //! The caller lists the open sockets at intervals. Sockets with the same sender, destination and
 //! protection share one entry of the table. A socket that appears in several lists is counted once.

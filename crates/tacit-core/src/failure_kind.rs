@@ -1,4 +1,4 @@
-//! Defines the type for the kinds of failures of connections.
+//! Defines `FailureKind`: the kind of a connection failure, for logs, counters and metrics.
 
 use std::fmt;
 

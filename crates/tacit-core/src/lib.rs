@@ -2,11 +2,11 @@
 //! machines.
 //!
 //! The code of this crate depends on its inputs only: it uses no socket, file, clock or source of
-//! random numbers. So each part can be tested with a virtual clock, and fuzzed.
+//! random numbers. So tests can use a virtual clock, and fuzzers need no network.
 //!
 //! In reading order:
 //! * [`flow`]: a connection or datagram exchange; rules match flows;
-//! * [`policy`]: parses rules, and finds the rule of a flow;
+//! * [`policy`]: parses policies, and finds the rule that matches a flow;
 //! * [`dns`]: a DNS forwarder that records the names of addresses;
 //! * [`datagram`]: the table of UDP flows;
 //! * [`failover`]: chooses one of several targets for a connection;
@@ -16,14 +16,14 @@
 //! * [`pcapng`]: captures of streams, for Wireshark and tshark;
 //! * [`meter`]: measures the CPU time of each kind of work;
 //! * [`proxy_protocol`]: headers that name the client of a proxied connection;
-//! * [`query`]: requests of programs about their connections;
+//! * [`query`]: requests with which programs ask about their own connections;
 //! * [`refusal`]: refused connections and sockets, with the policy lines that would allow them;
 //! * [`limiter`]: limits repeated log lines to one a second;
 //! * [`link_frame`]: the frames of a link, over which programs use sockets of another kernel;
 //! * [`message_id`], [`failure_kind`]: stable identifiers of log lines, errors and failures;
 //! * [`record`]: the TLS record layer;
 //! * [`starttls`]: STARTTLS exchanges, for programs without TLS;
-//! * [`projection`]: estimates the CPU cost of a change from measurements;
+//! * [`projection`]: estimates, from measurements, how a change would affect the CPU time;
 //! * [`statistics`]: percentiles, means and linear fits;
 //! * [`workload`]: the protocol of the load generator `tacit workload`;
 //! * [`page`]: tables, charts and HTML pages.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The first byte of these streams is never 0. On a link within one kernel, the first byte is
-//! always 0: it is the upper byte of a small length. So the first byte shows the kind of link.
+//! always 0, because it is the upper byte of a small length. So the first byte shows the kind of
+//! link.
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a message, [`DATA_BYTES_MAX`] for a part of a TCP stream, and
 //! [`DATAGRAM_BYTES_MAX`] for a datagram.

@@ -1,16 +1,17 @@
 //! Imports sample files from a directory and reports which imports fail: `cargo xtask samples DIR`.
 //!
-//! The files are published policies of other products. The example detects the format of each file
-//! from its content. A file may have a map file, `NAME.map.toml`; `--map` sets the map file for all
-//! other files. The example prints one line for each file:
+//! The files are published configurations of other products. This program detects the format of
+//! each file from its content. A file may have a map file `NAME.map.toml`, which contains Linux
+//! names that the import needs, such as programs and users. The option `--map` sets the map file
+//! for all files that have none. This program prints one line for each file:
 //!
 //! ```text
 //!   web.policy: ok
 //!   old.policy: errors in lines 4, 17
 //! ```
 //!
-//! If the directory has a file `expected` with such lines, the example compares its output with
-//! this file, and fails if they differ.
+//! If the directory has a file `expected` with such lines, this program compares its output with
+//! the file `expected`, and fails if they differ.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

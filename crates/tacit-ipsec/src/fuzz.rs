@@ -1,5 +1,6 @@
 //! Provides an entry point for fuzzing the code that processes IPsec packets. The entry point
-//! decrypts ESP packets, joins the inner packets into large packets, and divides these again.
+//! decrypts ESP packets, joins the inner packets into large packets, and divides the large packets
+//! again.
 
 use crate::child::{ChildSa, EspSpi, KeyOrigin, SaKeys, SaMode};
 use crate::cipher::{Cipher, IntegrityHash};

@@ -2,9 +2,9 @@
 //! them with one system call (`sendmmsg`).
 //!
 //! ```text
-//! DatagramQueue::receive(socket)          up to 16 datagrams, each with its source
-//!                receive(..) < 16         no datagram waits any more
-//!                send(socket, 0..n, to)   one call
+//! DatagramQueue::receive(socket)          returns up to 16 datagrams, each with its source
+//!                receive(..) < 16         means that the receive queue is empty
+//!                send(socket, 0..n, to)   sends all datagrams with one call
 //! ```
 //!
 //! A queue has room for [`DATAGRAMS_MAX`] datagrams of the largest size. The kernel provides memory

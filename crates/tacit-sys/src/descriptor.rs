@@ -1,5 +1,5 @@
-//! Receives descriptors that this process has inherited, or that another process sends over a UNIX
-//! socket.
+//! Sends and receives file descriptors over UNIX sockets. Also lists and takes file descriptors
+//! that this process has inherited.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,16 +1,17 @@
-//! Captures the traffic of the host itself. Installs routing rules and packet rules that send this
-//! traffic to the agent, and creates the agent's sockets.
+//! Captures the traffic of the whole host, for `tacit agent --host`. Installs routing rules and
+//! nftables rules that send this traffic to the agent, and creates the agent's sockets.
 //!
 //! ```text
 //! HostCapture::open(marks)   opens the netlink sockets in the current network namespace
 //!   .sockets()               creates the sockets that the agent uses
-//!   .install(contents)       installs the routing rules, then the packet rules as one transaction
-//!   .learn(addresses, names) captures the addresses of names in rules
-//! remove()                   removes the rules
+//!   .install(contents)       installs the routing rules and, in one transaction, nftables rules
+//!   .learn(addresses, names) captures the addresses of DNS names in policy rules
+//! remove()                   removes the routing rules and the nftables rules
 //! ```
 //!
 //! The process needs `CAP_NET_ADMIN` and `CAP_NET_RAW` in this namespace. If the kernel supports
-//! owners of nftables tables, no other process can change the packet rules until this process ends.
+//! owners of nftables tables, no other process can change the nftables rules until this process
+//! ends.
 
 use std::collections::BTreeMap;
 use std::io;

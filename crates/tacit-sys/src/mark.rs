@@ -1,8 +1,8 @@
-//! Sets the packet mark (`SO_MARK`) on the agent's own sockets. With `tacit agent --host`, packet
-//! rules accept packets with this mark.
+//! Sets the fwmark (`SO_MARK`) on the agent's own sockets. With `tacit agent --host`, nftables
+//! rules accept packets with this fwmark.
 //!
-//! A global variable of the process stores the mark. Every function that opens a socket sets this
-//! mark on the socket.
+//! A global variable of the process stores the fwmark. Every function that opens a socket sets this
+//! fwmark on the socket.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,6 @@
-//! Opens pairs of connected sockets in a namespace in which every address is local
+//! Opens pairs of connected sockets, for a link to another kernel (a link lets programs use sockets
+//! of another environment). A socket cannot be passed to another kernel, so a program gets one
+//! socket of a pair instead. The pairs are in a namespace in which every address is local
 //! ([`create_mirror`](crate::namespace::create_mirror)).
 //!
 //! ```text

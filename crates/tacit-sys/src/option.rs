@@ -1,5 +1,5 @@
-//! Sets and reads socket options for which rustix has no wrapper: integer options and packet
-//! filters.
+//! Sets and reads socket options for which rustix has no wrapper: integer options and socket
+//! filters (`SO_ATTACH_FILTER`).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

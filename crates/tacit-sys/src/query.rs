@@ -1,5 +1,6 @@
-//! Opens the query socket of a run (a program under `tacit run`). Programs of the run use it to ask
-//! about their connections, and send it descriptors of their sockets.
+//! Opens the query socket of a run (a program under `tacit run`). Over this socket, programs of the
+//! run ask the agent about their connections. With a request, a program sends a descriptor of the
+//! socket in question.
 //!
 //! The socket has an abstract name, which exists only in the network namespace of the run. So only
 //! programs of the run can connect, and no file remains.

@@ -1,6 +1,7 @@
-//! Sets the CPUs on which threads may run, and their scheduling class.
+//! Sets the CPU affinity and the scheduling class of threads.
 //!
-//! Control groups may also restrict the CPUs; this module does not read control groups.
+//! Control groups may also restrict the CPUs of a thread, but this module does not read control
+//! groups.
 
 use std::io;
 

@@ -1,8 +1,9 @@
 //! Creates, connects, accepts, measures and closes stream sockets.
 //!
 //! All sockets are non-blocking and close-on-exec. Options are set before `connect`, or on the
-//! listener, from which accepted sockets inherit them. After accept it would be too late: a
-//! change of the congestion control leaves the pacing of the old algorithm in place.
+//! listening socket, from which accepted sockets inherit the options. Options are not set after
+//! `accept`, because a later change of the congestion control would leave the pacing of the old
+//! algorithm in place.
 
 use std::io;
 use std::net::SocketAddr;

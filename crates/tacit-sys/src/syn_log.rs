@@ -1,8 +1,8 @@
-//! Copies the SYN packets of programs under `tacit run` to the agent, so that it can connect to
-//! their destinations. There are two methods:
+//! Copies the SYN packets of programs under `tacit run` to the agent, so that the agent can connect
+//! to the destinations of these packets. There are two methods:
 //!
 //! ```text
-//! nfnetlink_log   the default: a packet rule copies each held SYN
+//! nfnetlink_log   the default: an nftables rule copies each held SYN
 //! packet socket   if the kernel has no nfnetlink_log: receives each SYN on `lo`, also SYNs that
 //!                 are not held
 //! ```

@@ -3,7 +3,7 @@
 //! address.
 //!
 //! ```text
-//! program --SYN to 10.9.8.7:8080--> hold listener on :15002 drops it; the agent gets a copy
+//! program --SYN to 10.9.8.7:8080--> listener on :15002 drops the SYN; the agent gets a copy
 //! agent   --the same SYN again--> listener on :15001 --accept--> own address = 10.9.8.7:8080
 //! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> 10.1.1.1:53
 //! agent   --bind_spoofed_source(10.1.1.1:53)--> the program receives it from 10.1.1.1:53
@@ -11,7 +11,7 @@
 //!
 //! A helper process creates these sockets inside the network namespace of a program under `tacit
 //! run` ([`listener`], [`receiver`], [`make`]), and the agent uses them from outside. The sockets
-//! have a packet mark, so that packet rules accept their packets.
+//! have a fwmark, so that nftables rules accept the packets that these sockets send.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Connects sockets of AF_VSOCK, over which a virtual machine and its host communicate without a
-//! network.
+//! Connects AF_VSOCK sockets. Over these sockets, a virtual machine and its host communicate
+//! without a network.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

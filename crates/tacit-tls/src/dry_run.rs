@@ -1,7 +1,7 @@
 //! Checks whether a rule accepts a peer's certificate, without a handshake.
 //!
-//! Makes every check of a handshake except one: whether the peer has the private key of its
-//! certificate.
+//! This module makes every check that a handshake makes, except one. It cannot check whether the
+//! peer has the private key of its certificate.
 
 use std::net::IpAddr;
 

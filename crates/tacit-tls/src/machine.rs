@@ -1,7 +1,8 @@
 //! Runs the TLS library's handshake one record at a time, without I/O.
 //!
-//! The library sees only the records of the handshake; tacit itself processes all later records.
-//! The library would queue replies to some of them, and tacit could not read these replies.
+//! The library gets only the records of the handshake, and tacit itself processes all later
+//! records. The reason is that the library would answer some later records, but tacit could not
+//! read these answers.
 
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 //! are measured: a server's handshake, and the records of each cipher suite and message length.
 //!
 //! The measurement runs the same code as the agent, and reads the CPU clock of the calling thread.
-//! The real costs of a busy agent differ, because its CPU caches have other contents.
+//! A busy agent uses more or less CPU time, because its CPU caches have other contents.
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Collects the results that the TLS library reports by callbacks during one step of a handshake.
-//! These are the result of the certificate check, the server name that the client requests, and the
-//! traffic secrets.
+//! These results are the outcome of the certificate check, the server name that the client
+//! requests, and the traffic secrets.
 //!
 //! ```text
 //!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check

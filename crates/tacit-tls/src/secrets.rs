@@ -1,5 +1,5 @@
-//! Stores the traffic secrets of a TLS 1.3 connection, and derives its next keys (RFC 8446 section
-//! 7.2).
+//! Stores the traffic secrets of a TLS 1.3 connection, and derives the next keys of the connection
+//! (RFC 8446 section 7.2).
 //!
 //! The TLS library passes the secrets to its key log callback. The secrets exist in memory only,
 //! and are overwritten with zeros when they are dropped.

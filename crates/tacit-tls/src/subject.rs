@@ -1,8 +1,8 @@
 //! Reads the subject and the alternative names of a certificate for identity maps. An identity map
 //! assigns an identity to each client.
 //!
-//! This module never truncates names. It rejects a certificate with too many or too long names,
-//! because a name that the map denies could be among the omitted names.
+//! This module never truncates or omits names, because the map may deny an omitted name. Instead,
+//! this module rejects a certificate with too many names or with a too long name.
 
 use std::net::IpAddr;
 

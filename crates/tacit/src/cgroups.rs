@@ -7,7 +7,7 @@
 //! [`MISSED_TIME`].
 //!
 //! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] IDs without a group, [`READ_MAX`] groups read
-//! in a second, [`SLICES_MAX`] slices in a search for units.
+//! per second, [`SLICES_MAX`] systemd slices in a search for systemd units.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;

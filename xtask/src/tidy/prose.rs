@@ -1,5 +1,6 @@
-//! Checks documents: each has exactly one title, and no path that exists only on one machine. Also
-//! checks that each promise in SPECIFICATION.md names a test, and that the manual is complete.
+//! Checks that each document has exactly one title, and contains no path that exists only on one
+//! machine. Also checks that each promise in SPECIFICATION.md names a test, and that the manual is
+//! complete.
 
 use super::finding::Finding;
 use super::source::{Source, identifier, words};

@@ -1,5 +1,6 @@
 //! Checks the table in ARCHITECTURE.md that lists the files through which a connection passes. Each
-//! file must exist, and except for the first file, an earlier file of the table must use it.
+//! file must exist. For each file except the first, an earlier file of the table must use this
+//! file.
 
 use std::collections::BTreeSet;
 

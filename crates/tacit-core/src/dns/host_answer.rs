@@ -1,5 +1,5 @@
 //! Writes DNS responses with the true addresses of a name, for `tacit agent --host`. Programs under
-//! `tacit run` may get other addresses instead.
+//! `tacit run` may get an alias (a reserved address that stands for one name) instead.
 
 use std::net::IpAddr;
 use std::time::Duration;

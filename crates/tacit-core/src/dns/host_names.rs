@@ -1,8 +1,8 @@
 //! Records which names programs have resolved to each address, for `tacit agent --host`. A flow to
 //! an address matches rules that contain one of the names of this address.
 //!
-//! Only names that match a rule are recorded. An entry is removed a day after its answer has
-//! expired, when no DNS cache of the host contains the answer any more.
+//! Only names that match a rule are recorded. An entry is removed one day after the DNS answer has
+//! expired, because by then no DNS cache of the host contains the answer.
 //!
 //! Limits: [`NAMES_MAX`] pairs of name and address, [`NAME_BYTES_MAX`] for a name.
 

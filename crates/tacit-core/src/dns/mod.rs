@@ -1,10 +1,12 @@
 //! Forwards the DNS queries of programs, and records which addresses each name has.
 //!
 //! ```text
-//! program's message ─ Query ─ verdict ─┬─ DnsClient ─> server ─> response ─┬─ answers ─> NameTable
-//!                                      │                                   └─ with_aliases
-//!                                      │                                         └─ for_program
-//!                                      └─ refused
+//! Query          parses the message of a program
+//! verdict        decides whether tacit forwards, answers or refuses the query
+//! DnsClient      sends the query to a server and receives the response
+//! answers        extracts the addresses from the response, for the NameTable
+//! with_aliases   writes alias addresses into the response
+//! for_program    builds the response for the program
 //! ```
 //!
 //! [`DnsClient`] builds the messages to servers itself. From the program's message it copies only

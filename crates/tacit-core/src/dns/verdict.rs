@@ -1,13 +1,13 @@
-//! Decides which DNS queries of programs the agent forwards, and how it answers the others.
+//! Decides which DNS queries of programs the agent forwards, and how it answers all other queries.
 //!
 //! | question | answer |
 //! |---|---|
 //! | a name that some rule allows | from the resolver |
 //! | any other name, in a search domain | NXDOMAIN, so that the program tries its next domain |
 //! | any other name | REFUSED |
-//! | HTTPS, SVCB | an answer without records: records of these types can contain addresses |
+//! | HTTPS, SVCB | an answer without records, because the records can contain addresses |
 //! | a type that is not in the list of permitted types, such as ANY | NOTIMP |
-//! | PTR of an alias | the name, from the run's table |
+//! | PTR of an alias | the name to which the alias belongs |
 //! | PTR of another address | from the resolver, if some rule can match the address |
 //! | zone transfers, classes other than IN | REFUSED |
 //!

@@ -4,15 +4,15 @@
 //! ```text
 //! program ── SYN ──> held                    the agent gets a copy and connects to the destination
 //!                    destination accepts     the SYN is released: the program is connected
-//!                    destination refuses     RST or ICMP: the program gets that error
+//!                    destination refuses     the agent sends RST or ICMP, so `connect` fails
 //!                    destination is silent   nothing: the program's kernel sends the SYN again
 //! ```
 //!
 //! [`Syn`] parses the copy of a SYN and builds the packets that answer it. [`HeldFlows`] is the
 //! table of held flows.
 //!
-//! Limits: [`HELD_MAX`] held flows. A SYN with IPv6 extension headers is not parsed, and its
-//! program gets no answer.
+//! Limits: [`HELD_MAX`] held flows. The agent does not parse a SYN with IPv6 extension headers, so
+//! the program that sent the SYN gets no answer.
 
 mod flows;
 mod syn;

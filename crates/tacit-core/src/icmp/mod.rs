@@ -11,8 +11,8 @@
 //! the program would get without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH` or
 //! `EMSGSIZE`.
 //!
-//! The fields identification, checksum and options of the quoted datagram are not the original
-//! ones, but kernels ignore these fields.
+//! In the quoted headers, the IP identification, the checksums and the IP options differ from those
+//! of the original datagram. Kernels ignore these fields.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,18 +1,19 @@
-//! Limits log lines to one a second for each key. A key consists of the kind of line and its cause,
-//! such as a rule or a run (a program under `tacit run`). The limiter counts the omitted lines, and
-//! keeps the latest omitted line.
+//! Limits log lines to one a second for each key. A key consists of the kind of the log line and
+//! its cause, such as a rule or a run (a program under `tacit run`). The limiter counts the omitted
+//! lines, and keeps the latest omitted line.
 //!
 //! ```text
-//!   0.0 s  offer ──> written          0.3 s, 0.7 s  offer ──> kept and counted
-//!   1.0 s  due   ──> the line of 0.7 s, with the count of lines omitted before it
+//!   0.0 s         offer() ──> the caller writes the line
+//!   0.3 s, 0.7 s  offer() ──> the limiter omits and counts the line, and keeps the latest one
+//!   1.0 s         due()   ──> returns the line of 0.7 s, and the number of lines omitted before
 //! ```
 //!
 //! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
 //! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. All lines of a cause that exceed these limits share
-//! one additional key. If [`CAUSES_MAX`] causes have such a shared key, the lines of all other
-//! causes share one last key.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. If a cause exceeds one of these limits, its further
+//! lines share one additional key. If [`CAUSES_MAX`] causes have such a shared key, the further
+//! lines of all other causes share one last key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

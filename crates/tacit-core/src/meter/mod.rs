@@ -2,8 +2,9 @@
 //! encryption.
 //!
 //! It is expensive to read the CPU clock of a thread. So when the kind of work changes, the thread
-//! reads a cheap clock instead (a *timestamp*). At the end of each short interval (a *window*), the
-//! thread reads its CPU clock once, and converts the timestamps of the window to CPU time:
+//! reads only a *timestamp* from a clock that is cheap to read. A *window* is a short interval. At
+//! the end of each window, the thread reads its CPU clock once, and converts the timestamps of the
+//! window to CPU time:
 //!
 //! ```text
 //!   timestamps    |receive|seal|   send   |  (waits: not counted) |receive|open|send|
@@ -14,7 +15,7 @@
 //! and all times are reduced by the same factor. If they show less time, the difference is the cost
 //! of waiting, and is charged to [`Component::Receive`].
 //!
-//! This module does not read clocks: the caller passes the times.
+//! This module does not read clocks, because the caller passes the times.
 
 /// A kind of work that uses CPU time.
 #[derive(

@@ -1,4 +1,4 @@
-//! Writes an HTML page without scripts that loads no other file.
+//! Writes an HTML page. The page contains no scripts and loads no other file.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! Defines activations. An activation is a program that tacit starts for the connections of a
 //! forwarding rule with `activate`.
 //!
-//! The program and its arguments come from the policy only. No byte of a client changes them.
+//! The program and its arguments come only from the policy. A client cannot change them.
 
 use super::diagnostic::SourcePosition;
 

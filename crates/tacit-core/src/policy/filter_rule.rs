@@ -1,5 +1,5 @@
-//! Defines filter rules: rules that permit or deny single packets of a captured host, or of the
-//! tunnels of runs.
+//! Defines filter rules. A filter rule permits or denies single packets: packets of the host with
+//! `tacit agent --host`, or packets in the IPsec tunnels of programs under `tacit run`.
 
 use std::ops::RangeInclusive;
 

@@ -1,8 +1,8 @@
 //! Defines the table `[ike.NAME]` of a policy: a peer of an IPsec tunnel.
 //!
 //! Algorithms have the same names as in strongSwan, so that users can copy the names. tacit does
-//! not support weak algorithms: DES, 3DES, MD5, SHA-1, and groups below 2048 bits (RFC 8221, RFC
-//! 8247).
+//! not support weak algorithms: DES, 3DES, MD5, SHA-1, and Diffie-Hellman groups below 2048 bits
+//! (RFC 8221, RFC 8247).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,13 +1,14 @@
 //! Defines links. A link lets programs in an environment without a network, such as a container,
-//! use sockets of this host. The agent in that environment requests each socket over a UNIX socket
-//! of this host. If the environment runs another kernel, as a virtual machine or another host does,
-//! the agent sends its requests to a link server in the environment. That link server forwards them
-//! to a link server of this host: over TCP with TLS, over vsock, or over the UNIX socket that a
-//! hypervisor makes for a virtual machine.
+//! use sockets of this host. A tacit agent in that environment requests each socket over a UNIX
+//! socket of this host. If the environment has its own kernel (a virtual machine or another host),
+//! this agent sends its requests to a link server in the environment. That link server forwards the
+//! requests to a link server of this host: over TCP with TLS, over vsock, or over a UNIX socket
+//! that the hypervisor of a virtual machine creates.
 //!
 //! Rules with `link` match only these requests, and the requests match only these rules. So
-//! [`Policy::rules`](super::Policy::rules), the list of rules for the flows of runs and of this
-//! host, does not contain rules with `link`. tacit rejects requests that match no rule.
+//! [`Policy::rules`](super::Policy::rules), the list of rules for programs under `tacit run` and
+//! for `tacit agent --host`, does not contain rules with `link`. tacit rejects requests that match
+//! no rule.
 
 use std::fmt;
 use std::net::SocketAddr;

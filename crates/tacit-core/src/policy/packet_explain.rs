@@ -1,7 +1,7 @@
 //! Explains which rule decides about a packet, and why earlier filter rules do not match.
 //!
-//! The decision comes from the groups of a [`FilterPlan`], as in the kernel. The reasons come from
-//! [`filter_scan`], which compares the packet with one rule after another.
+//! To find the decision, this module searches the groups of a [`FilterPlan`], as the kernel does.
+//! The reasons come from [`filter_scan`], which compares the packet with one rule after another.
 
 use std::fmt;
 

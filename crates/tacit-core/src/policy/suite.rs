@@ -1,5 +1,5 @@
-//! Lists the TLS versions, cipher suites and key exchange groups that tacit supports, and the
-//! reasons why it rejects others.
+//! Lists the TLS versions, cipher suites and key exchange groups that tacit supports. Also lists
+//! unsupported names, each with the reason why tacit rejects it.
 
 use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! Defines the targets of a rule: the addresses or names that it connects to, and their order.
+//! Defines the targets of a forwarding rule: the addresses or names to which the agent connects,
+//! and the order in which it tries them.
 
 use std::fmt;
 

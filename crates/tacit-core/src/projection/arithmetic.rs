@@ -1,7 +1,7 @@
 //! Computes how work is divided between engines (threads on reserved CPUs) and other CPUs. Also
 //! computes how the total CPU time changes if the CPU time of one component changes.
 //!
-//! The same model applies to mainframes with CPUs for special work, so the tests use published
+//! The same model applies to mainframes with special-purpose CPUs, so the tests use published
 //! measurements of mainframes.
 
 /// The CPU time of an interval, in per cent of one CPU.

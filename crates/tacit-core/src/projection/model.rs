@@ -10,8 +10,8 @@
 //!    does not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
 //!    again ([`land`]).
-//! 4. Scale the CPU time that the agent did not meter by the same factor as the sum of the metered
-//!    CPU time.
+//! 4. Compute the factor by which the sum of the metered CPU time has changed, and multiply the
+//!    unmetered CPU time of the agent by this factor.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Detects whether a byte stream begins with TLS, from its first bytes.
+//! Detects whether the first bytes of a stream are the beginning of a TLS connection.
 
 /// The types of a handshake record and of a ClientHello (RFC 8446, sections 5.1 and 4).
 const HANDSHAKE: u8 = 22;

@@ -1,5 +1,5 @@
-//! Reports each attribute of an AT-TLS rule that the import ignores, changes or rejects, with its
-//! line.
+//! Reports which attributes of an AT-TLS rule the import ignores, changes or rejects. Each report
+//! contains the line of the attribute.
 
 use super::context::Context;
 use super::effective::Effective;

@@ -1,5 +1,5 @@
-//! Determines the programs, users and runs of an imported rule. The programs, users and runs come
-//! from the job name and user ID of the AT-TLS rule, and from the map file.
+//! Determines the programs, users and runs (programs under `tacit run`) to which an imported rule
+//! applies. These come from the job name and user ID of the AT-TLS rule, and from the map file.
 //!
 //! The job name in a rule may be a pattern, such as `NIGHT*`. The imported rule then gets the
 //! programs of the entry `NIGHT*` in the map file, and of narrower entries such as `NIGHT1`.

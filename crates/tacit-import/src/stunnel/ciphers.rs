@@ -1,5 +1,5 @@
-//! Converts OpenSSL's cipher lists to the suites of a tacit policy, and OpenSSL's names of suites
-//! and groups to the names in a tacit policy.
+//! Converts OpenSSL's cipher lists to the suites of a tacit policy, and OpenSSL's suite and group
+//! names to the names that a tacit policy uses.
 //!
 //! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
 //! them, and `+word` moves them to the end. [`run`] executes it on the TLS 1.2 suites that tacit

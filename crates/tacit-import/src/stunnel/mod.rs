@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lines       parses files into sections of options
-//!   words       lists every option; reports options that a rule does not have
+//!   words       lists every option; reports options that tacit does not have
 //!   rule        converts a section (service) to a forwarding rule
 //!     endpoint    addresses                       targets: several targets and their order
 //!     tls         versions, suites, groups        ciphers, tls_options: OpenSSL's names for them
@@ -10,9 +10,9 @@
 //!   tables      the identities and trusts that the rules name
 //! ```
 //!
-//! Each service becomes a forwarding rule. Each difference from stunnel is reported as changed. The
-//! import rejects options that a rule cannot express, such as programs that are started for each
-//! connection, routing by server name, OCSP and pre-shared keys.
+//! Each service becomes a forwarding rule. The import reports each difference from stunnel as a
+//! change. The import rejects options that a tacit rule cannot express, such as programs that are
+//! started for each connection, routing by server name, OCSP and pre-shared keys.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! Converts the targets of a stunnel service: the options `connect` and `failover`.
 //!
 //! For each connection, stunnel tries the targets in order until one answers. With `failover = rr`,
-//! it starts with the next target each time. A tacit rule does the same. In addition, a tacit rule
-//! skips a target that did not answer, for some seconds.
+//! each connection starts with the next target. tacit uses the same order. If a target did not
+//! answer, tacit also skips this target for some seconds.
 
 use tacit_core::failover::TARGET_SKIPPED;
 use tacit_core::policy::{TARGETS_MAX, TargetOrder};

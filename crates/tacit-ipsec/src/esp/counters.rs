@@ -1,7 +1,7 @@
 //! Counts the packets and bytes of an SA (security association), and the dropped packets by reason.
 //!
-//! Each counter has only one writer at a time, so an addition needs no locked instruction. Displays
-//! (`tacit show`) read the counters at any time.
+//! Each counter has only one writer at a time, so an addition needs no locked instruction. `tacit
+//! show` can read the counters at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

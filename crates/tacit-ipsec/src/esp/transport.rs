@@ -5,12 +5,13 @@
 //! transport mode:  ESP header │ IV │             TCP, UDP, ... │ trailer │ ICV
 //! ```
 //!
-//! The IP header of a packet in transport mode is that of the underlay. A UDP socket does not show
-//! it, so the receiver writes a new one with the addresses of the SA. There must be no NAT between
-//! the ends, because the checksums of TCP and UDP cover the addresses of both ends.
+//! In transport mode, a packet has only one IP header, before the UDP and ESP headers. The receiver
+//! reads from a UDP socket, which does not return this IP header. So the receiver writes a new IP
+//! header with the addresses of the SA (security association). There must be no NAT between the two
+//! peers, because the TCP and UDP checksums cover the addresses of both peers.
 //!
-//! Limits: fragments and packets with options or extension headers are dropped. With an AEAD, a
-//! frame may have no room for the header of an IPv6 packet, which is then dropped.
+//! Limits: fragments and packets with options or extension headers are dropped. With an AEAD, the
+//! buffer of a received packet may have no room for an IPv6 header. Then the packet is dropped.
 
 use std::net::IpAddr;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Provides entry points that fuzz IKE.
+//! Provides entry points for fuzzing IKE.
 
 use super::codec::{IkeMessage, IkePayload, Proposal, encode_message};
 pub use super::connection::fuzz::exchange;

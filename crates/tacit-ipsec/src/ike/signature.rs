@@ -1,5 +1,5 @@
-//! Encodes the signatures of AUTH payloads with their algorithm (RFC 7427), and defines the traits
-//! for signing and verifying.
+//! Encodes the signature and the signature algorithm in an AUTH payload (RFC 7427), and defines the
+//! traits for signing and verifying.
 //!
 //! The caller of this crate holds the private keys and certificates, and implements [`AuthSigner`]
 //! and [`AuthVerifier`].

@@ -1,5 +1,5 @@
-//! Divides large TCP packets from a TUN device, and joins small packets for the device. A network
-//! card does the same for the kernel, to save CPU time.
+//! Divides large TCP packets that come from a TUN device, and joins small TCP packets that go to
+//! the device. This saves CPU time. Network cards provide the same service to the kernel.
 //!
 //! ```text
 //! kernel ── one packet of up to 64 KiB + virtio-net header ──> Segments ──> packets of the MTU

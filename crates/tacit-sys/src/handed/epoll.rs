@@ -1,9 +1,9 @@
 //! Replaces a socket in the epoll instances of a program by another socket.
 //!
-//! The kernel identifies an epoll entry by its open file and its descriptor number. So this module
-//! starts a thread with its own descriptor table ([`libc::CLONE_FILES`]). In this table, the thread
-//! copies the old socket to the program's descriptor number, and removes the epoll entry. Then the
-//! thread copies the new socket to the same number, and adds the entry again.
+//! The kernel identifies an epoll entry by an open file description and a descriptor number. So
+//! this module starts a thread with its own descriptor table ([`libc::CLONE_FILES`]). In this
+//! table, the thread copies the old socket to the program's descriptor number, and removes the
+//! epoll entry. Then the thread copies the new socket to the same number, and adds the entry again.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

@@ -2,10 +2,10 @@
 //! creates the namespace, and then acts inside it for the agent. The *launcher* is `tacit run`.
 //!
 //! ```text
-//! launcher --starts--> helper: create(parent, families)   user and network namespace, same uid
-//!                              sockets()                  the sockets that the agent needs
-//!                              --descriptors--> agent     later more sockets, if the agent asks
-//!          --starts--> helper: join(parent, ...)          in place of a helper that ended
+//! launcher --starts--> helper: create(parent, families)   creates user and network namespace
+//!                              sockets()                  creates the sockets of the agent
+//!                              --descriptors--> agent     sends them, and later further sockets
+//!          --starts--> helper: join(parent, ...)          replaces a helper that has ended
 //! launcher --spawn::spawn--> program                      joins the helper's namespaces
 //! ```
 //!
@@ -14,9 +14,9 @@
 //! namespace later has no capabilities, and keeps its user ID.
 //!
 //! If root runs the program, the helper creates only a network namespace. In a user namespace, root
-//! would keep all capabilities, and could remove the packet rules.
+//! would keep all capabilities, and could remove the nftables rules.
 //!
-//! The parent of the helper is the launcher. When it ends, the helper ends too.
+//! The parent of the helper is the launcher. When the launcher ends, the helper ends too.
 
 mod existing;
 mod kernel;

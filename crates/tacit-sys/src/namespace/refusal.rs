@@ -1,7 +1,7 @@
 //! Explains why a namespace could not be created, and what an administrator can change.
 //!
-//! The same error number can have several causes: the filter of a container, a `chroot`, or a
-//! setting of the kernel. So this module examines the machine to find the cause.
+//! The same error number can have several causes: the seccomp filter of a container, a `chroot`, or
+//! a setting of the kernel. So this module examines the machine to find the cause.
 
 use std::fmt;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Creates sockets inside a network namespace, for the agent outside of it.
+//! Creates sockets inside a network namespace, for the agent, which runs outside of this namespace.
 
 use std::fs::File;
 use std::io;

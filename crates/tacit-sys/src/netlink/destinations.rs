@@ -1,9 +1,9 @@
-//! Lists the destinations for which the network namespace has routes.
+//! Lists the destinations (address ranges) of the routes in a network namespace.
 //!
 //! A listed destination may still be unreachable, for example because a routing rule selects
 //! another table.
 //!
-//! Limit: [`DESTINATIONS_MAX`].
+//! Limit: [`DESTINATIONS_MAX`] destinations.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

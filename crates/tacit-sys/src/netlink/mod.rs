@@ -1,15 +1,15 @@
-//! Configures interfaces, routes and packet rules by netlink, without external programs.
+//! Configures interfaces, routes and nftables rules by netlink, without external programs.
 //!
 //! ```text
 //! Message (header, fixed part, attributes) -> Netlink::run -> one send -> one answer per message
 //! ```
 //!
 //! The modules are [`route`] (addresses and routes), [`tunnel`] (routes into IPsec tunnels),
-//! [`destinations`] (which routes there are), [`nft`] (packet rules), [`nflog`] (copies of
-//! packets), [`diag`] (owners of sockets) and [`usage`] (bytes of sockets).
+//! [`destinations`] (the destinations of all routes), [`nft`] (nftables rules), [`nflog`] (copies
+//! of packets), [`diag`] (owners of sockets) and [`usage`] (bytes of sockets).
 //!
 //! An error contains the step that failed. If the kernel reports the rejected attribute, such as
-//! the `socket` expression of a packet rule, the error contains it too.
+//! the `socket` expression of an nftables rule, the error also contains this attribute.
 //!
 //! A netlink socket belongs to the network namespace in which it was created, even if a process in
 //! another namespace uses it. Only one caller can use a socket at a time (`&mut`).

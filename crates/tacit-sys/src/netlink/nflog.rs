@@ -1,6 +1,7 @@
-//! Receives copies of packets that a packet rule logs (nfnetlink_log).
+//! Receives copies of packets that an nftables rule logs (nfnetlink_log).
 //!
-//! A process inside the namespace calls [`open`]. A process outside may then read the socket.
+//! [`open`] must be called by a process in the network namespace of the nftables rule. Then a
+//! process outside of this namespace may read the socket.
 //!
 //! Limits: a copy contains the first [`PACKET_BYTES_MAX`] bytes of its packet. If the socket's
 //! buffer is full, the kernel drops copies and reports `ENOBUFS`.

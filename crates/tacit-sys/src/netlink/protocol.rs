@@ -1,4 +1,4 @@
-//! Defines the transport protocols (TCP and UDP), for packet rules and for requests to the kernel
+//! Defines the transport protocols (TCP and UDP), for nftables rules and for requests to the kernel
 //! about sockets.
 
 /// The transport protocols of packet rules and socket queries.

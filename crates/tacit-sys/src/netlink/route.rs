@@ -1,4 +1,4 @@
-//! Routes all packets of a program under `tacit run` to its own network namespace. There, packet
+//! Routes all packets of a program under `tacit run` to its own network namespace. There, nftables
 //! rules capture them.
 //!
 //! Each packet that the program sends arrives on `lo`, because a local route contains all addresses

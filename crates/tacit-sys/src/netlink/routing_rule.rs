@@ -1,16 +1,16 @@
-//! Installs the routing rules for `tacit agent --host`. They route packets with a certain mark to
-//! `lo`, where the agent receives them.
+//! Installs the routing rules for `tacit agent --host`. These rules route packets with the fwmark
+//! for captured packets to `lo`, where the agent receives the packets.
 //!
 //! ```text
 //! ip rule add priority 1 fwmark BIT/BIT lookup 31425
 //! ip route add local default dev lo table 31425
 //! ```
 //!
-//! The rule has a higher priority than the rules of other programs, so that no other rule routes a
-//! captured packet.
+//! This routing rule has a higher priority than the routing rules of other programs, so that no
+//! other routing rule applies to a captured packet.
 //!
-//! The rule and the route have the routing protocol `kernel`, because systemd-networkd removes
-//! rules and routes of other routing protocols when it starts.
+//! The routing rule and the route have the routing protocol `kernel`, because systemd-networkd
+//! removes rules and routes of other routing protocols when it starts.
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};

@@ -1,4 +1,4 @@
-//! Limits the files that the calling thread can open, by Landlock.
+//! Uses Landlock to limit the files that the calling thread can open.
 
 use std::io;
 use std::path::PathBuf;

@@ -15,10 +15,11 @@
 //! If the kernel does not support a listener, tacit installs a filter without a listener. This
 //! filter returns the same errors, but tacit does not report them.
 //!
-//! If the helper allows a call ([`NotifyReply::Proceed`]), the kernel reads its arguments again,
-//! and another thread of the program may have changed them meanwhile.
+//! If the helper allows a call ([`NotifyReply::Proceed`]), the kernel reads the arguments of the
+//! call again. Another thread of the program may have changed these arguments meanwhile.
 //!
-//! Limit: a signal that a program handles without `SA_RESTART` may end its call with `EINTR`.
+//! Limit: if a program handles a signal without `SA_RESTART`, the signal may end such a system call
+//! with `EINTR`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -1,4 +1,4 @@
-//! Decides whether a certificate expires soon, and writes the warning about it.
+//! Decides whether a certificate expires soon, and formats the warning.
 
 use rustls_pki_types::UnixTime;
 

@@ -1,5 +1,5 @@
-//! Creates one certificate verifier for each trust, when a rule first needs the verifier, and
-//! shares the verifier between all rules with this trust.
+//! Creates one certificate verifier for each trust (a set of CA certificates). A verifier is
+//! created when it is needed for the first time, and is shared by all rules with this trust.
 //!
 //! Sharing saves memory, because each verifier holds all revocation lists (CRLs) of the trust.
 

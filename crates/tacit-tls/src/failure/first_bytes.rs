@@ -1,5 +1,5 @@
-//! Recognises from the first bytes of a peer which protocol it uses, such as HTTP or an old version
-//! of TLS.
+//! Recognises which protocol a peer uses, such as HTTP or an old version of TLS. This module
+//! examines only the first bytes that the peer sends.
 
 /// The number of a peer's first bytes that are stored.
 pub const FIRST_BYTES_MAX: usize = 16;

@@ -4,8 +4,8 @@
 //! cause is the peer, this host, the policy or the network. Each failure has a `kind` for counters
 //! and logs.
 //!
-//! If a handshake fails, this module examines the first bytes of the peer, which show whether the
-//! peer used an obsolete version of TLS or another protocol.
+//! If a handshake fails, this module examines the first bytes that the peer has sent. These bytes
+//! show whether the peer used an obsolete version of TLS or another protocol.
 
 mod alert;
 mod describe;

@@ -1,8 +1,8 @@
 //! Runs one TLS handshake without I/O, and returns a [`Session`].
 //!
 //! The TLS library runs only the handshake. Then this module takes the secrets out of the library's
-//! connection object, and the [`Session`] encrypts and decrypts all further records. A client keeps
-//! the part of the object that receives session tickets.
+//! connection object, and the [`Session`] encrypts and decrypts all further records. As a TLS
+//! client, tacit also keeps the part of this object that receives session tickets.
 
 use std::net::IpAddr;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Verifies the certificates of clients, for the server role.
+//! Verifies the certificates of clients, when tacit is the TLS server.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};

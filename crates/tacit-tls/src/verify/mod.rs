@@ -14,12 +14,12 @@
 //! and `allows` decides whether the connection may continue.
 //!
 //! A rule may accept a certificate that failed its check, but the peer must always prove that it
-//! holds the key. tacit always rejects X.509 v1 certificates and RSA keys below 2048 bits, because
-//! it does not accept handshake signatures of such keys and certificates.
+//! holds the private key. tacit always rejects X.509 v1 certificates and RSA keys below 2048 bits,
+//! because it does not accept handshake signatures of such keys and certificates.
 //!
-//! If the trust has CRLs, this module looks up every certificate of a chain in the CRLs. If there
-//! is no current CRL for a certificate, the setting `revocation` of the trust decides. OCSP is not
-//! supported.
+//! If the `[trust.NAME]` table lists CRLs, this module looks up every certificate of a chain in
+//! them. If there is no current CRL for a certificate, the key `revocation` of the table decides.
+//! OCSP is not supported.
 
 mod chain_cache;
 mod client;

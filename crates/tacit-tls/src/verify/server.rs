@@ -1,4 +1,4 @@
-//! Verifies the certificates of servers, for the client role.
+//! Verifies the certificates of servers, when tacit is the TLS client.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

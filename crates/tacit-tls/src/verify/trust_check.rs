@@ -1,5 +1,5 @@
-//! Verifies a certificate chain with one trust (`[trust.NAME]` of the policy), unless the chain is
-//! in the chain cache.
+//! Verifies a certificate chain with the CA certificates and CRLs of one `[trust.NAME]` table,
+//! unless the chain is in the chain cache.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Runs the loads of the example `packet_path`: a server and its clients. The clients send streams,
-//! transfer 20 MB in either direction, or exchange requests and replies.
+//! Generates the network load of the example `packet_path`, with a server and its clients. The
+//! clients send a stream, transfer 20 MB at a time in either direction, or exchange requests and
+//! replies.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! Measures ways to process packets (the *candidates*) in rounds, and prints the medians.
 //!
-//! Each round measures every candidate with every load, such as a TCP stream, and begins with
-//! another candidate than the last round. The CPU time is the sum of the client, the server,
+//! Each round measures every candidate with every load, such as a TCP stream, and begins with a
+//! different candidate than the previous round. The CPU time is the sum of the client, the server,
 //! and all processes that process packets.
 
 use std::net::IpAddr;

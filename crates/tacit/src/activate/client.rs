@@ -1,9 +1,9 @@
-//! Implements the agent's side of the *starter*, the process that starts programs: starts this
-//! process, and requests a program for each connection.
+//! Starts the *starter*, the process that starts programs, for the agent. Requests a program from
+//! the starter for each connection.
 //!
-//! Limits: `REQUESTS_MAX` requests wait to be sent. Each request waits at most `START_WAIT_MAX`
-//! for its answer. While `max` processes of a program run, further connections wait here, in their
-//! order.
+//! Limits: `REQUESTS_MAX` requests wait to be sent. Each request waits at most `START_WAIT_MAX` for
+//! its answer. While `max` processes of a program run, further connections wait here, in the order
+//! of their arrival.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

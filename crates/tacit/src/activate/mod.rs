@@ -1,7 +1,7 @@
 //! Starts the programs of `[activate.NAME]` for the connections of an agent.
 //!
 //! An agent in its sandbox cannot start programs. So it starts another process, the *starter*,
-//! before it enters the sandbox, and before it accepts a connection:
+//! before it enters the sandbox, and before it accepts a connection.
 //!
 //! ```text
 //!   agent ── programs of the policy, once ──> starter
@@ -10,12 +10,12 @@
 //! ```
 //!
 //! The first message has all programs of the policy, with arguments, users and limits. Later
-//! messages contain only the name of one of them and the address of the client. So neither a
-//! client, nor an agent that a client has taken over, can start anything else. If a new policy
+//! messages contain only the name of one program and the address of the client. So neither a
+//! client, nor an agent that a client has compromised, can start anything else. If a new policy
 //! changes `[activate.NAME]`, the operator must run `tacit restart`.
 //!
-//! The starter ends when the agent ends. Then each program that serves one connection reads the end
-//! of its connection, and programs that serve all connections get SIGTERM.
+//! The starter ends when the agent ends. Then each program that serves one connection reads end of
+//! file from its connection, and programs that serve all connections get SIGTERM.
 
 pub mod client;
 mod passwd;

@@ -1,4 +1,4 @@
-//! Finds a user in `/etc/passwd`, with the group and the home directory.
+//! Looks up a user in `/etc/passwd`, and returns the group and the home directory of the user.
 
 use std::io;
 

@@ -2,8 +2,9 @@
 //!
 //! A program for one connection gets one end of a pair of UNIX sockets, and the agent the other
 //! end. A program for all connections gets a listening UNIX socket, to which the starter connects
-//! for the agent. The file of this socket is removed before the program starts, so that no other
-//! process can connect.
+//! for the agent. The starter removes the file of this socket before the program starts, so that no
+//! other process can connect. The starter itself connects through a descriptor of the file
+//! (`O_PATH`).
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;

@@ -1,5 +1,5 @@
-//! Logs a warning about certificates and CRLs that expire soon or have expired, when they are
-//! loaded, and then once a day.
+//! Logs a warning about each certificate or CRL that has expired or expires soon. The agent logs
+//! this warning when it loads the file, and then once a day.
 //!
 //! The agent continues to use an expired certificate until its file is replaced, but peers reject
 //! it.

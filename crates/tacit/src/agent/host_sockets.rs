@@ -1,5 +1,5 @@
 //! Requests the agent's sockets for `tacit agent --host` from the helper process, which also
-//! installs the packet rules.
+//! installs the nftables rules.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

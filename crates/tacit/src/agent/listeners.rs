@@ -1,5 +1,5 @@
 //! Opens the listening sockets of forwarding rules, changes them on a reload, and hands them over
-//! to a successor.
+//! to the agent that replaces this agent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   control (this thread)            data-0 … data-N
-//!   policy, certificates, names,     accept, handshake, relay
-//!   displays, signals
+//!   policy, certificates, DNS names, accept, handshake, relay
+//!   `tacit show`, signals
 //! ```
 //!
 //! The control thread never blocks a data worker: a new policy replaces the old one atomically, and
-//! displays read copies of the counters.
+//! `tacit show` reads copies of the counters.
 
 mod answer;
 mod captured_host;

@@ -5,7 +5,7 @@
 //! if only its owner may read it and if tacit must hide all its files. Then tacit also hides new
 //! files in this directory.
 //!
-//! Limit: tacit does not hide a directory with more than `ENTRIES_MAX` entries as a whole.
+//! Limit: in a directory with more than `ENTRIES_MAX` entries, tacit hides only single files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;

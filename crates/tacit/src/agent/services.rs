@@ -1,5 +1,5 @@
 //! Starts the services for one run (a program under `tacit run`). The services accept connections,
-//! relay datagrams, answer DNS queries, and serve the query socket.
+//! relay datagrams, answer DNS queries, and serve the query socket (`$TACIT_QUERY`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! Starts the thread that runs IKE, when the first run needs an IPsec tunnel. Passes the installed
-//! policy, and the TUN devices of programs under `tacit run`, to this thread.
+//! Starts the IKE thread as soon as any run needs an IPsec tunnel. Passes the installed policy, and
+//! the TUN devices of programs under `tacit run`, to this thread.
 
 use std::net::IpAddr;
 use std::sync::Arc;

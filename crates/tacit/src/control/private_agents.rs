@@ -1,7 +1,7 @@
 //! Finds the control sockets of private agents. A private agent serves only one `tacit run`.
 //!
-//! Each private agent has its own directory, in the same place as the directory of the default
-//! control socket. Limit: at most `LISTED_MAX` sockets are tried.
+//! Each private agent has its own directory, in `$XDG_RUNTIME_DIR` or in the directory for
+//! temporary files. Limit: this module tries at most `LISTED_MAX` sockets.
 
 use std::io;
 use std::os::unix::net::UnixStream;

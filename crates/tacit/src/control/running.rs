@@ -1,5 +1,5 @@
-//! Identifies the agent that already listens at a control socket, for the error message of a second
-//! agent.
+//! Identifies the agent that already listens at a control socket, for the error message of another
+//! agent that cannot listen there.
 
 use std::fmt;
 use std::io;

@@ -5,7 +5,7 @@
 //! ```text
 //!            receiver ── first datagrams of a flow ──┐
 //!   program                                        flow ── outside socket ──> destination
-//!            spoofed socket ─── all later ones ──────┘ <─┘ replies, ICMP errors
+//!            spoofed socket ─── all later datagrams ─┘ <─┘ replies, ICMP errors
 //! ```
 //!
 //! The receiver reads the first datagrams of a flow. If a rule permits the flow, the agent creates
@@ -18,9 +18,9 @@
 //! A flow ends after an idle timeout, when the program exits or closes its socket, or when a reload
 //! installs a policy that does not permit the flow.
 //!
-//! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that was
-//! idle for the longest time. While the agent looks up the owner of a flow, it stores datagrams of
-//! at most [`EARLY_BYTES_MAX`] in total.
+//! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that has
+//! been idle for the longest time. While the agent looks up the owner of a flow, it stores
+//! datagrams of at most [`EARLY_BYTES_MAX`] in total.
 
 mod answer;
 mod answerers;

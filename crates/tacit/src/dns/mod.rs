@@ -12,13 +12,13 @@
 //! The agent forwards only queries for names that a rule allows. The module
 //! `tacit_core::dns::verdict` determines the answers to all other queries. The agent builds each
 //! query itself and never forwards the program's message. The kernel captures the addresses in an
-//! answer before the program gets the answer. The agent reads the names in the host's `/etc/hosts`,
-//! and sends no query for them.
+//! answer before the program gets the answer. If the host's `/etc/hosts` contains a name, the agent
+//! sends no query for it.
 //!
 //! There is no cache: each query of a program is sent to a resolver.
 //!
-//! Limits: [`QUERIES_MAX`] unanswered queries for each run and IP version over UDP; [`stream`] has
-//! the limits for TCP.
+//! Limits: [`QUERIES_MAX`] unanswered UDP queries for each run and IP version; [`stream`] has the
+//! limits for TCP.
 
 pub mod hosts;
 mod of_host;

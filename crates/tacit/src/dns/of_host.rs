@@ -2,8 +2,8 @@
 //! permits, and records the names and addresses in the answers.
 //!
 //! The agent forwards each permitted query to the name server that the program selected, and the
-//! program gets the true addresses. If a rule matches the name, the kernel captures the addresses
-//! before the program gets the answer.
+//! program gets the real addresses, not aliases. If a rule matches the name, the kernel captures
+//! the addresses before the program gets the answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

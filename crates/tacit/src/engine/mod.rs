@@ -2,8 +2,8 @@
 //! and hand the connections over to data workers.
 //!
 //! ```text
-//!            accepts           finds the rule, connects          hand over
-//!   listener ───────> engine: to the server, handshake ────────> data worker: relays
+//!            accepts                              hand over
+//!   listener ───────> engine: handshake ───────────────────────> data worker: relays
 //!      │                                                           ↑
 //!      └── if all engines are busy, and the policy has `spill` ────┘ accepts, does the handshake
 //! ```
@@ -11,9 +11,10 @@
 //! An engine runs the same code as a data worker. An engine hands over each connection once, with
 //! open sockets, so no data is lost. If the rule has `relay = "engine"`, the engine also relays.
 //!
-//! Limits: an engine sets up at most `queue` (of the policy) connections at a time, and then stops
-//! accepting. If all engines are at this limit and the policy has `spill`, data workers set up
-//! connections too. A worker has a queue of [`HAND_OVER_QUEUE_MAX`] connections.
+//! Limits: an engine sets up at most as many connections at a time as the key `queue` of `[engine]`
+//! allows, and then stops accepting. If all engines are at this limit and the policy has `spill`,
+//! data workers set up connections too. A worker has a queue of [`HAND_OVER_QUEUE_MAX`]
+//! connections.
 
 mod cpu_workers;
 mod load;

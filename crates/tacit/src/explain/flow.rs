@@ -1,5 +1,5 @@
-//! Parses the description of a flow from the command line or a test file, so that rules can be
-//! matched with it.
+//! Parses the description of a flow from the command line or a test file, so that the policy rules
+//! can be compared with the flow.
 
 use std::path::PathBuf;
 

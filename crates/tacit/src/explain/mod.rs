@@ -1,8 +1,8 @@
 //! `tacit explain`: prints which rule matches a flow, and why earlier rules do not match. The
 //! command uses a policy file, or the policy of a running agent.
 //!
-//! With `--peer`, the command prints whether a rule accepts a certificate, and why; with
-//! `--packet`, which rule decides about a packet.
+//! With `--peer`, the command prints whether a rule accepts a certificate, and why. With
+//! `--packet`, the command prints which rule decides about a packet.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

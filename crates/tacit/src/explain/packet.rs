@@ -1,4 +1,4 @@
-//! Explains what the packet rules of a captured host or of tunnels do with packets, for `tacit
+//! Explains how the policy rules treat packets of a captured host or inside tunnels, for `tacit
 //! explain --packet`.
 
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Adds up, for each rule of the policy, the counters of the packet rules of `tacit agent --host`.
-//! When the agent installs the packet rules again, the kernel's counters restart at zero, but these
-//! sums continue.
+//! Adds up, for each rule of the policy, the counters of the nftables rules of `tacit agent
+//! --host`. When the agent installs the nftables rules again, the kernel's counters restart at
+//! zero, but these sums continue.
 //!
 //! Limit: the memory grows only with the number of rules in the policy.
 

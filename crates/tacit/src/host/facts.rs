@@ -1,5 +1,5 @@
 //! Reads information about this host for `tacit check`: its resolvers, the operator's SSH session,
-//! and other software that marks packets.
+//! and other software that sets fwmarks.
 //!
 //! Information that cannot be read is omitted, so that the check needs no capabilities.
 

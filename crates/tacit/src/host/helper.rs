@@ -1,13 +1,13 @@
-//! Runs the helper of `tacit agent --host`, a process that installs packet rules and routing rules,
-//! and creates sockets for the agent. So only the helper needs capabilities for this, and not the
-//! agent. The helper does not know the policy.
+//! Runs the helper of `tacit agent --host`, a process that installs nftables rules and routing
+//! rules, and creates sockets for the agent. So only the helper needs capabilities for this, and
+//! not the agent. The helper does not know the policy.
 //!
 //! The agent starts the helper before it reads any input. When a successor replaces the agent, the
-//! same helper serves the successor. The helper ends when no agent has a channel to it. The packet
-//! rules then remain, and refuse the flows that they capture.
+//! same helper serves the successor. The helper ends when no agent has a channel to it. The
+//! nftables rules then remain, and refuse the flows that they capture.
 //!
-//! The helper checks at intervals whether another program has removed rules, and installs missing
-//! rules again (`watched/mod.rs`).
+//! The helper checks at intervals whether another program has removed these rules, and installs
+//! missing rules again (`watched/mod.rs`).
 //!
 //! Limit: at most `CHANNELS_MAX` channels to agents.
 

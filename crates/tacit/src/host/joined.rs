@@ -1,8 +1,8 @@
 //! Runs the helper process of a network namespace that another program has created, for example for
-//! a container. The helper installs packet rules in this namespace, and creates sockets for the
+//! a container. The helper installs nftables rules in this namespace, and creates sockets for the
 //! agent.
 //!
-//! When the helper ends, the packet rules remain, and refuse the flows that they capture.
+//! When the helper ends, the nftables rules remain, and refuse the flows that they capture.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

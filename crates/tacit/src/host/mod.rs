@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! tacit agent --host            starts the helper, and serves the programs of the host
-//! tacit agent --host --guard    installs the packet rules of the policy, and ends
-//! tacit agent --host --remove   removes the packet rules and routing rules
+//! tacit agent --host --guard    installs the nftables rules of the policy, and ends
+//! tacit agent --host --remove   removes the nftables rules and routing rules
 //! tacit agent --host --drop-ins DIRECTORY    writes a drop-in for each systemd unit in a rule
 //! ```
 //!
-//! While no agent runs, the packet rules remain, and refuse the flows that they capture.
+//! While no agent runs, the nftables rules remain, and refuse the flows that they capture.
 
 mod counted;
 mod facts;

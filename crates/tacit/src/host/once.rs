@@ -1,5 +1,5 @@
-//! Changes the packet rules of the host without a running agent. `--guard` installs them before the
-//! network is up, and `--remove` removes them.
+//! Changes the nftables rules of the host without a running agent. `--guard` installs them before
+//! the network is up, and `--remove` removes them.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,11 +1,11 @@
 //! Finds the program, user and control group of a socket of the host.
 //!
-//! The kernel reports the user and the control group over netlink (`sock_diag`). The packet rules
+//! The kernel reports the user and the control group over netlink (`sock_diag`). The nftables rules
 //! compare the same values. This module finds the program only if the calling process may inspect
 //! other processes (`CAP_SYS_PTRACE`).
 //!
-//! Limits: [`OWNERS_TIME_MAX`] for the owners of one request, [`COVERAGE_SOCKETS_MAX`] sockets in a
-//! list.
+//! Limits: at most [`OWNERS_TIME_MAX`] to find the owners for one request, and at most
+//! [`COVERAGE_SOCKETS_MAX`] sockets in a list.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -1,4 +1,4 @@
-//! Asks systemd about the units in the policy.
+//! Queries systemd for its version, and for the systemd units in the policy.
 
 use std::fmt;
 use std::fs;

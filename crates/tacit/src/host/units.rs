@@ -1,12 +1,12 @@
-//! Passes the control groups of systemd units to the kernel, for rules that select programs by
-//! unit.
+//! Passes the control groups of systemd units to the kernel, for policy rules that select programs
+//! by systemd unit.
 //!
 //! tacit writes a configuration file (drop-in) for each unit. The drop-in makes systemd add the
-//! control group of the unit to a set in the kernel, before the unit starts. The helper adds units
-//! that already run.
+//! control group of the unit to an nftables set, before the unit starts. The helper adds the
+//! control groups of units that already run.
 //!
-//! If a unit in a rule has no drop-in, the kernel redirects to the agent all flows whose
-//! destination this rule matches. The agent then finds the unit of each flow.
+//! If a unit in a policy rule has no drop-in, the kernel redirects to the agent all flows whose
+//! destination matches this rule. The agent then finds the unit of each flow.
 
 use std::fmt;
 use std::fs;

@@ -1,10 +1,10 @@
 //! Decides whether a run accepts the addresses that a peer assigns to it.
 //!
-//! A run rejects an address that is already in use: by the host, another tunnel, a peer, or a rule
-//! (also by a rule with a name for which a program has looked up this address). Otherwise flows to
-//! this address would stay inside the run. If the run rejects an address, tacit closes the IKE
-//! connection and reports the reason. `runs` checks the address again when one of these uses may
-//! have changed.
+//! A run rejects an address that is already in use: by the host, another tunnel, a peer, or a rule.
+//! A rule uses an address if the rule contains the address, or a name that a program has resolved
+//! to the address. If a run accepted an address in use, flows to this address would stay inside the
+//! run. If the run rejects an address, tacit closes the IKE connection and reports the reason. The
+//! module `runs` checks the address again when one of these uses may have changed.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Authenticates both peers of an IPsec tunnel with certificates: the `identity` and the `trust` of
-//! `[ike.NAME]`.
+//! Authenticates both peers of an IPsec tunnel with certificates, as the keys `identity` and
+//! `trust` of `[ike.NAME]` define.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

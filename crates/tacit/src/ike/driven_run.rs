@@ -1,4 +1,4 @@
-//! Defines [`DrivenRun`]: the data of the IKE thread about a run with a TUN device.
+//! Defines [`DrivenRun`]: the data that the IKE thread stores about a run with a TUN device.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,12 +1,13 @@
 //! Defines [`FirstRequests`]: the queue of IKE_SA_INIT requests, which ask for a new IKE SA.
 //!
 //! Anyone can forge such a request, with any sender address. So the queue has room for each sender
-//! address, and takes one request of each address in turn: a flood with other addresses cannot
-//! displace the request of a gateway.
+//! address, and the IKE thread takes one request from each address in turn. A flood from other
+//! addresses cannot displace the request of a gateway.
 //!
 //! Limits: [`REQUESTS_MAX`] requests in total, [`REQUESTS_OF_ADDRESS_MAX`] of one address,
-//! [`FIRST_REQUEST_BYTES_MAX`] for each request. If the queue is full, a request from an address
-//! without a waiting request is added, and the address with the most requests loses its newest one.
+//! [`FIRST_REQUEST_BYTES_MAX`] for each request. If the queue is full, it accepts only requests
+//! from addresses that have no waiting request. For each such request, it drops the newest request
+//! of the address with the most requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Passes the addresses and keys that IKE has negotiated to the run and to the packet worker.
+//! Passes negotiated addresses and keys from IKE to the run and to the packet worker.
 
 use std::net::IpAddr;
 

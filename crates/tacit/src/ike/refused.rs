@@ -1,8 +1,8 @@
-//! Handles packets of programs for which there is no tunnel: opens a connection to the peer, and
-//! records the packets that the agent rejects until the tunnel exists.
+//! Handles packets for which there is no tunnel. Opens a connection to the peer, and records the
+//! packets that the agent rejects until the tunnel exists.
 //!
 //! `tacit show refused`, `tacit show ike` and the log show these packets. If an `unreachable` route
-//! of the kernel rejects a packet, `tacit show` does not list the packet. The program gets the
+//! of the kernel rejects a packet, `tacit show` does not list the packet, but the program gets an
 //! error when it opens the connection.
 
 use std::sync::PoisonError;

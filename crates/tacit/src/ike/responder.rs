@@ -5,11 +5,11 @@
 //! this identity. Until then, the connection counts as a connection of a *stranger*.
 //!
 //! Strangers at the address of a peer, for example behind the same NAT, must not prevent the peer
-//! from connecting. So tacit counts connections from the peer's own port separately from
-//! connections from other ports. At the limit, a new connection replaces the oldest one, unless the
-//! oldest one is younger than [`HELD_AT_LEAST`].
+//! from connecting. So tacit counts connections from the IKE port of the peer separately from
+//! connections from other ports. At the limit, a new connection replaces the oldest connection of a
+//! stranger. If even this connection is younger than [`HELD_AT_LEAST`], tacit ignores the new one.
 //!
-//! Limits for each address: [`STRANGERS_MAX`] connections of strangers from ports of peers,
+//! Limits for each address: [`STRANGERS_MAX`] connections of strangers from the IKE port of a peer,
 //! [`STRANGERS_MAX`] from other ports, and [`ACCEPTED_CONFIGS_MAX`] peers.
 
 use std::net::SocketAddr;

@@ -2,8 +2,8 @@
 //! of the host.
 //!
 //! A gateway assigns an address once. But later a new policy may contain this address, the host may
-//! get it, or a program may look up a name that has it. So tacit checks assigned addresses again
-//! after each such change (`assigned`).
+//! get it, or a program may resolve a name to it. So tacit checks assigned addresses again after
+//! each such change (`assigned`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

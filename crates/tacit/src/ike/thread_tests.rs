@@ -1,4 +1,4 @@
-//! Tests the IKE thread with gateways and strangers on loopback.
+//! Tests the IKE thread with gateways and unauthenticated senders on loopback.
 
 use std::net::UdpSocket;
 use std::path::PathBuf;

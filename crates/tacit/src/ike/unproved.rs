@@ -1,8 +1,8 @@
 //! Limits the lines of the audit log about senders that have not proved their identity.
 //!
 //! Anyone can send IKE_SA_INIT requests with the address of a peer. So the agent logs only the
-//! first failure of each kind, and counts further ones for an [`INTERVAL`]. At the end of the
-//! interval, one line reports how many failures were not logged.
+//! first failure of each kind, and counts further failures of this kind for [`INTERVAL`]. At the
+//! end of the interval, one line reports how many failures were not logged.
 //!
 //! Limit: one entry for each peer of the policy and kind of failure.
 

@@ -1,7 +1,8 @@
 //! Writes the policy of an import to the file that `--output` names.
 //!
 //! ```text
-//!   no file, or a regular file    is replaced atomically; mode and owner are kept
+//!   a new file                    is created atomically
+//!   a regular file                is replaced atomically; mode and owner are kept
 //!   a symbolic link               its target is replaced; the link is kept
 //!   a FIFO or a device            is opened and written
 //!   a descriptor, /dev/stdout     is written at its current position

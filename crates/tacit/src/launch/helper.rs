@@ -2,8 +2,8 @@
 //! the agent.
 //!
 //! Only the helper has rights over the namespace. The helper does not know the policy, and ends
-//! with `tacit run`. The helper answers requests of the agent one after the other on a channel. A
-//! successor of the agent gets a second channel.
+//! when `tacit run` ends. The helper answers requests of the agent one after the other on a
+//! channel. A successor of the agent gets a second channel.
 //!
 //! The helper also answers notifications of the kernel about refused system calls (`notices/`) and
 //! about `connect` calls (`connects/`), even while there is no agent.

@@ -6,7 +6,7 @@
 //! program, unless `--inherit-fd` lists the descriptor. UNIX sockets are allowed, because they lead
 //! to processes on this machine.
 //!
-//! Through an inherited directory, the program could open the hidden files of the policy, so
+//! Through an inherited directory, the program could open the files that tacit hides, so
 //! `--inherit-fd` must list directories too.
 
 use std::ffi::OsString;

@@ -9,7 +9,7 @@
 //!
 //! Without CMD, `tacit run` waits until the kernel destroys the namespace. If the agent ends
 //! meanwhile, `tacit run` registers the namespace with the next agent at the same socket. While
-//! there is no agent, the packet rules refuse captured flows.
+//! there is no agent, the nftables rules refuse captured flows.
 
 use std::cell::Cell;
 use std::fs::File;

@@ -3,7 +3,7 @@
 //! general.
 //!
 //! ```text
-//!   each thread: meter ──(a window)──> account of a rule ──> costs: displays, metrics, estimates
+//!   each thread: meter ──> account of a rule ──> costs: displays, metrics, estimates
 //! ```
 //!
 //! The code that serves a connection calls [`meter::switch`] with the component and [`meter::turn`]

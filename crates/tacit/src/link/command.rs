@@ -1,5 +1,5 @@
-//! `tacit link`: starts and stops the servers of links, shows their state, and passes sockets from
-//! one program to another.
+//! `tacit link`: starts and stops link servers, shows their state, and passes sockets from one
+//! program to another program.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Finds the policies of links that start at boot.
+//! Finds the policy files of the links that are started at boot.
 
 use std::path::{Path, PathBuf};
 

@@ -12,8 +12,8 @@
 //! other side.
 //!
 //! The kernel makes the first process the parent of orphaned processes, and the first process reaps
-//! them. In a container, where the kernel does not permit it to power off or restart the machine,
-//! the command exits with the status of CMD.
+//! them. In a container, the kernel does not permit the first process to power off or restart the
+//! machine. In this case, the first process exits with the status of CMD.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -9,11 +9,12 @@
 //! ```
 //!
 //! If both sides run on one kernel, the server passes the socket itself (SCM_RIGHTS) and moves no
-//! bytes. Otherwise each side has a server ([`server`]). Between the two, each socket has a stream
-//! of its own: TCP with TLS between hosts, vsock or a UNIX socket for a virtual machine (`wire`).
-//! The run then gets a socket with the same addresses, in a namespace of the server (`mirror`).
-//! `[link.NAME]` and the rules with `link` in the server's policy decide which sockets the
-//! other side gets. The rules of the run decide first, and apply TLS.
+//! bytes. Otherwise each side has a server ([`server`]). Between the two servers, each socket has a
+//! stream of its own: TCP with TLS between hosts, vsock or a UNIX socket for a virtual machine
+//! (`wire`). The run then gets a socket with the same addresses, in a namespace of the server
+//! (`mirror`). `[link.NAME]` and the rules with `link` in the server's policy decide which sockets
+//! the side without a network gets. Before that, the policy rules for the run decide, and apply
+//! TLS.
 //!
 //! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
 //! run as the same user. The agent uses what the other side reports about itself only for output,

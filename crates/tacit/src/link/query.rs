@@ -1,4 +1,4 @@
-//! Asks the servers of links on this host for their state.
+//! Asks the link servers on this host for their state.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `tacit link start`: starts the server of a link in the background.
+//! `tacit link start`: starts a link server in the background.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! `tacit link status`: the state and the configuration of links, as text, JSON or metrics.
+//! `tacit link status`: prints the state and the configuration of links as text, JSON or metrics.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 //! workers use. It contains the TLS configuration of each rule.
 //!
 //! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of a rule if the
-//! rule, its credentials and its map have not changed. So open connections of this rule still
-//! belong to an installed rule. Building does not change the installed policy, and may run on any
-//! thread.
+//! rule, its credentials and its identity map have not changed. So open connections of this rule
+//! still belong to an installed rule. Building does not change the installed policy, and may run on
+//! any thread.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -4,7 +4,7 @@
 //! * [`target`]: the addresses that a rule connects to;
 //! * [`pool`]: sockets that were created in advance;
 //! * [`udp_counters`]: the kernel's counters of datagrams;
-//! * [`route`]: the address from which this host sends to another;
+//! * [`route`]: the local address from which this host sends to a remote address;
 //! * [`Position`]: whether a socket is downstream or upstream;
 //! * [`Security`]: whether a socket transfers data with TLS or in clear;
 //! * [`Accepted`]: a connection that a listener has accepted.

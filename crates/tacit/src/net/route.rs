@@ -1,4 +1,4 @@
-//! Looks up the address from which this host sends to another address.
+//! Looks up the local address from which this host sends to a remote address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 

@@ -4,7 +4,7 @@
 //! rules.
 //!
 //! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache, because
-//! their headers are not sufficient for a decision.
+//! their addresses and ports are not sufficient for a decision.
 //!
 //! Limit: the cache has [`ENTRIES`] entries; a flow replaces an older flow that has the same hash.
 //! The cache is emptied when the filter rules change, and when one of their time windows opens or

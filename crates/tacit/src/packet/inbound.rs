@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! receive (several batches) ─> each datagram: IKE, keepalive or ESP ─> decrypted in place
-//!        ─> flows, filters ─> join TCP packets of one connection ─> write to TUN
+//!        ─> check flows and filters ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
 //! The kernel may join datagrams of one peer that have different kinds, so the worker determines

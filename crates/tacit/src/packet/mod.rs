@@ -14,7 +14,7 @@
 //! [`Tunnel`] contains the flows that it permits. The thread drops packets for which there is no
 //! tunnel, and never sends them in clear.
 //!
-//! One thread serves both directions, also if this thread is an engine (a thread with a CPU of its
+//! One thread serves both directions, even if this thread is an engine (a thread with a CPU of its
 //! own). While an engine is saturated, a second thread, `tacit-receive`, can serve the inbound
 //! direction (see `plan`). With a thread for each direction at all times, a stream on two idle CPUs
 //! is 13 % faster and costs 9 % less CPU time. But if other programs use the CPUs too, a request

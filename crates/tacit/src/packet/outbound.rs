@@ -1,12 +1,12 @@
 //! Reads packets from TUN devices, encrypts them, and sends them to peers.
 //!
 //! ```text
-//! TUN read ─> checksum or segments ─> tunnel, filters ─> encrypted in place ─> batch ─> one call
+//! TUN read ─> checksum or segmentation ─> check tunnel, filters ─> encrypt ─> batch ─> one call
 //! ```
 //!
 //! The worker sends packets of the same length to the same peer in one batch, with one call. A
-//! batch ends with a shorter packet, or when the device is empty. So packets do not wait for other
-//! packets.
+//! batch ends with a shorter packet, or when the device is empty. The worker never waits for more
+//! packets to complete a batch.
 //!
 //! If a packet exceeds the path MTU, the worker sends an ICMP error with the MTU to the program
 //! (RFC 1191, RFC 8201). But if the packet may be fragmented, the worker fragments the ESP packet

@@ -1,6 +1,6 @@
 //! Defines [`Pipeline`]: what the thread `tacit-packet` does. It owns the devices from which
-//! packets are read, and the outbound direction of the tunnels. It receives packets too, except
-//! while the thread `tacit-receive` does.
+//! packets are read, and the outbound direction of the tunnels. It also receives packets, except
+//! while the thread `tacit-receive` receives them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

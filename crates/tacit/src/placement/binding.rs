@@ -2,7 +2,7 @@
 //! CPUs are idle.
 //!
 //! ```text
-//!   bound ── waits for its CPU while others are idle ──> unbound ── UNBOUND_TIME ──> bound
+//!   bound ── waits for its CPU while other CPUs are idle ──> unbound ── UNBOUND_TIME ──> bound
 //! ```
 //!
 //! While all CPUs are busy, the thread stays bound, because it would also have to wait on every

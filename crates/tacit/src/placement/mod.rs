@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   CPUs that this process may use
-//!     ├─ [engine] cpus            engines alone, one thread on each
+//!     ├─ [engine] cpus            only engines, one thread on each CPU
 //!     └─ all others: general      control, log, data workers, programs of runs
 //!          └─ placement-cpus      the CPUs for `split` and `one-cpu`; by default all general CPUs
 //! ```
 //!
-//! With the placement `split`, each data worker uses the CPU with the fewest workers of all agents
-//! on this machine. An agent publishes its choice as an abstract UNIX socket whose name contains
-//! the number of the CPU. The kernel removes the socket when the agent ends. If another program
-//! uses such a name, the only effect is that agents choose a busier CPU.
+//! With the placement `split`, each data worker uses the CPU on which the agents of this machine
+//! have the fewest workers. An agent publishes its choice as an abstract UNIX socket whose name
+//! contains the number of the CPU. The kernel removes the socket when the agent ends. If another
+//! program uses such a name, the only effect is that agents choose a busier CPU.
 //!
 //! tacit does not move other processes away from these CPUs.
 

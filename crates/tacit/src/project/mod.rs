@@ -1,5 +1,5 @@
-//! `tacit project`: estimates the CPU time of the measured traffic with other settings. Examples
-//! are more engines, another cipher suite, a rule without TLS, or more traffic.
+//! `tacit project`: estimates how much CPU time the measured traffic would need with other
+//! settings. Examples are more engines, another cipher suite, a rule without TLS, or more traffic.
 //!
 //! ```text
 //!   interval.rs: costs from files or a running agent ─────┐
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`tacit_core::projection`] computes the estimate. The output lists all assumptions. The
-//! measurement takes `MEASURE_TIME` for each cipher suite and message length.
+//! measurement of TLS takes `MEASURE_TIME` for each cipher suite and message length.
 
 mod arguments;
 mod interval;

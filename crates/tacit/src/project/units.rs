@@ -1,5 +1,6 @@
 //! Measures the CPU time of TLS on this machine, for `tacit project`. This module measures
-//! handshakes, and the records of each cipher suite with the message lengths of the rules.
+//! handshakes, and for each cipher suite the encryption of records, with the message lengths in the
+//! traffic of each rule.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

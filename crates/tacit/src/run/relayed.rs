@@ -3,7 +3,7 @@
 //!
 //! The agent knows the reason before the program's socket has a local address, so it assigns
 //! reasons to connections by destination. If several connections to one destination are opened at
-//! the same time, a connection may get the reason of another.
+//! the same time, a connection may get the reason of another connection.
 //!
 //! Limits: at most [`WAITING_MAX`] reasons and [`WAITING_MAX`] connections wait, each for
 //! [`WAITING_LASTS`]. Above the limit, the agent drops the oldest reason or connection.

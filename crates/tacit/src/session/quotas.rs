@@ -1,5 +1,5 @@
-//! Limits the number of open connections of each source, each rule and each run. A run is a program
-//! under `tacit run`.
+//! Limits the number of open connections of each source address, each rule and each run. A run is a
+//! program under `tacit run`.
 //!
 //! The policy sets the limits. By default there are no limits. After a reload, the agent keeps the
 //! limits with which it started.

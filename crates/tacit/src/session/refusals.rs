@@ -1,4 +1,5 @@
-//! Records refused connections, names and sockets, for `tacit show refused` and for the metrics.
+//! Records refused connections, DNS names and sockets, for `tacit show refused` and for the
+//! metrics.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! Gets the program of a connection whose rule has `activate`.
+//! Starts the program for a connection whose rule has `activate`, or connects to this program if it
+//! serves all connections.
 
 use tacit_core::flow::Address;
 

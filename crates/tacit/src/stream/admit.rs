@@ -1,8 +1,8 @@
 //! Finds the rule of a connection, and adds the connection to the table of connections. This is
 //! stage 2 of 5: admit.
 //!
-//! This stage uses no socket, because the connection may not be accepted yet: the agent may still
-//! hold the program's SYN until the destination answers.
+//! This stage uses no socket, because the agent may not have accepted the connection yet. For
+//! example, the agent may still hold the program's SYN until the destination answers.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;

@@ -1,5 +1,5 @@
-//! Opens the upstream connection of an accepted connection: connects a socket to the server, at
-//! this address:
+//! Opens the upstream connection of an accepted connection: connects a socket to the server. The
+//! address depends on the rule:
 //!
 //! ```text
 //! forwarding rule            the addresses of the targets in order; targets that are down last

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   accept ──> admit ──> establish ──> relay ──> account
-//!                            └─ on an engine ── hand over ──> the same, on a data worker
+//!                            └─ on an engine ── hand over ──> next stages, on a data worker
 //! ```
 //!
 //! Without engines, the data worker that accepts a connection serves it to the end. An engine (a

@@ -11,7 +11,7 @@
 //! socket.rs              TCP and UNIX stream sockets
 //! server.rs              the server of all workloads; the protocol is `tacit_core::workload`
 //! exchange.rs            interactive, request-reply      schedule.rs: when requests are due
-//! datagrams.rs           the same by UDP, with a server of its own
+//! datagrams.rs           request-reply by UDP, with a server of its own
 //! stream.rs              stream
 //! open.rs                opens connections for connect, ramp and start-stop
 //! steering.rs            lets another program start and stop the measurement

@@ -1,6 +1,7 @@
 //! Stores the timers of DNS queries, and finds the expired ones.
 //!
-//! All timers in a queue have the same delay. So the queue is always sorted by expiry.
+//! The timers are in several queues. All timers in one queue have the same delay, so each queue is
+//! always sorted by expiry.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

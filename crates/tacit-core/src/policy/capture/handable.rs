@@ -2,8 +2,9 @@
 //! has opened in the agent's network namespace.
 //!
 //! The helper process intercepts the program's `connect` calls, and asks the agent only about these
-//! destinations. The result may contain more destinations than necessary: a rule that selects by
-//! name adds all addresses, and the order, times, programs and users of rules are ignored.
+//! destinations. The result may contain more destinations than necessary. If a rule selects
+//! destinations by DNS name, the result contains all addresses. The order of rules is ignored.
+//! Conditions on time, program and user are ignored too.
 
 use super::{CaptureRange, Family, Span, address, family_and_bits, ports};
 use crate::dns::AliasPolicy;

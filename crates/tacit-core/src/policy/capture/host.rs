@@ -3,7 +3,7 @@
 //!
 //! The *senders* of a rule are the users or control groups that it selects. Consecutive rules with
 //! the same senders form a *section*. The kernel checks the sections in order: first the senders,
-//! then the destination. If a section does not decide about a flow, the kernel checks the next
+//! then the destination. If no rule of a section matches a flow, the kernel checks the next
 //! section.
 //!
 //! The kernel applies `permit` and `deny` itself. The kernel sends a flow to the agent if the flow

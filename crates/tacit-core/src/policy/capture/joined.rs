@@ -1,10 +1,10 @@
-//! Computes how the kernel handles flows in a network namespace that tacit has joined, and that
+//! Computes how the kernel handles flows in a joined network namespace (`tacit run --netns`), which
 //! another program has created.
 //!
-//! The kernel sends the flows of rules with programs, groups or control groups to the agent, which
-//! decides. The kernel does not compare users and groups here, because a user or group may have
-//! another ID in the namespace than on the host. Rules whose `run` or `user` does not match the
-//! joined run are omitted.
+//! If a flow may match a rule that selects by program, group or control group, the kernel sends the
+//! flow to the agent, and the agent decides. The kernel does not compare users and groups here,
+//! because a user or group may have another ID in the namespace than on the host. A rule is omitted
+//! if its `run` or `user` does not match the `tacit run` that joined the namespace.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, areas_of, inbound, limited, outbound, verdict,

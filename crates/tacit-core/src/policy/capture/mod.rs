@@ -5,7 +5,7 @@
 //! not captured if an earlier rule denies all its flows, or sends them into an IPsec tunnel. The
 //! kernel rejects traffic that is neither captured nor sent into a tunnel, with an ICMP error.
 //!
-//! The kernel's sets need ranges that do not overlap, so [`captured`] splits and merges ranges
+//! The ranges in an nftables set must not overlap, so [`captured`] splits and merges ranges
 //! (`sweep`). When a rule or the addresses of a name change, the caller computes the whole result
 //! again.
 //!

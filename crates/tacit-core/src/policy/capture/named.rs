@@ -1,6 +1,6 @@
-//! Converts rules with DNS names to sets of addresses for the kernel of a captured host (`tacit
-//! agent --host`). The kernel cannot match DNS names, so the agent sends the addresses of the names
-//! to the kernel.
+//! Converts policy rules with DNS names to sets of addresses in the kernel, for `tacit agent
+//! --host`. The kernel cannot match DNS names, so the agent adds the addresses of the names to
+//! these sets.
 //!
 //! The ports are divided into *parts*: the same rules apply to all ports of a part. The kernel has
 //! a map from ports to parts, and a set of captured pairs of address and part:

@@ -1,4 +1,5 @@
-//! Splits overlapping areas of addresses and ports into disjoint ranges.
+//! Splits overlapping areas into areas that do not overlap. An *area* is a range of addresses with
+//! a range of ports.
 //!
 //! The algorithm is a sweep line over the addresses. Where the set of covered ports changes, one
 //! strip of addresses ends and the next begins:

@@ -1,13 +1,15 @@
-//! Finds the rule for a packet without the kernel: by the groups of a plan, with a hash table for
-//! each group of exact values.
+//! Finds the filter rule that decides about a packet, without the kernel. The filter rules are
+//! divided into groups (see `plan`). If the rules of a group compare only single values and no
+//! ranges, the group has a hash table.
 //!
-//! The kernel decides about the packets of a captured host. A [`PacketClassifier`] decides about
-//! the packets inside the tunnels of runs, which the agent moves itself. The caller caches the
-//! results for flows, because a look-up is slow: it compares a packet with every group, and in a
-//! group of ranges with one element after another.
+//! With `tacit agent --host`, the kernel decides about the packets of the host. A
+//! [`PacketClassifier`] decides about the packets in the IPsec tunnels of programs under `tacit
+//! run`, because the agent forwards these packets itself. A look-up searches every group. In a
+//! group with ranges, a look-up compares the packet with every element. So look-ups are slow, and
+//! the caller caches the result for each flow.
 //!
-//! Time windows are not part of the tables, so they open and close without a new classifier:
-//! [`PacketClassifier::windows_at`].
+//! The hash tables contain no time windows, so a classifier stays valid when a time window begins
+//! or ends. [`PacketClassifier::windows_at`] returns the current state of the time windows.
 
 use std::collections::HashMap;
 

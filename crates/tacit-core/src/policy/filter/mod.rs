@@ -1,17 +1,17 @@
-//! Evaluates filter rules: rules that permit or deny single packets of a captured host, or of the
-//! tunnels of runs.
+//! Evaluates filter rules. A filter rule permits or denies single packets: packets of the host with
+//! `tacit agent --host`, or packets in the IPsec tunnels of programs under `tacit run`.
 //!
 //! ```text
-//! FilterRule ──scan──> the first rule that matches a packet, and why others do not
-//!            ──plan──> groups of elements ──> the kernel's sets and maps
-//!                                        ├──> decide: the same groups, without the kernel
-//!                                        └──> PacketClassifier: the same with hash tables, for
-//!                                             packets inside the tunnels of runs
+//! FilterRule ──scan──> finds the first rule that matches, and why earlier rules do not match
+//!            ──plan──> groups of elements ──> fill the nftables sets and maps of the kernel
+//!                                        ├──> decide: searches the groups without the kernel
+//!                                        └──> PacketClassifier: searches the groups by hash, for
+//!                                             packets in IPsec tunnels
 //! ```
 //!
-//! The policy contains filter rules and rules for flows (`permit`, `deny`, `tls`) in a common
-//! order. The first rule that matches a packet decides. If this is a rule for flows, or if no rule
-//! matches, the packet continues to the nftables rules for flows.
+//! The policy contains filter rules and rules for flows (`permit`, `deny`, `tls`) in one list. The
+//! first policy rule that matches a packet decides. If this is a rule for flows, or if no policy
+//! rule matches, the packet continues to the nftables rules for flows.
 //!
 //! `scan` defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
 

@@ -1,5 +1,6 @@
 //! Finds the rule for a packet by comparing the packet with one rule after another. This scan
-//! defines what filter rules mean: the nftables rules in the kernel must give the same results.
+//! defines the meaning of filter rules. The nftables rules in the kernel must give the same
+//! results.
 
 use std::fmt;
 use std::net::IpAddr;

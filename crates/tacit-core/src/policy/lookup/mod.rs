@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
-//! flow: remote 10.7.8.9:5432                    its key there: (-, -, 10.7.0.0, 5432)
+//! flow: remote 10.7.8.9:5432                    key for this table (-, -, 10.7.0.0, 5432)
 //! ```
 //!
 //! Then the other conditions of the found rule are compared, such as `program` and `user`. It is

@@ -1,5 +1,5 @@
-//! Defines identity maps. A map gives a client a name, based on the client's trusted certificate
-//! and address.
+//! Defines identity maps. A map gives a client a name, based on the client's address and verified
+//! certificate.
 //!
 //! ```text
 //!   [[map.people]]  ─┐
@@ -15,7 +15,7 @@
 //! * if only this entry has the condition;
 //! * or else, if it has more values;
 //! * or else, if more of its values contain no `*`;
-//! * or else, if its values have more characters, or more bits of a network.
+//! * or else, if its values have more characters, or longer network prefixes.
 //!
 //! If two equally specific entries match and have different outcomes, the client gets no name. The
 //! parser rejects such a conflict if it can detect it.

@@ -1,5 +1,5 @@
-//! Parses the rules with the key `filter`, which permit or deny single packets of a captured host,
-//! or of the tunnels of runs.
+//! Parses the rules with the key `filter`. They permit or deny single packets: packets of the host
+//! with `tacit agent --host`, or packets in the IPsec tunnels of programs under `tacit run`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

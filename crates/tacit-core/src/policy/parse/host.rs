@@ -1,5 +1,5 @@
 //! Parses `[host]`, the settings for capturing the traffic of a whole host. Also reports rules with
-//! settings that a captured host does not support.
+//! settings that `tacit agent --host` does not support.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Reports rules for IPsec tunnels (`ipsec`) that conflict with each other or with an earlier rule.
+//! Reports conflicts between rules for IPsec tunnels (`ipsec`), and conflicts between these rules
+//! and earlier rules of other kinds.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

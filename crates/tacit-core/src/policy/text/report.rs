@@ -1,4 +1,4 @@
-//! Collects errors and warnings while a text is read.
+//! Collects the errors and warnings that occur while tacit reads a text.
 
 use std::cell::RefCell;
 use std::ops::Range;

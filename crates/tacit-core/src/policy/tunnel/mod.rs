@@ -1,4 +1,4 @@
-//! Converts the rules for IPsec tunnels to routes and routing rules of the kernel.
+//! Converts the policy rules for IPsec tunnels to routes and routing rules of the kernel.
 //!
 //! A routing rule of the kernel selects a routing table by protocol and ports, and the table
 //! selects a route by address. So the rules of the policy are converted to groups. A group has one

@@ -2,11 +2,11 @@
 //! connection from the greeting to the end.
 //!
 //! ```text
-//!   server role    client ══TLS══ tacit ──clear── server     AUTH, PBSZ, PROT answered by tacit
-//!   client role    client ──clear── tacit ══TLS══ server     AUTH, PBSZ, PROT sent by tacit
+//!   server role    client ══TLS══ tacit ──clear── server     tacit answers AUTH, PBSZ, PROT
+//!   client role    client ──clear── tacit ══TLS══ server     tacit sends AUTH, PBSZ, PROT
 //!
-//!   PASV, EPSV     tacit listens for the client's data connection, and dials the server's address
-//!   PORT, EPRT     tacit listens for the server's data connection, and dials the client's address
+//!   PASV, EPSV     tacit accepts the client's data connection, and opens one to the server
+//!   PORT, EPRT     tacit accepts the server's data connection, and opens one to the client
 //! ```
 //!
 //! See RFC 959, 2228, 2428 and 4217. Unlike other STARTTLS exchanges, this exchange continues under

@@ -1,4 +1,5 @@
-//! Implements TLS for FTP servers: tacit answers the commands of clients about TLS (RFC 4217).
+//! Implements TLS for FTP servers: tacit answers the commands with which clients start TLS (AUTH,
+//! PBSZ and PROT; RFC 4217).
 
 use super::control::{ControlPhase, FtpCommand, FtpControl};
 use crate::starttls::machine::ExchangeBuffers;

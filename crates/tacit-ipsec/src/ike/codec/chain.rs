@@ -1,4 +1,4 @@
-//! Parses and writes the payloads of a message, one after the other (RFC 7296 section 3.2).
+//! Parses and writes the payloads of an IKE message, one after the other (RFC 7296 section 3.2).
 
 use super::auth::AuthPayload;
 use super::cert::{CertPayload, CertRequestPayload};

@@ -1,4 +1,4 @@
-//! Parses and writes the header of messages (RFC 7296 section 3.1).
+//! Parses and writes the header of IKE messages (RFC 7296 section 3.1).
 
 use super::error::CodecError;
 use super::reader::Reader;

@@ -1,4 +1,4 @@
-//! Parses and writes the notify payload, and defines the numbers of notifications (RFC 7296 section
+//! Parses and writes the notify payload, and defines the notify message types (RFC 7296 section
 //! 3.10).
 
 use super::error::CodecError;

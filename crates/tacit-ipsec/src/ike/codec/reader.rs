@@ -1,5 +1,5 @@
-//! Defines a cursor that reads the fields of a message. The cursor never reads past the end of the
-//! message.
+//! Defines a cursor that reads the fields of an IKE message. The cursor never reads past the end of
+//! the message.
 
 use super::error::CodecError;
 

@@ -1,16 +1,18 @@
-//! Chooses which answers to the first IKE request (IKE_SA_INIT) the initiator tries. For each of
-//! them, the initiator sends an AUTH request.
+//! Chooses which answers to the first IKE request (IKE_SA_INIT) the initiator tries. To try an
+//! answer, the initiator sends an IKE_AUTH request.
 //!
-//! Anyone who sees the first request can send any number of valid answers. Each of them costs a key
-//! exchange, and memory until AUTH is answered. So the initiator tries few at a time:
+//! Anyone who sees the first request can send any number of valid answers. Each answer that is
+//! tried costs a key exchange, and memory until the IKE_AUTH request is answered. So the initiator
+//! tries only a few answers at a time:
 //!
 //! ```text
-//!   answer ─> repetition? ─> waits ─> at most NEW_ATTEMPTS_MAX in a PERIOD ─> AUTH (`attempts`)
+//!   answer ─> dropped if repeated ─> waits ─> tried: NEW_ATTEMPTS_MAX in a PERIOD (`attempts`)
 //! ```
 //!
-//! Chance decides which of the waiting answers is next, and which one is dropped if too many wait.
-//! So a forger cannot displace the answer of the peer by sending the first answers or the last
-//! ones. The peer answers each repetition of the request, so its answer gets further chances.
+//! The initiator chooses the next of the waiting answers at random. If too many answers wait, it
+//! drops a random one. So an attacker cannot displace the answer of the peer by sending the first
+//! or the last answers. The initiator repeats its request, and the peer answers each repetition, so
+//! the answer of the peer is probably tried later.
 //!
 //! Limits: [`NEW_ATTEMPTS_MAX`] answers are tried in a [`PERIOD`], and [`WAITING_MAX`] answers
 //! wait. [`REFUSED_MAX`] refused answers are recognized when they are repeated. An answer has at

@@ -1,5 +1,5 @@
-//! As the initiator, continues IKE with every answer to the first request, until one is shown to be
-//! from the peer.
+//! As the initiator, sends an IKE_AUTH request for every answer to the first request (IKE_SA_INIT),
+//! until it is proved which answer is from the peer.
 //!
 //! An attacker who has seen the first request can forge an answer with a valid key exchange. Only
 //! the AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):
@@ -13,11 +13,11 @@
 //! *current* attempt. When an authentic message for another attempt arrives, that attempt becomes
 //! the current attempt. An attacker may use the SPI of the peer, so a message belongs to the
 //! attempt whose keys verify the message. If the only remaining attempt is refused, tacit waits
-//! [`OTHER_ANSWER_WAIT`] for another answer. Until the peer answers the AUTH request, tacit repeats
-//! both the AUTH request and the first request.
+//! [`OTHER_ANSWER_WAIT`] for another answer. Until the peer answers the IKE_AUTH request, tacit
+//! repeats both the IKE_AUTH request and the first request.
 //!
 //! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further one replaces the oldest. `answers` limits
-//! how many begin in a period, so that each has time for an answer.
+//! how many attempts begin in a period, so that the peer has time to answer each IKE_AUTH request.
 
 use std::time::{Duration, Instant};
 

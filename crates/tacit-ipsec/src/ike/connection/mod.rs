@@ -8,9 +8,9 @@
 //! ```
 //!
 //! After each call of a `handle_` function or a command, the caller calls the `poll_` functions
-//! until they return `None`. A connection has one current IKE SA, and up to two more while this SA
-//! is being replaced. Child SAs (the keys of tunnels) belong to the connection and not to an IKE SA
-//! (RFC 7296 section 2.8).
+//! until they return `None`. A connection has one current IKE SA. While this IKE SA is being
+//! replaced, there may be up to two further IKE SAs. Child SAs (the keys of tunnels) belong to the
+//! connection and not to an IKE SA (RFC 7296 section 2.8).
 //!
 //! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated up to nine times
 //! in two minutes, a deletion three times in 15 seconds. Forged messages are ignored.

@@ -1,4 +1,4 @@
-//! Creates and finds the payloads that several exchanges use.
+//! Creates the payloads that several IKE exchanges use, and finds them in received messages.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! Implements the key exchange MODP-2048: integers modulo a prime of 2,048 bits (RFC 3526 section
-//! 3).
+//! Implements the Diffie-Hellman key exchange with the group MODP-2048 (RFC 3526 section 3). The
+//! group consists of integers modulo a prime of 2,048 bits.
 //!
-//! The computation takes the same time for every exponent of the same length.
+//! The computation takes the same time for all exponents of the same length, so its duration does
+//! not reveal the exponent.
 
 use crypto_bigint::modular::{ConstMontyForm, ConstMontyParams as _};
 use crypto_bigint::{U320, U2048, const_monty_params};

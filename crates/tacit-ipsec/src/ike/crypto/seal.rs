@@ -1,4 +1,4 @@
-//! Encrypts and decrypts messages (RFC 7296 section 3.14, RFC 5282 for AEADs).
+//! Encrypts and decrypts IKE messages (RFC 7296 section 3.14, RFC 5282 for AEADs).
 //!
 //! ```text
 //!   header, payload header │ IV │ payloads, padding, pad length │ ICV

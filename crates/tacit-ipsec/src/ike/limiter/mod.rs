@@ -9,8 +9,8 @@
 //!                └──> too many ──> drop
 //! ```
 //!
-//! A first request that was refused counts as a half-open IKE SA for [`REFUSED_COUNTED`]: its
-//! refusal costs a response and a line of the audit log.
+//! A first request that was refused counts as a half-open IKE SA for [`REFUSED_COUNTED`], because
+//! the refusal costs a response and a line of the audit log.
 //!
 //! The cookie is a MAC of the sender's address, SPI and nonce. A sender with a forged address does
 //! not receive the cookie. tacit stores data about a sender only after a request that contains the

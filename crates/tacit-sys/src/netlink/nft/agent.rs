@@ -1,4 +1,4 @@
-//! Defines the packet marks and the ports of the agent's own sockets, for use in packet rules.
+//! Defines the fwmarks and the ports of the agent's own sockets, for use in nftables rules.
 
 /// The agent's port inside a run. Its sockets get connections and datagrams with their original
 /// destination.

@@ -1,8 +1,8 @@
-//! Encodes the conditions and actions of packet rules for the kernel.
+//! Encodes the conditions and actions of nftables rules for the kernel.
 //!
 //! An [`Expression`] is one condition or action, such as "the port is 53". An [`Expression`] is
-//! encoded as one to three nftables expressions, which load a value into register 1 and compare it.
-//! All numbers except packet marks are in network byte order.
+//! encoded as one to three nftables expressions, which load a value into register 1 and compare
+//! this value. All numbers except fwmarks are in network byte order.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,6 @@
-//! Encodes the conditions by which packet rules filter single packets, for `tacit agent --host`,
-//! and the lookup of a packet in a map of filters.
+//! Encodes parts of the nftables rules that permit or deny single packets, for `tacit agent
+//! --host`. These parts are conditions on the packet, and the look-up of the packet in an nftables
+//! map.
 
 use super::agent::FILTERED_PREFIX;
 use super::primitive::{

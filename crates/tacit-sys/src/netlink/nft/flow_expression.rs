@@ -1,6 +1,6 @@
-//! Encodes the conditions by which packet rules recognise flows without connection tracking, for
-//! `tacit agent --host`. These conditions compare header fields, and look up the flow of the packet
-//! in sets.
+//! Encodes conditions of nftables rules, for `tacit agent --host`. With these conditions, the
+//! kernel recognises the packets of a flow without connection tracking. These conditions compare
+//! header fields, and look up the flow of the packet in nftables sets.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Encodes the conditions of packet rules that only `tacit agent --host` uses. These conditions
-//! compare packet marks, connections and interfaces.
+//! Encodes the conditions of nftables rules that only `tacit agent --host` uses. These conditions
+//! compare fwmarks, connections and interfaces.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Installs the nftables table for a program under `tacit run`: its chain, sets and rules.
+//! Installs the nftables table for a program under `tacit run`: its chain, its sets, and its
+//! nftables rules.
 
 use super::agent::Copies;
 use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};

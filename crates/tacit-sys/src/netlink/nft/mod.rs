@@ -1,11 +1,11 @@
-//! Installs the packet rules for a program under `tacit run`. These packet rules send captured
+//! Installs the nftables rules for a program under `tacit run`. These nftables rules send captured
 //! traffic to the agent and reject all other traffic.
 //!
 //! ```text
 //! table inet tacit
 //!   sets tcp4 tcp6 udp4 udp6    address range . port range: the captured destinations
 //!   sets own4 own6              addresses of the namespace itself, apart from loopback
-//!   chain prerouting            the rules, see rules.rs
+//!   chain prerouting            contains the nftables rules, see rules.rs
 //! ```
 //!
 //! [`install`] is called once, inside the network namespace. After that, any process that holds the

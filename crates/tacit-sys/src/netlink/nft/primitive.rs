@@ -1,6 +1,6 @@
 //! Encodes single nftables expressions with their attributes.
 //!
-//! All numbers except packet marks are in network byte order.
+//! All numbers except fwmarks are in network byte order.
 
 use std::net::IpAddr;
 use std::time::Duration;

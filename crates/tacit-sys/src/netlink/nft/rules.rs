@@ -1,4 +1,4 @@
-//! Builds the packet rules for a program under `tacit run`, in the order in which the kernel
+//! Builds the nftables rules for a program under `tacit run`, in the order in which the kernel
 //! evaluates them.
 //!
 //! ```text
@@ -18,18 +18,18 @@
 //! port 53 anywhere else                                    send UDP to the agent, hold a SYN
 //! any other SYN                                            hold
 //! any other UDP                                            reject
-//! echo requests                                            drop
+//! ICMP echo requests                                       drop
 //! ```
 //!
 //! To hold a SYN, the kernel sends a copy to the agent and drops the SYN. When the destination has
-//! answered, the agent sends the SYN again (releases it), or refuses the connection. Meanwhile the
-//! kernel repeats the SYN for the program.
+//! answered, the agent sends the SYN again (releases the SYN), or refuses the connection. Until
+//! then, the program's kernel retransmits the SYN.
 //!
 //! Traffic between programs of the run does not pass through the agent. Packets from a TUN device
 //! come out of an IPsec tunnel, and the agent has already checked them.
 //!
-//! If no socket of the agent receives a packet, the next rule refuses the packet. So a program
-//! cannot connect to itself at a port of the agent.
+//! If no socket of the agent receives a packet, the next nftables rule refuses the packet. So a
+//! program cannot connect to itself at a port of the agent.
 
 use std::net::{IpAddr, Ipv6Addr};
 

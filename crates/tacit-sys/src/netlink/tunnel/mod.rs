@@ -1,14 +1,14 @@
-//! Installs the routes that send packets of a program under `tacit run` to a TUN device, if a rule
-//! of the policy requires an IPsec tunnel for these packets. These routes have precedence over all
+//! Installs the routes that send packets of a program under `tacit run` to a TUN device, if a
+//! policy rule requires an IPsec tunnel for these packets. These routes have precedence over all
 //! other routes of the run.
 //!
 //! ```text
 //! priority
 //!   3         own addresses: table `local` without its routes for all addresses
 //!   5, 6      packets of the agent's own sockets         table `local`
-//!   10..      one rule for each protocol and port range   a separate table for each rule
-//!   80..      the same rules; each change replaces the rules in one range by rules in the other
-//!   200       all other packets                          table `local`: the packet rules decide
+//!   10..      routing rules by protocol and port range   a separate table for each rule
+//!   80..      the same after a change: each change moves the rules to the other range
+//!   200       all other packets                          table `local`: the nftables rules decide
 //!
 //! each of these tables
 //!   PREFIX dev tacitN src ADDRESS        into the tunnel
@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The table `local` contains a route for all addresses, and the kernel looks at this table first.
-//! So this module adds a rule for `local` at a later position, and then removes the kernel's own
-//! rule.
+//! So this module adds a routing rule for `local` at a later position, and then removes the
+//! kernel's own routing rule for this table.
 //!
 //! When the process that holds the device ends, the device and its routes disappear. The
 //! `unreachable` routes remain, so no packet takes another route in clear. This module installs the

@@ -2,15 +2,16 @@
 //! chain again.
 //!
 //! ```text
-//!   role, trust's generation, name, every certificate's bytes --SHA-256--> cache key
+//!   role, trust generation, name, bytes of all certificates --SHA-256--> cache key
 //!   cache key --> the period in which the whole chain is valid, and the parsed leaf certificate
 //! ```
 //!
 //! An entry is valid while all its certificates are valid and the revocation lists (CRLs) are
-//! current. Any other peer can send the same chain, so every full handshake still checks that the
-//! peer holds the private key.
+//! current. Each time the agent loads a `[trust.NAME]` table, the table gets a new *trust
+//! generation*, so that no earlier entry matches. Another peer can send the same chain, so every
+//! full handshake still checks that the peer holds the private key.
 //!
-//! All threads share the table without waiting for each other. Limit: [`CHAINS_MAX`] chains.
+//! All threads share the cache without waiting for each other. Limit: [`CHAINS_MAX`] chains.
 
 use std::sync::Arc;
 

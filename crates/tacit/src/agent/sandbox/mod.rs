@@ -8,7 +8,7 @@
 //! all threads             only capabilities that the policy needs
 //! ```
 //!
-//! New threads inherit the sandbox, and it cannot be extended. If a new policy needs another
+//! New threads inherit the sandbox. A sandbox cannot be extended. If a new policy needs another
 //! directory, the operator must run `tacit restart`, which starts a successor with another sandbox.
 //!
 //! If the kernel does not support a part of the sandbox, the agent runs without this part, and

@@ -1,4 +1,4 @@
-//! Defines the content of `tacit show refused`: refused connections, names and sockets, newest
+//! Defines the content of `tacit show refused`: refused connections, DNS names and sockets, newest
 //! first.
 
 use serde::{Deserialize, Serialize};

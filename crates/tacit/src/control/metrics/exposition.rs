@@ -1,5 +1,5 @@
-//! Writes metrics in the text format of Prometheus, version 0.0.4. Each group of metrics has a help
-//! text and a type, followed by its samples.
+//! Writes metrics in the text format of Prometheus, version 0.0.4. Each metric family has a `HELP`
+//! line and a `TYPE` line, followed by the samples of the family.
 
 use std::fmt::Write as _;
 

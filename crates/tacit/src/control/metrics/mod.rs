@@ -5,9 +5,9 @@
 //!                                                 └──> `tacit show metrics`
 //! ```
 //!
-//! The control thread reads counters that data workers publish, so no worker waits. Labels are
-//! names from the policy and fixed words, so the number of time series depends only on the policy.
-//! The CPU time of all removed rules is one series.
+//! The control thread reads counters that data workers publish, so no worker waits. The values of
+//! labels are names from the policy and fixed words, so the number of time series depends only on
+//! the policy. All removed rules share one time series for their CPU time.
 
 pub(crate) mod exposition;
 pub mod server;

@@ -1,4 +1,4 @@
-//! Formats the certificates, trusts and CRLs of the policy as two tables, for `tacit show
+//! Formats the certificates, `[trust]` tables and CRLs of the policy as two tables, for `tacit show
 //! identities`.
 
 use super::Table;

@@ -1,4 +1,4 @@
-//! Checks at intervals whether the packet rules and routing rules of `tacit agent --host` still
+//! Checks at intervals whether the nftables rules and routing rules of `tacit agent --host` still
 //! exist. Installs missing rules again.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,7 +13,7 @@
 //!               the kernel executes the call           replaces the program's socket
 //! ```
 //!
-//! The kernel may execute all calls on sockets of the run's own network namespace, because packet
+//! The kernel may execute all calls on sockets of the run's own network namespace, because nftables
 //! rules capture their traffic. The kernel never executes `connect`, `listen`, `bind` or a send
 //! with `MSG_FASTOPEN` on a handed socket, because such a socket could reach any destination. The
 //! agent decides about each new connection.

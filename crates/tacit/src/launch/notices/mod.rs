@@ -1,6 +1,6 @@
 //! Receives the kernel's notifications about system calls of a program. Refuses sockets that the
 //! program must not create, and reports each refusal to the agent. `connects/` handles
-//! notifications about connections.
+//! notifications about `connect` calls.
 //!
 //! ```text
 //!   kernel ── NotifyListener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent

@@ -12,7 +12,7 @@
 //! transfer: all unread bytes stay in the socket. If CMD cannot be started, the giver continues as
 //! before.
 //!
-//! `give` and `take` compare their users by SO_PEERCRED: both must be the same user.
+//! `give` and `take` must run as the same user: each checks the user of the other (SO_PEERCRED).
 
 pub(super) mod find;
 pub(super) mod give;

@@ -1,4 +1,4 @@
-//! Carries out requests of operators: stop a link, trace its requests.
+//! Carries out the requests of operators to stop a link, or to trace the requests on a link.
 
 use std::cell::{Cell, RefCell};
 use std::io;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Hello ──> session, until the stream ends or is silent for ALIVE_WAIT_MAX
-//!   Open  ──> rules ──> socket, connect ──> bytes of the socket
+//!   Open  ──> policy rules ──> socket, connect ──> bytes of the socket
 //!         ──> bind ──> events, a ticket for each client
 //!   Take  ──> bytes of the client
 //! ```
@@ -12,8 +12,8 @@
 //! opens a stream for this client, and sends the ticket in `Take`. When a session ends, this server
 //! closes the sockets of the session.
 //!
-//! Limits: those of `mod.rs`, and [`TICKETS_MAX`] clients of a link that wait for their stream,
-//! each for [`TICKET_WAIT_MAX`].
+//! Limits: the limits in `mod.rs`, and [`TICKETS_MAX`] clients of a link that wait for their
+//! stream, each for [`TICKET_WAIT_MAX`].
 
 use std::collections::HashMap;
 use std::io;

@@ -2,17 +2,19 @@
 //! a bound socket on that kernel.
 //!
 //! ```text
-//!   server with network ── Arrived ──> this server      the address must be the one of the socket
+//!   server with network ── Arrived ──> this server      the client's and the local address
 //!                       <── Take ─────                  a stream of its own, for its bytes
 //!   run <── connection from the client's address ──
 //! ```
 //!
-//! The other server may be hostile, so a client counts as a socket of the link from its arrival.
+//! The other server may be hostile, so this server counts a client as a socket of the link as soon
+//! as it receives `Arrived`. The server ignores an `Arrived` message whose local address does not
+//! belong to the bound socket.
 //!
-//! Limits: [`ORDERS_MAX`] orders (start or stop listening) of the run without an answer, as many
+//! Limits: [`ORDERS_MAX`] unanswered orders of the run (to start or stop listening), as many
 //! clients as the key `sockets` of the link permits, and [`TAKES_MAX`] clients that are being
-//! connected at the same time, each for at most [`TAKE_WAIT_MAX`]. Further clients wait in the
-//! stream.
+//! connected at the same time, each for at most [`TAKE_WAIT_MAX`]. Further `Arrived` messages wait
+//! in the stream.
 
 use std::collections::VecDeque;
 use std::io;

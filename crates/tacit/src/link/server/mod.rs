@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
-//!                                       ├─ Open ───> rules ──> socket, connect ──> pass it on
+//!                                       ├─ Open ───> policy rules ──> socket, connect ──> pass on
 //!                                       └─ Status
 //!   another kernel:    framed.rs on the side with the network; remote.rs on the side of the runs
 //! ```

@@ -1,5 +1,5 @@
-//! Serves runs on the side without network, if the server that has the network runs on another
-//! kernel. This module forwards the requests of the runs to the server with network.
+//! Serves runs on the side without a network, if the link server on the side with the network runs
+//! on another kernel. This module forwards the requests of the runs to that server.
 //!
 //! ```text
 //!   run ── Hello ──> this server ── Hello ──> server with network      one stream for each run
@@ -7,14 +7,14 @@
 //!       <── socket of a mirrored pair          Connected
 //! ```
 //!
-//! The socket that a run gets is one end of a pair in a namespace of the link
-//! ([`Mirror`](crate::link::mirror::Mirror)). The other end stays here, and its bytes pass over the
-//! stream. So everything that programs can do with the socket works as with a socket of this
-//! kernel.
+//! A *mirrored pair* is two connected sockets in a namespace of the link
+//! ([`Mirror`](crate::link::mirror::Mirror)). The run gets one of these sockets. This server keeps
+//! the other socket, and moves its bytes over the stream. So for programs, the socket works like
+//! any other socket of this kernel.
 //!
 //! If the stream of a run ends, or the server with network does not answer on it within three times
-//! [`ALIVE_INTERVAL`], the sockets of the run are lost. This server reports that, and ends the
-//! session. The run then tries again.
+//! [`ALIVE_INTERVAL`], the sockets of the run are lost. This server logs the loss, and ends the
+//! session. The run then tries to begin a new session.
 
 use std::future::Future;
 use std::io;

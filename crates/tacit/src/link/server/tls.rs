@@ -1,14 +1,14 @@
-//! Accepts streams of other hosts, with TLS, and builds the TLS settings of links.
+//! Accepts streams from other hosts, with TLS, and builds the TLS settings of links.
 //!
 //! ```text
-//!   accept ──> permit of the source ──> handshake ──> slot for a request ──> request
+//!   accept ──> permit for a handshake ──> handshake ──> slot for a request ──> request
 //! ```
 //!
-//! A host whose certificate was not accepted can use permits, but no slots. The permits of one
-//! source address are limited: see [`HandshakeLimiter`].
+//! Each handshake needs a permit, and each request needs a slot. A host whose certificate is not
+//! accepted gets no slot. [`HandshakeLimiter`] limits the permits of each source address.
 //!
-//! Limits of each link: [`HANDSHAKES_MAX`] handshakes, [`HANDSHAKES_OF_SOURCE_MAX`] of one source;
-//! [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, for [`PERMIT_WAIT_MAX`].
+//! Limits of each link: [`HANDSHAKES_MAX`] handshakes, [`HANDSHAKES_OF_SOURCE_MAX`] of one source
+//! address; [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for [`PERMIT_WAIT_MAX`].
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,9 +1,9 @@
 //! Sends and receives the frames of a link between two kernels ([`tacit_core::link_frame`]), over
-//! TCP with TLS, or without TLS over a UNIX socket or vsock of a virtual machine.
+//! TCP with TLS, or without TLS over a UNIX socket or a vsock connection of a virtual machine.
 //!
 //! ```text
-//!   handshake    TLS of both sides, with their certificates
-//!   LinkStream   frames, in TLS records or as they are
+//!   handshake    mutual TLS: both sides present certificates
+//!   LinkStream   frames, in TLS records or in clear
 //!   transfer     a TCP socket  <──> Data, End, Reset
 //!   datagrams    a UDP socket  <──> Datagram, Notice
 //! ```

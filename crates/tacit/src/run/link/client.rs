@@ -6,10 +6,10 @@
 //! Hello again every `RETRY_INTERVAL`. The sockets that the run already has continue to work,
 //! because they belong to the run.
 //!
-//! If the network belongs to another kernel, each kernel has a server, and these sockets are
-//! connected to the local server. They are reset when one of the two servers ends. When the remote
-//! server runs again, it binds again the addresses on which the run listens. When the local server
-//! has been restarted, the agent requests new sockets for these addresses.
+//! If the network belongs to another kernel, each kernel has a server, and the sockets of the run
+//! are connected to the local server. The sockets are reset when one of the two servers ends. When
+//! the remote server runs again, it binds again the addresses on which the run listens. When the
+//! local server has been restarted, the agent requests new sockets for these addresses.
 
 use std::collections::BTreeMap;
 use std::fmt;

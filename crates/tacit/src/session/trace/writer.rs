@@ -1,9 +1,9 @@
 //! Runs the thread of a trace. The thread converts the bytes that workers have copied to packets,
 //! and writes the packets to the capture file.
 //!
-//! If the file accepts no bytes (for example a pipe without a reader), the thread waits, at most
-//! until [`LAST_BYTES_WAIT_MAX`] after the end of the trace. When the queue is full, workers drop
-//! further bytes.
+//! If the file accepts no bytes (for example a full pipe whose reader has stopped), the thread
+//! waits, at most until [`LAST_BYTES_WAIT_MAX`] after the end of the trace. When the queue is full,
+//! workers drop further bytes.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -6,7 +6,7 @@
 //!   TLS or clear         first byte ─┬─ handshake ── connect
 //!                                    └─ connect
 //!   TLS upstream         connect ── [STARTTLS] ── handshake
-//!   FTP data connection  connect ── handshake ── check that the client is the same
+//!   FTP data connection  connect ── handshake ── check that it is the same client
 //!   clear                connect
 //! ```
 //!

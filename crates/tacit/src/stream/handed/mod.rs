@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The agent keeps no duplicate of the socket, because otherwise the program could not close its
-//! connection. So the agent gets the counters from the kernel (socket diagnosis).
+//! connection. So the agent gets the counters from the kernel (`sock_diag`).
 //!
 //! Limits: `judge::PENDING_MAX` sockets for which the helper has not reported a result.
 

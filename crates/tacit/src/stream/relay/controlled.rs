@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Between two requests, an ordinary relay moves the bytes. Programs send requests to the query
-//! socket.
+//! socket (`$TACIT_QUERY`).
 //!
 //! When the program requests `start`, the agent may already have relayed the first bytes of the
 //! peer's handshake to the program. So the relay reads back the bytes that the program has not read

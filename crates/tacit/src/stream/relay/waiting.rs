@@ -1,4 +1,5 @@
-//! Waits for the first message of a connection, which starts its program, and then relays.
+//! Waits for the first message of a connection, then starts the program for this connection, and
+//! relays.
 //!
 //! ```text
 //!   clear   first byte (not read) ─────────┐

@@ -2,9 +2,9 @@
 //! time when many connections are open.
 //!
 //! A ramp opens connections in steps and keeps them open. Each step gives one point: the CPU time
-//! of the step, divided by the number of new connections. The report shows a straight line through
-//! these points, and the slope of the line with a confidence interval. The options `--cpu-of` and
-//! `--ledger-of` select the measured processes; the default is the client itself.
+//! of the step, divided by the number of new connections. The report shows a linear fit of these
+//! points, and its slope with a confidence interval. The options `--cpu-of` and `--ledger-of`
+//! select the measured processes; the default is the client itself.
 //!
 //! With `--also`, the client runs ramps to several addresses in turn. The report shows the
 //! difference between each address and the first address.

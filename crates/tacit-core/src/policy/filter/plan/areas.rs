@@ -1,5 +1,5 @@
-//! Divides filter rules, and the rules for flows before them, into areas: packets of one IP version
-//! with a range for each field.
+//! Converts each filter rule to *areas*. An area is the set of packets of one IP version whose
+//! fields are in given ranges. Rules for flows are converted too if they come before a filter rule.
 
 use std::ops::RangeInclusive;
 

@@ -1,9 +1,10 @@
-//! Puts areas (packets with a range for each field) into layers, so that the areas of a layer do
-//! not overlap, and makes groups of them.
+//! Distributes areas (sets of packets whose fields are in certain ranges) over layers, so that no
+//! two areas of one layer overlap. Then divides each layer into groups of areas that compare the
+//! same fields.
 //!
-//! For each new area, this module searches for the earlier areas that overlap with it: by hash, if
-//! both areas have a single value in each field that both compare; otherwise by the field that
-//! leaves the fewest candidates.
+//! For each new area, this module searches for the earlier areas that overlap with the new area. If
+//! two areas have a single value in each field that both compare, a hash table finds the earlier
+//! area. Otherwise the search uses the field that leaves the fewest candidates.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! Converts filter rules to groups of elements, which become sets and maps of the kernel.
+//! Converts filter rules to groups of elements for nftables maps and sets.
 //!
 //! An *area* is a part of a rule: packets of one IP version with a range for each field. Areas that
 //! overlap are in different *layers*, in the order of the rules. So the areas of a layer do not
@@ -6,13 +6,13 @@
 //! layer with the same fields are a *group*: the kernel searches a group with one lookup, by hash
 //! if every field has one value.
 //!
-//! Each time window is a *schedule*: an element with a timeout in a set of the kernel. A group of
+//! Each time window is a *schedule*: an element with a timeout in an nftables set. A group of
 //! `permit` rules applies only while its schedule is in the set. A group of `deny` rules applies
 //! only while its schedule is not in the set. The kernel itself removes elements that have timed
 //! out, so permits end and denials begin even if the agent does not run.
 //!
 //! Limits: [`FILTER_ELEMENTS_MAX`] elements, [`FILTER_LOOKUPS_MAX`] lookups for a packet,
-//! [`FILTER_SCHEDULES_MAX`] schedules, [`FILTER_LOGGED_MAX`] rules with log.
+//! [`FILTER_SCHEDULES_MAX`] schedules, [`FILTER_LOGGED_MAX`] rules that log packets.
 
 mod areas;
 mod layers;

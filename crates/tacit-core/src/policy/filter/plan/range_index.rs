@@ -1,8 +1,10 @@
-//! Finds areas that can overlap with a given area, by the ranges of single fields.
+//! Finds the areas (sets of packets whose fields are in certain ranges) that may overlap with a
+//! given area.
 //!
-//! For each field and each power of two, a table has the areas with a range of about that length in
-//! the field, sorted by first value. An area of a table can overlap with a range only if it begins
-//! in the range, or at most about that length before it.
+//! There is one table for each field and each power of two. For example, the table for 8 contains
+//! the areas whose range in the field has 5 to 8 values, sorted by the first value of the range.
+//! Such an area can overlap with a given range only if its own range begins inside the given range,
+//! or at most 7 values before the given range.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,8 @@
 //! * `initiator`: requests to the peer, and simultaneous requests of both sides;
 //! * `responder`: requests of the peer.
 //!
-//! `IKE_AUTH` creates the first child SA, and `CREATE_CHILD_SA` every other.
+//! The exchange `IKE_AUTH` creates the first child SA. The exchange `CREATE_CHILD_SA` creates all
+//! further child SAs.
 
 mod initiator;
 mod responder;

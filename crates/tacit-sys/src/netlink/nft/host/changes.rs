@@ -1,5 +1,6 @@
-//! Reports that a program has changed packet rules. The helper of a captured host (the process that
-//! installs the packet rules) then checks its own rules at once.
+//! Reports when a program has changed nftables rules, for `tacit agent --host`. Then the helper
+//! (the process that installs the agent's nftables rules) checks the agent's nftables rules at
+//! once.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

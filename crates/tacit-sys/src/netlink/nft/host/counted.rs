@@ -1,11 +1,12 @@
-//! Counts the flows that the packet rules decide without the agent, for `tacit agent --host`.
+//! Counts the flows that the kernel permits or denies by nftables rules without the agent, for
+//! `tacit agent --host`.
 //!
 //! ```text
 //! sets count_tcp4_N ... count_udp6_N    address range . port range, each with a counter
 //! maps filter_N                         fields of packets, each with a counter
 //! ```
 //!
-//! The packet rules search these sets only for the first packet of a TCP connection and for each
+//! The nftables rules search these sets only for the first packet of a TCP connection and for each
 //! UDP datagram, so all other packets cost nothing. If a program repeats a SYN, the kernel counts
 //! it again.
 

@@ -1,5 +1,5 @@
-//! Defines the nftables sets in which the packet rules of `tacit agent --host` store flows. When
-//! the agent replaces the nftables table, it copies the flows to the new table.
+//! Defines the sets in which the nftables rules of `tacit agent --host` store flows. When the agent
+//! replaces the nftables table, it copies the flows to the new table.
 //!
 //! ```text
 //! kept_tcp4 ... kept_udp6       captured flows that programs have opened

@@ -6,9 +6,9 @@
 //!   maps tcp4_N tcp6_N udp4_N udp6_N  address range . port range -> accept, or go to a chain
 //!   sets count_tcp4_N ...             address range . port range, with a counter (`counted.rs`)
 //!   chains section_N                  look up the destination in the maps N
-//!   sets in4 in6                      local ports whose incoming connections a rule captures
+//!   sets in4 in6                      local ports whose incoming connections are captured
 //!   map nameports                     protocol . port range -> group of ports (see `named.rs`)
-//!   sets named4 named6                address . group of ports: addresses of names in rules
+//!   sets named4 named6                address . group of ports: addresses of DNS names
 //!   sets kept_* client_*              captured flows, and flows of clients (see `flows.rs`)
 //!   chain output                      marks packets that must be captured
 //!   chains forwarded forwarding       mark packets from containers that must be captured
@@ -20,18 +20,20 @@
 //!   chain postrouting                 drops captured packets that would leave the host
 //! ```
 //!
-//! The kernel routes marked packets to `lo`, where the agent receives them. `N` is the number of a
-//! *section*: consecutive rules for the same users or control groups. `rules.rs` builds the rules
-//! with connection tracking, and `untracked.rs` builds rules without it.
+//! To mark a packet, a chain sets a fwmark. The kernel routes marked packets to `lo`, where the
+//! agent receives them. `N` is the number of a *section*: consecutive policy rules for the same
+//! users or control groups. `rules.rs` builds the nftables rules with connection tracking, and
+//! `untracked.rs` builds nftables rules without connection tracking.
 //!
 //! [`install`] replaces the whole table in one transaction. For a moment after that, the kernel may
 //! not find all elements of the new table. So a second table with the same contents, `inet
 //! tacit-new`, checks all packets too. When the process that installed the table ends, the table
-//! remains: then it refuses the flows that it would send to the agent.
+//! remains. Then the table refuses the flows that it would otherwise send to the agent.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges without counters and the same number with counters,
-//! [`HOST_CHECKS_MAX`] checks of senders, [`NAMED_ADDRESSES_MAX`] addresses of names in rules, and
-//! [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with conntrack, and 5.13 for control groups.
+//! [`HOST_CHECKS_MAX`] checks of senders, [`NAMED_ADDRESSES_MAX`] addresses of DNS names in policy
+//! rules, and [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with conntrack, and 5.13 for control
+//! groups.
 
 mod bounds;
 mod changes;

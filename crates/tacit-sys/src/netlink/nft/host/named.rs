@@ -1,13 +1,13 @@
-//! Builds the nftables sets for rules that select destinations by name. These sets contain the
-//! addresses whose names match a rule.
+//! Builds the nftables sets for policy rules that select destinations by DNS name. These sets
+//! contain the addresses whose names match a policy rule.
 //!
 //! ```text
-//! map  nameports         protocol . port range -> part      ports with the same rules by name
+//! map  nameports         protocol . port range -> part      ports to which the same rules apply
 //! sets named4 named6     address . part                     each element has a timeout
 //! ```
 //!
-//! A *part* is a group of ports to which the same rules with names apply. Each packet to an address
-//! in the sets renews the timeout of this address.
+//! A *part* is a group of ports to which the same policy rules with DNS names apply. Each packet to
+//! an address in the sets renews the timeout of this address.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Detects whether NAT on this host may change the destinations of packets that programs send.
 //!
-//! If the host has NAT, the packet rules must check the destination again after NAT, which needs
-//! connection tracking. The result is yes if there is an nftables chain of type `nat`, the table
-//! `nat` of iptables-legacy, or a service of IPVS.
+//! If the host has NAT, the nftables rules must check the destination again after NAT. This check
+//! needs connection tracking. NAT is detected if there is an nftables chain of type `nat`, the
+//! table `nat` of iptables-legacy, or an IPVS service.
 
 use std::{fs, io};
 

@@ -1,18 +1,18 @@
-//! Builds the packet rules for `tacit agent --host` with connection tracking, in the order of
+//! Builds the nftables rules for `tacit agent --host` with connection tracking, in the order of
 //! evaluation. `untracked.rs` builds the rules for hosts that do not need connection tracking.
 //!
 //! ```text
-//! output       packets that leave: decided by sender and destination
+//! output       decides about packets that programs send, by sender and destination
 //!   marked     accepts the agent's own packets, and SYNs that the agent releases
 //!   headers    drops packets with a source route
-//!   noted      packets of known connections: captured connections stay captured
-//! forwarded    packets from the interfaces of containers
-//!   forwarding decided by destination, like `output`
-//! routed       packets of containers after DNAT: refused if the new destination is captured
-//! rewritten    packets of programs after DNAT: refused if the new destination is captured
-//! prerouting   records in the connection's mark that a client has opened the connection
-//!   returned   captured packets on lo: to the agent; a SYN is held until the agent releases it
-//!   clients    packets of clients to captured ports: to the agent if a program listens there
+//!   noted      captures packets of connections that are already captured
+//! forwarded    receives packets from the interfaces of containers
+//!   forwarding decides about these packets, by destination
+//! routed       refuses packets of containers if DNAT changes them to a captured destination
+//! rewritten    refuses packets of programs if DNAT changes them to a captured destination
+//! prerouting   records in the conntrack mark that a client has opened the connection
+//!   returned   sends captured packets on lo to the agent; holds a SYN until the agent releases it
+//!   clients    sends packets of clients to the agent if a program listens at a captured port
 //!   closed     refuses packets to the agent's own ports
 //! postrouting  drops captured packets that would leave the host
 //! ```
@@ -23,7 +23,7 @@
 //!
 //! A captured TCP connection stays captured until it ends, even if a later table does not capture
 //! its destination. Otherwise its next segment would leave in clear. If no socket of the agent
-//! receives a packet, the next rule refuses the packet.
+//! receives a packet, the next nftables rule refuses the packet.
 
 use super::super::expression::Expression;
 use super::super::host_expression::{

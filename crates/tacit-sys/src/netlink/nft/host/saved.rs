@@ -1,8 +1,8 @@
-//! Copies a table as the kernel has it, and installs the copy again later.
+//! Copies an nftables table from the kernel, and installs the copy again later.
 //!
-//! The copy does not depend on a policy: another policy, or another version of this program, may
-//! have installed the table. It has chains, sets with their elements, and rules; the copy of
-//! an element expires when the element itself would have expired.
+//! The copy contains the chains, the sets with their elements, and the rules. The copy of an
+//! element expires at the same time as the original element. This module uses no policy, because
+//! another policy or another version of tacit may have installed the table.
 
 use std::time::{Duration, Instant};
 

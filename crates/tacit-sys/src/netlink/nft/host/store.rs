@@ -6,9 +6,9 @@
 //!   set names                  address . hash of the name; its comment is the name
 //! ```
 //!
-//! When an agent starts, it reads the names from this table. So it knows to which addresses its
-//! rules with names apply. `tacit agent --host --guard` reads the names too. The elements have the
-//! same timeouts as the captured addresses.
+//! When an agent starts, it reads the names from this table. So the agent knows to which addresses
+//! its policy rules with DNS names apply. `tacit agent --host --guard` reads the names too. The
+//! elements have the same timeouts as the captured addresses.
 //!
 //! If two names of one address have the same hash (64 bits), only one is stored.
 

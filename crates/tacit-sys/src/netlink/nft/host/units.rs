@@ -1,19 +1,19 @@
-//! Installs an nftables table for rules that select programs by systemd unit. The table marks the
-//! packets of all other programs.
+//! Installs an nftables table for policy rules that select programs by systemd unit. The table sets
+//! a fwmark on the packets of all other programs.
 //!
 //! ```text
 //! table inet tacit_units              without an owner
-//!   set units                         the control groups of units; systemd adds and removes them
-//!   sets tcp4 tcp6 udp4 udp6          destinations of rules with units
-//!   chains sent redirected            packets to one of the destinations go to `senders`
-//!   chain senders                     marks packets, except packets of the units
-//!   chain leaving                     removes the mark
+//!   set units                         control groups of systemd units; systemd updates this set
+//!   sets tcp4 tcp6 udp4 udp6          destinations of the policy rules with systemd units
+//!   chains sent redirected            send packets to one of the destinations to `senders`
+//!   chain senders                     sets a fwmark, except on packets of the units
+//!   chain leaving                     removes the fwmark
 //! ```
 //!
 //! systemd adds the control group of a unit to the set before it starts a process of the unit
 //! (`NFTSet=`). This needs a separate table, because systemd cannot write to the main table, which
 //! has an owner. The main table captures packets to these destinations, except packets with the
-//! mark.
+//! fwmark.
 //!
 //! Limit: [`HOST_RANGES_MAX`](super::HOST_RANGES_MAX) destinations.
 

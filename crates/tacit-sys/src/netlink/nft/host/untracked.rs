@@ -1,15 +1,15 @@
-//! Builds the packet rules for `tacit agent --host` without connection tracking, because connection
-//! tracking costs CPU time for every packet. The agent uses these rules if all of these conditions
-//! are true:
+//! Builds the nftables rules for `tacit agent --host` without connection tracking, because
+//! connection tracking costs CPU time for every packet. The agent uses these nftables rules if all
+//! of these conditions are true:
 //!
-//! * No rule is for clients or containers.
-//! * No rule matches a range of more than `PORTS_MAX` ports.
-//! * Flows that match no rule are permitted.
+//! * No policy rule is for clients or containers.
+//! * No policy rule matches a range of more than `PORTS_MAX` ports.
+//! * Flows that match no policy rule are permitted.
 //! * No NAT changes destinations.
 //! * No earlier table used connection tracking.
 //!
 //! ```text
-//! output        accepts packets to addresses below or above those of all rules (most packets)
+//! output        accepts packets to addresses outside the range of all policy rules (most packets)
 //!   unusual     drops packets with the IP option for a source route
 //!   candidates  checks the sender and the destination (address or DNS name) of all other packets
 //!     capture   accepts answers to clients, and sends all other packets to `keep`
@@ -22,9 +22,9 @@
 //! ```
 //!
 //! A captured connection stays captured until it ends, even if a later table does not capture its
-//! destination. If a segment of an unknown connection has a captured destination, the packet rules
-//! also send it to the agent. If no socket of the agent receives a segment, the kernel resets the
-//! connection.
+//! destination. If a segment of an unknown connection has a captured destination, the nftables
+//! rules also send this segment to the agent. If no socket of the agent receives a segment, the
+//! kernel resets the connection.
 
 use super::super::expression::Expression;
 use super::super::flow_expression::{FlowExpression, FlowKey};

@@ -1,4 +1,5 @@
-//! Defines the contents of filters, and builds the messages that create maps and their elements.
+//! Defines the contents of the nftables maps that permit or deny single packets, and builds the
+//! netlink messages that create these maps.
 //!
 //! Limits: [`FILTER_GROUPS_MAX`] maps, [`PACKET_ELEMENTS_MAX`] elements, [`LOGGED_FILTERS_MAX`]
 //! rules that log packets.

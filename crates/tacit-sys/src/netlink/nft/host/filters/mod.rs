@@ -7,19 +7,20 @@
 //! filter_fragments              hook prerouting, before the kernel reassembles packets
 //! filter_input                  hook input: packets to this host
 //! filter_forward                hook forward: packets from other hosts to other hosts
-//! filter_in filter_out          called for packets to and from this host
-//!   filter_in_tcp4 ...          one lookup for each group, in order
-//!     filter_drop ...           what happens to a packet that is denied
+//! filter_in filter_out          called for packets to this host and from this host
+//!   filter_in_tcp4 ...          looks up the packet in each group, in order
+//!     filter_drop ...           drops or rejects a denied packet
 //! ```
 //!
 //! `filter_out` is called from the chain `output` before the destination is looked up, and from
 //! `rewritten` if NAT has changed the destination. A *group* is the map that one lookup searches.
 //!
-//! If no group has an entry for a packet, or if the policy's rules for flows decide about it, the
-//! packet returns to the calling chain. If a filter permits a packet, the kernel accepts it, and no
-//! later packet rule captures or refuses it.
+//! If no group has an entry for a packet, or if a policy rule for flows decides about the packet,
+//! the packet returns to the calling chain. If a filter permits a packet, the kernel accepts it,
+//! and no later nftables rule captures or refuses the packet.
 //!
-//! The packets of the agent are never denied: they are recognised by mark, user and socket.
+//! The nftables rules never deny packets of the agent. They recognise these packets by fwmark, user
+//! and socket.
 
 mod groups;
 
