@@ -279,7 +279,7 @@ host_steps() {
     step "the daemon is protected" daemon_sees "answer to marked-daemon"
 }
 
-# has_nftset: whether systemd writes control groups into packet rules.
+# has_nftset: whether systemd writes control groups into nftables rules.
 has_nftset() { [ "$(systemctl --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')" -ge 255 ]; }
 # Rules for units in place of the one for all programs.
 unit_rules() {

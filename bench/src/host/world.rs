@@ -29,7 +29,7 @@ for in in '' in_far; do
                echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse'
 done";
 
-/// A packet rule that looks at each packet's connection, and changes nothing.
+/// A nftables rule that looks at each packet's connection, and changes nothing.
 const CONNTRACK: &str = "add table inet bench
 add chain inet bench output { type filter hook output priority 0; }
 add rule inet bench output ct state invalid accept";

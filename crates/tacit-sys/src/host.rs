@@ -140,7 +140,7 @@ impl HostCapture {
     /// Installs the routing rules and the table, in place of those that are there.
     ///
     /// # Errors
-    /// What the kernel refuses; the packet rules are then those from before. `EPERM`: another
+    /// What the kernel refuses; the nftables rules are then those from before. `EPERM`: another
     /// process owns the table.
     pub fn install(&mut self, table: &HostTable<'_>) -> Result<(), Error> {
         let kernel = ip_support();
@@ -268,7 +268,7 @@ impl HostCapture {
         read_unbroken(|| host::named_addresses(&mut self.netlinks.netfilter))
     }
 
-    /// Copies the packet rules that are there; `None`: there are none.
+    /// Copies the nftables rules that are there; `None`: there are none.
     ///
     /// # Errors
     /// The kernel's.
@@ -276,8 +276,8 @@ impl HostCapture {
         read_unbroken(|| host::save(&mut self.netlinks.netfilter))
     }
 
-    /// Installs saved packet rules in place of those that are there. Routing rules stay: those of
-    /// the saved packet rules are among them.
+    /// Installs saved nftables rules in place of those that are there. Routing rules stay: those of
+    /// the saved nftables rules are among them.
     ///
     /// # Errors
     /// The kernel's. `EPERM`: another process owns the table.

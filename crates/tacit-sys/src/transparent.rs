@@ -36,7 +36,7 @@ pub struct SocketSpec {
     pub version: IpVersion,
     /// Whether it may be bound to an address that the namespace does not have.
     pub transparent: bool,
-    /// The mark by which the packet rules recognise its packets, one of [`SocketMarks`].
+    /// The mark by which the nftables rules recognise its packets, one of [`SocketMarks`].
     pub mark: Option<u32>,
 }
 

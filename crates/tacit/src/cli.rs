@@ -198,11 +198,11 @@ struct AgentArgs {
     /// Capture the flows of all programs of this host, as [host] of the policy says
     #[arg(long)]
     host: bool,
-    /// Install the packet rules of the policy and end: what they capture is refused until an agent
-    /// takes it
+    /// Install the nftables rules of the policy and end: what they capture is refused until an
+    /// agent takes it
     #[arg(long, requires = "host", conflicts_with = "remove")]
     guard: bool,
-    /// Remove the packet rules and routing rules of the host and end
+    /// Remove the nftables rules and routing rules of the host and end
     #[arg(long, requires = "host")]
     remove: bool,
     /// Write drop-ins for the units that rules name to this directory of systemd and end
@@ -451,8 +451,8 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Installs the packet rules of a policy. It reads no certificates and no keys: a file that is
-/// missing or wrong must not leave the host without packet rules.
+/// Installs the nftables rules of a policy. It reads no certificates and no keys: a file that is
+/// missing or wrong must not leave the host without nftables rules.
 fn guard(file: PathBuf) -> ExitCode {
     match check_rules(&file) {
         Ok(policy) if policy.host.is_none() => {

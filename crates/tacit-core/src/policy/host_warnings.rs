@@ -267,7 +267,7 @@ impl HostPolicy<'_> {
         Some(self.warning(MessageId("resolver-cut-off"), &effect, message, fix))
     }
 
-    /// What the host sends in the session. The packet rules know that these are answers only if
+    /// What the host sends in the session. The nftables rules know that these are answers only if
     /// they saw its beginning.
     fn answers_to(&self, session: SshSession) -> Option<Diagnostic> {
         let SshSession { client, server } = session;

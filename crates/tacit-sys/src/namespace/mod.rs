@@ -68,7 +68,7 @@ pub struct Namespace {
 }
 
 /// Moves the calling process into a new user namespace and a new network namespace, and configures
-/// them: `lo`, addresses, routes and packet rules. No destination is captured yet.
+/// them: `lo`, addresses, routes and nftables rules. No destination is captured yet.
 ///
 /// `wanted` selects the source of the copies of SYNs. With `None`, copies come from the packet
 /// rules or, if the kernel lacks nfnetlink_log, from the interface.
@@ -131,7 +131,7 @@ pub fn create(
     Ok(Namespace { has_own_user, large_segments, congestion_control, copies, missing, netlinks })
 }
 
-/// Installs the packet rules, with the requested source of copies or the one that this kernel
+/// Installs the nftables rules, with the requested source of copies or the one that this kernel
 /// supports.
 fn install_rules(
     netfilter: &mut Netlink,

@@ -26,7 +26,7 @@ pub enum NamespaceStep {
     Map,
     /// Configuring `lo`, addresses and routes.
     Network,
-    /// Installing the packet rules.
+    /// Installing the nftables rules.
     PacketRules,
     /// Creating the agent's sockets.
     Sockets,
@@ -41,7 +41,7 @@ impl NamespaceStep {
             Self::Join => "join the namespaces of the run",
             Self::Map => "map the user into the user namespace",
             Self::Network => "set up the network",
-            Self::PacketRules => "install the packet rules",
+            Self::PacketRules => "install the nftables rules",
             Self::Sockets => "create the agent's sockets",
         }
     }

@@ -102,7 +102,7 @@ impl NamespaceSockets {
 pub struct Netlinks {
     /// The socket for addresses and routes.
     pub route: Netlink,
-    /// The socket for packet rules.
+    /// The socket for nftables rules.
     pub netfilter: Netlink,
     /// The socket for queries about sockets: the owner of a connection, and which ports are
     /// listened on.

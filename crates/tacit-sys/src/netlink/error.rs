@@ -6,8 +6,8 @@ use std::io;
 /// The reason why a netlink request failed.
 #[derive(Debug)]
 pub enum Error {
-    /// The kernel refused a message. If the message was part of a batch of packet rules, the whole
-    /// batch had no effect.
+    /// The kernel refused a message. If the message was part of a batch of nftables rules, the
+    /// whole batch had no effect.
     Refused {
         /// The purpose of the message.
         step: &'static str,

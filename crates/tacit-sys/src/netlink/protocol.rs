@@ -1,7 +1,7 @@
 //! Defines the transport protocols (TCP and UDP), for nftables rules and for requests to the kernel
 //! about sockets.
 
-/// The transport protocols of packet rules and socket queries.
+/// The transport protocols of nftables rules and socket queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpProtocol {
     /// TCP.

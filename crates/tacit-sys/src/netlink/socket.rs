@@ -33,7 +33,7 @@ const RECEIVE_BYTES: usize = 32 * 1024;
 pub enum Subsystem {
     /// Interfaces, addresses and routes.
     Route,
-    /// Packet rules.
+    /// nftables rules.
     Netfilter,
     /// The sockets of the namespace.
     SocketDiagnosis,

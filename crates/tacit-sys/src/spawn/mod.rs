@@ -374,7 +374,7 @@ fn is_missing_right(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EACCES)
 }
 
-/// Capabilities with which root could remove the packet rules or leave the namespaces.
+/// Capabilities with which root could remove the nftables rules or leave the namespaces.
 const LEADING_OUT: [CapabilitySet; 8] = [
     CapabilitySet::NET_ADMIN,
     CapabilitySet::NET_RAW,

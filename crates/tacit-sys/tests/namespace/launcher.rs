@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Removes the table with all packet rules, as `nft delete table inet tacit` would.
+    /// Removes the table with all nftables rules, as `nft delete table inet tacit` would.
     pub(crate) fn remove_rules(&self) {
         let mut batch = netfilter_message(BATCH_BEGIN, 0, BATCH_HEAD);
         let mut table = TABLE_HEAD.to_vec();

@@ -183,7 +183,7 @@ impl ServedPrograms {
             let is_agents = user.as_ref().is_none_or(|user| user.uid == process::effective_user());
             if program.is_of_captured_host && is_agents {
                 return Err(unusable(io::Error::other(
-                    "the packet rules of the host do not apply to packets of the agent's user, \
+                    "the nftables rules of the host do not apply to packets of the agent's user, \
                      so the table needs the key `user` with another user",
                 )));
             }

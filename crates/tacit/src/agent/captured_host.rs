@@ -56,7 +56,7 @@ pub(super) fn may_mark(value: u32) -> io::Result<()> {
 /// What the end of a capture leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaptureEnd {
-    /// Its packet rules, which refuse what they capture.
+    /// Its nftables rules, which refuse what they capture.
     Rules,
     /// What was there before, unless the operator confirms the capture.
     AsBefore,
@@ -150,7 +150,7 @@ impl Runs {
         if let Some(host) = self.registry.host() {
             host.capture.lead(policy).await.map_err(|error| {
                 format!(
-                    "the policy was not installed: cannot change the packet rules of the host: \
+                    "the policy was not installed: cannot change the nftables rules of the host: \
                      {error}"
                 )
             })?;
@@ -159,8 +159,8 @@ impl Runs {
         for enrolled in self.registry.all().filter(joined) {
             enrolled.capture.lead(policy).await.map_err(|error| {
                 format!(
-                    "the policy was not installed: cannot change the packet rules of the run `{}`: \
-                     {error}; fix: end the run with `kill {}`",
+                    "the policy was not installed: cannot change the nftables rules of the run \
+                     `{}`: {error}; fix: end the run with `kill {}`",
                     enrolled.run.name, enrolled.run.pid
                 )
             })?;

@@ -42,7 +42,7 @@ pub(super) async fn sockets_of_joined(
     Ok((sockets, clients))
 }
 
-/// The sockets that a helper makes for packet rules of a host, and the listeners for clients.
+/// The sockets that a helper makes for nftables rules of a host, and the listeners for clients.
 ///
 /// # Errors
 /// The helper or the kernel refuses.

@@ -186,7 +186,7 @@ impl Agent {
             Some(Previous::NoCapture) => match self.runs.end_capture().await {
                 Ok(()) => {
                     let next =
-                        "the agent ends; it has restored the earlier packet rules of the host";
+                        "the agent ends; it has restored the earlier nftables rules of the host";
                     let event = Event::new("policy-taken-back").field("next", &next);
                     self.shared.log.warn(event);
                     ControlFlow::Break(())

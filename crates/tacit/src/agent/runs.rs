@@ -514,8 +514,8 @@ impl Runs {
         unlisten(&mut enrolled, workers).await;
         if enrolled.run.is_host() {
             let event = Event::new("host-helper-ended").value("pid", enrolled.run.pid);
-            let next = "the packet rules refuse all captured flows until a new agent captures the \
-                        host: restart the agent";
+            let next = "the nftables rules refuse all captured flows until a new agent captures \
+                        the host: restart the agent";
             self.shared.log.error(event.field("next", next));
             self.has_lost_host = true;
             return EndedRun::Host;

@@ -241,7 +241,7 @@ impl Agent {
     }
 }
 
-/// Reads the policy that the options name. If the agent captures the host, the packet rules
+/// Reads the policy that the options name. If the agent captures the host, the nftables rules
 /// recognise all sockets that it opens from then on.
 fn read_policy(
     options: &AgentOptions,

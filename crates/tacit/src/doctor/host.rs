@@ -11,7 +11,7 @@ use crate::dns::Resolvers;
 use crate::placement;
 use crate::run::outside::is_routable;
 
-/// The oldest kernel that supports the packet rules of runs.
+/// The oldest kernel that supports the nftables rules of runs.
 const KERNEL_MIN: KernelVersion = KernelVersion { major: 5, minor: 9 };
 /// A lower limit of open files is reported as too low.
 const DESCRIPTORS_WANTED: u64 = 16_384;
@@ -46,7 +46,7 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// Whether packet rules leave what a bridge passes on by itself.
+/// Whether nftables rules leave what a bridge passes on by itself.
 fn bridges() -> Finding {
     let names = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
     let is_on = |name: &&str| read(&format!("/proc/sys/net/bridge/{name}")).as_deref() == Some("1");

@@ -20,7 +20,7 @@ use crate::host;
 use crate::run::protocol;
 
 const NAMESPACE: &str = "network namespace";
-const RULES: &str = "packet rules";
+const RULES: &str = "nftables rules";
 const SOCKETS: &str = "sockets in the namespace";
 const START: &str = "start in the namespace";
 const HIDE: &str = "hidden files";
@@ -35,7 +35,7 @@ enum AttemptResult {
         large_v6: bool,
         congestion_control: String,
         missing: Vec<String>,
-        /// Why the packet rules of a captured host do not work; `None`: they do.
+        /// Why the nftables rules of a captured host do not work; `None`: they do.
         without_host: Option<String>,
     },
     Refused {
@@ -150,7 +150,7 @@ fn try_inside(line: &UnixStream, parent: u32) -> io::Result<()> {
                 large_v6: large_segments.v6,
                 congestion_control,
                 missing,
-                // This test replaces the packet rules of the previous test.
+                // This test replaces the nftables rules of the previous test.
                 without_host: host::probe().err().map(|error| error.to_string()),
             };
             protocol::write(line, &made, &[sockets.network.as_fd(), sockets.user.as_fd()])?;

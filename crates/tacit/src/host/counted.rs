@@ -11,17 +11,17 @@ use crate::run::protocol::{CountedFlows, NAMES_PER_REPLY_MAX};
 /// Counted flows that the agent has not read yet.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
-    /// The last counts of the installed packet rules, by the position of the rule in the plan.
+    /// The last counts of the installed nftables rules, by the position of the rule in the plan.
     seen: BTreeMap<u32, u64>,
     unread: BTreeMap<String, u64>,
 }
 
 impl Counted {
-    /// Adds what the installed packet rules have counted so far.
+    /// Adds what the installed nftables rules have counted so far.
     pub(super) fn add(&mut self, rules: &[String], counts: &BTreeMap<u32, u64>) {
         for (number, count) in counts {
             let before = self.seen.insert(*number, *count).unwrap_or(0);
-            // A lower count belongs to packet rules that have been installed since.
+            // A lower count belongs to nftables rules that have been installed since.
             let new = count.checked_sub(before).unwrap_or(*count);
             let rule = usize::try_from(*number).ok().and_then(|number| rules.get(number));
             if let Some(rule) = rule.filter(|_| new > 0) {
@@ -30,7 +30,7 @@ impl Counted {
         }
     }
 
-    /// The packet rules were installed again: all their counters are zero.
+    /// The nftables rules were installed again: all their counters are zero.
     pub(super) fn begin(&mut self) {
         self.seen.clear();
     }

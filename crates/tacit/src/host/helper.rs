@@ -38,7 +38,7 @@ use crate::run::protocol::{self, Frame, HelperReply, HelperRequest, NAMES_PER_RE
 const CHANNELS_MAX: usize = 8;
 /// The name of the process in lists such as `ps`.
 const NAME: &str = "tacit-host";
-/// The capabilities for packet rules and routing rules, for raw sockets and, if the systemd unit
+/// The capabilities for nftables rules and routing rules, for raw sockets and, if the systemd unit
 /// grants it, for inspecting programs.
 pub(super) const RIGHTS: CapabilitySet =
     CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::SYS_PTRACE);
@@ -115,11 +115,11 @@ pub(super) fn serve_requests(channel: UnixStream) -> io::Result<()> {
 struct Woken {
     /// The channel with a request.
     request: Option<usize>,
-    /// A program has changed packet rules.
+    /// A program has changed nftables rules.
     has_report: bool,
 }
 
-/// Waits for a request, for a change of packet rules, or for this time.
+/// Waits for a request, for a change of nftables rules, or for this time.
 fn wait(
     channels: &[UnixStream],
     changes: &RuleChanges,

@@ -54,7 +54,7 @@ pub enum HostError {
     NoSettings,
     /// The process may not mark packets.
     NoRights(io::Error),
-    /// Another process owns the packet rules.
+    /// Another process owns the nftables rules.
     InUse,
     /// The helper cannot be started, or returns an error.
     Helper(io::Error),

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::run::capture::passing_user;
 use crate::run::named::NamedCapture;
 
-/// Installs the packet rules of a policy; `hosts` are the names in `/etc/hosts`. What the rules
+/// Installs the nftables rules of a policy; `hosts` are the names in `/etc/hosts`. What the rules
 /// capture is refused until an agent takes it. In audit mode there are none.
 ///
 /// # Errors
@@ -49,8 +49,8 @@ pub fn guard(policy: &Policy, hosts: &[HostsEntry]) -> Result<(), HostError> {
     capture.install(&table).map_err(refused)
 }
 
-/// Returns how many flows and packets the installed packet rules of a policy have counted, by rule.
-/// An agent reads them itself; this is for packet rules without one.
+/// Returns how many flows and packets the installed nftables rules of a policy have counted, by
+/// rule. An agent reads them itself; this is for nftables rules without one.
 ///
 /// # Errors
 /// The policy has no `[host]`, or the kernel refuses.
@@ -89,7 +89,7 @@ fn named_addresses(
     Ok(NamedCapture::of(rules, &kept.collect::<Vec<_>>(), hosts, now).addresses(now))
 }
 
-/// Installs the packet rules that any policy needs, in the namespace of the calling thread.
+/// Installs the nftables rules that any policy needs, in the namespace of the calling thread.
 ///
 /// # Errors
 /// The kernel lacks a feature.
@@ -129,7 +129,7 @@ pub fn probe() -> io::Result<()> {
     capture.install(&contents.table(&sections, marks, None)).map_err(io::Error::other)
 }
 
-/// Removes packet rules and routing rules.
+/// Removes nftables rules and routing rules.
 ///
 /// # Errors
 /// The kernel refuses, or an agent still captures the host.

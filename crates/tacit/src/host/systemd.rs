@@ -35,7 +35,7 @@ impl fmt::Display for SystemdLack {
     }
 }
 
-/// Checks that systemd can write control groups of units into packet rules.
+/// Checks that systemd can write control groups of units into nftables rules.
 pub(super) fn supported() -> Result<(), SystemdLack> {
     if !Path::new(BOOTED).is_dir() {
         return Err(SystemdLack::Absent);

@@ -62,7 +62,7 @@ impl DropIns {
     pub(super) fn report(self) {
         if self == Self::Missing {
             complain(format_args!(
-                "tacit: the packet rules cannot select the programs of a unit that a rule names, \
+                "tacit: the nftables rules cannot select the programs of a unit that a rule names, \
                  because systemd has loaded no drop-in for this unit, or its control group is \
                  nested too deep. Therefore the agent gets the flows of all programs, not only of \
                  the unit, whose destination this rule matches. Run `tacit check`, which names the \
@@ -259,7 +259,8 @@ fn unit_problem(unit: &str, shown: &ShownUnit) -> Option<(String, String)> {
     }
     let Some(file) = drop_in_of(unit, Path::new("/")) else {
         let problem = format!(
-            "`{unit}` has no drop-in, so systemd does not add its control group to the packet rules"
+            "`{unit}` has no drop-in, so systemd does not add its control group to the nftables \
+             rules"
         );
         let fix = format!(
             "run `tacit agent --host --drop-ins {DIRECTORY} --policy FILE`, then \
@@ -292,7 +293,7 @@ fn drop_in_of(unit: &str, root: &Path) -> Option<PathBuf> {
 fn drop_in() -> String {
     format!(
         "# Written by `tacit agent --host --drop-ins`: the control group of this unit becomes \
-         known\n# to the packet rules before the first process of the unit starts.\n\
+         known\n# to the nftables rules before the first process of the unit starts.\n\
          [Service]\nNFTSet=cgroup:inet:{UNITS_TABLE}:{UNITS}\n"
     )
 }

@@ -179,7 +179,7 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         let Some(pid) = self.pid().filter(|_| self.kind == HelperKind::OfRun) else {
-            // The packet rules of an existing namespace must be gone when this process ends.
+            // The nftables rules of an existing namespace must be gone when this process ends.
             return self.end();
         };
         // The kernel lets the process wait that closes the last descriptor of these. The helper has

@@ -98,8 +98,8 @@ pub fn check_parsed(
     Ok(Checked { policy, credentials, warnings: findings })
 }
 
-/// Reads and checks a policy file for packet rules or links. The files of identities and trusts are
-/// not read: packet rules need none, and those of links are read with [`link_credentials`].
+/// Reads and checks a policy file for nftables rules or links. The files of identities and trusts
+/// are not read: nftables rules need none, and those of links are read with [`link_credentials`].
 ///
 /// # Errors
 /// All diagnostics, at least one of which is an error.

@@ -238,7 +238,7 @@ impl HelperChannel {
         }
     }
 
-    /// Keeps the packet rules of the host for [`Self::end_capture`].
+    /// Keeps the nftables rules of the host for [`Self::end_capture`].
     ///
     /// # Errors
     /// The helper's error, or there is no helper.

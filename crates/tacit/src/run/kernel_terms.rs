@@ -22,7 +22,7 @@ pub fn ip_protocol(protocol: Protocol) -> IpProtocol {
     }
 }
 
-/// An element of a set of packet rules.
+/// An element of a set of nftables rules.
 #[must_use]
 pub fn element(range: &CaptureRange) -> Element {
     let CaptureRange { udp, first, last, first_port, last_port } = *range;

@@ -149,7 +149,7 @@ pub struct Run {
     /// Where its sockets to the outside are opened.
     pub outside: Outside,
     names: Mutex<NameTable>,
-    /// The looked-up names, if its flows are captured by the packet rules of a host.
+    /// The looked-up names, if its flows are captured by the nftables rules of a host.
     host_names: Option<Mutex<HostNames>>,
     listening: ArcSwap<Vec<SocketAddr>>,
     expected: Expectations,
@@ -229,7 +229,7 @@ impl Run {
         self.sockets == SocketSet::Joined
     }
 
-    /// Whether its flows are captured by the packet rules of a host: it is the captured host or a
+    /// Whether its flows are captured by the nftables rules of a host: it is the captured host or a
     /// joined namespace.
     #[must_use]
     pub fn has_plan(&self) -> bool {

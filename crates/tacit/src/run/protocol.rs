@@ -222,7 +222,7 @@ pub enum HelperRequest {
     },
     /// Which flows has the kernel counted since the last request? Only for helpers that count.
     Counts,
-    /// Keep the packet rules of the host, which are those before the first plan.
+    /// Keep the nftables rules of the host, which are those before the first plan.
     HostKeep,
     /// End the capture of the host: install what was kept in place of what is installed.
     HostEnd,

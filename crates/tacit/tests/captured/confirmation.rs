@@ -114,7 +114,7 @@ fn filters_that_are_not_confirmed_give_way_to_those_of_the_guard() {
         both
         ask 192.0.2.2 4433 marked
         wait $agent
-        grep -c 'policy-taken-back.*restored the earlier packet rules' host.log
+        grep -c 'policy-taken-back.*restored the earlier nftables rules' host.log
         both
         ask 192.0.2.2 4433 marked
         cp guard.toml host.toml

@@ -97,7 +97,7 @@ for line in sys.stdin:
     try:
         raw[words[1], family].sendto(packet, (socket.inet_ntop(family, to), 0))
     except OSError as error:
-        # The packet rules have discarded it.
+        # The nftables rules have discarded it.
         if error.errno not in (1, 13, 101, 111, 113):
             raise
 "#;

@@ -17,8 +17,8 @@ mod random;
 
 use std::process::Command;
 
-/// Runs a test of this binary again, with interfaces and packet rules of another network namespace.
-/// Returns whether this is that second process.
+/// Runs a test of this binary again, with interfaces and nftables rules of another network
+/// namespace. Returns whether this is that second process.
 fn inside(test: &str) -> bool {
     const INSIDE: &str = "FILTER_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_some() {

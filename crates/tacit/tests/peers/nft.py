@@ -1,4 +1,4 @@
-"""Reads and changes packet rules of this network; the program nft may not be installed."""
+"""Reads and changes nftables rules of this network; the program nft may not be installed."""
 
 import socket
 import struct

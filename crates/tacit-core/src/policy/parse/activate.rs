@@ -32,7 +32,7 @@ pub(super) fn read_all<'a>(top: &TomlTable<'a>) -> BTreeMap<&'a str, Option<Acti
 enum UserNeeded {
     /// Also that of the agent, the default.
     Any,
-    /// Another one than the agent, because the packet rules of a captured host let packets of the
+    /// Another one than the agent, because the nftables rules of a captured host let packets of the
     /// agent's user pass.
     Other,
 }

@@ -151,7 +151,7 @@ const FILTER_KEYS: [&str; 9] = [
     "discard",
 ];
 
-/// The maximum level of a control group in the kernel's packet rules.
+/// The maximum level of a control group in the kernel's nftables rules.
 const CGROUP_LEVELS_MAX: usize = 255;
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub const RELEASE_MARK: u32 = 0x7ac2;
 /// The log group in which the kernel copies each held SYN to the agent.
 pub const SYN_LOG_GROUP: u16 = 0x7ac1;
 
-/// The marks by which the packet rules recognise the agent's own packets.
+/// The marks by which the nftables rules recognise the agent's own packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketMarks {
     /// The mark of packets that pass all rules.
@@ -43,7 +43,7 @@ pub(crate) const FILTERED_PREFIX: &str = "filter:";
 /// The source of the agent's copies of SYNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// A packet rule makes the copies.
+    /// A nftables rule makes the copies.
     OfRule,
     /// A packet socket on the interface receives the SYNs.
     OfInterface,

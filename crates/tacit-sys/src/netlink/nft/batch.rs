@@ -8,9 +8,9 @@ use crate::netlink::socket::Netlink;
 /// none.
 pub(super) fn commit(netfilter: &mut Netlink, messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     let mut batch = Vec::with_capacity(messages.len() + 2);
-    batch.push(mark("beginning a batch of packet rules", BATCH_BEGIN));
+    batch.push(mark("beginning a batch of nftables rules", BATCH_BEGIN));
     batch.extend(messages);
-    batch.push(mark("committing a batch of packet rules", BATCH_END));
+    batch.push(mark("committing a batch of nftables rules", BATCH_END));
     netfilter.run(batch)
 }
 

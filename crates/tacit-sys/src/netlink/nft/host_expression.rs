@@ -133,7 +133,7 @@ pub(super) fn section_chain(section: usize) -> String {
     format!("section_{section}")
 }
 
-/// A control group, as the kernel's packet rules name it.
+/// A control group, as the kernel's nftables rules name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CgroupId {
     /// How many levels it is below the root.

@@ -74,15 +74,16 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         IpSupport::V4AndV6 => Redirect::Any,
     };
     let mut rules = Rules { copies, list: Vec::new() };
-    rules.push("adding the rule that accepts the agent's own packets", &[Mark(AGENT_MARK), Accept]);
+    let of_agent = [Mark(AGENT_MARK), Accept];
+    rules.push("adding the nft rule that accepts the agent's own packets", &of_agent);
     // No packet of a tunnel may reach the agent's ports, also no TCP packet without SYN.
     rules.push_tunnels();
     rules.push(
-        "adding the rule that accepts packets of established TCP connections",
+        "adding the nft rule that accepts packets of established TCP connections",
         &[Transport(TCP), PastSyn, Accept],
     );
     let released = [Mark(RELEASE_MARK), Transport(TCP)];
-    let step = "adding the rule that sends released SYNs to the agent";
+    let step = "adding the nft rule that sends released SYNs to the agent";
     rules.push_or_refused(step, &released, &[ToAgent(redirect)], Reset);
     rules.push_local_dns(&LOOPBACK_V4, Redirect::V4);
     if kernel == IpSupport::V4AndV6 {
@@ -91,8 +92,8 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     for address in OWN {
         for protocol in TRANSPORTS {
             let served = [&address[..], &[Transport(protocol), OwnSocket, Accept]].concat();
-            rules
-                .push("adding the rule that accepts traffic to the program's own servers", &served);
+            let step = "adding the nft rule that accepts traffic to the program's own servers";
+            rules.push(step, &served);
         }
     }
     for (protocol, family, set, family_is) in [
@@ -102,42 +103,34 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         (UDP, NftFamily::V6, "udp6", V6),
     ] {
         let what = [family_is, Transport(protocol), Captured(set, family)];
-        rules.push_led(
-            "adding the rule that sends captured traffic to the agent",
-            &what,
-            protocol,
-            redirect,
-        );
+        let step = "adding the nft rule that sends captured traffic to the agent";
+        rules.push_led(step, &what, protocol, redirect);
     }
-    rules.push("adding the rule that accepts datagrams to the agent's sockets", &TO_ANSWERER);
+    rules.push("adding the nft rule that accepts datagrams to the agent's sockets", &TO_ANSWERER);
     for address in OWN {
         for (protocol, port) in AGENT_PORTS {
             let refusal = if protocol == TCP { Reset } else { PortUnreachable };
             let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
-            rules.push("adding the rule that rejects packets to the agent's own ports", &ports);
+            rules.push("adding the nft rule that rejects packets to the agent's own ports", &ports);
         }
         for protocol in TRANSPORTS {
             rules.push_report(&[&address[..], &[Transport(protocol)]].concat());
         }
         rules.push(
-            "adding the rule that accepts traffic to the run's own addresses",
+            "adding the nft rule that accepts traffic to the run's own addresses",
             &[&address[..], &[Accept]].concat(),
         );
     }
-    let step = "adding the rule that sends DNS queries to the agent";
+    let step = "adding the nft rule that sends DNS queries to the agent";
     rules.push_led(step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
-    rules.push_led(
-        "adding the rule that sends other SYNs to the agent",
-        &[Transport(TCP)],
-        TCP,
-        redirect,
-    );
+    let step = "adding the nft rule that sends other SYNs to the agent";
+    rules.push_led(step, &[Transport(TCP)], TCP, redirect);
     rules.push_report(&[Transport(UDP)]);
-    rules
-        .push("adding the rule that rejects all other traffic", &[Transport(UDP), PortUnreachable]);
+    let step = "adding the nft rule that rejects all other traffic";
+    rules.push(step, &[Transport(UDP), PortUnreachable]);
     for (family, protocol, kind) in [(V4, ICMP, ECHO_REQUEST), (V6, ICMPV6, ECHO_REQUEST_V6)] {
         let echo = [family, Transport(protocol), IcmpType(kind), Drop];
-        rules.push("adding the rule that drops echo requests", &echo);
+        rules.push("adding the nft rule that drops echo requests", &echo);
     }
     rules.list
 }
@@ -163,18 +156,21 @@ impl Rules {
     fn push_tunnels(&mut self) {
         for (protocol, port) in AGENT_PORTS {
             self.push(
-                "adding the rule that drops packets from tunnels to the agent's ports",
+                "adding the nft rule that drops packets from tunnels to the agent's ports",
                 &[FromTun, Transport(protocol), ToPort(port), Drop],
             );
         }
-        self.push("adding the rule that accepts packets from tunnels", &[FromTun, Accept]);
+        self.push("adding the nft rule that accepts packets from tunnels", &[FromTun, Accept]);
     }
 
     /// Reports packets that the kernel refuses to the agent.
     fn push_report(&mut self, what: &[Expression]) {
         if self.copies == Copies::OfRule {
             let report = [AtMostPerSecond(REPORTED_PER_SECOND_MAX), ReportToAgent];
-            self.push("adding the rule that reports rejected traffic", &[what, &report].concat());
+            self.push(
+                "adding the nft rule that reports rejected traffic",
+                &[what, &report].concat(),
+            );
         }
     }
 
@@ -184,8 +180,12 @@ impl Rules {
         for protocol in TRANSPORTS {
             let dns = [to, &[Transport(protocol), ToPort(DNS)]].concat();
             let own = [&dns[..], &[OwnSocket, Accept]].concat();
-            self.push("adding the rule that accepts queries to the program's own DNS server", &own);
-            let step = "adding the rule that redirects queries for local DNS servers to the agent";
+            self.push(
+                "adding the nft rule that accepts queries to the program's own DNS server",
+                &own,
+            );
+            let step =
+                "adding the nft rule that redirects queries for local DNS servers to the agent";
             self.push_led(step, &dns, protocol, redirect);
         }
     }

@@ -19,7 +19,7 @@ use crate::run::protocol::{CountedFlows, NAMES_PER_REPLY_MAX};
 
 /// The interval between two checks of the installed rules.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long changes of packet rules are collected before a check.
+/// How long changes of nftables rules are collected before a check.
 const CHANGES_INTERVAL: Duration = Duration::from_millis(10);
 /// The interval between two searches for connections that are captured no longer.
 const STRAYS_INTERVAL: Duration = Duration::from_secs(60);
@@ -37,20 +37,20 @@ pub(super) struct Installed {
 
 /// The part of the kernel that has the rules.
 pub(super) trait HostRules {
-    /// Installs packet rules and routing rules, which capture these addresses with names.
+    /// Installs nftables rules and routing rules, which capture these addresses with names.
     fn install(&mut self, installed: &Installed, addresses: &[NamedAddress]) -> io::Result<()>;
     /// Captures further addresses, and stores names.
     fn learn(&mut self, addresses: &[NamedAddress], names: &[HostName]) -> io::Result<()>;
     /// The captured addresses with names, with their remaining times.
     fn named_addresses(&mut self) -> io::Result<Vec<NamedAddress>>;
-    /// Whether the packet rules exist.
+    /// Whether the nftables rules exist.
     fn has_table(&mut self) -> io::Result<bool>;
     /// Installs the missing routing rules; returns whether any were missing.
     fn restore_routes(&mut self) -> io::Result<bool>;
-    /// Whether the packet rules must be installed again, because of NAT that another program has
+    /// Whether the nftables rules must be installed again, because of NAT that another program has
     /// installed.
     fn is_outdated(&mut self) -> io::Result<bool>;
-    /// What the packet rules have counted, by the position of the rule in the plan.
+    /// What the nftables rules have counted, by the position of the rule in the plan.
     fn counts(&mut self, installed: &Installed) -> io::Result<BTreeMap<u32, u64>>;
     /// The wall clock, in seconds since 1970.
     fn unix_s(&self) -> i64;
@@ -58,18 +58,18 @@ pub(super) trait HostRules {
     fn set_windows(&mut self, installed: &Installed) -> io::Result<()>;
     /// Whether an interface with this name exists.
     fn has_interface(&mut self, name: &str) -> bool;
-    /// Makes the packet rules cheaper if connections have ended that they no longer capture.
+    /// Makes the nftables rules cheaper if connections have ended that they no longer capture.
     fn forget_strays(&mut self, installed: &Installed) -> io::Result<()>;
     /// Adds units that the kernel does not know; returns whether another program had removed their
     /// table, which is there again then.
     fn follow_units(&mut self, installed: &Installed) -> io::Result<bool>;
     /// Installs the table of units as it was with these rules.
     fn restore_units(&mut self, installed: &Installed) -> io::Result<()>;
-    /// Copies the packet rules that are there; `None`: there are none.
+    /// Copies the nftables rules that are there; `None`: there are none.
     fn save(&mut self) -> io::Result<Option<SavedRules>>;
-    /// Installs saved packet rules in place of those that are there.
+    /// Installs saved nftables rules in place of those that are there.
     fn put_back(&mut self, saved: &SavedRules) -> io::Result<()>;
-    /// Removes packet rules and routing rules.
+    /// Removes nftables rules and routing rules.
     fn remove(&mut self) -> io::Result<()>;
 }
 
@@ -178,14 +178,14 @@ pub(super) struct Watched {
     windows_set: Option<(Instant, i64)>,
 }
 
-/// The packet rules before the first installation.
+/// The nftables rules before the first installation.
 enum Before {
     Nothing,
     /// Such as those of a guard.
     Rules(SavedRules),
 }
 
-/// What outlives the packet rules.
+/// What outlives the nftables rules.
 #[derive(Default)]
 struct Kept {
     learnt: Learnt,
@@ -193,7 +193,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Adds what the packet rules have counted so far.
+    /// Adds what the nftables rules have counted so far.
     fn count(&mut self, kernel: &mut impl HostRules, installed: &Installed) -> io::Result<()> {
         let rules = &installed.plan.counted_rules;
         if !rules.is_empty() {
@@ -216,7 +216,7 @@ impl Watched {
         now: Instant,
     ) -> io::Result<()> {
         if let Some((before, _)) = &self.installed {
-            // Flows that cannot be counted are no reason to keep these packet rules.
+            // Flows that cannot be counted are no reason to keep these nftables rules.
             let _ = self.kept.count(kernel, before);
         }
         if self.installed.as_ref().is_some_and(|(before, _)| only_windows_differ(before, &wanted)) {
@@ -238,7 +238,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Returns the flows that the packet rules have counted since the last call, of at most
+    /// Returns the flows that the nftables rules have counted since the last call, of at most
     /// [`NAMES_PER_REPLY_MAX`] rules.
     ///
     /// # Errors
@@ -355,8 +355,8 @@ impl Watched {
         Some(LOOK_INTERVAL)
     }
 
-    /// Checks the installed rules shortly: a program has changed packet rules. Changes that follow
-    /// each other are checked at once.
+    /// Checks the installed rules shortly: a program has changed nftables rules. Changes that
+    /// follow each other are checked at once.
     pub(super) fn look_soon(&mut self, now: Instant) {
         if let Some((_, next_look)) = &mut self.installed {
             *next_look = (*next_look).min(now + CHANGES_INTERVAL);
@@ -377,9 +377,9 @@ impl Watched {
                 let failure = error.to_string();
                 if self.failure.as_ref() != Some(&failure) {
                     complain(format_args!(
-                        "tacit: packet rules or routing rules of the host are missing or outdated, \
-                         and tacit cannot install them again: {failure}; tacit tries again every \
-                         second"
+                        "tacit: nftables rules or routing rules of the host are missing or \
+                         outdated, and tacit cannot install them again: {failure}; tacit \
+                         tries again every second"
                     ));
                 }
                 self.failure = Some(failure);
@@ -413,7 +413,7 @@ fn look_at_interfaces(
     lost.chain(found).collect()
 }
 
-/// Whether two plans differ only in the state of time windows, so that the packet rules can stay.
+/// Whether two plans differ only in the state of time windows, so that the nftables rules can stay.
 fn only_windows_differ(before: &Installed, wanted: &Installed) -> bool {
     let is_simple = wanted.plan.has_windows()
         && wanted.plan.units.is_none()
@@ -435,7 +435,7 @@ const CLOCK_TOLERANCE_S: u64 = 2;
 
 /// Restores missing rules, and returns which were missing. Control groups that rules name may have
 /// been created or replaced since. Those of senders are looked up when the rest is there again,
-/// because a failure must not leave the host without packet rules.
+/// because a failure must not leave the host without nftables rules.
 fn restore(
     kernel: &mut impl HostRules,
     installed: &mut Installed,
@@ -450,7 +450,7 @@ fn restore(
         for names in kept.learnt.names(now).chunks(NAMES_PER_REPLY_MAX) {
             kernel.learn(&[], names)?;
         }
-        return Ok(Some("the packet rules"));
+        return Ok(Some("the nftables rules"));
     }
     if kernel.is_outdated()? {
         install_again(kernel, installed, kept, now)?;
@@ -469,7 +469,7 @@ fn restore(
         })?;
     }
     let missing = routes_were_missing.then_some("the routing rules");
-    Ok(missing.or_else(|| units_were_missing.then_some("the packet rules for units")))
+    Ok(missing.or_else(|| units_were_missing.then_some("the nftables rules for units")))
 }
 
 /// The senders of the sections, if control groups have been created or replaced, or drop-ins of
@@ -493,7 +493,7 @@ fn install_again(
 ) -> io::Result<()> {
     // The kernel has given addresses in use more time.
     kept.learnt.add(&kernel.named_addresses()?, &[], now);
-    // Flows that cannot be counted are no reason to keep these packet rules.
+    // Flows that cannot be counted are no reason to keep these nftables rules.
     let _ = kept.count(kernel, installed);
     kernel.install(installed, &kept.learnt.addresses(now))?;
     kept.counted.begin();

@@ -16,7 +16,7 @@ struct Kernel {
     refusals: u32,
     /// How often the table of units was restored.
     units_restored: u32,
-    /// What the packet rules have counted for the first rule.
+    /// What the nftables rules have counted for the first rule.
     counted: u64,
     /// The wall clock.
     unix_s: i64,
@@ -24,7 +24,7 @@ struct Kernel {
     windows_set: u32,
     /// The number of changes of time windows that it refuses.
     window_refusals: u32,
-    /// How often saved packet rules were installed again.
+    /// How often saved nftables rules were installed again.
     put_back: u32,
     /// Whether a read of routing rules fails.
     is_busy: bool,

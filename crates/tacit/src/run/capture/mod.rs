@@ -77,7 +77,7 @@ struct Mirror {
     grouped_by: NameRules,
 }
 
-/// A plan, and how its packet rules recognise the agent's packets.
+/// A plan, and how its nftables rules recognise the agent's packets.
 struct Planned {
     plan: HostPlan,
     mark: u32,

@@ -12,7 +12,7 @@ use super::{DELTABLE, NEWCHAIN};
 use crate::netlink::message::read_u32;
 use crate::option::{OptionName, set_option};
 
-/// A socket that the kernel tells about changes of packet rules.
+/// A socket that the kernel tells about changes of nftables rules.
 #[derive(Debug)]
 pub struct RuleChanges {
     socket: OwnedFd,

@@ -121,7 +121,7 @@ pub(super) fn remove_strays_chain(netfilter: &mut Netlink) -> Result<(), Error> 
 }
 
 fn without_rules(chain: Chain) -> NetlinkRequest {
-    let mut removal = message("removing the rules of a chain", DELRULE, NLM_F_ACK);
+    let mut removal = message("removing the nft rules of a chain", DELRULE, NLM_F_ACK);
     removal.text(1, TABLE);
     removal.text(2, chain.name());
     removal

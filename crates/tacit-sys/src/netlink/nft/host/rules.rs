@@ -84,7 +84,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
     let leaving = [Host(MarkIs(rules.bits.returns)), Host(NotToLo), Drop];
     rules.push(
         Chain::Postrouting,
-        "adding the rule that drops outgoing captured packets",
+        "adding the nft rule that drops outgoing captured packets",
         &leaving,
     );
     rules.list
@@ -185,11 +185,11 @@ impl Rules {
     fn push_answers(&mut self) {
         let answers = [Host(IsReply), Host(ConnectionMarkIs(self.bits.client)), Accept];
         for chain in [Chain::Capture, Chain::Refuse, Chain::Prohibit] {
-            let step = "adding the rule that accepts answers to clients";
+            let step = "adding the nft rule that accepts answers to clients";
             self.push(chain, step, &[&[Transport(TCP), PastSyn][..], &answers].concat());
             self.push(chain, step, &[&[Transport(UDP)][..], &answers].concat());
             let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-            self.push(chain, "adding the rule that accepts local packets", &local);
+            self.push(chain, "adding the nft rule that accepts local packets", &local);
         }
     }
 
@@ -201,22 +201,27 @@ impl Rules {
             let older = [Transport(TCP), PastSyn, Accept];
             self.push(
                 capture,
-                "adding the rule that accepts connections that existed before the packet rules",
+                "adding the nft rule that accepts connections that existed before the nftables \
+                 rules",
                 &older,
             );
             let rewritten = [Host(IsRewritten(true)), Accept];
-            self.push(capture, "adding the rule that accepts redirected flows (NAT)", &rewritten);
+            self.push(
+                capture,
+                "adding the nft rule that accepts redirected flows (NAT)",
+                &rewritten,
+            );
         }
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
-        self.push(capture, "adding the rule that rejects redirected packets (NAT)", &rewritten);
+        self.push(capture, "adding the nft rule that rejects redirected packets (NAT)", &rewritten);
         let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
         self.push(
             capture,
-            "adding the rule that captures further packets of a captured connection",
+            "adding the nft rule that captures further packets of a captured connection",
             &keep,
         );
         let marked = [Host(SetMark(captured)), Accept];
-        self.push(capture, "adding the rule that marks captured packets", &marked);
+        self.push(capture, "adding the nft rule that marks captured packets", &marked);
         self.push_refusals(table);
     }
 
@@ -226,24 +231,24 @@ impl Rules {
         // Most packets match no rule. Each check costs time for all of them, so that unusual
         // packets have chains of their own.
         let marked = [Host(MarkIsNot(none)), Host(Jump(Chain::Marked.name()))];
-        self.push(output, "adding the packet rule for packets with a mark", &marked);
+        self.push(output, "adding the nftables rule for packets with a mark", &marked);
         self.push_marked();
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
             self.push(
                 output,
-                "adding the rule that accepts packets of the agent's user",
+                "adding the nft rule that accepts packets of the agent's user",
                 &of_agent,
             );
         }
         if table.lifetime == Lifetime::Unlimited {
             let unusual = [Host(HasMoreThanPlainV4), Host(Jump(Chain::Headers.name()))];
-            self.push(output, "adding the rule that checks packets with IP options", &unusual);
+            self.push(output, "adding the nft rule that checks packets with IP options", &unusual);
             self.push_source_routes(Chain::Headers);
         }
         // What goes to an address of this host in another way is accepted where it is captured.
         let local = [Host(ToLo), Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(output, "adding the rule that accepts local packets", &local);
+        self.push(output, "adding the nft rule that accepts local packets", &local);
         // The kernel's answers for sockets of the agent have no mark. A program can bind a foreign
         // address too, and can open a flow in the name of its peer, so that its own flow looks like
         // the answer: therefore a SYN or a datagram is no answer here. A client's connection is
@@ -259,11 +264,11 @@ impl Rules {
         ];
         self.push(
             output,
-            "adding the rule that accepts answers with the source address of another host",
+            "adding the nft rule that accepts answers with the source address of another host",
             &in_name_of_others,
         );
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
-        self.push(output, "adding the packet rule for connections with a mark", &noted);
+        self.push(output, "adding the nftables rule for connections with a mark", &noted);
         self.push_noted_connections();
         self.push_filter_call(table, output);
         if !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited {
@@ -276,7 +281,8 @@ impl Rules {
                     Host(IsForeign(PacketEnd::Destination)),
                     Reset,
                 ];
-                let step = "adding the rule that rejects unencrypted answers from captured ports";
+                let step =
+                    "adding the nft rule that rejects unencrypted answers from captured ports";
                 self.push(output, step, &in_clear);
             }
         }
@@ -296,7 +302,8 @@ impl Rules {
         ];
         self.push(
             Chain::Marked,
-            "adding the rule that marks connections that the agent opens from a client's address",
+            "adding the nft rule that marks connections that the agent opens from a client's \
+             address",
             &in_a_clients_name,
         );
         self.push_own_packets(Chain::Marked);
@@ -313,7 +320,7 @@ impl Rules {
             Host(SetMark(captured)),
             Accept,
         ];
-        self.push(Chain::Noted, "adding the rule that returns answers to the agent", &answer);
+        self.push(Chain::Noted, "adding the nft rule that returns answers to the agent", &answer);
         self.push_kept(Chain::Noted);
     }
 
@@ -324,7 +331,7 @@ impl Rules {
             [(V4, SourceRoute::Loose), (V4, SourceRoute::Strict), (V6, SourceRoute::Header)];
         for (family_is, route) in routes {
             let routed = [family_is, Host(SourceRouted(route)), Drop];
-            self.push(chain, "adding the rule that drops packets with a source route", &routed);
+            self.push(chain, "adding the nft rule that drops packets with a source route", &routed);
         }
     }
 
@@ -334,7 +341,7 @@ impl Rules {
         let Bits { captured, kept, .. } = self.bits;
         let is_kept =
             [Transport(TCP), Host(ConnectionMarkIs(kept)), Host(SetMark(captured)), Accept];
-        self.push(chain, "adding the rule that keeps connections captured", &is_kept);
+        self.push(chain, "adding the nft rule that keeps connections captured", &is_kept);
     }
 
     /// What comes in from containers.
@@ -344,15 +351,15 @@ impl Rules {
             let decided = [received, Host(Goto(Chain::Forwarding.name()))];
             self.push(
                 Chain::Forwarded,
-                "adding the rule that checks flows of containers",
+                "adding the nft rule that checks flows of containers",
                 &decided,
             );
         }
         let chain = Chain::Forwarding;
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(chain, "adding the rule that accepts packets to this host", &local);
+        self.push(chain, "adding the nft rule that accepts packets to this host", &local);
         let answer = [Host(IsReply), Host(IsRewritten(true)), Accept];
-        self.push(chain, "adding the rule that accepts answers from published ports", &answer);
+        self.push(chain, "adding the nft rule that accepts answers from published ports", &answer);
         self.push_kept(chain);
         if table.lifetime == Lifetime::Unlimited {
             self.push_source_routes(chain);
@@ -369,7 +376,7 @@ impl Rules {
             let decided = [received, Host(IsRewritten(true)), Host(IsOriginal), forwarding];
             self.push(
                 Chain::Routed,
-                "adding the rule that checks redirected flows of containers (NAT)",
+                "adding the nft rule that checks redirected flows of containers (NAT)",
                 &decided,
             );
         }
@@ -380,12 +387,12 @@ impl Rules {
         let Bits { agent, release, .. } = self.bits;
         self.push(
             chain,
-            "adding the rule that accepts the agent's packets",
+            "adding the nft rule that accepts the agent's packets",
             &[Host(MarkIs(agent)), Accept],
         );
         self.push(
             chain,
-            "adding the rule that accepts released SYNs",
+            "adding the nft rule that accepts released SYNs",
             &[Host(MarkIs(release)), Accept],
         );
     }
@@ -414,7 +421,7 @@ impl Rules {
             let verdict = [family_is, Transport(protocol), to_addresses, to_ports, verdict];
             self.list.push(rule_in(
                 chain,
-                "adding the rule that looks up the destination",
+                "adding the nft rule that looks up the destination",
                 &verdict,
             ));
         }
@@ -431,7 +438,7 @@ impl Rules {
             let map = SectionMap { base, section: number };
             let counted =
                 [&[family_is], first, &bounds.to(), &[Host(Counted(map, family))]].concat();
-            self.list.push(rule_in(chain, "adding the rule that counts flows", &counted));
+            self.list.push(rule_in(chain, "adding the nft rule that counts flows", &counted));
         }
     }
 
@@ -461,7 +468,7 @@ impl Rules {
                     Some(Host(ToSection(number))),
                 ];
                 let checks: Vec<_> = checks.into_iter().flatten().collect();
-                self.push(chain, "adding the rule that looks up the sender", &checks);
+                self.push(chain, "adding the nft rule that looks up the sender", &checks);
             }
         }
         let rest = match table.others {
@@ -472,7 +479,7 @@ impl Rules {
         };
         for protocol in [TCP, UDP] {
             let others = [Transport(protocol), Host(Goto(rest.name()))];
-            self.push(chain, "adding the rule that handles all other flows", &others);
+            self.push(chain, "adding the nft rule that handles all other flows", &others);
         }
     }
 
@@ -480,18 +487,22 @@ impl Rules {
     fn push_rewritten(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Rewritten;
         let as_sent = [Host(IsRewritten(false)), Accept];
-        self.push(chain, "adding the rule that accepts packets without NAT", &as_sent);
+        self.push(chain, "adding the nft rule that accepts packets without NAT", &as_sent);
         self.push_own_packets(chain);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
-            self.push(chain, "adding the rule that accepts packets of the agent's user", &of_agent);
+            self.push(
+                chain,
+                "adding the nft rule that accepts packets of the agent's user",
+                &of_agent,
+            );
         }
         let captured = [Host(MarkIs(self.bits.captured)), Accept];
-        self.push(chain, "adding the rule that accepts captured packets", &captured);
+        self.push(chain, "adding the nft rule that accepts captured packets", &captured);
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(
             chain,
-            "adding the rule that accepts redirected packets to this host (NAT)",
+            "adding the nft rule that accepts redirected packets to this host (NAT)",
             &local,
         );
         self.push_filter_of_rewritten(table);
@@ -509,33 +520,37 @@ impl Rules {
         let udp = [&[Transport(UDP)], &first[..]].concat();
         if table.forwarded.is_empty() {
             let tcp = [&tcp[..], &[local, note]].concat();
-            self.push(chain, "adding the rule that marks clients' connections", &tcp);
+            self.push(chain, "adding the nft rule that marks clients' connections", &tcp);
         } else {
             // Those of containers too; a captured one is noted as that already.
             let tcp = [&tcp[..], &[note]].concat();
-            self.push(chain, "adding the rule that marks clients' connections", &tcp);
+            self.push(chain, "adding the nft rule that marks clients' connections", &tcp);
             let foreign = Host(IsForeign(PacketEnd::Destination));
             let to_containers = [&udp[..], &[foreign, note]].concat();
-            self.push(chain, "adding the rule that marks clients' UDP flows", &to_containers);
+            self.push(chain, "adding the nft rule that marks clients' UDP flows", &to_containers);
         }
         let udp = [&udp[..], &[local, Host(AnySocket), note]].concat();
-        self.push(chain, "adding the rule that marks clients' UDP flows", &udp);
+        self.push(chain, "adding the nft rule that marks clients' UDP flows", &udp);
     }
 
     /// What rules by name need: questions, and flows that such a rule may decide.
     fn push_names(&mut self, chain: Chain) {
         let capture = Host(Goto(Chain::Capture.name()));
         let query = [Transport(TCP), ToPort(DNS_PORT), capture];
-        self.push(chain, "adding the rule that captures DNS queries over TCP", &query);
+        self.push(chain, "adding the nft rule that captures DNS queries over TCP", &query);
         // A datagram from outside, with a forged source, could make a query seem to be an answer.
         let marked = Host(SetMark(self.bits.captured));
         let foreign = Host(IsForeign(PacketEnd::Destination));
         let query = [Transport(UDP), ToPort(DNS_PORT), foreign, marked, Accept];
-        self.push(chain, "adding the rule that captures DNS queries over UDP", &query);
+        self.push(chain, "adding the nft rule that captures DNS queries over UDP", &query);
         for (set, (family, family_is)) in NAMED.into_iter().zip(FAMILIES) {
             for protocol in [TCP, UDP] {
                 let named = [family_is, Transport(protocol), Host(Named(set, family)), capture];
-                self.push(chain, "adding the rule that captures addresses of DNS names", &named);
+                self.push(
+                    chain,
+                    "adding the nft rule that captures addresses of DNS names",
+                    &named,
+                );
             }
         }
     }
@@ -543,7 +558,7 @@ impl Rules {
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
         let none = self.bits.none;
-        let step = "adding the packet rule for packets with a mark";
+        let step = "adding the nftables rule for packets with a mark";
         let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
         // What comes from containers is marked on its own interface.
         let is_only_on_lo = table.forwarded.is_empty();
@@ -559,20 +574,20 @@ impl Rules {
         let chain = Chain::Returned;
         let to_agent = ToAgent(self.redirect);
         let tcp = [Host(MarkIs(captured)), Transport(TCP)];
-        let step = "adding the rule that sends TCP packets after the SYN to the agent";
+        let step = "adding the nft rule that sends TCP packets after the SYN to the agent";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(chain, step, &past_syn, &to_agents_socket, Reset);
         let accepted = [of_agent, &[Host(MarkIs(agent)), Accept]].concat();
-        self.push(chain, "adding the rule that accepts the agent's packets", &accepted);
+        self.push(chain, "adding the nft rule that accepts the agent's packets", &accepted);
         let held = [CopyToAgent, ToHold(self.redirect)];
-        let step = "adding the rule that holds a captured SYN";
+        let step = "adding the nft rule that holds a captured SYN";
         self.push_or_refused(chain, step, &tcp, &held, Reset);
         let released = [of_agent, &[Host(MarkIs(release)), Transport(TCP)]].concat();
-        let step = "adding the rule that sends released SYNs to the agent";
+        let step = "adding the nft rule that sends released SYNs to the agent";
         self.push_or_refused(chain, step, &released, &[to_agent], Reset);
         let udp = [Host(MarkIs(captured)), Transport(UDP)];
-        let step = "adding the rule that sends captured datagrams to the agent";
+        let step = "adding the nft rule that sends captured datagrams to the agent";
         self.push_or_refused(chain, step, &udp, &[to_agent], PortUnreachable);
     }
 
@@ -587,21 +602,21 @@ impl Rules {
                 Host(IsLocal(PacketEnd::Destination)),
                 Host(Goto(Chain::Clients.name())),
             ];
-            let step = "adding the rule that checks packets of clients to captured ports";
+            let step = "adding the nft rule that checks packets of clients to captured ports";
             self.push(Chain::Prerouting, step, &to_port);
         }
         let chain = Chain::Clients;
         self.push_filter_of_clients(table);
         let known = [PastSyn, Host(Transparent(true)), Accept];
-        self.push(chain, "adding the rule that accepts packets of the agent's clients", &known);
+        self.push(chain, "adding the nft rule that accepts packets of the agent's clients", &known);
         let past_agent = match table.lifetime {
             Lifetime::Unlimited => [PastSyn, Reset],
             Lifetime::OfInstaller => [PastSyn, Accept],
         };
-        let step = "adding the rule for packets of connections that the agent has not accepted";
+        let step = "adding the nft rule for packets of connections that the agent has not accepted";
         self.push(chain, step, &past_agent);
         let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
-        let step = "adding the rule that sends clients to the agent";
+        let step = "adding the nft rule that sends clients to the agent";
         self.push_or_refused(chain, step, &[Transport(TCP)], &led, Reset);
     }
 
@@ -621,7 +636,7 @@ impl Rules {
             let closed = [&near[..], &[Host(Goto(Chain::Closed.name()))]].concat();
             self.push(
                 Chain::Prerouting,
-                "adding the rule that checks packets to the agent's ports",
+                "adding the nft rule that checks packets to the agent's ports",
                 &closed,
             );
         }
@@ -630,7 +645,7 @@ impl Rules {
                 [Transport(protocol), ToPort(port), Host(IsLocal(PacketEnd::Destination)), refusal];
             self.push(
                 Chain::Closed,
-                "adding the rule that rejects packets to the agent's ports",
+                "adding the nft rule that rejects packets to the agent's ports",
                 &to_port,
             );
         }

@@ -18,7 +18,7 @@ use crate::netlink::error::Error;
 use crate::netlink::message::{NetlinkRequest, attributes};
 use crate::netlink::socket::{Netlink, ReplyCount};
 
-/// The packet rules of a host at a time: its table, and the table of units if there is one.
+/// The nftables rules of a host at a time: its table, and the table of units if there is one.
 #[derive(Clone, Debug, Default)]
 pub struct SavedRules {
     table: SavedTable,
@@ -50,7 +50,7 @@ struct SavedElement {
     time: Option<Duration>,
 }
 
-/// Copies the packet rules; `None`: there are none.
+/// Copies the nftables rules; `None`: there are none.
 ///
 /// # Errors
 /// The kernel's. `EINTR`: the table changed meanwhile.
@@ -64,7 +64,7 @@ pub fn save(netfilter: &mut Netlink) -> Result<Option<SavedRules>, Error> {
     Ok(Some(SavedRules { table, units }))
 }
 
-/// Installs saved packet rules in place of those that are there. As in an installation, a second
+/// Installs saved nftables rules in place of those that are there. As in an installation, a second
 /// table with the same contents sees each packet until the first one is complete. Flows that the
 /// replaced table has captured stay captured: no agent takes them, so they end and do not continue
 /// in clear.
@@ -128,7 +128,7 @@ fn dump(
     kind: &ObjectKind,
     mut each: impl FnMut(&[u8]),
 ) -> Result<(), Error> {
-    let mut question = message("reading the packet rules of the host", kind.get, NLM_F_DUMP);
+    let mut question = message("reading the nftables rules of the host", kind.get, NLM_F_DUMP);
     question.text(1, table);
     netfilter.ask(question, ReplyCount::ManyUnbroken, |payload| {
         // The payload begins with `nfgenmsg`. The kernel lists the chains of all tables.
@@ -231,7 +231,7 @@ impl ObjectKind {
     }
 }
 
-const STEP: &str = "restoring the earlier packet rules";
+const STEP: &str = "restoring the earlier nftables rules";
 /// Name, hook, policy, type and comment.
 const CHAINS: ObjectKind =
     ObjectKind { get: 4, new: NEWCHAIN, flags: CREATE, attributes: &[3, 4, 5, 7, 12] };

@@ -110,7 +110,7 @@ pub fn units_in_kernel(netfilter: &mut Netlink) -> Result<Option<Vec<u64>>, Erro
 /// # Errors
 /// The kernel's.
 pub fn has_unit_rules(netfilter: &mut Netlink) -> Result<bool, Error> {
-    let mut question = message("reading the rules for units", GETRULE, NLM_F_DUMP);
+    let mut question = message("reading the nft rules for units", GETRULE, NLM_F_DUMP);
     question.text(1, UNITS_TABLE);
     let mut has_rules = false;
     let read = netfilter.ask(question, ReplyCount::Many, |_| {
@@ -199,9 +199,13 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
     };
     for level in LEVELS {
         let of_unit = [Host(OfUnits(level)), Host(SetMark(unmarked)), Accept];
-        push(SENDERS, "adding the rule that accepts packets of units", &of_unit);
+        push(SENDERS, "adding the nft rule that accepts packets of units", &of_unit);
     }
-    push(SENDERS, "adding the rule that marks packets of other senders", &[Host(SetMark(marked))]);
+    push(
+        SENDERS,
+        "adding the nft rule that marks packets of other senders",
+        &[Host(SetMark(marked))],
+    );
     let sets = [
         ("tcp4", TCP, NftFamily::V4),
         ("tcp6", TCP, NftFamily::V6),
@@ -214,13 +218,13 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
                 [OfFamily(family), Transport(protocol), Captured(set, family), Host(Goto(SENDERS))];
             push(
                 chain,
-                "adding the rule that checks the destinations of rules with units",
+                "adding the nft rule that checks the destinations of rules with units",
                 &to_destination,
             );
         }
     }
     let leaving = [Host(MarkIs(marked)), Host(SetMark(unmarked))];
-    push(LEAVING, "adding the rule that removes the mark of packets", &leaving);
+    push(LEAVING, "adding the nft rule that removes the mark of packets", &leaving);
     rules
 }
 

@@ -102,7 +102,7 @@ impl Rules {
             let key = key_of_sent(set);
             let marked = [family_is, Transport(TCP), Host(MarkIs(bits.captured))];
             let to_keep = Host(Goto(keep.name()));
-            let step = "adding the rule that checks captured connections";
+            let step = "adding the nft rule that checks captured connections";
             self.push(Chain::Strays, step, &[&marked[..], &[to_keep]].concat());
             let stray = [family_is, Transport(TCP), Host(MarkIs(bits.none)), PastSyn];
             let known = [flow(InFlows(set, key)), to_keep];
@@ -118,7 +118,8 @@ impl Rules {
         {
             let key = key_of_sent(set);
             let mut push = |what: &[Expression], then: &[Expression]| {
-                let step = "adding the rule that captures further packets of a captured connection";
+                let step =
+                    "adding the nft rule that captures further packets of a captured connection";
                 self.push(chain, step, &[what, then].concat());
             };
             if table.names.is_some() {
@@ -137,7 +138,7 @@ impl Rules {
     fn push_serve(&mut self) {
         for (chain, set) in SERVE.into_iter().zip(CLIENTS) {
             let key = key_of_sent(set);
-            let step = "adding the rule that accepts answers to clients";
+            let step = "adding the nft rule that accepts answers to clients";
             let closing = [flow(AnyFlag(FIN | RST)), flow(KeepFlow(set, key, CLOSING)), Accept];
             self.push(chain, step, &closing);
             self.push(chain, step, &[flow(KeepFlow(set, key, SERVED)), Accept]);
@@ -149,7 +150,7 @@ impl Rules {
     fn push_verdicts_by_sets(&mut self, table: &HostTable<'_>) {
         let [tcp4, tcp6, udp4, udp6] = CLIENTS;
         for chain in [Chain::Capture, Chain::Refuse, Chain::Prohibit] {
-            let step = "adding the rule that accepts answers to clients";
+            let step = "adding the nft rule that accepts answers to clients";
             for (((_, family_is), set), serve) in FAMILIES.into_iter().zip([tcp4, tcp6]).zip(SERVE)
             {
                 let known = flow(InFlows(set, key_of_sent(set)));
@@ -162,17 +163,17 @@ impl Rules {
                 self.push(chain, step, &[&[family_is, Transport(UDP)][..], &known].concat());
             }
             let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
-            self.push(chain, "adding the rule that accepts local packets", &local);
+            self.push(chain, "adding the nft rule that accepts local packets", &local);
             for ((_, family_is), set) in FAMILIES.into_iter().zip([tcp4, tcp6]) {
                 let answers_syn = flow(Flags(SYN | ACK, SYN | ACK));
                 let noted = [flow(KeepFlow(set, key_of_sent(set), SERVED)), Accept];
                 let answer = [&[family_is, Transport(TCP), answers_syn][..], &noted].concat();
-                self.push(chain, "adding the rule that records flows of clients", &answer);
+                self.push(chain, "adding the nft rule that records flows of clients", &answer);
             }
             let filling = Host(Jump(Chain::Filling.name()));
             self.push(
                 chain,
-                "adding the rule that checks packets while the agent copies the flows of an \
+                "adding the nft rule that checks packets while the agent copies the flows of an \
                  earlier table",
                 &[filling],
             );
@@ -187,25 +188,26 @@ impl Rules {
             let older = [Transport(TCP), PastSyn, Accept];
             self.push(
                 capture,
-                "adding the rule that accepts connections that existed before the packet rules",
+                "adding the nft rule that accepts connections that existed before the nftables \
+                 rules",
                 &older,
             );
         }
         for ((_, family_is), keep) in FAMILIES.into_iter().zip(KEEP) {
             let kept = [family_is, Transport(TCP), Host(Goto(keep.name()))];
-            self.push(capture, "adding the rule that captures a connection", &kept);
+            self.push(capture, "adding the nft rule that captures a connection", &kept);
         }
         let marked = [Host(SetMark(self.bits().captured)), Accept];
         let [_, _, udp4, udp6] = KEPT;
         for ((_, family_is), set) in FAMILIES.into_iter().zip([udp4, udp6]) {
             let noted = flow(KeepFlow(set, key_of_sent(set), DATAGRAMS));
             let kept = [&[family_is, Transport(UDP), noted][..], &marked].concat();
-            self.push(capture, "adding the rule that captures datagrams", &kept);
+            self.push(capture, "adding the nft rule that captures datagrams", &kept);
         }
         let full = [Transport(UDP), PortUnreachable];
         self.push(
             capture,
-            "adding the rule that rejects datagrams if there are too many flows",
+            "adding the nft rule that rejects datagrams if there are too many flows",
             &full,
         );
     }
@@ -214,19 +216,23 @@ impl Rules {
     fn push_candidates(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Candidates;
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Marked.name()))];
-        self.push(chain, "adding the packet rule for packets with a mark", &marked);
+        self.push(chain, "adding the nftables rule for packets with a mark", &marked);
         self.push_own_packets(Chain::Marked);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
-            self.push(chain, "adding the rule that accepts packets of the agent's user", &of_agent);
+            self.push(
+                chain,
+                "adding the nft rule that accepts packets of the agent's user",
+                &of_agent,
+            );
         }
         // What goes to an address of this host in another way is accepted where it is captured.
         let local = [Host(ToLo), Host(IsLocal(PacketEnd::Destination)), Accept];
-        self.push(chain, "adding the rule that accepts local packets", &local);
+        self.push(chain, "adding the nft rule that accepts local packets", &local);
         for (((_, family_is), set), keep) in FAMILIES.into_iter().zip(KEPT).zip(KEEP) {
             let known = flow(InFlows(set, key_of_sent(set)));
             let kept = [family_is, Transport(TCP), PastSyn, known, Host(Goto(keep.name()))];
-            self.push(chain, "adding the rule that checks captured connections", &kept);
+            self.push(chain, "adding the nft rule that checks captured connections", &kept);
         }
         self.push_filter_call(table, chain);
         self.push_destinations(chain, table);
@@ -237,7 +243,7 @@ impl Rules {
         if table.lifetime == Lifetime::Unlimited {
             self.push_source_routes(Chain::Unusual);
         }
-        let step = "adding the rule that checks packets to destinations of the policy's rules";
+        let step = "adding the nft rule that checks packets to destinations of the policy's rules";
         for (map, key) in MAPS.into_iter().zip(KEYS) {
             let bounds = Bounds::of_map(table, map);
             if let Some(bounds) = bounds {
@@ -247,12 +253,16 @@ impl Rules {
             if let Some(bounds) = Bounds::of_counted(table, map, bounds) {
                 let (protocol, ..) = key;
                 let first = if protocol == TCP { &[Syn][..] } else { &[] };
-                let step = "adding the rule that finds flows to count";
+                let step = "adding the nft rule that finds flows to count";
                 self.push_near_one(step, key, bounds, first);
             }
         }
         let unusual = [Host(HasMoreThanPlainV4), Host(Goto(Chain::Unusual.name()))];
-        self.push(Chain::Output, "adding the rule that checks packets with IP options", &unusual);
+        self.push(
+            Chain::Output,
+            "adding the nft rule that checks packets with IP options",
+            &unusual,
+        );
         for chain in [Chain::Unusual, Chain::Output] {
             self.push_filter_call(table, chain);
         }
@@ -280,12 +290,12 @@ impl Rules {
     /// What arrives on `lo`.
     fn push_looped(&mut self, table: &HostTable<'_>) {
         let looped = [Host(FromLo), Host(Jump(Chain::Looped.name()))];
-        self.push(Chain::Prerouting, "adding the rule that checks packets on lo", &looped);
+        self.push(Chain::Prerouting, "adding the nft rule that checks packets on lo", &looped);
         let answered =
             [Transport(TCP), flow(AnyFlag(SYN | RST)), Host(Jump(Chain::Answered.name()))];
         self.push(
             Chain::Looped,
-            "adding the rule that checks answers to captured flows",
+            "adding the nft rule that checks answers to captured flows",
             &answered,
         );
         for ((family, family_is), set) in FAMILIES.into_iter().zip(KEPT) {
@@ -293,11 +303,11 @@ impl Rules {
             for (flags, time) in [(Flags(SYN | ACK, SYN | ACK), OPEN), (AnyFlag(RST), CLOSING)] {
                 let known = [flow(InFlows(set, key)), flow(KeepFlow(set, key, time))];
                 let noted = [&[family_is, flow(flags)][..], &known].concat();
-                self.push(Chain::Answered, "adding the rule that records answers", &noted);
+                self.push(Chain::Answered, "adding the nft rule that records answers", &noted);
             }
         }
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];
-        self.push(Chain::Looped, "adding the packet rule for packets with a mark", &marked);
+        self.push(Chain::Looped, "adding the nftables rule for packets with a mark", &marked);
         self.push_returned_to_agent(table);
     }
 
@@ -315,7 +325,11 @@ impl Rules {
             let noted = [flow(NotInFlows(kept, key)), flow(KeepFlow(clients, key, DATAGRAMS))];
             let from = [Host(NotFromLo), family_is, Transport(UDP)];
             let client = [&from[..], &bounds.from(), &to_socket, &noted].concat();
-            self.push(Chain::Prerouting, "adding the rule that marks clients' UDP flows", &client);
+            self.push(
+                Chain::Prerouting,
+                "adding the nft rule that marks clients' UDP flows",
+                &client,
+            );
         }
     }
 
@@ -325,8 +339,8 @@ impl Rules {
             // The refusal would bring the content of the datagram to the address.
             let foreign = [Transport(UDP), Host(IsForeign(PacketEnd::Source)), Drop];
             for chain in [Chain::Refuse, Chain::Prohibit] {
-                let step =
-                    "adding the rule that drops datagrams with the source address of another host";
+                let step = "adding the nft rule that drops datagrams with the source address of \
+                            another host";
                 self.push(chain, step, &foreign);
             }
         }
@@ -334,14 +348,14 @@ impl Rules {
             let refused = [Transport(protocol), refusal];
             self.push(
                 Chain::Refuse,
-                "adding the rule that rejects packets of denied flows",
+                "adding the nft rule that rejects packets of denied flows",
                 &refused,
             );
         }
         self.push(
             Chain::Prohibit,
-            "adding the rule that rejects denied packets with the ICMP error \"administratively \
-             prohibited\"",
+            "adding the nft rule that rejects denied packets with the ICMP error \
+             \"administratively prohibited\"",
             &[Prohibited],
         );
     }

@@ -187,7 +187,7 @@ impl Rules {
             // A program that restores connection marks makes the agent's mark of the note that a
             // client has opened the flow. What the agent receives is known by its socket.
             let Bits { agent, none, .. } = self.bits();
-            let step = "adding the rule that removes packet marks that connmark rules restored";
+            let step = "adding the nft rule that removes packet marks that connmark rules restored";
             self.push(Chain::FilterIn, step, &[Host(MarkIs(agent)), Host(SetMark(none))]);
         }
         for (way, family) in ways(filters) {
@@ -202,7 +202,7 @@ impl Rules {
     pub(super) fn push_filter_call(&mut self, table: &HostTable<'_>, chain: Chain) {
         if needs(table, Chain::FilterOut) {
             let call = [Host(HostExpression::NotToLo), Host(Jump(Chain::FilterOut.name()))];
-            self.push(chain, "adding the rule that filters packets from this host", &call);
+            self.push(chain, "adding the nft rule that filters packets from this host", &call);
         }
     }
 
@@ -212,7 +212,7 @@ impl Rules {
         if needs(table, Chain::FilterOut) {
             // A packet that connection tracking does not know was not redirected: count it once.
             let call = [Host(IsRewritten(true)), Host(Jump(Chain::FilterOut.name()))];
-            let step = "adding the rule that filters redirected packets from this host (NAT)";
+            let step = "adding the nft rule that filters redirected packets from this host (NAT)";
             self.push(Chain::Rewritten, step, &call);
         }
     }
@@ -221,31 +221,31 @@ impl Rules {
     pub(super) fn push_filter_of_clients(&mut self, table: &HostTable<'_>) {
         if needs(table, Chain::FilterIn) {
             let call = [Host(Jump(Chain::FilterIn.name()))];
-            self.push(Chain::Clients, "adding the rule that filters packets of clients", &call);
+            self.push(Chain::Clients, "adding the nft rule that filters packets of clients", &call);
         }
     }
 
     fn push_input(&mut self, table: &HostTable<'_>) {
         let chain = Chain::FilterInput;
-        let step = "adding the rule that accepts packets that stay on the host";
+        let step = "adding the nft rule that accepts packets that stay on the host";
         self.push(chain, step, &[Host(FromLo), Accept]);
         // They have their own interfaces.
         let Bits { captured, release, .. } = self.bits();
         if !table.forwarded.is_empty() {
             for mark in [captured, release] {
-                let step = "adding the rule that accepts captured packets of containers";
+                let step = "adding the nft rule that accepts captured packets of containers";
                 self.push(chain, step, &[Host(MarkIs(mark)), Accept]);
             }
         }
         if !table.inbound.is_empty() {
             for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
                 let decided = [family_is, Transport(TCP), Captured(set, family), Accept];
-                let step = "adding the rule that accepts packets to captured ports";
+                let step = "adding the nft rule that accepts packets to captured ports";
                 self.push(chain, step, &decided);
             }
         }
         let filtered = [Host(Goto(Chain::FilterIn.name()))];
-        self.push(chain, "adding the rule that filters packets to this host", &filtered);
+        self.push(chain, "adding the nft rule that filters packets to this host", &filtered);
     }
 
     /// The rules of a way for one IP version: those that select a chain, and those in these chains.
@@ -265,7 +265,11 @@ impl Rules {
             let not_lo = (way == Way::Fragments).then_some(Host(HostExpression::NotFromLo));
             let selected: Vec<_> =
                 not_lo.into_iter().chain([family_is]).chain(condition).chain([to_chain]).collect();
-            self.push(way.chain(), "adding the rule that selects filters by protocol", &selected);
+            self.push(
+                way.chain(),
+                "adding the nft rule that selects filters by protocol",
+                &selected,
+            );
             for (number, group) in filters.groups.iter().enumerate() {
                 let is_of_chain = group.family() == family && group.classes & class != 0;
                 for (view, local) in way.views() {
@@ -293,7 +297,7 @@ impl Rules {
             local,
         ))));
         let rule: Vec<_> = window.into_iter().chain(past_opening).chain([lookup]).collect();
-        self.push_in(chain, "adding the rule that looks up packets in a filter", &rule);
+        self.push_in(chain, "adding the nft rule that looks up packets in a filter", &rule);
     }
 
     /// The chains that log the packets of a rule. It decides also about those above the limit.
@@ -302,12 +306,12 @@ impl Rules {
             let chain = LoggedFilter::chain(rule.number, place);
             let log = Host(Filter(FilterExpression::Log(RuleName::new(rule.name))));
             let logged = [AtMostPerSecond(LOGGED_PER_SECOND), log];
-            self.push_in(&chain, "adding the rule that logs packets", &logged);
+            self.push_in(&chain, "adding the nft rule that logs packets", &logged);
             let then = match place.chain(rule.outcome) {
                 Some(chain) => Host(Goto(chain.name())),
                 None => Accept,
             };
-            self.push_in(&chain, "adding the rule that decides about logged packets", &[then]);
+            self.push_in(&chain, "adding the nft rule that decides about logged packets", &[then]);
         }
     }
 
@@ -315,14 +319,14 @@ impl Rules {
     fn push_discards(&mut self, table: &HostTable<'_>) {
         let agent = self.bits().agent;
         for chain in [Chain::FilterDrop, Chain::FilterIcmp, Chain::FilterReset] {
-            let step = "adding the rule that accepts packets of the agent";
+            let step = "adding the nft rule that accepts packets of the agent";
             self.push(chain, step, &[Host(MarkIs(agent)), Accept]);
             self.push(chain, step, &[MarkedSocket(table.marks.agent()), Accept]);
             if let Some(user) = table.user {
                 self.push(chain, step, &[Host(OfUser(user)), Accept]);
             }
         }
-        let step = "adding the rule that discards packets";
+        let step = "adding the nft rule that discards packets";
         for (chains, discards) in [
             ([Chain::FilterDrop, Chain::FilterRoutedDrop], &[&[Drop][..]][..]),
             ([Chain::FilterIcmp, Chain::FilterRoutedIcmp], &[&[Prohibited], &[Drop]]),
