@@ -21,8 +21,8 @@ usage: cargo xtask bench [OPTIONS]
   --peers LIST       any of direct,inproc-openssl,inproc-rustls,stunnel,haproxy,nginx,envoy,
                      nginx-given,envoy-given,tacit-fixed,tacit-fixed-no-cache,tacit-given,
                      tacit-unmetered,tacit-run,tacit-split,tacit-one-cpu [default: all]
-  --quick            take short samples, for less than five minutes in total; measure only tacit
-                     and the best peers, and only workloads with goals. This does not restrict
+  --quick            take short samples, less than five minutes in total; measure only tacit and the
+                     best peers, and only workloads with goals. This does not restrict
                      the lists of --workloads and --peers if these options follow --quick
   --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit run
   --rounds N         number of samples of each peer in each workload [default: 5]

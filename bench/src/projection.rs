@@ -29,7 +29,7 @@ type Outcome = Result<(), String>;
 
 const USAGE: &str = "usage: cargo xtask bench projection [--rounds N] [--program FILE]
   --rounds N      number of samples of each setting [default: 5]
-  --program FILE  the tacit program to measure [default: build one for release]";
+  --program FILE  the tacit program to measure [default: a new release build]";
 
 /// The largest acceptable error of an estimate, in percent.
 const GOAL_PERCENT: f64 = 10.0;
@@ -188,9 +188,7 @@ impl Bench {
     }
 
     fn report(&self, rounds: u32) -> Outcome {
-        println!(
-            "Median CPU time of a message in each direction, in microseconds ({rounds} rounds)"
-        );
+        println!("Median CPU time of one request and its reply, in microseconds ({rounds} rounds)");
         println!("goal: an error of at most {GOAL_PERCENT} %");
         println!(
             "{:8} {:24} {:>9} {:>9} {:>7}",
@@ -350,7 +348,9 @@ fn messages(costs: &str) -> Result<f64, String> {
     let mut rules = costs["rules"].as_array().into_iter().flatten();
     let front = rules.find(|rule| rule["rule"] == "front");
     let sent = front.and_then(|rule| rule["messages-sent"].as_f64());
-    sent.ok_or_else(|| format!("the measured costs contain no messages of rule `front`: {costs}"))
+    sent.ok_or_else(|| {
+        format!("the measured costs contain no number of messages of rule `front`: {costs}")
+    })
 }
 
 fn json(text: &str) -> Result<Value, String> {

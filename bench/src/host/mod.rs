@@ -126,7 +126,7 @@ pub(crate) fn drive(words: &[&str]) -> Result<(), String> {
             measure_round(&world, table, round, &now, &mut progress)?;
         }
         for rules in install::RULES {
-            progress.step(&format!("{now} installing {rules} rules"));
+            progress.step(&format!("{now} installing a policy with {rules} rules"));
             installed.add(rules, install::sample(&world, rules)?);
         }
     }

@@ -70,8 +70,8 @@ impl Tap {
         }
         if hello.resumed {
             return Err(
-                "the first connection resumed a TLS session of an earlier run: remove stored \
-                 sessions, and restart both proxies"
+                "the first connection resumed a TLS session of an earlier measurement: remove \
+                 stored sessions, and restart both proxies"
                     .to_owned(),
             );
         }

@@ -118,7 +118,7 @@ impl Proxy {
         let output = Command::new(&program).arg(self.version).output().map_err(|error| {
             format!(
                 "cannot run {}: {error}: install the peers with scripts/install-bench.sh, or \
-                 select others with --peers",
+                 select other peers with --peers",
                 program.display()
             )
         })?;

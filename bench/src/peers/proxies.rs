@@ -71,7 +71,7 @@ pub(super) fn start_in_network(
     setting: &Setting<'_>,
 ) -> Result<Running, String> {
     let peer_network = setting.peer_network.ok_or(
-        "cannot create a network namespace whose loopback interface has large TCP segments: this \
+        "cannot create a network namespace whose loopback interface uses large TCP segments: this \
          machine does not allow network namespaces",
     )?;
     let entry = peer_network::address(number, peer_network::ENTRY);

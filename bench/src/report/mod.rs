@@ -86,8 +86,8 @@ impl Report {
             prose: format!(
                 "Each value is the CPU time for one operation with {SUBJECT} (two tacit runs with \
                  default settings), divided by the CPU time with the best peer in its default \
-                 configuration. The CPU time is the sum of all processes. The goals apply to the \
-                 medians. The minima vary less if other programs use the machine."
+                 configuration. The CPU time is the sum over all processes. The goals apply to \
+                 the medians. The minima vary less if other programs use the machine."
             ),
             tables: goals.into_iter().flatten().collect(),
             ..Section::default()
@@ -146,8 +146,9 @@ impl Report {
     pub(crate) fn markdown(&self) -> String {
         let mut out = format!(
             "# Benchmarks\n\nWritten by `{}`. \
-             [docs/benchmarks.md](docs/benchmarks.md) describes what is measured and how to read \
-             it. [docs/papers.md](docs/papers.md) describes the tables of published papers.\n\n",
+             [docs/benchmarks.md](docs/benchmarks.md) describes the measurements and how to read \
+             the tables. [docs/papers.md](docs/papers.md) describes the tables of published \
+             papers.\n\n",
             self.command
         );
         self.head.iter().for_each(|line| out.push_str(&format!("* {line}\n")));
@@ -230,10 +231,10 @@ fn workloads(summary: &Summary, workloads: &[&'static Workload]) -> Vec<Section>
             "Workloads with a goal",
             "Each row shows CPU time in microseconds: the median, the minimum, and the median of \
              each process. Column `x` is the median divided by the median of the best peer in its \
-             default configuration. A sample is dropped if other programs used more than 12 \
-             percent of the CPU time of the measured processes. If more than a third of the \
-             samples were dropped, the table shows `not measured` in place of the median. The \
-             minimum is always the minimum of all samples.",
+             default configuration. A sample is dropped if the CPU time of other programs was \
+             more than 12 percent of the CPU time of the measured processes. If more than a third \
+             of the samples were dropped, the table shows `not measured` in place of the median. \
+             The minimum is always the minimum of all samples.",
         ),
         on(
             |workload| workload.goal.is_none() && workload.settings <= TlsSettings::Resumed,

@@ -104,9 +104,9 @@ pub(super) fn beside(summary: &Summary, workloads: &[&'static Workload]) -> Opti
         row
     });
     let title = "CPU time of other configurations, divided by the CPU time of the best peer in its \
-                 default configuration. The last two columns divide by the best `-given` peer, \
-                 which has large TCP segments and one CPU for each side. Ratios of minima are in \
-                 parentheses";
+                 default configuration. In the last two columns, the divisor is the CPU time of \
+                 the best `-given` peer, which uses large TCP segments and one CPU for each side. \
+                 Ratios of minima are in parentheses";
     filled(table(title, &columns, rows.collect()))
 }
 

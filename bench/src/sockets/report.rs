@@ -77,7 +77,7 @@ pub(super) fn text(
     let _ = writeln!(
         out,
         "For comparison: in z/TPF, throughput rose by 28 % on 8 CPUs and by 40 % on 16 CPUs after \
-         read-only calls stopped taking this lock. This machine has {}.",
+         read-only calls stopped taking the global lock. This machine has {}.",
         cpus()
     );
     Ok(out)

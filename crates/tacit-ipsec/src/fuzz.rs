@@ -156,8 +156,8 @@ fn joined(buffer: &mut [u8], packets: &[OpenedPacket]) {
         }
         let Ok(Offload::TcpSegments { segment_bytes }) = Offload::parse(one.vnet_header) else {
             panic!(
-                "the header of a large packet has no segment size: the kernel could not divide the \
-                 packet"
+                "the virtio-net header of a large packet has no segment size: the kernel could not \
+                 segment the packet"
             );
         };
         let Ok(parsed) = IpPacket::parse(&large) else {

@@ -81,8 +81,8 @@ impl TunnelExplanation {
         let without = match direction {
             Direction::Inbound => WITHOUT_INBOUND,
             Direction::Outbound => {
-                "the SAs exist as long as the run does. If another run uses them, the packets of \
-                 this run are dropped. No packet leaves in clear"
+                "the SAs exist as long as the run exists. If another run uses the same SAs, the \
+                 packets of this run are dropped. No packet leaves in clear"
             }
         };
         let inner = sa.inner.iter().map(ToString::to_string).collect();
@@ -169,8 +169,8 @@ pub fn explain_at(
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
-                        "the program and user of the flow are not known. If they match rule `{}` \
-                         in line {}, that rule requires TLS",
+                        "the program and user of the flow are not known, but they may match rule \
+                         `{}` in line {}, which requires TLS",
                         policy.rules[secured].name,
                         position_of(secured).line
                     );

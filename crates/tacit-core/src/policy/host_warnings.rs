@@ -358,7 +358,8 @@ impl HostPolicy<'_> {
                 foreign.by
             );
             let fix = format!(
-                "set `{key}` in [host] to {fix}; `ip rule` and `nft list ruleset` show marks"
+                "set `{key}` in [host] to {fix}; `ip rule` and `nft list ruleset` show the marks \
+                 that are in use"
             );
             Some(self.at(self.settings.position, MessageId("mark-in-use"), message, &fix))
         })

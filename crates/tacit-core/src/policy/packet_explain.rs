@@ -115,7 +115,7 @@ impl fmt::Display for PacketExplanation {
                 let then = if is_in_tunnel {
                     "rules with `ipsec`"
                 } else {
-                    "rules for flows and `unmatched`"
+                    "the rules for flows, and then `unmatched`,"
                 };
                 write!(f, "{packet}: no filter rule matches; {then} decide")?;
             }

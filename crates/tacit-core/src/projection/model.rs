@@ -118,7 +118,7 @@ impl fmt::Display for ProjectionError {
             Self::NoSuchRule(name, known) => {
                 write!(
                     f,
-                    "the measurement has no rule `{name}`; its rules are {}",
+                    "the measurement has no rule `{name}`; the measured rules are {}",
                     known.join(", ")
                 )
             }

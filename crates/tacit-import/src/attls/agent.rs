@@ -151,7 +151,7 @@ impl Reader<'_> {
                 return self.findings.changed(
                     &node.at,
                     message,
-                    "configure this policy with a tool of Linux, such as nft(8) or tc(8)",
+                    "configure this policy with a Linux tool, such as nft(8) or tc(8)",
                 );
             }
             What::Remote => {

@@ -138,8 +138,8 @@ impl<'o> Effective<'o> {
                 let parts = action.parts.iter().filter(|part| part.kind == *kind);
                 if let Some(there) = parts.filter_map(|part| part.field(word)).next() {
                     let message = format!(
-                        "`{word}` does not belong in this block, and the correct block also sets \
-                         it, at {}",
+                        "`{word}` does not belong in this block, and the correct block already has \
+                         the same attribute at {}",
                         there.at
                     );
                     findings.error(&field.at, message, "remove one of the two lines");
@@ -267,7 +267,7 @@ fn collect_parts<'o>(
                 &last.at,
                 message,
                 "keep one of the two blocks; an attribute that is missing in the remaining block \
-                 has its default",
+                 has its default value",
             );
         }
         let part = fields.last().and_then(|field| match &field.block {

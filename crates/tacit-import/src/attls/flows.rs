@@ -213,7 +213,7 @@ pub(super) fn check_listens(rules: &[Listening<'_>], findings: &mut Findings) {
             };
             let message = format!(
                 "this rule listens on port {} of the address {}, and the rule at {} listens on the \
-                 same port of all addresses; tacit cannot do both",
+                 same port of all addresses; tacit cannot listen on both",
                 socket.port(),
                 socket.ip(),
                 wide.at

@@ -360,7 +360,7 @@ fn checked(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
 fn copy(value: &TomlValue<'_>) -> Option<Toml> {
     let copied = toml_of(value.value);
     if copied.is_none() {
-        value.wrong_type("text, a whole number, true or false, or a list or table of these");
+        value.wrong_type("text, a whole number, true or false, or a list or table of such values");
     }
     copied
 }

@@ -7,9 +7,9 @@ pub(super) const TOP_TITLE: &str = "the top of the map file";
 
 const TOP_KEYS: &[&str] = &["job", "user", "keyring", "rule", "map", "dataset"];
 const JOB_KEYS: &[&str] = &["program", "user", "run", "any"];
-const BY_RUN: &str = "the import cannot select programs by unit or cgroup: set run = \"NAME\", \
-                      and start the program with `tacit run --name NAME`, for example in \
-                      ExecStart= of the program's unit";
+const BY_RUN: &str = "the import cannot select programs by systemd unit or cgroup: set run = \
+                      \"NAME\", and start the program with `tacit run --name NAME`, for example \
+                      in ExecStart= of the program's systemd unit";
 /// Keys of a job that the import does not support.
 const JOB_PLANNED: &[PlannedKey] =
     &[PlannedKey { key: "unit", instead: BY_RUN }, PlannedKey { key: "cgroup", instead: BY_RUN }];

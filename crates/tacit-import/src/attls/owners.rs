@@ -192,7 +192,8 @@ impl Context<'_> {
         }
         let message = "tacit cannot see which program accepts a connection, so connections to \
                        every program that listens on the port would be in clear";
-        let fix = "remove the job name if you mean all these programs; otherwise remove the rule";
+        let fix = "remove the job name if connections to all programs on this port may be in \
+                   clear; otherwise remove the rule";
         self.findings.error(at, message, fix);
         false
     }

@@ -82,7 +82,7 @@ impl Context<'_> {
             user.value
         );
         let fix = format!(
-            "if the key ring of that user ID has other files, add to the map file:\n[keyring.{}]",
+            "if the files of the two key rings differ, add to the map file:\n[keyring.{}]",
             crate::draft::quote(whole)
         );
         self.findings.changed(&user.at, message, fix);

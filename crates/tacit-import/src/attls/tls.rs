@@ -79,8 +79,8 @@ impl Context<'_> {
         if side == Side::Server && direction.value == "Both" {
             let message = "`Direction Both`: the new rule uses `starttls` for accepted \
                            connections, and denies connections that programs open. The AT-TLS \
-                           rule has the role of the TLS server, but in this protocol only the TLS \
-                           client opens connections";
+                           rule has the role of the TLS server, but in the protocol of `starttls`, \
+                           only the TLS client opens connections";
             let fix = "set `Direction Inbound`; if programs open such connections, write another \
                        rule with `Direction Outbound` and `HandshakeRole Client`";
             self.findings.changed(&direction.at, message, fix);
@@ -235,8 +235,8 @@ impl Context<'_> {
         set(keys, "server-name", name.value.to_ascii_lowercase());
         if let Some(sni) = sni.filter(|sni| !sni.value.eq_ignore_ascii_case(&name.value)) {
             let message = format!(
-                "tacit does not send the server name `{}`, but the name that the server's \
-                 certificate must contain",
+                "tacit sends the name that the server's certificate must contain, not the server \
+                 name `{}`",
                 sni.value
             );
             self.findings.changed(
@@ -247,7 +247,7 @@ impl Context<'_> {
             );
         }
         if !rule.is_on("HostRefWildcardValidation") {
-            let fix = "to prevent this, have the CA issue no wildcard certificates";
+            let fix = "to prevent the use of wildcard certificates, have the CA issue none";
             self.findings.changed(
                 &name.at,
                 "tacit also accepts a wildcard certificate that matches the name",

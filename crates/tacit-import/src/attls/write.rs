@@ -35,8 +35,8 @@ pub(super) fn write(
         if sources.options.fail_closed
             && let Some(first) = sources.first_rule
         {
-            let message = "a connection is in clear if a filter permits it and no TLS rule matches \
-                           it, as on z/OS: --fail-closed has no effect on filters";
+            let message = "--fail-closed has no effect on filters: as on z/OS, a connection is in \
+                           clear if a filter permits it and no TLS rule matches it";
             let fix = "let the filters permit only connections that may be in clear";
             findings.changed(first, message, fix);
         }
@@ -52,7 +52,7 @@ pub(super) fn write(
     {
         let message = "there is no TTLSRule: on z/OS all connections were in clear, but tacit \
                        would deny them";
-        findings.error(first, message, "name the file that has the rules");
+        findings.error(first, message, "import the file that contains the TTLSRule blocks");
     }
     if findings.has_errors() {
         return None;

@@ -59,7 +59,7 @@ impl Endpoint {
                         "`accept = {}` has a host name, but tacit listens on addresses only",
                         entry.value
                     );
-                    let fix = format!("write the address; `getent hosts {host}` prints it");
+                    let fix = format!("write the address, which `getent hosts {host}` prints");
                     findings.error(&entry.at, message, fix);
                     None
                 }

@@ -103,8 +103,8 @@ fn report_pinned(
         return None;
     }
     let message = format!(
-        "service `{of}` accepts only certificates that are equal to a certificate in its files, \
-         byte for byte; stunnel also accepted another certificate with the same name and key"
+        "service `{of}` accepts only certificates that are byte-for-byte equal to a certificate \
+         in its files; stunnel also accepted another certificate with the same name and key"
     );
     let fix = match chain {
         true => {
@@ -256,8 +256,8 @@ fn server_name(
     }
     if sent.is_some_and(|sent| sent != check.value) {
         let message = format!(
-            "`sni` and `checkHost` differ: as server name, tacit can send only the name that the \
-             server's certificate must contain, {}",
+            "`sni` and `checkHost` differ: the only server name that tacit can send is the name \
+             that the server's certificate must contain, {}",
             check.value
         );
         let fix = "set the same name in `sni` and `checkHost`";

@@ -108,12 +108,12 @@ fn clear_bytes_message(
     match role {
         ServiceRole::Client if listen.on_host => None,
         ServiceRole::Client => Some(format!(
-            "the rule of service `{name}` accepts connections in clear from other hosts, like \
-             stunnel"
+            "as in stunnel, the rule of service `{name}` accepts connections in clear from other \
+             hosts"
         )),
         ServiceRole::Server => targets.off_host().map(|target| {
             format!(
-                "the rule of service `{name}` connects in clear to {}, like stunnel",
+                "as in stunnel, the rule of service `{name}` connects in clear to {}",
                 target.connect()
             )
         }),

@@ -174,10 +174,10 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
     }
     if !dropped.is_empty() {
         let message = format!(
-            "tacit drops some suites in `{name}`, because it does not support them: {}",
+            "tacit drops the suites in `{name}` that it does not support: {}",
             dropped.join(" ")
         );
-        let fix = "update peers that support only other suites";
+        let fix = "update peers that support none of the remaining suites";
         findings.changed(&entry.at, message, fix);
     }
     Some(kept)
@@ -192,11 +192,12 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
     }
     if !dropped.is_empty() {
         let message = format!(
-            "tacit drops some groups in `{}`, because it does not support them: {}",
+            "tacit drops the groups in `{}` that it does not support: {}",
             entry.name,
             dropped.join(" ")
         );
-        findings.changed(&entry.at, message, "update peers that support only other groups");
+        let fix = "update peers that support none of the remaining groups";
+        findings.changed(&entry.at, message, fix);
     }
     if !groups.contains(&Group::X25519MLKEM768) {
         groups.insert(0, Group::X25519MLKEM768);

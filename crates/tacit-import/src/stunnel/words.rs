@@ -144,8 +144,8 @@ const NO_ENGINE: Outcome = Outcome::Refused(
 /// and imported.
 const USER: Outcome = Outcome::Changed(
     "the agent does not change its user",
-    "start the agent as that user: User= in its systemd unit; use a socket unit for ports below \
-     1024",
+    "set User= in the agent's systemd unit to this user; use a systemd socket unit for ports \
+     below 1024",
 );
 const NO_OCSP: &str = "tacit does not use OCSP";
 const OCSP_FIX: &str = "configure CRLs (CRLfile), or issue short-lived certificates";
@@ -158,9 +158,9 @@ const REFUSED_OCSP: Outcome = Outcome::Refused(
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
 const PROTOCOL: &str = "tacit does not support this option of the protocol negotiation before TLS";
-const PROTOCOL_FIX: &str = "if the peer does not need this option, remove it";
-const CACHE: &str = "tacit has no settings for TLS sessions: the TLS library limits and expires \
-                     them";
+const PROTOCOL_FIX: &str = "remove the option if the peer does not need it";
+const CACHE: &str = "tacit has no settings for TLS sessions: the TLS library limits their \
+                     number and lifetime";
 const TICKETS: &str = "each agent creates its own session ticket keys: a client that connects to \
                        another agent does a full handshake";
 
@@ -170,7 +170,7 @@ pub(super) const WORDS: &[Word] = &[
         "chroot",
         Outcome::Changed(
             "the agent does not change its root directory",
-            "set RootDirectory= or ProtectSystem=strict in its systemd unit",
+            "set RootDirectory= or ProtectSystem=strict in the agent's systemd unit",
         ),
     ),
     global("compression", Outcome::Changed("tacit never compresses TLS", "remove the option")),
@@ -329,15 +329,15 @@ pub(super) const WORDS: &[Word] = &[
         "ticketKeySecret",
         &[],
         TICKETS,
-        "remove the option; do not use its secret for another purpose, because other users may \
-         have read it in this file",
+        "remove the option; do not use this secret for another purpose, because other users may \
+         have read the secret in this file",
     ),
     changed(
         "ticketMacSecret",
         &[],
         TICKETS,
-        "remove the option; do not use its secret for another purpose, because other users may \
-         have read it in this file",
+        "remove the option; do not use this secret for another purpose, because other users may \
+         have read the secret in this file",
     ),
     read("TIMEOUTbusy"),
     info(

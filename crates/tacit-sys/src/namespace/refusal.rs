@@ -35,7 +35,7 @@ pub enum NamespaceStep {
 impl NamespaceStep {
     fn text(self) -> &'static str {
         match self {
-            Self::Session => "leave the terminal session",
+            Self::Session => "start a new session (setsid)",
             Self::ParentDeath => "request a signal when the parent ends",
             Self::Unshare => "make a user and network namespace",
             Self::Join => "join the namespaces of the run",

@@ -268,7 +268,7 @@ pub enum FilterMismatch {
 impl fmt::Display for FilterMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Tunnel => "`tunnel`: the rule is not for packets on this way",
+            Self::Tunnel => "`tunnel` does not match",
             Self::Fragments => "`fragments` does not match",
             Self::Direction => "`direction` does not match",
             Self::Routing => "`routing` does not match",
@@ -280,7 +280,7 @@ impl fmt::Display for FilterMismatch {
             Self::RemotePorts => "`remote-ports` does not contain the port",
             Self::IcmpType => "`icmp-type` does not contain the type",
             Self::IcmpCode => "`icmp-code` does not contain the code",
-            Self::OpenedBy => "`opened-by`: the other end opens the connection",
+            Self::OpenedBy => "`opened-by` does not match",
             Self::When => "`when`: no time window is open",
         })
     }

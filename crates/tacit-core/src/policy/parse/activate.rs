@@ -39,7 +39,7 @@ enum UserNeeded {
 
 fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<Activation> {
     let table = value.table(Scope::Activation, format!("[activate.{name}]"))?;
-    let fix = "name the program, and its arguments: command = [\"/usr/bin/cat\"]";
+    let fix = "set the program and its arguments: command = [\"/usr/bin/cat\"]";
     let command = table.required("command", fix).and_then(|value| command(&value));
     let on = table
         .value("on")
@@ -132,7 +132,8 @@ pub(super) fn check(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let Some(activation) = rule.activation() else { return true };
     let (message, fix) = match &rule.action {
         Action::Tls(Tls::Client(_)) => (
-            "a rule with `activate` has clients, so it cannot have role = \"client\"",
+            "a rule with `activate` accepts connections from clients, so it cannot have role = \
+             \"client\"",
             "set role = \"server\", which gives the program the decrypted bytes",
         ),
         Action::Tls(Tls::Server(tls))

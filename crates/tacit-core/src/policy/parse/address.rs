@@ -139,7 +139,9 @@ fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelec
     let plain = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
     let Some(length) = plain.then(|| length.parse::<u8>().ok()).flatten().filter(|l| *l <= width)
     else {
-        let message = format!("`{text}` is not a network: the prefix length is not 0 to {width}");
+        let message = format!(
+            "`{text}` is not a network: the prefix length is not a number from 0 to {width}"
+        );
         return fault(message, format!("write a number from 0 to {width} after the slash"));
     };
     let network = mask(given, length);
@@ -295,7 +297,7 @@ fn as_listen(text: &str, target: Target) -> Result<Address, Fault> {
         Target::Address(address) => Ok(address),
         Target::Name { host, port } if host == "localhost" => fault(
             format!("`{text}`: `listen` needs one IP address, but localhost may have two"),
-            format!("write \"127.0.0.1:{port}\", \"[::1]:{port}\", or a list of both"),
+            format!("write \"127.0.0.1:{port}\", \"[::1]:{port}\", or a list of both addresses"),
         ),
         Target::Name { port, .. } => fault(
             format!("`{text}`: `listen` needs addresses, not names"),

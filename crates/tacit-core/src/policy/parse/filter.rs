@@ -267,12 +267,12 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     );
     needs(&["opened-by"], of(&[TCP]), "TCP", "set protocol = \"tcp\"");
     let keys = ["local-ports", "remote-ports", "icmp-type", "icmp-code", "opened-by", "routing"];
-    needs(&keys, !is_fragments, "unfragmented packets", "remove the key, or `fragments`");
+    needs(&keys, !is_fragments, "unfragmented packets", "remove the key, or remove `fragments`");
     needs(
         &["discard"],
         !is_fragments || rule.verdict == FilterVerdict::Deny(Discard::Silent),
         "unfragmented packets, because the kernel sends no error for a fragment",
-        "remove the key, or `fragments`",
+        "remove the key, or remove `fragments`",
     );
     is_sound
 }

@@ -279,8 +279,9 @@ fn check_groups(rules: &[Read<'_, '_>]) {
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "because of the earlier rule `{}`, the kernel passes these flows to the agent, but \
-                 the agent cannot determine the group of the program that opened a flow",
+                "because of the earlier rule `{}`, the kernel passes the flows of the rule with \
+                 `group` to the agent, but the agent cannot determine the group of the program \
+                 that opened a flow",
                 other.name
             )
         } else {
@@ -313,14 +314,12 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let units: BTreeSet<&String> =
         rules.iter().flat_map(|read| &read.rule.selectors.unit).collect();
     if units.len() > HOST_UNITS_MAX {
-        let message = format!(
-            "the rules name {} units of systemd; the limit is {HOST_UNITS_MAX}",
-            units.len()
-        );
+        let message =
+            format!("the rules name {} systemd units; the limit is {HOST_UNITS_MAX}", units.len());
         report(
             MessageId("too-many-senders"),
             message,
-            "select the slice that contains the units, instead of each unit",
+            "select the slice that contains the systemd units, instead of each unit",
         );
     }
     if sections.len() > HOST_SECTIONS_MAX {
@@ -450,7 +449,7 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
     if !selectors.unit.is_empty() {
         return found(
             "unit",
-            "a rule that selects by name applies to all units, so it cannot have `unit`",
+            "a rule that selects by name applies to all systemd units, so it cannot have `unit`",
             "remove `unit`, or write addresses in `remote`",
         );
     }
@@ -467,7 +466,7 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
 fn unsupported_inbound(rule: &Rule) -> Option<Unsupported> {
     if !rule.selectors.user.is_empty() {
         let problem = "the client of an inbound connection is another machine, and tacit does not \
-                       know the user there";
+                       know the user on that machine";
         return Some(Unsupported { key: "user", problem, fix: "remove `user`" });
     }
     unsupported_tls(rule)

@@ -20,7 +20,7 @@ pub(super) fn action(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Action>
     if let Some(sa) = table.value("sa") {
         if table.holds("ike") {
             let message = "`ipsec` cannot contain both `ike` and `sa`";
-            let fix = "remove one of them: a rule has only one tunnel";
+            let fix = "remove one of the two keys: a rule has only one tunnel";
             table.report.error(MessageId("conflicting-keys"), &sa.name_at, message, fix);
             return None;
         }

@@ -52,7 +52,7 @@ pub(super) fn warn_of_unused(top: &TomlTable<'_>, links: &Links<'_>, rules: &[Li
             && !rules.iter().any(is_named)
         {
             let message = format!(
-                "no rule has link = \"{name}\", so tacit refuses every request for a socket over \
+                "no rule has link = \"{name}\", so tacit refuses every request that arrives over \
                  this link"
             );
             let fix = format!("add a rule with link = \"{name}\", or remove [link.{name}]");
@@ -77,7 +77,8 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     let (path, tcp, connect) = match (listen, connect) {
         (Listen::Tcp(_), Some(_)) => {
             let fix = "remove `listen`, or write the absolute path of a UNIX socket";
-            table.incomplete("a link with `connect` cannot listen for other hosts", fix);
+            let problem = "a link with `connect` cannot listen for connections from other hosts";
+            table.incomplete(problem, fix);
             return None;
         }
         (Listen::Tcp(address), None) => {
@@ -234,7 +235,8 @@ fn client_tls(table: &TomlTable<'_>, host: &str, names: &Names<'_>) -> Option<Ar
 /// Restricts a link to TLS 1.3 that starts with the connection.
 fn restrict(value: &TomlValue<'_>, common: &mut TlsCommon) -> Option<()> {
     if common.start != Start::Immediate {
-        value.error("TLS of a link starts with the connection", "remove `starttls` and `start`");
+        let fix = "remove `starttls` and `start`";
+        value.error("TLS of a link starts at the first byte of the connection", fix);
         return None;
     }
     common.min_version = TlsVersion::V1_3;
@@ -265,7 +267,8 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
             match links.get(text) {
                 Some(Some(link)) if link.connect.is_some() => {
                     let message = format!(
-                        "[link.{text}] has `connect`, so the other side decides about its requests"
+                        "[link.{text}] has `connect`, so the policy of the other side decides \
+                         about requests over this link"
                     );
                     value.error(message, "put the rule into the policy of the other side");
                     return None;
@@ -346,7 +349,8 @@ fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
 }
 
 fn inbound(table: &TomlTable<'_>) -> Option<Selectors> {
-    let why = "the other side accepts these connections, so only its own rules can select clients";
+    let why = "the other side accepts these connections, so only the rules of the other side can \
+               select clients";
     table.refuse(&["remote", "remote-ports"], why, "remove the key");
     let why = "the other side listens for TCP only";
     table.refuse(&["protocol"], why, "remove the key");

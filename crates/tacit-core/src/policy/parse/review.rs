@@ -74,10 +74,10 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let line = report.line(strict.position, weak.position);
         let message = format!(
             "rule `{}` does not verify servers, and comes before rule `{}` in line {line}, which \
-             matches the same port. So tacit does not verify the server of a name that matches \
-             both rules. If a name that matches only the second rule has the same address as a \
-             name of the first rule, tacit verifies the server of the second name only if tacit \
-             assigns an alias address to one of the two names",
+             matches the same port. Tacit does not verify the server of a name that matches both \
+             rules. If a name matches only the later rule, but has the same address as a name \
+             that matches the earlier rule, tacit verifies the server of this name only if one \
+             of the two names has an alias address",
             weak.name, strict.name
         );
         let fix =
@@ -146,7 +146,8 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
             key: "listen",
             problem: format!(
                 "both rules listen at {address}: one for connections to this host, and the other \
-                 for connections to programs under `tacit run`; one address cannot have both"
+                 for connections to programs under `tacit run`; one address cannot accept both \
+                 kinds of connections"
             ),
             fix: "choose another address for one of the two rules".to_owned(),
         }),
@@ -187,7 +188,8 @@ fn unreachable(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         };
         let line = report.line(cover.position, rule.position);
         let message = format!(
-            "rule `{}` is never used: rule `{}` in line {line} already matches all its flows",
+            "rule `{}` is never used, because all flows that it matches already match rule `{}` in \
+             line {line}",
             rule.name, cover.name
         );
         let fix = format!("move the rule before `{}`, or remove the rule", cover.name);

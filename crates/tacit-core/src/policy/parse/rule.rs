@@ -315,7 +315,7 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
             MessageId("no-effect"),
             position,
             message,
-            "remove it; `unix-mode` controls which users may connect",
+            "remove the key; `unix-mode` controls which users may connect",
         );
     }
 }

@@ -28,7 +28,8 @@ pub(super) fn read_all<'a>(
         let sa = read(name, value, &spis, inner)?;
         if ikes.contains_key(name) {
             let message = format!("there is a table [ike.{name}] too");
-            let fix = "choose another name: displays and rules identify a tunnel by this name only";
+            let fix = "choose another name: rules and the output of `tacit show` identify a tunnel \
+                       only by this name";
             value.report.error(MessageId("name-taken"), &value.name_at, message, fix);
             return None;
         }
@@ -57,12 +58,12 @@ fn read(
     let bits = table.required("encryption", fix).and_then(|value| encryption(&value));
     let fix = "set the hash of the HMAC: integrity = \"sha256\"";
     let hash = table.required("integrity", fix).and_then(|value| integrity(&value));
-    let fix = "set the SPI of received packets, the peer's spi-out: spi-in = 0x1001";
+    let fix = "set the SPI of received packets (spi-out of the peer): spi-in = 0x1001";
     let spi_in = table.required("spi-in", fix).and_then(|value| {
         let number = spi(&value)?;
         check_spi(&table.title, &value, number, spis).map(|()| number)
     });
-    let fix = "set the SPI of sent packets, the peer's spi-in: spi-out = 0x1002";
+    let fix = "set the SPI of sent packets (spi-in of the peer): spi-out = 0x1002";
     let spi_out = table.required("spi-out", fix).and_then(|value| spi(&value));
     let fix = "set the file with the keys for received packets: keys-in = \"branch-in.keys\"";
     let keys_in = table.required("keys-in", fix).and_then(|value| key_file(&value));

@@ -101,8 +101,8 @@ pub(super) fn read(value: &TomlValue<'_>, setting: &Setting, names: &Names<'_>) 
     if let (RoleDefault::Is(other), Some(starttls)) = (setting.role, table.value("starttls"))
         && role != other
     {
-        let message = "`role` contradicts `starttls`: in this protocol, the TLS client opens the \
-                       TCP connection";
+        let message = "`role` contradicts `starttls`: in the protocol of `starttls`, the TLS \
+                       client opens the TCP connection";
         value.report.error(
             MessageId("conflicting-keys"),
             &starttls.name_at,
@@ -380,7 +380,8 @@ fn suites(table: &TomlTable<'_>, min_version: Option<TlsVersion>) -> Option<Vec<
     let (used, unused): (Vec<_>, Vec<_>) = suites.into_iter().partition(usable);
     if used.is_empty() {
         let fix = "add `TLS_AES_128_GCM_SHA256`, or set min-version = \"1.2\"";
-        value.error("`suites` has no suite of TLS 1.3, the only version of this rule", fix);
+        let problem = "`suites` has no suite of TLS 1.3, the only version that this rule accepts";
+        value.error(problem, fix);
         return None;
     }
     for suite in unused {

@@ -103,8 +103,8 @@ fn beyond_transport(read: &Read<'_, '_>, sa: &ManualSa) {
         return;
     }
     let message = format!(
-        "rule `{}` matches addresses other than that of the peer, but SAs in transport mode \
-         protect only packets to and from the peer",
+        "rule `{}` matches addresses other than the address of the peer, but SAs in transport \
+         mode protect only packets to and from the peer",
         read.rule.name
     );
     let fix =

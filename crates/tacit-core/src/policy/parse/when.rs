@@ -33,7 +33,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     let zone = table.value("zone").map_or_else(|| Zone::named(Zone::LOCAL), |value| zone(&value));
     let keys = ["days", "hours", "months", "days-of-month", "from", "until"];
     if !keys.iter().any(|key| table.holds(key)) {
-        let fix = "set days = \"mon-fri\", hours = \"06:00-22:00\", or another of these keys";
+        let fix = "set days = \"mon-fri\", hours = \"06:00-22:00\", or another key of `when`";
         let message = format!("`when` has none of the keys {}", word_list(&keys));
         value.report.missing(MessageId("missing-key"), &value.at, message, fix);
         return None;
@@ -49,7 +49,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     };
     if !when.ever_opens() {
         let message = format!("`when` never applies: {when}");
-        value.error(message, "name days that exist in these months, and set `from` before `until`");
+        value.error(message, "set days that exist in the `months`, and set `from` before `until`");
         return None;
     }
     Some(when)

@@ -40,12 +40,14 @@ pub(crate) fn combine(rules: &[Item], filters: &[Filter], findings: &mut Finding
             rest.retain(|rest| !protected.iter().any(|rule| is_all_of(rule, rest)));
             combined.extend(protected.into_iter().chain(rest));
             if combined.len() > RULES_MAX {
-                let message =
-                    format!("filters and TLS rules together result in more than {RULES_MAX} rules");
+                let message = format!(
+                    "the filters and the TLS rules together result in more than {RULES_MAX} policy \
+                     rules"
+                );
                 findings.error(
                     &filter.at,
                     message,
-                    "use networks and port ranges, so that fewer rules are needed",
+                    "use networks and port ranges, so that fewer policy rules are needed",
                 );
                 return Vec::new();
             }

@@ -275,8 +275,9 @@ impl<'r> Reader<'r> {
                 continue;
             }
             if is_udp && permits && way == Way::Both {
-                let message = "tacit relays UDP flows that programs on this host start, with the \
-                               answers; tacit does not relay flows that remote hosts start";
+                let message = "tacit relays UDP flows that programs on this host start, and the \
+                               answers in these flows; tacit does not relay flows that remote \
+                               hosts start";
                 self.findings.changed(
                     &service.at,
                     message,
@@ -324,8 +325,8 @@ impl<'r> Reader<'r> {
         if !ports.iter().any(|ports| ports.contains(&DNS)) {
             return;
         }
-        let message = "rules do not apply to DNS: tacit receives the queries to port 53, and uses \
-                       the resolvers of the host";
+        let message = "policy rules do not apply to DNS queries: tacit receives the queries to \
+                       port 53, and uses the resolvers of the host";
         match action {
             Action::Permit => self.findings.info(&service.at, message),
             Action::Deny => {

@@ -44,7 +44,7 @@ pub(super) fn read(
     }
     // Only the first fragment names the type of the first payload (RFC 7383 section 2.5).
     if number > 1 && first_payload != 0 {
-        return Err(CodecError::Value("next payload of a fragment"));
+        return Err(CodecError::Value("Next Payload field of a fragment"));
     }
     let fragment = Some(Fragment { number, total });
     Ok(EncryptedPart { first_payload, offset: offset + FRAGMENT_BYTES, fragment })

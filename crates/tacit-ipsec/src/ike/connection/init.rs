@@ -410,7 +410,8 @@ impl IkeConnection {
     ) -> Result<AgreedInit, IkeFailure> {
         let Some(opening) = &self.opening else {
             return Err(IkeFailure::protocol(
-                "the peer answered an IKE_SA_INIT request whose answer tacit no longer waits for",
+                "the peer answered an old IKE_SA_INIT request, for which tacit no longer expects \
+                 an answer",
             ));
         };
         let read = InitPayloads::read(&message.payloads)?;

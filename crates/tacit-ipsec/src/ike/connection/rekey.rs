@@ -215,7 +215,7 @@ impl IkeConnection {
         };
         if read.key_exchange.group != proposal.group.number() {
             return Err(IkeFailure::protocol(
-                "the group of the peer's key exchange differs from the group that the peer chose",
+                "the peer's KE payload does not use the key exchange group that the peer chose",
             ));
         }
         let shared = task.secret.agree(&read.key_exchange.public_value)?;

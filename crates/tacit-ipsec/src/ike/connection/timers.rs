@@ -116,7 +116,7 @@ impl IkeConnection {
         match state {
             SaState::Opening => {
                 let failure =
-                    IkeFailure::no_answer("tacit's IKE_SA_INIT response with an AUTH request");
+                    IkeFailure::no_answer("tacit's IKE_SA_INIT response (no IKE_AUTH request)");
                 self.end_sa(now, spi, Some(failure));
             }
             SaState::Established if is_current && is_over => {

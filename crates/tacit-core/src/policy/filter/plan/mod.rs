@@ -144,7 +144,8 @@ impl TryFrom<String> for GroupKey {
             [high, low] => Some(digit(high)? << 4 | digit(low)?),
             _ => None,
         });
-        pairs.collect::<Option<_>>().map(Self).ok_or("a filter element has a non-hexadecimal value")
+        let bytes = pairs.collect::<Option<_>>();
+        bytes.map(Self).ok_or("the key of an nftables set element is not hexadecimal")
     }
 }
 

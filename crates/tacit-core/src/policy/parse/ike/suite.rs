@@ -87,7 +87,7 @@ impl<'a> Parts<'a> {
             };
             if all.iter().any(|other: &Part| other.kind() == part.kind()) {
                 let message = format!("`{text}` contains two {} algorithms", part.kind());
-                let fix = "write one proposal with each algorithm, as a list of strings";
+                let fix = "write a list of strings, with one proposal for each algorithm";
                 value.error(message, fix);
                 return None;
             }

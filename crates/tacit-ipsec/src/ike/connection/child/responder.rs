@@ -119,8 +119,8 @@ impl IkeConnection {
         let request = ChildAnswer::read(payloads).map_err(broken)?;
         if self.tunnels.len() >= CHILDREN_MAX {
             let failure = IkeFailure::protocol(
-                "the peer has too many child SAs: it creates new ones, and deletes none of the old \
-                 ones",
+                "the peer has too many child SAs: it creates new child SAs, and deletes no old \
+                 child SA",
             );
             return Err(refuse(notify::NO_ADDITIONAL_SAS, failure));
         }
