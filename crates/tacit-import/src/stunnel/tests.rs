@@ -116,7 +116,7 @@ resumption = false
              certificate, because `cert` is a global option",
             "10: info: `TIMEOUTclose`: the agent sends close_notify and does not wait for the \
              answer of the peer",
-            "21: changed: tacit drops some suites in `ciphers`, because it does not support them: \
+            "21: changed: tacit drops the suites in `ciphers` that it does not support: \
              AES128-SHA",
             "22: info: X25519MLKEM768 is added as the first group, for peers that support \
              post-quantum key exchange",
@@ -158,7 +158,7 @@ fn several_targets_are_those_of_the_rule_in_the_order_of_stunnel() {
     let resumed = "5: changed: when a client resumes its TLS session, service `s` may connect the \
                    client to another target";
     let off_host =
-        "1: changed: the rule of service `s` connects in clear to 192.0.2.1:1, like stunnel";
+        "1: changed: as in stunnel, the rule of service `s` connects in clear to 192.0.2.1:1";
     assert_eq!(server("connect = 127.0.0.1:144"), [skipped]);
     assert_eq!(server("connect = 127.0.0.1:144\nfailover = rr"), [skipped, resumed]);
     assert_eq!(server("connect = 192.0.2.1:1"), [off_host, skipped]);

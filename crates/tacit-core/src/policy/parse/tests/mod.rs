@@ -396,13 +396,14 @@ fn warnings_name_what_was_probably_not_meant() {
              `tls` of a rule",
             "11:11: rule `a` permits connections by name: an attacker who forges DNS answers \
              chooses the destination | write addresses, or use `tls`, which checks the name",
-            "13:1: rule `b` is never used: rule `a` in line 7 already matches all its flows | move \
+            "13:1: rule `b` is never used, because all flows that it matches already \
+             match rule `a` in line 7 | move \
              the rule before `a`, or remove the rule",
             "21:18: the server's certificate is not checked: any server is accepted | set \
              `trust`, with the \
              server's CA (`ca`) or its own certificate (`pinned`)",
             "25:1: `remote` has no effect, because clients of a UNIX socket have no IP address | \
-             remove it; `unix-mode` controls which users may connect",
+             remove the key; `unix-mode` controls which users may connect",
         ]
     );
 }
