@@ -64,7 +64,7 @@ pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String 
         return cause;
     }
     let Error::InvalidCertificate(error) = error else {
-        return format!("the {who}'s certificate of {} was rejected: {error}", leaf.title());
+        return format!("the {who}'s certificate {} was rejected: {error}", leaf.title());
     };
     match error {
         CertificateError::Expired
@@ -76,7 +76,7 @@ pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String 
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             format!(
-                "the extendedKeyUsage of the {who}'s certificate of {} allows {}, but not {usage}: \
+                "the extendedKeyUsage of the {who}'s certificate {} allows {}, but not {usage}: \
                  reissue the certificate with extendedKeyUsage = {usage}",
                 leaf.title(),
                 listed(&leaf.usages),
@@ -97,7 +97,7 @@ pub(super) fn diagnose_proof(error: &Error, peer: PeerRole, leaf: &CertificateDe
     let Ok(facts) = CertificateFacts::from_der(leaf) else { return unreadable(peer) };
     old_or_small(peer, std::slice::from_ref(&facts)).unwrap_or_else(|| {
         format!(
-            "the {who} did not prove that it holds the private key of its certificate of {} \
+            "the {who} did not prove that it holds the private key of its certificate {} \
              ({error}): on the {who}, install the private key that belongs to this certificate",
             facts.title(),
             who = peer.word(),
@@ -126,7 +126,7 @@ pub(super) fn diagnose_unprovable(
         return unreadable(peer);
     }
     format!(
-        "the {who}'s certificate of {} has a key of kind {}, and tacit cannot check the signatures \
+        "the {who}'s certificate {} has a key of kind {}, and tacit cannot check the signatures \
          of such keys: reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
         facts.title(),
         facts.key,
@@ -140,7 +140,7 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
     use webpki::Error as Why;
     let who = peer.word();
     let title = chain.first().map_or("", CertificateFacts::title);
-    let of = format!("the {who}'s certificate of {title}");
+    let of = format!("the {who}'s certificate {title}");
     Some(match fault {
         PathFault::NotPinned => format!("{of} is not a pinned certificate"),
         PathFault::AnchorExpired { subject, not_after } => format!(
@@ -182,7 +182,7 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             | Why::InvalidCrlSignatureForPublicKey
             | Why::UnsupportedCrlSignatureAlgorithmContext(_)
             | Why::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => format!(
-                "tacit cannot check whether the certificate of {title} is revoked, because the CRL \
+                "tacit cannot check whether the certificate {title} is revoked, because the CRL \
                  of a CA in its chain has no valid signature of this CA: get the CRL again from \
                  the CA"
             ),
@@ -206,7 +206,7 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
 
 fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
-        "the {who}'s certificate of {title} is not pinned in trust '{trust}': if the {who} has a \
+        "the {who}'s certificate {title} is not pinned in trust '{trust}': if the {who} has a \
          new certificate, compare its SHA-256 value {sha256} with the value from the {who}'s \
          operator, and then add the certificate to `pinned` of the trust",
         who = failed.peer.word(),
@@ -225,7 +225,7 @@ fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     let who = peer.word();
     if let Some(facts) = chain.iter().find(|facts| facts.version < 3) {
         return Some(format!(
-            "the {who}'s certificate of {} is X.509 v{}, which supports neither host names nor \
+            "the {who}'s certificate {} is X.509 v{}, which supports neither host names nor \
              usages: reissue the certificate as v3 with a subjectAltName",
             facts.title(),
             facts.version
@@ -233,7 +233,7 @@ fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     }
     let facts = chain.iter().find(|facts| facts.has_weak_key())?;
     Some(format!(
-        "the {who}'s certificate of {} has a key that is too weak ({}): reissue the certificate \
+        "the {who}'s certificate {} has a key that is too weak ({}): reissue the certificate \
          with ECDSA P-256 or RSA {RSA_BITS_MIN}",
         facts.title(),
         facts.key
@@ -249,7 +249,7 @@ fn out_of_time(
     let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     if let Some(facts) = chain.iter().find(|facts| now > facts.not_after) {
         return format!(
-            "the {who}'s certificate of {} expired at {}, {} days ago: renew the certificate",
+            "the {who}'s certificate {} expired at {}, {} days ago: renew the certificate",
             facts.title(),
             utc(facts.not_after),
             (now - facts.not_after) / DAY_SECONDS
@@ -257,7 +257,7 @@ fn out_of_time(
     }
     if let Some(facts) = chain.iter().find(|facts| now < facts.not_before) {
         return format!(
-            "the {who}'s certificate of {} is not valid before {}, but this host's clock shows {}: \
+            "the {who}'s certificate {} is not valid before {}, but this host's clock shows {}: \
              correct the clock that is wrong, or wait",
             facts.title(),
             utc(facts.not_before),
@@ -271,7 +271,7 @@ fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String 
     let wanted = name.map_or_else(|| "the required name".into(), ServerName::to_str);
     if leaf.sans.is_empty() {
         return format!(
-            "the server's certificate of {} has no subjectAltName, and tacit ignores common names: \
+            "the server's certificate {} has no subjectAltName, and tacit ignores common names: \
              reissue the certificate with a subjectAltName for {wanted}",
             leaf.title()
         );
@@ -287,10 +287,10 @@ fn revoked(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     let who = failed.peer.word();
     let title = leaf.title();
     if failed.rest.is_empty() {
-        format!("the {who}'s certificate of {title} was revoked: issue the {who} a new certificate")
+        format!("the {who}'s certificate {title} was revoked: issue the {who} a new certificate")
     } else {
         format!(
-            "the {who}'s certificate of {title}, or a CA certificate in its chain, was revoked: \
+            "the {who}'s certificate {title}, or a CA certificate in its chain, was revoked: \
              issue the {who} a new certificate"
         )
     }
@@ -302,8 +302,7 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
     let trust = failed.trust;
     let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     let title = chain.first().map_or("", CertificateFacts::title);
-    let unknown =
-        format!("tacit cannot check whether the {who}'s certificate of {title} is revoked");
+    let unknown = format!("tacit cannot check whether the {who}'s certificate {title} is revoked");
     let crl_of = |ca: &str| failed.crls.iter().find(move |crl| crl.issuer == ca);
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
     if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
@@ -336,7 +335,7 @@ fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
         "self-signed"
     };
     format!(
-        "the {who}'s certificate of {title} is {kind}, and trust '{trust}' does not contain the \
+        "the {who}'s certificate {title} is {kind}, and trust '{trust}' does not contain the \
          issuer of the certificate: issue a leaf certificate for the {who} from a CA of this trust"
     )
 }
@@ -353,7 +352,7 @@ fn wrong_issuer(
     let issuer = named.unwrap_or("(no name)");
     match error {
         CertificateError::UnknownIssuer => format!(
-            "the chain of the {who}'s certificate of {title} ends at the issuer {issuer}, which \
+            "the chain of the {who}'s certificate {title} ends at the issuer {issuer}, which \
              trust '{trust}' does not contain: add this CA to the trust, or configure the {who} to \
              send the intermediate certificates"
         ),
@@ -363,11 +362,11 @@ fn wrong_issuer(
              the CA to the trust"
         ),
         CertificateError::Other(_) => format!(
-            "the {who}'s certificate of {title}, issued by {issuer}, violates the profile for \
+            "the {who}'s certificate {title}, issued by {issuer}, violates the profile for \
              certificates (RFC 5280): have the CA reissue the certificate"
         ),
         other => format!(
-            "the {who}'s certificate of {title}, issued by {issuer}, is not trusted ({other}): \
+            "the {who}'s certificate {title}, issued by {issuer}, is not trusted ({other}): \
              have the CA reissue the certificate"
         ),
     }

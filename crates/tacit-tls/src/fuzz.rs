@@ -172,7 +172,7 @@ pub fn session(input: &[u8]) {
     let _ = ours.seal_due(Instant::now, &mut due);
     assert!(
         due.len() < 256,
-        "tacit must answer one record with less than 256 bytes, but sends {} bytes",
+        "tacit's answer to one record must have less than 256 bytes, but has {} bytes",
         due.len()
     );
     match opened {

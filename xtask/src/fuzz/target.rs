@@ -52,7 +52,7 @@ pub(crate) const TARGETS: [Target; 36] = [
     target("ike", 2048, "commands for two IKE connections; see ike/connection/fuzz.rs"),
     target("ike-codec", 2048, "IKE message"),
     target("import-map", 4096, "map file of an import"),
-    target("link", 2048, "messages between a run and the server of its link"),
+    target("link", 2048, "messages between a run and a link server"),
     target("metrics", 1024, "HTTP request to the metrics socket"),
     target("netlink", 1024, "netlink messages from the kernel"),
     target("oci-state", 1024, "state of a container, from an OCI runtime"),

@@ -176,7 +176,7 @@ fn check_crate(sources: &[Source], one: &Crate, findings: &mut Vec<Finding>) {
         let names = circle.join(", ");
         let ties = arrows.join(", ");
         let message = format!(
-            "these modules use each other in a circle: {names}; remove one of these uses: {ties}"
+            "these modules form a dependency cycle: {names}; remove one of these uses: {ties}"
         );
         findings.push(Finding::new(source, 0, message));
     }

@@ -37,7 +37,7 @@ impl NamespaceStep {
         match self {
             Self::Session => "start a new session (setsid)",
             Self::ParentDeath => "request a signal when the parent ends",
-            Self::Unshare => "make a user and network namespace",
+            Self::Unshare => "create a user namespace and a network namespace",
             Self::Join => "join the namespaces of the run",
             Self::Map => "map the user into the user namespace",
             Self::Network => "set up the network",
@@ -156,7 +156,7 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
         }
         (NamespaceStep::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
             "this kernel does not support a part of nftables that tacit needs, or cannot load the \
-             module of this part: use Linux 5.9 or later with CONFIG_NF_TABLES_INET, \
+             kernel module for this part: use Linux 5.9 or later with CONFIG_NF_TABLES_INET, \
              CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and CONFIG_NFT_REJECT (modules nft_tproxy, \
              nft_socket, nft_reject_inet)"
         }

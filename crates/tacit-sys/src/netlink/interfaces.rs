@@ -214,7 +214,7 @@ fn dummy(name: &str) -> NetlinkRequest {
 }
 
 fn veth(name: &str, peer: &str) -> NetlinkRequest {
-    let mut message = NetlinkRequest::new("creating a pair of interfaces", RTM_NEWLINK, CREATE);
+    let mut message = NetlinkRequest::new("creating a veth pair", RTM_NEWLINK, CREATE);
     message = message.fixed(&[0; IFINFO_BYTES]);
     message.text(IFLA_IFNAME, name);
     one_queue(&mut message);

@@ -53,7 +53,7 @@ fn configuration(group: u16) -> Vec<NetlinkRequest> {
     let [a, b, c, d] = COPIED_BYTES_MAX.to_be_bytes();
     let mode = [a, b, c, d, COPY_PACKET, 0];
     vec![
-        setting("binding the socket to a log group", group, CONFIG_COMMAND, &bind),
+        setting("binding the socket to an NFLOG group", group, CONFIG_COMMAND, &bind),
         setting("configuring which bytes of a packet are copied", group, CONFIG_MODE, &mode),
         setting(
             "configuring how many bytes of a packet are copied",
@@ -62,7 +62,7 @@ fn configuration(group: u16) -> Vec<NetlinkRequest> {
             &COPY_BYTES.to_be_bytes(),
         ),
         setting(
-            "configuring when copies of packets are sent",
+            "configuring when the kernel sends copied packets",
             group,
             CONFIG_THRESHOLD,
             &1_u32.to_be_bytes(),

@@ -129,13 +129,13 @@ impl Change {
 }
 
 const NEW: Change = Change {
-    step: "routing marked packets to lo",
+    step: "adding the routing rule for packets with a fwmark",
     rule: 32,
     route: 24,
     flags: NLM_F_ACK | 0x400 | 0x200,
 };
 const DELETE: Change = Change {
-    step: "removing the routing rule for marked packets",
+    step: "removing the routing rule for packets with a fwmark",
     rule: 33,
     route: 25,
     flags: NLM_F_ACK,

@@ -136,8 +136,8 @@ impl CredentialFault {
                 .to_owned(),
             Self::TooManyPinned { max } => {
                 format!(
-                    "with this file, the trust has too many pinned certificates: the limit for a \
-                     trust is {max}"
+                    "with this file, [trust.NAME] has too many pinned certificates: the limit for \
+                     each [trust.NAME] is {max}"
                 )
             }
             Self::BadPin { subject } => format!(
@@ -185,13 +185,14 @@ impl CredentialFault {
             Self::Expired { .. } => "renew the certificate".to_owned(),
             Self::NotYetValid { .. } => "wait, or correct this host's clock".to_owned(),
             Self::NoCa { issuer, .. } => {
-                format!("set `ca` to the certificate of its issuer, {issuer}")
+                format!("set `ca` to the certificate of the issuer, {issuer}")
             }
             Self::NoSystemBundle => "install the package ca-certificates, or set `ca` in \
                                      [trust.NAME] to a file"
                 .to_owned(),
             Self::TooManyPinned { .. } => {
-                "divide the certificates among several trusts, or trust the CA that issued them"
+                "divide the certificates among several [trust.NAME] tables, or set `ca` to the \
+                 certificate of the CA that issued them"
                     .to_owned()
             }
             Self::BadPin { .. } => "reissue the certificate".to_owned(),

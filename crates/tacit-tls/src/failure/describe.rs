@@ -69,8 +69,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             FailureKind("not-signed"),
             Party::Us,
             format!(
-                "{text}: the signer (the process with the private keys) may have ended; then the \
-                 agent starts a new signer within a second; read the log"
+                "{text}: the signer (the process with the private keys) may have ended. In this \
+                 case the agent starts a new signer within a second; read the log"
             ),
         ),
         Error::FailedToGetCurrentTime => failure(

@@ -76,9 +76,7 @@ impl KeyStore {
     /// a proof.
     pub fn sign(&self, request: &SignRequest<'_>) -> Result<Vec<u8>, &'static str> {
         if Signable::of(request.message).is_none() {
-            return Err(
-                "the signer does not sign a message that is not part of a TLS or IKE handshake",
-            );
+            return Err("the signer signs only messages that are part of a TLS or IKE handshake");
         }
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let key =

@@ -564,7 +564,7 @@ impl Session {
         self.idle_messages += 1;
         if self.idle_messages > IDLE_MESSAGES_MAX {
             return Err(SessionError::PeerMisbehaved(
-                "the peer sent too many key updates, renegotiation requests or warnings in a row",
+                "the peer sent too many KeyUpdates, renegotiation requests or warnings in a row",
                 AlertDescription::UNEXPECTED_MESSAGE,
             ));
         }

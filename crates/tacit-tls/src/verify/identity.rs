@@ -180,6 +180,6 @@ fn map_identity(
 fn refusal(kind: FailureKind, leaf: &CertificateDer<'_>, why: &str) -> HandshakeFailure {
     let facts = CertificateFacts::from_der(leaf).ok();
     let title = facts.as_ref().map_or("", CertificateFacts::title);
-    let message = format!("the client's certificate of {title} was rejected: {why}");
+    let message = format!("the client's certificate {title} was rejected: {why}");
     HandshakeFailure { kind, party: Party::Policy, message }
 }

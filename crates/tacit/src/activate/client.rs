@@ -153,7 +153,10 @@ impl Starter {
         program: &str,
         remote: Option<SocketAddr>,
     ) -> Result<ActivatedProgram, String> {
-        let permits = self.processes.get(program).ok_or("this agent has no such program")?;
+        let permits = self
+            .processes
+            .get(program)
+            .ok_or("this agent has no [activate] table with this name")?;
         let permit = match permits {
             // The semaphore is never closed.
             Some(permits) => Arc::clone(permits).acquire_owned().await.ok(),
@@ -238,8 +241,8 @@ async fn receive_all(mut reader: UnixStream, answers: &RefCell<Answers>, log: &L
 /// Logs that the starter has ended, and waits for its process.
 async fn report_end(mut child: Child, log: &Log) {
     let event = Event::new("starter-ended").value("pid", child.id());
-    let next = "the process that starts programs has ended, so the agent refuses connections of \
-                rules with `activate`: run `tacit restart`";
+    let next = "the process that starts programs has ended, so the agent refuses connections that \
+                match rules with `activate`: run `tacit restart`";
     log.error(event.field("next", next));
     while child.try_wait().is_ok_and(|status| status.is_none()) {
         tokio::time::sleep(REAP_INTERVAL).await;

@@ -177,7 +177,7 @@ impl ServedPrograms {
                 && process::effective_user() != 0
             {
                 return Err(unusable(io::Error::other(
-                    "only an agent of root can start programs as another user",
+                    "only an agent that runs as root can start programs as another user",
                 )));
             }
             let is_agents = user.as_ref().is_none_or(|user| user.uid == process::effective_user());
@@ -200,7 +200,7 @@ impl ServedPrograms {
         let StartRequest { number, program, remote } = request;
         let remote = *remote;
         let started = match self.programs.get(program).map(|served| served.program.is_shared) {
-            None => Err(io::Error::other("the policy has no such program")),
+            None => Err(io::Error::other("the policy has no [activate] table with this name")),
             Some(true) => self.connect(program),
             Some(false) => self.start_for(program, remote),
         };
@@ -329,7 +329,7 @@ impl ServedProgram {
         }
         if self.starts.len() >= self.program.starts_max {
             return Err(io::Error::other(format!(
-                "it was started {} times in {} s, the maximum (`starts`)",
+                "the program was started {} times in {} s, which is the maximum (`starts`)",
                 self.starts.len(),
                 Activation::STARTS_WINDOW_S
             )));

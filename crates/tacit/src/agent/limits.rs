@@ -130,7 +130,7 @@ impl Agent {
                      include this flow",
                 ),
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
-                .beyond("the agent leaves further sockets out of the count"),
+                .beyond("the agent does not count further sockets"),
             LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
                 .beyond("the agent cannot find the owners of flows in new control groups"),
         ]
@@ -150,8 +150,8 @@ impl Agent {
                      connections",
                 ),
             LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX).beyond(
-                "engines hand over the next connection only when a data worker takes one from the \
-                 queue",
+                "an engine waits until the data worker takes a connection from the queue, and then \
+                 hands over the next connection",
             ),
             LimitDisplay::new("traces", TRACES_MAX)
                 .used(self.shared.table.traces().len())

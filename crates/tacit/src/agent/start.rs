@@ -431,8 +431,8 @@ const FEW_CONNECTIONS: usize = 1000;
 /// Warns if the limit of open files allows far fewer connections than the policy.
 fn warn_of_few(connections_max: usize, limits: &Limits, log: &Log) {
     if connections_max < FEW_CONNECTIONS.min(limits.connections) {
-        let next = "raise the limit of open files (LimitNOFILE= of the unit, or ulimit -n): each \
-                    connection needs two descriptors";
+        let next = "raise the limit of open files (LimitNOFILE= of the systemd unit, or ulimit \
+                    -n): each connection needs two descriptors";
         let event = Event::new("few-descriptors").value("connections", connections_max);
         log.warn(event.value("wanted", limits.connections).field("next", next));
     }

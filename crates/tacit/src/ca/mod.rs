@@ -253,7 +253,7 @@ fn renew(args: &IssueArgs, now: SystemTime) -> Result<String, CaError> {
 
     let made = Certificate::read(&cert_path)?;
     Ok(format!(
-        "renewed {}  expires {}; the old certificate expired {}\nA running agent loads the new \
+        "renewed {}  expires {}; expiry of the old certificate: {}\nA running agent loads the new \
          certificate within seconds; `tacit reload` loads it immediately\n",
         cert_path.display(),
         made.expiry(),

@@ -100,8 +100,8 @@ impl Certificate {
         let unusable = |why: String| CaError::Unusable(path.into(), why);
         if self.facts.sans.len() >= NAMES_MAX {
             return Err(unusable(format!(
-                "the certificate has too many names: tacit can renew certificates with fewer than \
-                 {NAMES_MAX} names\n    fix: issue a new certificate with fewer names"
+                "the certificate has too many names: tacit can renew only certificates with fewer \
+                 than {NAMES_MAX} names\n    fix: issue a new certificate with fewer names"
             )));
         }
         let parse = |name: &String| {

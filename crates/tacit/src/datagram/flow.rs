@@ -120,7 +120,7 @@ impl fmt::Display for FlowEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Over => f.write_str(
-                "the flow was idle for too long, another flow replaced this flow, or its run has \
+                "the flow was idle for too long, another flow replaced this flow, or the run has \
                  ended",
             ),
             Self::Closed => f.write_str("an operator closed the flow"),

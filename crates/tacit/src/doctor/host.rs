@@ -33,7 +33,7 @@ pub(super) fn look() -> Vec<Finding> {
         descriptors(),
         cpus(),
         ktls(),
-        device("vsock", "/dev/vsock", "used for links to virtual machines of this host"),
+        device("vsock", "/dev/vsock", "used for links to virtual machines on this host"),
         device("TUN", "/dev/net/tun", "used for the IPsec tunnels of runs (rules with `ipsec`)"),
         cgroups(),
         bridges(),
@@ -57,7 +57,7 @@ fn bridges() -> Finding {
     } else {
         format!(
             "br_netfilter is on: with `[host] forwarded`, containers cannot use UDP, and \
-             containers of one bridge cannot connect to each other; set net.bridge.{} to 0",
+             containers on the same bridge cannot connect to each other; set net.bridge.{} to 0",
             on.join(" and net.bridge.")
         )
     };
@@ -109,8 +109,8 @@ fn families() -> [Finding; 2] {
         } else if routable {
             "the host has a default route"
         } else {
-            "the host has no default route of this IP version, so programs under `tacit run` have \
-             none either: they can connect only to addresses that a rule lists"
+            "the host has no default route of this IP version, so programs under `tacit run` can \
+             connect only to addresses that a policy rule lists"
         };
         Finding::wanted(name, Presence::when(exists && routable), note)
     };
@@ -135,7 +135,7 @@ fn name_services() -> Finding {
     let there = |path: &&&str| Path::new(path).exists();
     let found: Vec<_> = spawn::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
     let note = if found.is_empty() {
-        "no local name service is running, so programs cannot bypass tacit with one".to_owned()
+        "no local name service that programs could use to bypass tacit is running".to_owned()
     } else {
         format!(
             "{}: programs could bypass tacit through these sockets, so tacit hides them in runs",

@@ -54,7 +54,7 @@ Examples:
   Which rule of a captured host decides about a packet, or about each packet in a pcap file:
     tacit explain --policy host.toml --packet \"in eth0 tcp 192.0.2.7:4000 > 10.0.0.1:22 syn\"
     tacit explain --policy host.toml --packet eth0.pcap --way \"in eth0\"
-  How a rule evaluates a client's certificate, and which entry of its map matches:
+  How a rule evaluates a client's certificate, and which [[map.NAME]] entry matches:
     tacit explain --policy policy.toml --peer alice.pem --address 10.7.0.9 --rule front")]
 pub struct ExplainArgs {
     /// The policy file [default: $TACIT_POLICY]
@@ -273,8 +273,8 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     if args.direction.is_none() && args.listen.is_none() {
         return Err("the direction of the connection is missing\n    \
                     fix: add --direction outbound for a connection that a program opens, or \
-                    --direction inbound --listen ADDRESS for a connection that arrives at \
-                    ADDRESS, the `listen` of a rule");
+                    --direction inbound --listen ADDRESS for a connection to ADDRESS, which a \
+                    rule has in `listen`");
     }
     let needed = match args.direction {
         Some(DirectionArg::Inbound) => &args.local,
@@ -308,7 +308,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     description.into_flow().map_err(|error| match error {
         NoFlow::ListenMissing => {
             "an inbound flow needs the address at which the connection arrives\n    \
-             fix: add --listen ADDRESS, with the `listen` of a rule"
+             fix: add --listen ADDRESS, which a rule has in `listen`"
         }
         NoFlow::ListenUnexpected => {
             "an outbound flow has no listening address\n    fix: omit either --listen or \
@@ -317,8 +317,8 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     })
 }
 
-const LINK_END_MISSING: &str = "a request of a link needs one address\n    fix: add --remote for \
-                                an outbound flow, or --local for an inbound one";
+const LINK_END_MISSING: &str = "a request over a link needs one address\n    fix: add --remote for \
+                                an outbound flow, or --local for an inbound flow";
 
 pub(crate) fn time(text: &str) -> Result<Timestamp, &'static str> {
     text.parse().map_err(|_| "expected date, time and zone, such as 2025-06-01T12:00:00Z")

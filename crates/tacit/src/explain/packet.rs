@@ -72,7 +72,9 @@ fn of_file(file: &Path, way: Option<&str>) -> Result<Vec<FilterPacket>, String> 
     let failed = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", file.display());
     let size = std::fs::metadata(file).map_err(|error| failed(&error))?.len();
     if size > CAPTURE_BYTES_MAX {
-        return Err(failed(&format!("it has {size} bytes; the limit is {CAPTURE_BYTES_MAX}")));
+        return Err(failed(&format!(
+            "the file has {size} bytes; the limit is {CAPTURE_BYTES_MAX}"
+        )));
     }
     let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
     captured_packets(&bytes, &path).map_err(|error: CaptureFileError| failed(&error))

@@ -86,7 +86,7 @@ pub(super) fn check_with_rule(
     let Action::Tls(tls) = &rule.action else {
         let action = rule.action.word();
         return Err(format!(
-            "rule `{name}` has action {action}: it checks no certificates\n    fix: name a rule \
+            "rule `{name}` has action {action}, which checks no certificates\n    fix: name a rule \
              with `tls`"
         ));
     };

@@ -83,7 +83,8 @@ impl fmt::Display for HostError {
             Self::NoRights(error) => write!(
                 f,
                 "the agent cannot mark packets: {error}\n    \
-                 fix: start it with CAP_NET_ADMIN and CAP_NET_RAW, as tacit-host.service does"
+                 fix: start the agent with CAP_NET_ADMIN and CAP_NET_RAW, as tacit-host.service \
+                 does"
             ),
             Self::InUse => f.write_str(
                 "another agent already captures this host\n    fix: end that agent first, with \

@@ -25,8 +25,8 @@ impl fmt::Display for SystemdLack {
             Self::Absent => f.write_str("systemd does not manage this host"),
             Self::Old(version) => write!(
                 f,
-                "this host has systemd {version}, but rules with units need `NFTSet=` of systemd \
-                 {SYSTEMD_MIN} or later"
+                "this host has systemd {version}, but policy rules with `unit` need systemd \
+                 {SYSTEMD_MIN} or later (`NFTSet=`)"
             ),
             Self::UnknownVersion => f.write_str(
                 "tacit cannot find the version of systemd in the output of `systemctl --version`",

@@ -62,11 +62,11 @@ impl DropIns {
     pub(super) fn report(self) {
         if self == Self::Missing {
             complain(format_args!(
-                "tacit: the nftables rules cannot select the programs of a unit that a rule names, \
-                 because systemd has loaded no drop-in for this unit, or its control group is \
-                 nested too deep. Therefore the agent gets the flows of all programs, not only of \
-                 the unit, whose destination this rule matches. Run `tacit check`, which names the \
-                 unit and prints the fix"
+                "tacit: a policy rule selects by systemd unit, but the nftables rules cannot match \
+                 this unit, because systemd has loaded no drop-in for the unit, or the control \
+                 group of the unit is nested too deeply. Therefore the agent gets the flows of all \
+                 programs to the destinations of the policy rule. Run `tacit check`, which names \
+                 the unit and prints the fix"
             ));
         }
     }
@@ -259,8 +259,8 @@ fn unit_problem(unit: &str, shown: &ShownUnit) -> Option<(String, String)> {
     }
     let Some(file) = drop_in_of(unit, Path::new("/")) else {
         let problem = format!(
-            "`{unit}` has no drop-in, so systemd does not add its control group to the nftables \
-             rules"
+            "`{unit}` has no drop-in, so systemd does not add the control group of this unit to \
+             the nftables rules"
         );
         let fix = format!(
             "run `tacit agent --host --drop-ins {DIRECTORY} --policy FILE`, then \

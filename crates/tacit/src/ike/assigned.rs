@@ -93,7 +93,7 @@ impl WantedAddresses<'_> {
             !is_of_peer && applies && rule.selectors.names_remote(address, &names)
         };
         let rule = policy.rules.iter().map(AsRef::as_ref).find(is_named)?;
-        Some(format!("an address of the rule `{}`", rule.name))
+        Some(format!("an address in `remote` of rule `{}`", rule.name))
     }
 }
 

@@ -253,7 +253,7 @@ fn unauthenticated_senders_at_the_address_of_a_gateway_do_not_replace_it() {
         }
     }
     let strangers = scene.thread.connections.iter().filter(|one| one.stranger.is_some()).count();
-    assert!(strangers >= 8, "only {strangers} connections of strangers");
+    assert!(strangers >= 8, "only {strangers} connections from unknown peers");
     let mut gateway = scene.initiator(scene.peer.try_clone().unwrap());
     scene.settle(&mut gateway);
     gateway.wait(COOKIE_WAIT);
@@ -335,7 +335,7 @@ fn an_assigned_address_is_taken_back_when_another_rule_names_it() {
     scene.thread.follow(policy(peer, "gateway", &rule("10.1.0.2")));
     assert_eq!(scene.ending(), None);
     scene.thread.follow(policy(peer, "gateway", &rule("10.1.0.0/24")));
-    assert!(scene.ending().unwrap().contains("an address of the rule `database`"));
+    assert!(scene.ending().unwrap().contains("an address in `remote` of rule `database`"));
 }
 
 #[test]

@@ -245,8 +245,8 @@ fn cpus(terms: &RunTerms) -> Vec<usize> {
     if cpus.is_empty() {
         warn(
             MessageId("no-wanted-cpu"),
-            "the agent's policy assigns CPUs that the program may not use, so the program runs on \
-             any CPU",
+            "the agent's policy assigns CPUs that the program may not use, so tacit does \
+             not bind the program to CPUs",
         );
     }
     cpus

@@ -82,7 +82,7 @@ impl Running {
                 complain_of(
                     MessageId("no-helper"),
                     format_args!(
-                        "the helper process ended and cannot be restarted: {error}: new \
+                        "the helper process ended, and tacit cannot start it again ({error}): new \
                          connections of the program fail"
                     ),
                 );

@@ -163,7 +163,7 @@ struct StartArgs {
 Examples:
   tacit link stop guest
 
-Runs keep their open sockets of the same kernel; requests for further sockets are refused.")]
+Runs on the server's kernel keep their open sockets; requests for further sockets are refused.")]
 struct StopArgs {
     /// The name of the link, or the path of its socket
     #[arg(value_name = "LINK")]

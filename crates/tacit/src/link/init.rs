@@ -212,7 +212,7 @@ impl Guest {
     fn start_server_again(&mut self, status: ExitStatus) -> Result<(), String> {
         let is_permanent = [EXIT_OK, EXIT_POLICY, EXIT_USAGE].map(i32::from);
         if status.code().is_some_and(|code| is_permanent.contains(&code)) {
-            let fix = "correct the error that it printed last";
+            let fix = "correct the last error that `tacit link serve` printed";
             return Err(format!("`tacit link serve` has ended: {status}\n    fix: {fix}"));
         }
         complain(format_args!("tacit: the link server has ended: {status}; it is started again"));

@@ -91,7 +91,7 @@ impl LinkReports {
         let gauges: [(&'static str, &str, Value<usize>); 6] = [
             ("tacit_link_runs", "Runs that use the link", |link| link.runs.len()),
             ("tacit_link_sockets", "Open sockets", |link| link.sockets),
-            ("tacit_link_sockets_max", "Maximum of open sockets", |link| link.sockets_max),
+            ("tacit_link_sockets_max", "Maximum number of open sockets", |link| link.sockets_max),
             ("tacit_link_sockets_outlived", "Open sockets whose run has ended", outlived),
             ("tacit_link_requests", "Requests in progress", |link| link.requests),
             ("tacit_link_traced", "Whether requests are logged", |link| link.trace.into()),
@@ -105,7 +105,7 @@ impl LinkReports {
         let counters: [(&'static str, &str, Value<u64>); 3] = [
             ("tacit_link_opened_total", "Sockets that runs received", |link| link.opened),
             ("tacit_link_failed_total", "Requests that the kernel refused", |link| link.failed),
-            ("tacit_link_refused_total", "Requests that policy or limits refused", |link| {
+            ("tacit_link_refused_total", "Requests that the policy or a limit refused", |link| {
                 link.refused
             }),
         ];

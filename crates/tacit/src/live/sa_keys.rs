@@ -48,7 +48,7 @@ impl KnownKeys {
         for key in [&keys.encryption, &keys.integrity] {
             if let Some((_, other)) = self.0.iter().find(|(known, _)| known == key) {
                 let message =
-                    format!("a key in {} is used twice: it is in {other} too", of.file.display());
+                    format!("a key occurs twice: in {} and in {other}", of.file.display());
                 let fix = "create a key for each line of each file: openssl rand -hex 32";
                 let id = MessageId("shared-keys");
                 return Err(Diagnostic::error(id, of.position, message).with_fix(fix));
@@ -67,7 +67,7 @@ fn read(sa: &ManualSa, path: &Path, position: SourcePosition) -> Result<Directio
         Diagnostic::error(MessageId("unusable-file"), position, message).with_fix(fix)
     };
     let bytes = read_secret(path).map(SecretBytes::new).map_err(|fault| {
-        let fix = fix_of(&fault, path, "write the keys to the file, or correct its name");
+        let fix = fix_of(&fault, path, "write the keys to the file, or correct the file name");
         refused(fault.to_string(), fix)
     })?;
     let [encryption_bytes, integrity_bytes] = key_bytes(sa.cipher);

@@ -571,7 +571,8 @@ impl Writer {
     fn write_lost(&mut self, count: u64) -> io::Result<()> {
         let event = Event::new("log-lines-lost").value("count", count).field(
             "next",
-            "free disk space for the logs; if another program reads the log, make it read faster",
+            "free disk space for the logs; if another program reads the log, make this program \
+             read faster",
         );
         self.write(&Line { time: SystemTime::now(), kind: Kind::Warn, event })
     }

@@ -15,7 +15,7 @@ pub fn bind_thread(name: &str, cpu: usize) -> io::Result<()> {
     let failed = |cause: &dyn std::fmt::Display| {
         format!(
             "cannot bind the thread {name} to CPU {cpu}: {cause}; name a CPU that exists and that \
-             the control group of the agent has (AllowedCPUs=), and permit sched_setaffinity"
+             the control group of the agent contains (AllowedCPUs=), and permit sched_setaffinity"
         )
     };
     schedule::pin_thread(&[cpu]).map_err(|error| io::Error::new(error.kind(), failed(&error)))?;
@@ -23,7 +23,7 @@ pub fn bind_thread(name: &str, cpu: usize) -> io::Result<()> {
     if cpus == [cpu] {
         Ok(())
     } else {
-        let cause = format!("the kernel has bound it to CPU {}", super::list(&cpus));
+        let cause = format!("the kernel has bound the thread to CPU {}", super::list(&cpus));
         Err(io::Error::other(failed(&cause)))
     }
 }

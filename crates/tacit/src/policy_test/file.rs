@@ -281,7 +281,7 @@ fn refuse<T>(table: &TomlTable<'_>, error: NoFlow) -> Option<T> {
     match error {
         NoFlow::ListenMissing => {
             let fix = "add listen = \"ADDRESS\", the listening address of a rule";
-            table.incomplete("an inbound flow has no `listen`", fix);
+            table.incomplete("an inbound flow needs `listen`", fix);
         }
         NoFlow::ListenUnexpected => {
             table.refuse(&["listen"], "an outbound flow has no listening address", "remove it");
@@ -403,7 +403,7 @@ fn remotes(
 }
 
 fn ports(value: &TomlValue<'_>) -> Option<Vec<u16>> {
-    let fix = "write 443, \"8000-8003\" or a list of these";
+    let fix = "write 443, \"8000-8003\" or a list of such values";
     let ranges = value.each(|value| {
         if value.value.as_integer().is_some() {
             let port = value.integer(1, u16::MAX.into())?;

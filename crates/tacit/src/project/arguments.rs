@@ -23,7 +23,7 @@ Examples:
   Twice the traffic of a test, with ChaCha20, from files written before and after the test:
     tacit show costs --json > before.json; ...; tacit show costs --json > after.json
     tacit project --costs before.json --costs after.json --scale 2 --suite chacha20
-  How many engines the packets of tunnels need, if each is busy for at most 70 %:
+  How many engines the packets of tunnels need, if each engine is busy for at most 70 %:
     tacit project --target 70
   The cost of TLS: without TLS for one rule, and with TLS for another:
     tacit project --rule orders-db=permit --rule resolver=tls

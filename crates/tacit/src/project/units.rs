@@ -58,8 +58,8 @@ impl<'a> Units<'a> {
             if what == RuleChange::Permit {
                 assumptions.push(format!(
                     "rule {}: the projection assumes that, without TLS, receiving and sending a \
-                     byte costs as much CPU time as with TLS, and that only encryption and \
-                     decryption cost nothing",
+                     byte costs as much CPU time as with TLS, and that the CPU time for \
+                     encryption and decryption is saved",
                     rule.name
                 ));
             }

@@ -66,7 +66,7 @@ impl Run {
             }
             if all.senders.contains_key(&address) {
                 return Err(io::Error::other(
-                    "the run already expects another connection to the same address",
+                    "the run already expects another data connection to the same address",
                 ));
             }
             all.senders.insert(address, waiting);

@@ -91,13 +91,13 @@ impl fmt::Display for Failure {
             Self::Session(error) => write!(f, "{error}"),
             Self::NoHandshakePermit => f.write_str(
                 "too many handshakes are in progress, and this handshake could not start in time: \
-                 see `tacit show limits`, and raise the handshake limits in [limits] if these \
+                 see `tacit show limits`, and raise the handshake limits in [limits] if the \
                  clients are legitimate",
             ),
             Self::Displaced => f.write_str(
                 "too many handshakes are in progress, so the agent ended this handshake in favour \
                  of another client: run `tacit show limits`, and raise the handshake limits in \
-                 [limits] if these clients are legitimate",
+                 [limits] if the clients are legitimate",
             ),
             Self::Broken(error) => write!(f, "the connection failed during set-up: {error}"),
         }

@@ -188,7 +188,7 @@ impl Client {
             };
             let event = Event::new("key-lost").field("reason", &reason);
             let next = "handshakes with this key fail: correct the certificate file and the key \
-                        file; the agent loads them when they change";
+                        file; the agent loads the files when they change";
             self.log.error(event.field("next", next));
         }
         Ok(started)

@@ -212,7 +212,7 @@ pub async fn accept_all<T>(
                                 "next",
                                 "new connections wait in the kernel's accept queue until other \
                                  connections end; raise the limit of open files (LimitNOFILE= of \
-                                 the unit, or ulimit -n)",
+                                 the systemd unit, or ulimit -n)",
                             ),
                     );
                     tokio::time::sleep(SHORTAGE_PAUSE).await;

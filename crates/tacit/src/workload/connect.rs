@@ -26,8 +26,8 @@ Examples:
   tacit workload connect client --connect 127.0.0.1:7000
   tacit workload connect client --connect 127.0.0.1:7000 --rate 200 --ledger-of near=agent.sock
 
-The programs themselves use no TLS. The policy of the agent between them (`resumption` of a rule)
-decides whether handshakes are full or resumed; --ledger-of counts both.")]
+The client and the server themselves use no TLS. The key `resumption` in the policy of the agents
+between them decides whether handshakes are full or resumed; --ledger-of counts both types.")]
 pub(super) struct ConnectArgs {
     #[command(flatten)]
     client: ClientArgs,

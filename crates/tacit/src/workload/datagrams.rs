@@ -280,7 +280,7 @@ fn report(
     }
     let DatagramClientArgs { connections, bytes, seconds, .. } = args;
     let sockets = with_noun(*connections, "socket");
-    let summary = format!("{sockets}, {bytes} bytes each way by UDP, {:.1} s", used.seconds);
+    let summary = format!("{sockets}, {bytes} bytes each way over UDP, {:.1} s", used.seconds);
     let mut report = Report::new("datagrams", summary);
     report.set("connections", *connections);
     report.set("bytes", *bytes);

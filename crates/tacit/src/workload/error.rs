@@ -142,7 +142,8 @@ impl std::fmt::Display for WorkloadError {
             }
             Self::Paper(reason) => write!(
                 f,
-                "a measurement failed: {reason}: see the reasons of empty cells, and measure again"
+                "a measurement failed: {reason}: see the reasons for the empty cells, and measure \
+                 again"
             ),
         }
     }

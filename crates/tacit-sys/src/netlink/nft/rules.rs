@@ -123,7 +123,7 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
     }
     let step = "adding the nft rule that sends DNS queries to the agent";
     rules.push_led(step, &[Transport(UDP), ToPort(DNS)], UDP, redirect);
-    let step = "adding the nft rule that sends other SYNs to the agent";
+    let step = "adding the nft rule that sends all other SYNs to the agent";
     rules.push_led(step, &[Transport(TCP)], TCP, redirect);
     rules.push_report(&[Transport(UDP)]);
     let step = "adding the nft rule that rejects all other traffic";
@@ -184,8 +184,7 @@ impl Rules {
                 "adding the nft rule that accepts queries to the program's own DNS server",
                 &own,
             );
-            let step =
-                "adding the nft rule that redirects queries for local DNS servers to the agent";
+            let step = "adding the nft rule that gives the agent queries to local DNS servers";
             self.push_led(step, &dns, protocol, redirect);
         }
     }

@@ -196,7 +196,7 @@ fn warn_of(part: &str, error: &io::Error, log: &Log) {
     let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
     log.warn(event.field(
         "next",
-        "the agent continues without this limit of its sandbox; `tacit show limits` lists the \
-         limits",
+        "the agent continues without this part of its sandbox; `tacit show limits` shows the \
+         state of each part",
     ));
 }

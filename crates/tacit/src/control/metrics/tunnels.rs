@@ -15,7 +15,7 @@ pub(super) fn write(page: &mut Page, ike: &IkeDisplay, packets: &PacketStatistic
     let mut family = page.family(
         "tacit_tunnel_packets_total",
         Kind::Counter,
-        "Packets of programs that IPsec tunnels have transferred, by direction.",
+        "Packets that IPsec tunnels have transferred for programs, by direction.",
     );
     for (direction, SaVolume { packets, .. }) in both {
         family.sample(&[("direction", direction)], *packets as f64);
@@ -23,7 +23,7 @@ pub(super) fn write(page: &mut Page, ike: &IkeDisplay, packets: &PacketStatistic
     let mut family = page.family(
         "tacit_tunnel_bytes_total",
         Kind::Counter,
-        "Bytes of the packets that IPsec tunnels have transferred, by direction.",
+        "Bytes of packets that IPsec tunnels have transferred for programs, by direction.",
     );
     for (direction, SaVolume { bytes, .. }) in both {
         family.sample(&[("direction", direction)], *bytes as f64);
@@ -31,7 +31,7 @@ pub(super) fn write(page: &mut Page, ike: &IkeDisplay, packets: &PacketStatistic
     let mut family = page.family(
         "tacit_tunnel_dropped_total",
         Kind::Counter,
-        "Packets of IPsec tunnels that were dropped, by reason.",
+        "Dropped packets of IPsec tunnels, by reason.",
     );
     for (reason, count) in drops {
         family.sample(&[("reason", reason.name())], *count as f64);
@@ -47,7 +47,7 @@ pub(super) fn refused(page: &mut Page, ike: &IkeDisplay, refused: &RefusedByPeer
     let mut family = page.family(
         "tacit_tunnel_refused_total",
         Kind::Counter,
-        "Packets of programs that were refused because there was no tunnel, by peer.",
+        "Packets that were refused because there was no IPsec tunnel, by peer.",
     );
     for (ike, count) in counts {
         family.sample(&[("ike", ike)], count as f64);

@@ -469,7 +469,7 @@ fn restore(
         })?;
     }
     let missing = routes_were_missing.then_some("the routing rules");
-    Ok(missing.or_else(|| units_were_missing.then_some("the nftables rules for units")))
+    Ok(missing.or_else(|| units_were_missing.then_some("the nftables rules for systemd units")))
 }
 
 /// The senders of the sections, if control groups have been created or replaced, or drop-ins of

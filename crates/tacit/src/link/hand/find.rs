@@ -30,7 +30,8 @@ pub(in crate::link) fn find(text: &str, control: &Path) -> io::Result<Descriptor
             _ => Err(invalid("write PID/FD, or the id of a connection".to_owned())),
         };
     }
-    let id = text.parse().map_err(|_| invalid(format!("`{text}` is no id of a connection")))?;
+    let id =
+        text.parse().map_err(|_| invalid(format!("`{text}` is not the id of a connection")))?;
     let failed = |error: ClientError| io::Error::other(error.to_string());
     let mut shown: ConnectionsDisplay =
         client::ask_typed(control, &Request::ShowConnection { id }).map_err(failed)?;

@@ -53,8 +53,8 @@ impl fmt::Display for GiveError {
         match self {
             Self::NoTaker(name, error) => write!(
                 f,
-                "no program takes the socket as {name}: {error}\n    fix: start one with \
-                 `tacit link take {name} -- CMD`"
+                "no program takes the socket as {name}: {error}\n    fix: start a program \
+                 that takes the socket: `tacit link take {name} -- CMD`"
             ),
             Self::Giver(pid, error) => {
                 write!(f, "cannot take the socket of process {pid}: {error}")
@@ -149,7 +149,7 @@ impl StoppedGiver {
                 let kind = copy.as_raw_fd();
                 let shown = std::fs::read_link(format!("/proc/self/fd/{kind}")).unwrap_or_default();
                 Err(io::Error::other(format!(
-                    "descriptor {number} is no connected socket, but {}",
+                    "descriptor {number} is not a connected socket, but {}",
                     shown.display()
                 )))
             }

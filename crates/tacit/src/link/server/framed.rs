@@ -102,7 +102,7 @@ async fn answer(
             drop(place);
             serve_client(server, link, stream, &end, request).await
         }
-        _ => refuse(&mut stream, "the link does not serve this request".to_owned()).await,
+        _ => refuse(&mut stream, "the link server does not support this request".to_owned()).await,
     }
 }
 

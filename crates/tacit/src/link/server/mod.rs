@@ -480,7 +480,7 @@ impl Server {
         };
         let ended = link.state.borrow_mut().end_rejected(is_rejected);
         for run in ended {
-            log_closed(self, link, &run, "the certificate of the run's host is no longer trusted");
+            log_closed(self, link, &run, "the certificate of the remote host is no longer trusted");
         }
     }
 

@@ -152,7 +152,7 @@ pub(super) async fn serve_socket(
         {
             count(link, request.session, |run| run.refused += 1);
             let address = request.address;
-            let reason = format!("the other server has bound {local} instead of {address}");
+            let reason = format!("the remote link server has bound {local} instead of {address}");
             write(&mut stream, &LinkAnswer::Refused(reason), None).await
         }
         LinkAnswer::Connected(local) => {

@@ -294,7 +294,7 @@ pub(super) fn sockets_max(server: &Server, link: &ServedLink) -> usize {
 fn check_hello(link: &ServedLink, hello: &LinkHello) -> Result<(), String> {
     if hello.version != VERSION {
         return Err(format!(
-            "the run uses version {} of the protocol, and the server version {VERSION}\n    fix: \
+            "the run uses protocol version {}, but the server uses version {VERSION}\n    fix: \
              use the same version of tacit on both sides",
             hello.version
         ));

@@ -163,7 +163,7 @@ impl Admission {
 }
 
 fn displaced() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "other hosts have used all permits for handshakes")
+    io::Error::new(io::ErrorKind::TimedOut, "other hosts use all handshake permits")
 }
 
 /// Accepts the streams of other hosts until the server ends.

@@ -90,7 +90,7 @@ impl Capture {
         while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
-                let next = "for some days, the kernel still captures the addresses of the names \
+                let next = "for some days, the kernel still captures traffic to the DNS names \
                             that are in use; the agent tries to renew the names every 30 minutes";
                 self.log.warn(event.field("next", next));
             }

@@ -330,7 +330,7 @@ async fn close_on_request(table: std::rc::Weak<HandedConnections>, cookie: u64) 
     if let Err(error) = reset {
         let event = Event::new("close-failed").connection(record.id).field("error", &error);
         let next = "the connection stays open, because the program holds its socket: end the \
-                    program. If the agent must be able to close later connections, set path = \
+                    program. To let the agent close such connections in future, set path = \
                     \"relay\" in the rule";
         table.log.warn(event.field("next", next));
         return;

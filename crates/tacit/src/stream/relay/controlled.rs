@@ -294,7 +294,7 @@ async fn start(
     };
     let taken = tokio::time::timeout(change.tls.common().handshake_timeout, work).await;
     match taken.unwrap_or(Err(ConnectionEnd::ControlFailed(
-        "the peer did not receive the program's last bytes in clear before handshake-timeout",
+        "the peer did not receive the program's last bytes in clear within `handshake-timeout`",
     ))) {
         Ok(mut incoming) => {
             incoming.extend_from_slice(to_program.unwritten());
@@ -436,7 +436,7 @@ async fn stop(
     };
     let stopped = tokio::time::timeout(tls.common().handshake_timeout, work).await;
     if let Err(end) = stopped.unwrap_or(Err(ConnectionEnd::ControlFailed(
-        "the peer did not answer close_notify before handshake-timeout",
+        "the peer did not answer close_notify within `handshake-timeout`",
     ))) {
         let refusal = match &end {
             ConnectionEnd::Orderly | ConnectionEnd::KeyLimit => QueryError::Ended.into(),

@@ -34,7 +34,7 @@ impl Aim {
 pub(super) fn table(samples: &CellSamples) -> PaperTable {
     let columns = ["engine, compared with clear on one CPU", "unit", "must", "stretch"];
     let columns = [&columns[..], &["measured", "met"][..]].concat();
-    let title = "Aims for an engine: at most these values";
+    let title = "Targets for an engine (upper limits)";
     let mut table = PaperTable::new("aims", title, &columns);
     for aim in aims(samples) {
         let met = aim.met();
@@ -68,9 +68,9 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
     };
     [
         aim("CPU time per GB inbound (paper: +13 %)", "%", IN, change(inbound, Joint::Spilling)),
-        aim("the same without spill", "%", IN, change(inbound, Joint::Contained)),
+        aim("CPU time per GB inbound, no spill", "%", IN, change(inbound, Joint::Contained)),
         aim("CPU time per GB outbound (paper: +45 %)", "%", OUT, change(outbound, Joint::Spilling)),
-        aim("the same without spill", "%", OUT, change(outbound, Joint::Contained)),
+        aim("CPU time per GB outbound, no spill", "%", OUT, change(outbound, Joint::Contained)),
         aim("20,000 requests/s: p50", "us", [250.0, 150.0], samples.median(&paced[0], P50)),
         aim(
             "20,000 requests/s: CPU time per request (paper: 1.61)",

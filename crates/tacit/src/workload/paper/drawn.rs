@@ -101,7 +101,7 @@ impl Load {
         let megabytes = bytes / 1_000_000;
         match kind {
             LoadKind::Interactive if transport == LoadTransport::Udp => {
-                format!("{connections} x {bytes} bytes by UDP")
+                format!("{connections} x {bytes} bytes over UDP")
             }
             LoadKind::Interactive => match pace {
                 LoadPace::ClosedLoop => format!("{connections} x {bytes} bytes"),

@@ -103,10 +103,11 @@ fn sheet(all: &[Comparison]) -> PaperSheet {
         key: "ipsec",
         title: "zIIP-assisted IPsec: forecasts for random loads",
         method: format!(
-            "CPU time of the packets of the client's agent, in percent of one CPU. `tacit project` \
-             makes the forecast from a measurement without engine, for the rate of the later \
-             measurement with one engine. Each seed draws three loads; the seed is within \
-             {DIFFERENCE_MAX} % if the forecasts of all three loads are"
+            "CPU time that the client's agent uses for packets, in percent of one CPU. `tacit \
+             project` makes the forecast from a measurement without an engine, for the rate of \
+             the later measurement with one engine. Each seed selects three random loads. A seed \
+             counts as within {DIFFERENCE_MAX} % only if the forecasts of all three loads differ \
+             from the measured values by at most {DIFFERENCE_MAX} %"
         ),
         tables: vec![loads_table(all), seeds_table(all)],
         ..PaperSheet::default()
@@ -146,7 +147,7 @@ fn seeds_within(all: &[Comparison]) -> [usize; 2] {
 
 fn seeds_table(all: &[Comparison]) -> PaperTable {
     let columns = ["", "number", "within"];
-    let title = format!("Forecasts within {DIFFERENCE_MAX} %");
+    let title = format!("Forecasts that differ from the measurement by at most {DIFFERENCE_MAX} %");
     let mut table = PaperTable::new("within", title, &columns);
     let loads = [all.len(), all.iter().filter(|one| one.is_within()).count()];
     for (name, numbers) in [("seeds", seeds_within(all)), ("loads", loads)] {

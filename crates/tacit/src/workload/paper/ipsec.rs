@@ -367,7 +367,7 @@ fn sheet(
             "{what}. Published: z10, two general CPUs, 3DES and SHA, with and without one zIIP. \
              Measured: two runs of tacit, connected by a veth pair, with a tunnel between them \
              (IKEv2, AES-256-GCM), compared with the same programs in clear. CPU time is that of \
-             programs and agents of both sides"
+             the programs and agents on both sides"
         ),
         tables: vec![
             raw_table(samples, loads),
@@ -392,7 +392,7 @@ fn sheet(
             ("measured, no engine", change(Joint::Clear, Joint::Secured)),
             ("measured, engine", change(Joint::ClearPinned, Joint::Spilling)),
         ];
-        sheet.bars(&format!("Change of CPU time by IPsec: {}", load.name()), "%", &bars);
+        sheet.bars(&format!("Change of CPU time with IPsec: {}", load.name()), "%", &bars);
     }
     sheet.note(
         "the published figures of Enterprise Extender (UDP with packet filters) are charts without \
@@ -411,7 +411,7 @@ fn raw_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "engine with spill",
         "engine without spill",
     ];
-    let title = "Measured rates and general CPU times";
+    let title = "Measured rates, and CPU times on general CPUs";
     let mut table = PaperTable::new("measured", title, &columns);
     for load in loads {
         let units = match load.kind {
@@ -441,7 +441,7 @@ fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "engine with spill, rate %",
         "engine without spill, rate %",
     ];
-    let title = "Change of general CPU time and of the rate by IPsec";
+    let title = "With IPsec: change of the rate, and of the CPU time on general CPUs";
     let mut table = PaperTable::new("change", title, &columns);
     for load in loads {
         let PublishedLoad { cpu, rate, .. } = published(load.kind);
@@ -477,7 +477,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "engine with spill, %",
         "engine without spill, %",
     ];
-    let title = "Interactive sessions by UDP: rates, general CPU times, and their change by IPsec";
+    let title = "Interactive sessions over UDP: rates, CPU times on general CPUs, and changes \
+                 with IPsec";
     let mut table = PaperTable::new("extender", title, &columns);
     let load = Load::EXTENDER;
     for (figure, unit) in [(RATE, "/s"), (CPU, "CPU us/exchange"), (P50, "p50, us")] {
@@ -498,7 +499,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
 
 fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare) -> PaperTable {
     let columns = ["load", "share of networking, %", "no engine, %", "zIIP, %", "engine, %"];
-    let title = "Change of the total CPU time, by the share of networking without IPsec";
+    let title = "With IPsec: change of the total CPU time, if networking uses this share of it \
+                 without IPsec";
     let mut table = PaperTable::new("normalised", title, &columns);
     for load in loads {
         let part = share.of(load.kind);

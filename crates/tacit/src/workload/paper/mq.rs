@@ -139,14 +139,14 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     };
     let bars: Vec<_> =
         STARTS.iter().map(|(route, name, ..)| (*name, samples.cell(route.name, START))).collect();
-    sheet.bars("measured: CPU time of an agent for a start", "us", &bars);
+    sheet.bars("measured: CPU time of an agent to start a channel", "us", &bars);
     let bars: Vec<_> =
         STARTS.iter().map(|(_, name, us, _)| (*name, PaperCell::Published(*us))).collect();
-    sheet.bars("published: CPU time of the TCP/IP stack for a start", "us", &bars);
+    sheet.bars("published: CPU time of the TCP/IP stack to start a channel", "us", &bars);
     sheet.note(
         "here, a start in clear only opens a connection and sends one byte in each direction; in \
          the paper, MQ does most of the work of a start. So the measured rate of starts with TLS, \
-         in percent of the rate in clear, is much lower than the published one",
+         in percent of the rate in clear, is much lower than the published percentage",
     );
     sheet
 }

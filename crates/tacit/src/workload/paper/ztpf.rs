@@ -247,7 +247,7 @@ fn lock_table(files: &LockFiles) -> PaperTable {
         "throughput +%",
         "spinning -%",
     ];
-    let title = "A shared lock: before, all calls take it; after, read-only calls do not";
+    let title = "A lock that all calls take (before), or only calls that write (after)";
     let mut table = PaperTable::new("lock", title, &columns);
     for (cpus, row) in LOCKS {
         let cells = row.map(PaperCell::Published);

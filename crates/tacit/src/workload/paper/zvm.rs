@@ -43,7 +43,7 @@ pub(super) fn measure(stage: &Stage) -> PaperSheet {
     let mut samples = CellSamples::default();
     stage.progress("zvm: ramps to 600 connections");
     ramps(stage, &mut samples, &[(NONE, "none"), (CHECKED, "preferred"), (NONE_AGAIN, "none")], "");
-    stage.progress("zvm: the same without the cache of verified chains");
+    stage.progress("zvm: ramps to 600 connections without the cache of verified chains");
     ramps(stage, &mut samples, &[(UNCACHED, "preferred")], "chain-cache = false");
     sheet(&samples)
 }
@@ -164,8 +164,8 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         notes: Vec::new(),
     };
     sheet.note(
-        "the published times rise with the number of open connections; the measured ones should \
-         not, because the agent finds a connection without a search",
+        "the published times rise with the number of open connections; the measured times \
+         should not, because the agent finds a connection without a search",
     );
     sheet.note(
         "the delta is the CPU time to request and verify a client certificate. With the cache of \

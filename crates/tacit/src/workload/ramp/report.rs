@@ -155,7 +155,7 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
         }
     } else {
         report.note(
-            "too few steps to fit a line: use more ramps (--ramps) or smaller steps (--step)",
+            "too few steps for a linear fit: use more ramps (--ramps) or smaller steps (--step)",
         );
     }
     report.charts.push(Chart {
@@ -178,7 +178,7 @@ fn lines(results: &RouteResults, names: &[String], end: usize) -> DataTable {
     });
     let columns = ["component", "us, none open", "us, all open", "rise %", "from", "to"];
     DataTable {
-        title: format!("Fitted line of each component: {}", results.route),
+        title: format!("Linear fit for each component: {}", results.route),
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.collect(),
     }

@@ -22,7 +22,7 @@ pub(super) fn changes_destinations(netfilter: &mut Netlink) -> Result<bool, Erro
 }
 
 fn has_chain(netfilter: &mut Netlink) -> Result<bool, Error> {
-    let step = "reading the chains of all packet filters";
+    let step = "reading the nftables chains of all address families";
     let mut is_found = false;
     // A chain that another program adds during the reading is found by the next one.
     netfilter.ask(of_all_families(step, GETCHAIN, NLM_F_DUMP), ReplyCount::Many, |payload| {

@@ -231,7 +231,7 @@ impl Rules {
         // Most packets match no rule. Each check costs time for all of them, so that unusual
         // packets have chains of their own.
         let marked = [Host(MarkIsNot(none)), Host(Jump(Chain::Marked.name()))];
-        self.push(output, "adding the nftables rule for packets with a mark", &marked);
+        self.push(output, "adding the nftables rule for packets with a fwmark", &marked);
         self.push_marked();
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
@@ -268,7 +268,7 @@ impl Rules {
             &in_name_of_others,
         );
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
-        self.push(output, "adding the nftables rule for connections with a mark", &noted);
+        self.push(output, "adding the nftables rule for connections with a conntrack mark", &noted);
         self.push_noted_connections();
         self.push_filter_call(table, output);
         if !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited {
@@ -320,7 +320,7 @@ impl Rules {
             Host(SetMark(captured)),
             Accept,
         ];
-        self.push(Chain::Noted, "adding the nft rule that returns answers to the agent", &answer);
+        self.push(Chain::Noted, "adding the nft rule that sends answers to the agent", &answer);
         self.push_kept(Chain::Noted);
     }
 
@@ -479,7 +479,8 @@ impl Rules {
         };
         for protocol in [TCP, UDP] {
             let others = [Transport(protocol), Host(Goto(rest.name()))];
-            self.push(chain, "adding the nft rule that handles all other flows", &others);
+            let step = "adding the nft rule that applies the default verdict to all other flows";
+            self.push(chain, step, &others);
         }
     }
 
@@ -548,7 +549,7 @@ impl Rules {
                 let named = [family_is, Transport(protocol), Host(Named(set, family)), capture];
                 self.push(
                     chain,
-                    "adding the nft rule that captures addresses of DNS names",
+                    "adding the nft rule that captures packets to addresses of DNS names",
                     &named,
                 );
             }
@@ -558,7 +559,7 @@ impl Rules {
     /// What the routing rule has returned to `lo`.
     fn push_returned(&mut self, table: &HostTable<'_>) {
         let none = self.bits.none;
-        let step = "adding the nftables rule for packets with a mark";
+        let step = "adding the nftables rule for packets with a fwmark";
         let returned = [Host(MarkIsNot(none)), Host(Jump(Chain::Returned.name()))];
         // What comes from containers is marked on its own interface.
         let is_only_on_lo = table.forwarded.is_empty();
@@ -574,7 +575,7 @@ impl Rules {
         let chain = Chain::Returned;
         let to_agent = ToAgent(self.redirect);
         let tcp = [Host(MarkIs(captured)), Transport(TCP)];
-        let step = "adding the nft rule that sends TCP packets after the SYN to the agent";
+        let step = "adding the nft rule that gives the agent the TCP packets that follow a SYN";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(chain, step, &past_syn, &to_agents_socket, Reset);
@@ -602,7 +603,7 @@ impl Rules {
                 Host(IsLocal(PacketEnd::Destination)),
                 Host(Goto(Chain::Clients.name())),
             ];
-            let step = "adding the nft rule that checks packets of clients to captured ports";
+            let step = "adding the nft rule that checks packets from clients to captured ports";
             self.push(Chain::Prerouting, step, &to_port);
         }
         let chain = Chain::Clients;
@@ -616,7 +617,7 @@ impl Rules {
         let step = "adding the nft rule for packets of connections that the agent has not accepted";
         self.push(chain, step, &past_agent);
         let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
-        let step = "adding the nft rule that sends clients to the agent";
+        let step = "adding the nft rule that sends packets of clients to the agent";
         self.push_or_refused(chain, step, &[Transport(TCP)], &led, Reset);
     }
 

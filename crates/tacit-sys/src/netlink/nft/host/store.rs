@@ -55,7 +55,9 @@ pub fn learn(
     names: &[StoredName],
 ) -> Result<(), Error> {
     if addresses.len() > STORED_AT_ONCE_MAX || names.len() > STORED_AT_ONCE_MAX {
-        return Err(Error::Invalid("the request contains more names than tacit stores at once"));
+        return Err(Error::Invalid(
+            "the request contains more DNS names or addresses than tacit can store at once",
+        ));
     }
     if names.iter().any(|one| one.name.len() > STORED_NAME_BYTES_MAX) {
         return Err(Error::Invalid("a name in the request is too long to be stored"));

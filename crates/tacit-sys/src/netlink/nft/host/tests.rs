@@ -83,7 +83,7 @@ fn an_element_holds_its_verdict_byte_by_byte() {
 fn inbound_rules_are_there_only_for_captured_ports() {
     let leads = |inbound: &[Element]| {
         let all = contents::all(IpSupport::V4AndV6, &table(inbound), TRACKED);
-        all.iter().any(|message| message.step.contains("sends clients to the agent"))
+        all.iter().any(|message| message.step.contains("sends packets of clients to the agent"))
     };
     assert!(!leads(&[]));
     assert!(leads(&[element(IpProtocol::Tcp, "0.0.0.0", 80)]));

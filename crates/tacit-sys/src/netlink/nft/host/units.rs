@@ -56,8 +56,8 @@ pub fn install_units(
     const { assert!(HOST_RANGES_MAX == 16_384, "also change the limit in the message below") };
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
-            "the rules with `unit` have more than 16,384 destinations: use larger networks, or \
-             fewer ranges of ports",
+            "the policy rules with `unit` have more than 16,384 destinations: use larger networks, \
+             or fewer port ranges",
         ));
     }
     let mut messages = vec![declare(0), units()];
@@ -80,7 +80,7 @@ pub fn add_units(netfilter: &mut Netlink, groups: &[u64]) -> Result<(), Error> {
     if groups.is_empty() {
         return Ok(());
     }
-    let mut adding = message("adding control groups of units", NEWSETELEM, CREATE);
+    let mut adding = message("adding control groups of systemd units", NEWSETELEM, CREATE);
     adding.text(1, UNITS_TABLE);
     adding.text(2, UNITS);
     adding.nest(3, |list| {
@@ -110,7 +110,7 @@ pub fn units_in_kernel(netfilter: &mut Netlink) -> Result<Option<Vec<u64>>, Erro
 /// # Errors
 /// The kernel's.
 pub fn has_unit_rules(netfilter: &mut Netlink) -> Result<bool, Error> {
-    let mut question = message("reading the nft rules for units", GETRULE, NLM_F_DUMP);
+    let mut question = message("reading the nft rules for systemd units", GETRULE, NLM_F_DUMP);
     question.text(1, UNITS_TABLE);
     let mut has_rules = false;
     let read = netfilter.ask(question, ReplyCount::Many, |_| {
@@ -158,7 +158,7 @@ fn group_of(element: &[u8]) -> Option<u64> {
 }
 
 fn units() -> NetlinkRequest {
-    let mut set = message("making the set of units", NEWSET, CREATE);
+    let mut set = message("creating the set of systemd units", NEWSET, CREATE);
     set.text(1, TABLE);
     set.text(2, UNITS);
     set.be32(3, 0);
@@ -199,11 +199,11 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
     };
     for level in LEVELS {
         let of_unit = [Host(OfUnits(level)), Host(SetMark(unmarked)), Accept];
-        push(SENDERS, "adding the nft rule that accepts packets of units", &of_unit);
+        push(SENDERS, "adding the nft rule that accepts packets of systemd units", &of_unit);
     }
     push(
         SENDERS,
-        "adding the nft rule that marks packets of other senders",
+        "adding the nft rule that sets a fwmark on packets from outside the systemd units",
         &[Host(SetMark(marked))],
     );
     let sets = [
@@ -218,13 +218,13 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
                 [OfFamily(family), Transport(protocol), Captured(set, family), Host(Goto(SENDERS))];
             push(
                 chain,
-                "adding the nft rule that checks the destinations of rules with units",
+                "adding the nft rule that checks destinations that policy rules with `unit` list",
                 &to_destination,
             );
         }
     }
     let leaving = [Host(MarkIs(marked)), Host(SetMark(unmarked))];
-    push(LEAVING, "adding the nft rule that removes the mark of packets", &leaving);
+    push(LEAVING, "adding the nft rule that clears the fwmark of packets", &leaving);
     rules
 }
 

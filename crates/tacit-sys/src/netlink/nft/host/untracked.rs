@@ -216,7 +216,7 @@ impl Rules {
     fn push_candidates(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Candidates;
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Marked.name()))];
-        self.push(chain, "adding the nftables rule for packets with a mark", &marked);
+        self.push(chain, "adding the nftables rule for packets with a fwmark", &marked);
         self.push_own_packets(Chain::Marked);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
@@ -243,7 +243,7 @@ impl Rules {
         if table.lifetime == Lifetime::Unlimited {
             self.push_source_routes(Chain::Unusual);
         }
-        let step = "adding the nft rule that checks packets to destinations of the policy's rules";
+        let step = "adding the nft rule that checks packets to destinations in policy rules";
         for (map, key) in MAPS.into_iter().zip(KEYS) {
             let bounds = Bounds::of_map(table, map);
             if let Some(bounds) = bounds {
@@ -307,7 +307,7 @@ impl Rules {
             }
         }
         let marked = [Host(MarkIsNot(self.bits().none)), Host(Jump(Chain::Returned.name()))];
-        self.push(Chain::Looped, "adding the nftables rule for packets with a mark", &marked);
+        self.push(Chain::Looped, "adding the nftables rule for packets with a fwmark", &marked);
         self.push_returned_to_agent(table);
     }
 

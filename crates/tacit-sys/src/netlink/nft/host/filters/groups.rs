@@ -206,7 +206,7 @@ pub(in crate::netlink::nft::host) fn declarations(
 fn declare(number: usize, group: &PacketGroup<'_>, id: u32) -> NetlinkRequest {
     let family = group.family();
     let fields: Vec<_> = group.key_fields().collect();
-    let mut set = message("creating the maps of filters", NEWSET, CREATE);
+    let mut set = message("creating the nftables maps for filter rules", NEWSET, CREATE);
     set.text(1, TABLE);
     set.text(2, &group_name(number));
     let kind = if group.exact { 0 } else { SET_INTERVAL | SET_CONCAT };

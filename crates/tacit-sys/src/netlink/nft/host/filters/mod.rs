@@ -187,7 +187,7 @@ impl Rules {
             // A program that restores connection marks makes the agent's mark of the note that a
             // client has opened the flow. What the agent receives is known by its socket.
             let Bits { agent, none, .. } = self.bits();
-            let step = "adding the nft rule that removes packet marks that connmark rules restored";
+            let step = "adding the nft rule that clears fwmarks restored from conntrack marks";
             self.push(Chain::FilterIn, step, &[Host(MarkIs(agent)), Host(SetMark(none))]);
         }
         for (way, family) in ways(filters) {
@@ -297,7 +297,7 @@ impl Rules {
             local,
         ))));
         let rule: Vec<_> = window.into_iter().chain(past_opening).chain([lookup]).collect();
-        self.push_in(chain, "adding the nft rule that looks up packets in a filter", &rule);
+        self.push_in(chain, "adding the nft rule that looks up packets in a filter map", &rule);
     }
 
     /// The chains that log the packets of a rule. It decides also about those above the limit.
@@ -311,7 +311,8 @@ impl Rules {
                 Some(chain) => Host(Goto(chain.name())),
                 None => Accept,
             };
-            self.push_in(&chain, "adding the nft rule that decides about logged packets", &[then]);
+            let step = "adding the nft rule that applies the verdict to logged packets";
+            self.push_in(&chain, step, &[then]);
         }
     }
 
