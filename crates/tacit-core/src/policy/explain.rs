@@ -622,7 +622,7 @@ deny = true
         }
         let said = explain(&policy, &flow()).to_string();
         assert!(
-            said.contains("If they match rule `secured` in line 2, that rule requires TLS"),
+            said.contains("they may match rule `secured` in line 2, which requires TLS"),
             "{said}"
         );
     }

@@ -70,8 +70,8 @@ pub struct Namespace {
 /// Moves the calling process into a new user namespace and a new network namespace, and configures
 /// them: `lo`, addresses, routes and nftables rules. No destination is captured yet.
 ///
-/// `wanted` selects the source of the copies of SYNs. With `None`, copies come from the packet
-/// rules or, if the kernel lacks nfnetlink_log, from the interface.
+/// `wanted` selects the source of the copies of SYNs. With `None`, copies come from the
+/// nftables rules or, if the kernel lacks nfnetlink_log, from the interface.
 ///
 /// `parent` is the process ID of the caller's parent. The kernel kills the caller when the thread
 /// of the parent that started it ends; the call fails if this thread has already ended. Neither

@@ -136,8 +136,8 @@ impl CredentialFault {
                 .to_owned(),
             Self::TooManyPinned { max } => {
                 format!(
-                    "with this file, [trust.NAME] has too many pinned certificates: the limit for \
-                     each [trust.NAME] is {max}"
+                    "with this file, the trust has too many pinned certificates: the limit for \
+                     each trust is {max}"
                 )
             }
             Self::BadPin { subject } => format!(

@@ -367,7 +367,7 @@ mod tests {
         directory.write("leaf.pem", &leaf.cert_pem, 0o644);
         let line = load(&directory, &["leaf.pem"]).unwrap_err().to_string();
         assert!(line.contains("CN=leaf is a leaf certificate"), "{line}");
-        assert!(line.contains("the certificate of its issuer, CN=issuer"), "{line}");
+        assert!(line.contains("the certificate of the issuer, CN=issuer"), "{line}");
         directory.write("leaf.pem", leaf.cert_pem + &ca.pem(), 0o644);
         let warnings = load(&directory, &["leaf.pem"]).unwrap().warnings;
         assert!(warnings[0].contains("its issuer, CN=issuer"), "{warnings:?}");

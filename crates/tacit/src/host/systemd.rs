@@ -104,7 +104,7 @@ impl fmt::Display for UnitFault {
             }
             Self::Deep(unit, level) => write!(
                 f,
-                "the control group of `{unit}` is at level {level} of the hierarchy; the packet \
+                "the control group of `{unit}` is at level {level} of the hierarchy; the nftables \
                  rules match only units at levels 1 to {UNIT_LEVEL_MAX}"
             ),
         }

@@ -267,7 +267,7 @@ fn without_what_systemd_adds_the_agent_decides_about_units_until_the_helper_has_
         has_unit() {{ [ "$(count_units 2>/dev/null)" = 1 ]; }}
         until_true has_unit
         in_unit ask 192.0.2.2 4433 marked
-        restored() {{ grep -c 'removed the nftables rules for units' host.log; }}
+        restored() {{ grep -c 'removed the nftables rules for systemd units' host.log; }}
         before=$(restored)
         python3 -c 'import nft; print("without rules", nft.remove_rules("tacit_units"))'
         restored_again() {{ [ "$(restored)" -gt $before ]; }}

@@ -120,7 +120,7 @@ fn a_revoked_server_receives_no_data() {
         let seen: Value = server.next();
         assert_eq!(seen["got"], "", "{seen}");
         assert!(seen["error"].as_str().unwrap().contains("REVOKED"), "it is told why: {seen}");
-        agent.wait_for_log("the server's certificate of CN=leaf was revoked");
+        agent.wait_for_log("the server's certificate CN=leaf was revoked");
     }
 }
 

@@ -20,7 +20,7 @@ fn an_assigned_address_that_another_rule_names_is_refused() {
         touch scratch/end; wait $program
         clear";
     let text = Scenario { rules: &rules, inner: "\"gateway\"", steps }.output();
-    assert_eq!(text, "0\nan address of the rule `database`\nonly UDP 4500\n");
+    assert_eq!(text, "0\nan address in `remote` of rule `database`\nonly UDP 4500\n");
 }
 
 #[test]

@@ -357,7 +357,7 @@ mod tests {
             ),
             (
                 "10.0.0.0/33",
-                "`10.0.0.0/33` is not a network: the prefix length is not 0 to 32",
+                "`10.0.0.0/33` is not a network: the prefix length is not a number from 0 to 32",
                 "write a number from 0 to 32 after the slash",
             ),
             (

@@ -134,8 +134,7 @@ fn alerts_of_every_illegal_shape_are_refused() {
             misbehaved(suite, |session| alert(session, message), UNREADABLE, DECODE);
         }
         let endless = |session: &mut Session| many(33, || alert(session, &[1, 90]));
-        let what =
-            "the peer sent too many key updates, renegotiation requests or warnings in a row";
+        let what = "the peer sent too many KeyUpdates, renegotiation requests or warnings in a row";
         misbehaved(suite, endless, what, UNEXPECTED);
     }
 }
@@ -198,7 +197,7 @@ fn key_updates_of_every_illegal_shape_are_refused() {
             wire
         })
     };
-    let what = "the peer sent too many key updates, renegotiation requests or warnings in a row";
+    let what = "the peer sent too many KeyUpdates, renegotiation requests or warnings in a row";
     misbehaved(TLS13, flood, what, UNEXPECTED);
 }
 
@@ -298,6 +297,6 @@ fn renegotiation_is_declined_and_the_session_goes_on() {
     settle(&mut client, &mut server);
     assert_eq!(server.received(), b"still");
     let endless = |session: &mut Session| many(33, || handshake(session, &[CLIENT_HELLO, 0, 0, 0]));
-    let what = "the peer sent too many key updates, renegotiation requests or warnings in a row";
+    let what = "the peer sent too many KeyUpdates, renegotiation requests or warnings in a row";
     misbehaved(TLS12, endless, what, UNEXPECTED);
 }

@@ -63,7 +63,7 @@ fn what_a_list_names_is_refused_in_both_roles_hard_and_soft() {
         assert_eq!(both(&trust, &good.chain, 2_000_000_000), [const { PeerCheck::Valid }; 2]);
         for check in both(&trust, &bad.chain, 2_000_000_000) {
             assert!(matches!(check, PeerCheck::Invalid { .. }), "{check:?}");
-            assert!(reason(&check).contains("of CN=leaf was revoked: issue"), "{check:?}");
+            assert!(reason(&check).contains("certificate CN=leaf was revoked: issue"), "{check:?}");
         }
     }
     let trust = trust(&directory, &["crl.pem"], Revocation::Off);

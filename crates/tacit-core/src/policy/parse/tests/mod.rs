@@ -434,7 +434,7 @@ fn a_run_is_named_by_rules_about_what_its_programs_open_alone() {
     assert_eq!(warnings(&both), [""; 0]);
     let hidden = format!("{}[[rule]]\nname = \"b\"\nrun = \"day\"\n{out}\n", text(out));
     let hidden = hidden.replace("permit", "deny");
-    assert!(warnings(&hidden)[0].contains("rule `b` is never used: rule `"), "{hidden}");
+    assert!(warnings(&hidden)[0].contains("rule `b` is never used, because"), "{hidden}");
 }
 
 #[test]
@@ -497,7 +497,7 @@ fn names_that_lead_around_the_policy_are_warned_about() {
     let weak = |more: &str| rule("weak", &format!("remote = \"*.a.example\"\n{more}"));
     let is_told = |first: &str, second: &str| {
         let text = format!("version = 1\n{first}{second}");
-        warnings(&text).iter().any(|one| one.contains("only if tacit assigns an alias"))
+        warnings(&text).iter().any(|one| one.contains("of the two names has an alias"))
     };
     let unchecked = "remote-ports = [80, \"400-500\"]\ntls = { verify = \"none\" }";
     assert!(is_told(&weak("permit = true"), &tls) && is_told(&weak(unchecked), &tls));
