@@ -355,7 +355,8 @@ fn certificates_of_peers_are_pinned() {
             let tls = policy.lines().find(|line| line.starts_with("tls")).unwrap();
             assert!(tls.contains(keys) && tls.contains("trust = \"p\""), "{text}: {policy}");
             assert_eq!(tls.contains("verify"), text.starts_with("[c]") && !keys.is_empty());
-            let message = "accepts only certificates that are byte-for-byte equal to a certificate in its files";
+            let message =
+                "accepts only certificates that are byte-for-byte equal to a certificate in its";
             assert_eq!(
                 found.iter().filter(|found| found.contains(message)).count(),
                 1,

@@ -269,8 +269,8 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "cannot create a user namespace and a network namespace: No space left on device (os error 28); \
-             user namespaces are disabled: user.max_user_namespaces is 0"
+            "cannot create a user namespace and a network namespace: No space left on device (os \
+             error 28); user namespaces are disabled: user.max_user_namespaces is 0"
         );
         assert!(!has_own_root(), "this test runs at the root of its mount namespace");
     }

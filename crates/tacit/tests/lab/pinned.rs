@@ -173,7 +173,7 @@ fn check_and_explain_know_pins() {
     let good = format!("{ALONE}{}", rule(8443, "127.0.0.1:1", ACCEPTS));
     lab.write("p.toml", crate::harness::policy(&good));
     let said = text_of(&lab.run(TACIT, &["check", "p.toml"]));
-    assert!(said.contains("the pinned certificate CN=leaf expired at 2021-02-03"), "{said}");
+    assert!(said.contains("the pinned certificate of CN=leaf expired at 2021-02-03"), "{said}");
     let [peer, again] = ["peer.pem", "again.pem"].map(|peer| explained(&lab, peer));
     assert!(!peer.contains(NOT_PINNED) && again.contains(NOT_PINNED), "{peer}\n{again}");
     let usages = [KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

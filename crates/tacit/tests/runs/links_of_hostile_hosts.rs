@@ -96,7 +96,8 @@ fn a_host_that_binds_another_address_is_refused() {
         r#"
         hostile misplace; serve_both; at 8098 a.toml
         by a a.toml echo ran 2>told; echo $?
-        grep -o 'the remote link server has bound 10.9.8.7:8099 instead of 10.9.8.7:8098' told | head -1"#
+        grep -o 'the remote link server has bound 10.9.8.7:8099 instead of 10.9.8.7:8098' told |
+            head -1"#
     ));
     assert_eq!(
         said,

@@ -74,8 +74,8 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let line = report.line(strict.position, weak.position);
         let message = format!(
             "rule `{}` does not verify servers, and comes before rule `{}` in line {line}, which \
-             matches the same port. So tacit does not verify the server of a name that matches both \
-             rules. If a name matches only the later rule, but has the same address as a name \
+             matches the same port. So tacit does not verify the server of a name that matches \
+             both rules. If a name matches only the later rule, but has the same address as a name \
              that matches the earlier rule, tacit verifies the server of this name only if one \
              of the two names has an alias address",
             weak.name, strict.name
