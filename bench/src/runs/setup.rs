@@ -10,6 +10,9 @@ pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 8, 7);
 /// The address at which the far agent accepts TLS.
 pub(super) const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 8, 8)), 8443);
 
+/// The agent relays the bytes of the connections, and programs get no sockets of its network.
+const RELAYED: &str = "permit = true\npath = \"relay\"";
+
 /// Number of rules in the larger policy.
 pub(super) const RULES: u32 = 1000;
 
@@ -55,7 +58,7 @@ pub(super) fn policies(server: SocketAddr, congestion: &str) -> [PolicyFile; 3] 
          [rule.tls]\nrole = \"server\"\nidentity = \"server\"\nclient-cert = \"none\"\n{alike}\n"
     );
     [
-        PolicyFile { name: "permit.toml", text: outbound(server, "permit = true") },
+        PolicyFile { name: "relay.toml", text: outbound(server, RELAYED) },
         PolicyFile { name: "tls.toml", text: outbound(FAR, &client) },
         PolicyFile { name: "far.toml", text: far },
     ]

@@ -22,20 +22,20 @@ use crate::workload::{Length, RUN_WORKLOADS, Workload};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carrier {
     Direct,
-    Permit,
+    Relay,
     Tls,
     Pasta,
     Slirp,
 }
 
 const CARRIERS: [Carrier; 5] =
-    [Carrier::Direct, Carrier::Permit, Carrier::Tls, Carrier::Pasta, Carrier::Slirp];
+    [Carrier::Direct, Carrier::Relay, Carrier::Tls, Carrier::Pasta, Carrier::Slirp];
 
 impl Carrier {
     fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
-            Self::Permit => "tacit permit",
+            Self::Relay => "tacit relay",
             Self::Tls => "tacit tls",
             Self::Pasta => "pasta",
             Self::Slirp => "slirp4netns",
@@ -122,7 +122,7 @@ fn take(
     client.extend(["--connect", &entry, "--wait", "20s"]);
     let mut command = match carrier {
         Carrier::Direct => directory.ordinary(&program, &client[1..]),
-        Carrier::Permit => tacit(directory, "permit.toml", &client),
+        Carrier::Relay => tacit(directory, "relay.toml", &client),
         Carrier::Tls => tacit(directory, "tls.toml", &client),
         Carrier::Pasta => directory
             .ordinary("pasta", &[&["-q", "-f", "--config-net", "--"][..], &client].concat()),

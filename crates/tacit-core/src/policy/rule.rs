@@ -14,10 +14,10 @@ use crate::flow::{Address, Flow, Protocol};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
     /// The agent relays it.
-    #[default]
     Relay,
     /// The program gets a socket of the agent's network, if nothing speaks against it. Otherwise
     /// the agent relays it.
+    #[default]
     Auto,
 }
 

@@ -61,14 +61,16 @@ impl Running {
         if self.agent.has_just_ended() {
             complain_of(
                 MessageId("agent-ended"),
-                "the agent has ended: all connections of the program fail",
+                "the agent has ended: new connections of the program fail, and open ones that it \
+                 relayed",
             );
         }
         if let Some(helper) = self.helper.pid()
             && process::try_wait(helper).is_ok_and(|ended| ended.is_some())
         {
             self.helper.forget();
-            if std::mem::take(&mut self.needs_helper) {
+            // Without an agent, no new connection succeeds in any case.
+            if self.agent.serves() && std::mem::take(&mut self.needs_helper) {
                 complain_of(
                     MessageId("helper-ended"),
                     "the helper process ended: open connections of the program continue, but new \

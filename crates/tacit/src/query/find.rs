@@ -51,12 +51,20 @@ pub(super) enum IfUnknown {
     Refuse,
 }
 
-/// The kind of a descriptor.
-enum Found {
-    /// A connection of the run.
-    Ends(SocketEnds),
-    /// A connection that was made outside the run and passed to its program.
-    Outside,
+/// The connection of a descriptor.
+struct Found {
+    ends: SocketEnds,
+    place: Place,
+}
+
+/// Where the socket of a descriptor was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the network of the run.
+    Run,
+    /// In the network of the agent: it is a handed socket, or was made outside the run and passed
+    /// to its program.
+    Agent,
 }
 
 impl QueryResponder {
@@ -80,11 +88,10 @@ impl QueryResponder {
         descriptor: &Arc<OwnedFd>,
         if_unknown: IfUnknown,
     ) -> Result<Value, TlsRequestError> {
-        let ends = match self.look_at(descriptor.as_fd())? {
-            Found::Ends(ends) => ends,
-            Found::Outside => return Ok(unprotected(question, PolicyState::Off)?),
+        let Some(found) = self.look_at(descriptor.as_fd())? else {
+            return Ok(unprotected(question, PolicyState::Off)?);
         };
-        if let Some(record) = self.find(&ends) {
+        if let Some(record) = self.find(&found) {
             return answer::about(&record, question, descriptor).await;
         }
         if let Some(answer) = self.ask_predecessor(question, descriptor).await {
@@ -96,47 +103,60 @@ impl QueryResponder {
         let until = Instant::now() + ARRIVAL_WAIT_MAX;
         let mut pause = ARRIVAL_POLL_MIN;
         loop {
-            if self.is_within(&ends).await {
+            if found.place == Place::Run && self.is_within(&found.ends).await {
                 return Ok(unprotected(question, PolicyState::None)?);
             }
             tokio::time::sleep(pause).await;
-            if let Some(record) = self.find(&ends) {
+            if let Some(record) = self.find(&found) {
                 return answer::about(&record, question, descriptor).await;
             }
             if Instant::now() > until {
-                return Err(QueryError::Unknown.into());
+                return match found.place {
+                    Place::Run => Err(QueryError::Unknown.into()),
+                    Place::Agent => Ok(unprotected(question, PolicyState::Off)?),
+                };
             }
             pause = (pause * 2).min(ARRIVAL_POLL_MAX);
         }
     }
 
-    fn look_at(&self, descriptor: BorrowedFd<'_>) -> Result<Found, QueryError> {
+    /// Finds the addresses of the descriptor's socket; `None` if it was made outside the run.
+    fn look_at(&self, descriptor: BorrowedFd<'_>) -> Result<Option<Found>, QueryError> {
         if !query::is_tcp(descriptor) {
             return Err(QueryError::NotTcp);
         }
-        match query::network_of(descriptor) {
-            Ok(network) if network == self.network => {}
-            Ok(network) if network == self.outside => return Ok(Found::Outside),
+        let place = match query::network_of(descriptor) {
+            Ok(network) if network == self.network => Place::Run,
+            Ok(network) if network == self.outside && self.hands_sockets() => Place::Agent,
+            Ok(network) if network == self.outside => return Ok(None),
             _ => return Err(QueryError::NotThisRun),
-        }
+        };
         let inet = |address: socket::SocketAddress| SocketAddr::try_from(address).ok();
         let program = socket::local_address(descriptor).ok().and_then(inet);
         let peer = socket::peer_address(descriptor).ok().flatten().and_then(inet);
         let (Some(program), Some(peer)) = (program, peer) else {
             return Err(QueryError::NotConnected);
         };
-        Ok(Found::Ends(SocketEnds {
-            protocol: Protocol::Tcp,
-            program: canonical(program),
-            peer: canonical(peer),
-        }))
+        let [program, peer] = [program, peer].map(canonical);
+        let ends = SocketEnds { protocol: Protocol::Tcp, program, peer };
+        Ok(Some(Found { ends, place }))
+    }
+
+    /// Whether programs of the run may have sockets of the agent.
+    fn hands_sockets(&self) -> bool {
+        self.run.is_own() && self.run.why_all_relayed().is_none()
     }
 
     /// The connection of the run with these addresses.
-    fn find(&self, ends: &SocketEnds) -> Option<Arc<ConnectionRecord>> {
+    fn find(&self, found: &Found) -> Option<Arc<ConnectionRecord>> {
+        let Found { ends, place } = found;
         self.table.find_where(|record| {
+            let of_record = || match place {
+                Place::Run => record.ends(),
+                Place::Agent => record.handed_ends(),
+            };
             record.is_of_run(self.run.id)
-                && record.ends().is_some_and(|of_record| {
+                && of_record().is_some_and(|of_record| {
                     of_record.protocol == ends.protocol
                         && canonical(of_record.program) == ends.program
                         && canonical(of_record.peer) == ends.peer

@@ -307,6 +307,18 @@ impl ConnectionRecord {
         }
     }
 
+    /// The addresses of a socket of the agent that a program has; `None` for other connections.
+    #[must_use]
+    pub fn handed_ends(&self) -> Option<SocketEnds> {
+        self.handed_to()?;
+        match (&self.local, &self.sockets.get()?.target) {
+            (&Address::Inet(program), &Address::Inet(peer)) => {
+                Some(SocketEnds { protocol: self.protocol, program, peer })
+            }
+            _ => None,
+        }
+    }
+
     /// The process that has the socket, if the program connected with a socket of the agent.
     #[must_use]
     pub fn handed_to(&self) -> Option<&SocketOwner> {

@@ -1,6 +1,6 @@
 //! Tests that a program sees the same connection errors with and without tacit, except for two
-//! known differences. A failed TLS handshake causes a reset after `connect`, and urgent bytes
-//! arrive like other bytes.
+//! known differences. A failed TLS handshake causes a reset after `connect`, and urgent bytes of
+//! relayed connections arrive like other bytes.
 
 use crate::network::Network;
 
@@ -57,6 +57,7 @@ fn an_upstream_out_of_reach_fails_at_connect_as_without_tacit() {
     // A time limit on a socket ends a connect that waits by this.
     assert_eq!(ends.collect::<Vec<_>>(), ["ECONNREFUSED", "EHOSTUNREACH", "EINPROGRESS"]);
     assert_eq!(seen("run", OUT_OF_REACH), direct, "by permit");
+    assert_eq!(seen("relayed", OUT_OF_REACH), direct, "by permit, relayed");
     let by_tls = OUT_OF_REACH.replace(":7001", ":7101");
     let direct = seen("direct", &by_tls);
     assert_eq!(seen("run", &by_tls), direct, "by tls");
@@ -67,8 +68,9 @@ fn an_error_that_no_packet_can_bring_is_the_nearest_that_one_can() {
     // The host's own rule gives EACCES, which over IPv4 no other machine can.
     let direct = seen("direct", "10.66.0.2:7001");
     assert!(direct[0].ends_with("connect EACCES"), "{direct:?}");
-    let run = seen("run", "10.66.0.2:7001 10.66.0.2:7101");
-    assert!(run.iter().all(|line| line.ends_with("connect EHOSTUNREACH")), "{run:?}");
+    assert_eq!(seen("run", "10.66.0.2:7001"), direct, "the program has a socket of the host");
+    let relayed = seen("relayed", "10.66.0.2:7001 10.66.0.2:7101");
+    assert!(relayed.iter().all(|line| line.ends_with("connect EHOSTUNREACH")), "{relayed:?}");
 }
 
 #[test]
@@ -94,7 +96,7 @@ fn what_no_rule_lets_through_is_refused_at_connect() {
 
 /// Urgent data is one byte beside the stream; a relay that hands it on gives it its place in it.
 #[test]
-fn urgent_bytes_arrive_in_the_stream() {
+fn urgent_bytes_of_relayed_connections_arrive_in_the_stream() {
     let setup = "start python3 $PEERS/sockets_server.py 7000; await 7000";
     let network = Network::new(&[7000], setup);
     let talk = "talk() { $1 /usr/bin/python3 -c 'if True:
@@ -110,9 +112,11 @@ fn urgent_bytes_arrive_in_the_stream() {
         report.sendall(b\"report 1\\n\")
         print(got.decode(), b\"\".join(iter(lambda: report.recv(100), b\"\")).decode())' $2; }";
     let said = network.ok(&format!(
-        "{talk}; talk direct clear.example; talk run clear.example; talk run tls.example"
+        "{talk}; talk direct clear.example; talk run clear.example
+         talk relayed clear.example; talk run tls.example"
     ));
     let lines: Vec<_> = said.lines().collect();
     let inline = "before!behind before!behind";
-    assert_eq!(lines, ["beforebehind beforebehind", inline, inline]);
+    let urgent = "beforebehind beforebehind";
+    assert_eq!(lines, [urgent, urgent, inline, inline]);
 }

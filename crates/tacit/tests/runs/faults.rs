@@ -7,10 +7,11 @@ use crate::programs::WEB;
 const ECHO: &str = "start python3 $PEERS/echo.py 7000; await 7000\n";
 
 /// Where the processes of a run are: `launcher` is its launcher's, which `started` has begun in the
-/// background; `process NAME...` finds others.
+/// background; `process NAME...` finds others. All connections of the run are relayed, and need no
+/// helper when they open.
 const PROCESSES: &str = r#"
 started() {
-    ordinary exec ./tacit run --policy run.toml -- "$@" <&0 & launcher=$!
+    ordinary exec ./tacit run --policy run.toml --path relay -- "$@" <&0 & launcher=$!
     background+=($launcher)
 }
 process() {

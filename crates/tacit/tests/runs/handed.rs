@@ -19,7 +19,7 @@ const ECHO: &str = "start python3 $PEERS/echo.py 7000; await 7000\n";
 /// Prints the path of each open connection of the run whose launcher is `$launcher`.
 const SHOWN: &str = r#"
 started() {
-    ordinary exec ./tacit run --policy handed.toml "$@" <&0 & launcher=$!
+    ordinary exec ./tacit run --policy run.toml "$@" <&0 & launcher=$!
     background+=($launcher)
 }
 control() { echo $TMPDIR/tacit-run-$launcher/agent.sock; }
@@ -110,7 +110,7 @@ fn a_program_cannot_reconnect_a_handed_socket_to_a_denied_address() {
         ip route add local 192.0.2.1/32 dev lo
         start python3 $PEERS/counting.py 192.0.2.1 8085 counted
         until_true [ -e counted ]
-        handed /usr/bin/python3 $PEERS/escapes.py 2>&1
+        run /usr/bin/python3 $PEERS/escapes.py 2>&1
         echo "bytes at the denied server: $(stat -c %s counted)""#;
     let said = network(ECHO).ok(script);
     let wanted = "plain: ConnectionRefusedError\n\
@@ -153,7 +153,7 @@ fn path_relay_hands_no_socket() {
 #[test]
 fn a_policy_without_a_permit_for_tcp_leaves_connections_to_the_kernel() {
     let script = r#"
-        sed -i 's/^permit = true/permit = true\nprotocol = "udp"/' handed.toml
+        sed -i 's/^permit = true/permit = true\nprotocol = "udp"/' run.toml
         cat >own.py <<'END'
 import socket, sys
 server = socket.create_server(("127.0.0.1", 0))
@@ -187,7 +187,7 @@ fn programs_that_call_socketcall_are_served_like_others() {
         ip route add local 192.0.2.1/32 dev lo
         start python3 $PEERS/counting.py 192.0.2.1 8085 counted
         until_true [ -e counted ]
-        handed ./socketcall 10.9.8.7 192.0.2.1
+        run ./socketcall 10.9.8.7 192.0.2.1
         echo "bytes at the denied server: $(stat -c %s counted)""#);
     if said == "skipped\n" {
         println!("skipped: the kernel executes no 32-bit calls");
@@ -209,7 +209,7 @@ fn programs_that_call_socketcall_are_served_like_others() {
 #[test]
 fn a_socket_that_is_duplicated_while_it_connects_stays_one_connection() {
     let network = network(ECHO).with_build("cc -O1 -Wall -o race $PEERS/dup_race.c -lpthread");
-    let said = network.ok("handed ./race 10.9.8.7 7000 300");
+    let said = network.ok("run ./race 10.9.8.7 7000 300");
     assert_eq!(said, "300 rounds, refused 0, differ 0\n");
 }
 
@@ -234,7 +234,7 @@ fn clients_killed_while_they_connect_leave_no_descriptor_in_the_helper() {
         # A neighbour that does not exist, so that no SYN is answered.
         ip neigh add 192.168.77.9 lladdr 02:00:00:00:00:09 dev v0
         printf '[[rule]]\nname = "silent"\ndirection = "outbound"\nremote = "192.168.77.9"\n' \
-            >>handed.toml; echo 'permit = true' >>handed.toml
+            >>run.toml; echo 'permit = true' >>run.toml
         started -- bash -c 'touch scratch/up; until [ -e scratch/go ]; do sleep 0.02; done
             for round in $(seq 40); do
                 timeout -s KILL 0.1 bash -c "exec 3<>/dev/tcp/192.168.77.9/7000" & 
@@ -260,8 +260,8 @@ fn signals_and_timeouts_end_a_blocking_connect_as_without_tacit() {
     let script = r#"
         ip neigh add 192.168.77.9 lladdr 02:00:00:00:00:09 dev v0
         printf '[[rule]]\nname = "silent"\ndirection = "outbound"\nremote = "192.168.77.9"\n' \
-            >>handed.toml; echo 'permit = true' >>handed.toml
-        for way in direct handed; do $way ./interrupted 192.168.77.9 10.9.8.7; done"#;
+            >>run.toml; echo 'permit = true' >>run.toml
+        for way in direct run; do $way ./interrupted 192.168.77.9 10.9.8.7; done"#;
     let network =
         network(ECHO).with_build("cc -O1 -Wall -o interrupted $PEERS/interrupted.c -lpthread");
     let said = network.ok(script);
@@ -282,17 +282,17 @@ fn signals_and_timeouts_end_a_blocking_connect_as_without_tacit() {
 #[test]
 fn a_socket_that_is_added_to_epoll_while_it_connects_is_not_lost() {
     let network = network(ECHO).with_build("cc -O1 -Wall -o race $PEERS/epoll_race.c -lpthread");
-    let said = network.ok("handed ./race 10.9.8.7 7000 1000");
+    let said = network.ok("run ./race 10.9.8.7 7000 1000");
     assert!(said.ends_with(" rounds, lost 0, add errors 0, mod errors 0\n"), "{said}");
 }
 
 #[test]
 fn runs_with_handed_sockets_nest() {
     let script = r#"
-        { echo 'version = 1'; echo 'path = "auto"'; echo '[[rule]]'; echo 'name = "all"'
+        { echo 'version = 1'; echo '[[rule]]'; echo 'name = "all"'
           echo 'direction = "outbound"'; echo 'remote = "10.9.8.7"'; echo 'permit = true'
         } >inner.toml
-        handed ./tacit run --policy inner.toml -- \
+        run ./tacit run --policy inner.toml -- \
             /usr/bin/python3 $PEERS/clients.py 10.9.8.7 7000 20 2>&1"#;
     let said = network(ECHO).ok(script);
     assert_eq!(said, "20 ('10.9.8.7', 7000) right\n");
@@ -302,12 +302,12 @@ fn runs_with_handed_sockets_nest() {
 fn a_reload_decides_about_new_connections() {
     let said = holder(
         r#"
-        sed -i 's/path = "auto"/path = "relay"/' handed.toml
+        sed -i '1a path = "relay"' run.toml
         ordinary ./tacit reload --control $(control)
         ask '[r := new(), r.recv(5)][1]'
         until_true eval '[ $(shown | wc -l) = 2 ]'
         shown | cut -d " " -f 1,2
-        sed -i 's/^permit = true/deny = true/' handed.toml
+        sed -i 's/^permit = true/deny = true/' run.toml
         ordinary ./tacit reload --control $(control)
         ask 'new()'
         ask 'old.send(b"z") and old.recv(1)'"#,

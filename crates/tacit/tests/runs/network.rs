@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   program ────────────────────────────────────────> server       without tacit
-//!   program ══ tacit run ═══════════════════════════> server       permit: clear.example
+//!   program ══ tacit run ═══════════════════════════> server       relayed: clear.example
 //!   program ══ tacit run ───────────────────────────> server       handed: clear.example
 //!   program ══ tacit run ══════TLS══════> far agent ─> server      tls:    tls.example
 //! ```
@@ -90,8 +90,8 @@ succeeded() {
 direct() { ordinary timeout 60 "$@"; }
 RUN_OPTIONS=
 run() { ordinary timeout 60 ./tacit run --policy run.toml $RUN_OPTIONS -- "$@"; }
-# The same with a policy by which programs get sockets of the host's network.
-handed() { ordinary timeout 60 ./tacit run --policy handed.toml $RUN_OPTIONS -- "$@"; }
+# The same, and the agent relays all connections: no program gets a socket of the host's network.
+relayed() { RUN_OPTIONS="$RUN_OPTIONS --path relay" run "$@"; }
 "#;
 
 /// What answers in every network.
@@ -167,8 +167,8 @@ impl Network {
         [self.clone(), self.with_root()]
     }
 
-    /// Runs a script in the network; in it are `run CMD` (under tacit), `handed CMD` (the same with
-    /// sockets of the host's network) and `direct CMD`.
+    /// Runs a script in the network; in it are `run CMD` (under tacit), `relayed CMD` (the same,
+    /// with all connections relayed) and `direct CMD`.
     pub fn script(&self, script: &str) -> Output {
         self.script_in(&self.prepared(), script)
     }
@@ -180,9 +180,9 @@ impl Network {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs a shell script as it is, through `permit` (relayed and handed) and through `tls`, each
-    /// with `$HOST` as the server's name; expects the same output and status of all, and returns
-    /// it.
+    /// Runs a shell script as it is, by `permit` (relayed, and with handed sockets) and by `tls`,
+    /// each with `$HOST` as the server's name; expects the same output and status of all, and
+    /// returns it.
     pub fn compare(&self, program: &str) -> String {
         let public = self.prepared();
         std::fs::write(public.directory.join("program.sh"), program).unwrap();
@@ -192,8 +192,8 @@ impl Network {
                 HOST=$host \"$@\" bash program.sh >$way.out 2>$way.err
                 echo \"status $?\" >>$way.out; }
              go direct clear.example direct
-             go permit clear.example run
-             go handed clear.example handed
+             go relayed clear.example relayed
+             go handed clear.example run
              go tls tls.example run",
         );
         assert!(output.status.success(), "{}", text_of(&output));
@@ -205,7 +205,7 @@ impl Network {
                 .replace("2001:db8::8", "2001:db8::7")
         };
         let direct = read("direct.out");
-        for way in ["permit", "handed", "tls"] {
+        for way in ["relayed", "handed", "tls"] {
             let out = read(&format!("{way}.out"));
             let err = read(&format!("{way}.err"));
             let told = || format!("{}\n{err}\n{}", read("direct.err"), text_of(&output));
@@ -236,10 +236,7 @@ impl Network {
             let output = command.args(["-c", build]).env("PEERS", PEERS).output().unwrap();
             assert!(output.status.success(), "see scripts/install-deps.sh: {}", text_of(&output));
         }
-        let policy = self.run_policy();
-        let handed = policy.replacen("version = 1\n", "version = 1\npath = \"auto\"\n", 1);
-        lab.write("run.toml", policy);
-        lab.write("handed.toml", handed);
+        lab.write("run.toml", self.run_policy());
         if !self.ports.is_empty() {
             lab.write("far.toml", self.far_policy());
         }

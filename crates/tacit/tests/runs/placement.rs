@@ -178,7 +178,7 @@ fn a_connection_follows_its_program_to_another_cpu() {
     let Some(cpus) = two_cpus() else { return };
     for host in ["tls.example", "clear.example"] {
         let said = Network::new(&[9000], &format!("{cpus}{ECHO}")).ok(&format!(
-            "run python3 asks.py {host} $last $first & asking=$!
+            "relayed python3 asks.py {host} $last $first & asking=$!
              for cpu in $last $first; do
                  until_true carried_on $cpu && echo carried
                  touch scratch/leave-$cpu
@@ -194,7 +194,7 @@ fn bytes_arrive_whole_while_a_program_changes_its_cpu() {
     let Some(cpus) = two_cpus() else { return };
     for host in ["tls.example", "clear.example"] {
         let said = Network::new(&[9000], &format!("{cpus}{ECHO}")).ok(&format!(
-            "run python3 blocks.py {host} $first $last >whole & asking=$!
+            "relayed python3 blocks.py {host} $first $last >whole & asking=$!
              until_true [ -s whole ]; cat whole
              threads | awk '{{ handed += $4; left += $5 }} END {{ print handed, left }}'
              touch scratch/done; wait $asking; echo status $?"

@@ -250,11 +250,12 @@ fn over_a_change() -> String {
         r#"
 before = socket.create_connection(("tls.example", 9000))
 print(settled(before)["connection"], flush=True)
+clear = socket.create_connection(("clear.example", 9000))
 asker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 asker.connect("\0" + os.environ["TACIT_QUERY"][1:])
 open("scratch/said", "w")
 while not os.path.exists("scratch/go"): time.sleep(0.01)
-print(ask(before)["connection"], ask(before, "stop")["error"])
+print(ask(before)["connection"], ask(before, "stop")["error"], ask(clear)["rule"])
 after = socket.create_connection(("tls.example", 9000))
 print(settled(after)["connection"], asker.recv(1))
 before.close()
@@ -275,7 +276,7 @@ fn a_successor_answers_for_the_connections_of_the_agent_before_it() {
          touch scratch/go; wait $client; cat said",
         over_a_change()
     ));
-    assert_eq!(text, "secure\nsecure denied\nsecure b''\ntls\n");
+    assert_eq!(text, "secure\nsecure denied clear\nsecure b''\ntls\n");
 }
 
 #[test]
@@ -300,7 +301,7 @@ fn an_agent_of_another_user_answers_too() {
          touch scratch/go; wait $client; cat said",
         over_a_change()
     ));
-    assert_eq!(text, "secure\nsecure denied\nsecure b''\ntls\n");
+    assert_eq!(text, "secure\nsecure denied clear\nsecure b''\ntls\n");
 }
 
 /// A server outside that begins and ends TLS when it is told to, and sends back lines; it writes

@@ -14,9 +14,16 @@ fn displays_of_runs_fit_their_schemas() {
                   while True: held.append(server.accept())'\n\
                   await 7000\n";
     let network = Network::new(&[7000], &(STAY.to_owned() + server));
+    for path in ["auto", "relay"] {
+        assert_displays_fit(&network, path);
+    }
+}
+
+fn assert_displays_fit(network: &Network, path: &str) {
     let subjects = SUBJECTS.join(" ");
     let shown = network.ok(&format!(
-        "show_all() {{ for what in {subjects}; do echo; echo =$what; show $what --json; done; }}\n\
+        "RUN_OPTIONS='--path {path}'
+         show_all() {{ for what in {subjects}; do echo; echo =$what; show $what --json; done; }}\n\
          refused 'getent hosts absent.example; exec 7<>/dev/tcp/clear.example/7000' show_all",
     ));
     let mut parts = shown.split("\n=").skip(1);
@@ -26,6 +33,8 @@ fn displays_of_runs_fit_their_schemas() {
         let expected = match subject {
             "refused" => "absent.example",
             "engines" => "\"data-",
+            "connections" if path == "auto" => "\"path\": \"handed\"",
+            "cpus" if path == "auto" => "\"runs\": []",
             "cpus" => "\"connections\": 1",
             _ => "\"user\"",
         };

@@ -70,7 +70,7 @@ mod tests {
     use crate::policy::parse;
 
     fn found(rules: &[&str]) -> Vec<CaptureRange> {
-        let mut text = "version = 1\npath = \"auto\"\n[trust.ca]\nca = \"ca.pem\"\n".to_owned();
+        let mut text = "version = 1\n[trust.ca]\nca = \"ca.pem\"\n".to_owned();
         for (number, rule) in rules.iter().enumerate() {
             text += &format!("[[rule]]\nname = \"r{number}\"\ndirection = \"outbound\"\n{rule}\n");
         }

@@ -22,6 +22,9 @@ use crate::session::{ConnectionPath, ConnectionRecord, ConnectionTable, TlsFacts
 
 use super::{VERSION, client_cert, owners, role};
 
+/// The `path` of connections with a socket of the agent's network.
+pub const HANDED: &str = "handed";
+
 /// The open connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -363,7 +366,7 @@ fn state_of(record: &ConnectionRecord) -> &'static str {
 fn path_of(record: &ConnectionRecord) -> String {
     let Some(facts) = &record.scope else { return "relay".to_owned() };
     match &facts.path {
-        ConnectionPath::Handed(_) => "handed".to_owned(),
+        ConnectionPath::Handed(_) => HANDED.to_owned(),
         ConnectionPath::Relay(Some(reason)) => {
             // What applies to the whole run may become known later than the first connection.
             let of_run = || facts.scope.run().why_all_relayed();

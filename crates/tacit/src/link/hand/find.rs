@@ -9,7 +9,7 @@ use tacit_core::flow::Address;
 
 use crate::control::Request;
 use crate::control::client::{self, ClientError};
-use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay};
+use crate::control::display::connections::{ConnectionDisplay, ConnectionsDisplay, HANDED};
 
 /// A descriptor of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +57,17 @@ fn of_program(connection: &ConnectionDisplay) -> io::Result<DescriptorOf> {
     let (Some(Address::Inet(local)), Address::Inet(remote)) = (local, &connection.remote) else {
         return Err(unknown());
     };
-    let alias = run.alias.map(|alias| SocketAddr::new(alias, remote.port()));
+    // A socket of the agent is in the network of the agent, where this command is, and is connected
+    // to the true address.
+    let (network, remote) = match (connection.path.as_str(), run.alias) {
+        (HANDED, _) => ("self".to_owned(), *remote),
+        (_, Some(alias)) => (pid.to_string(), SocketAddr::new(alias, remote.port())),
+        (_, None) => (pid.to_string(), *remote),
+    };
     let inode = ["tcp", "tcp6"].into_iter().find_map(|table| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok()?;
+        let text = std::fs::read_to_string(format!("/proc/{network}/net/{table}")).ok()?;
         let mut sockets = text.lines().filter_map(socket_in);
-        sockets.find(|one| one.is_between(*local, alias.unwrap_or(*remote))).map(|one| one.inode)
+        sockets.find(|one| one.is_between(*local, remote)).map(|one| one.inode)
     });
     let gone = || invalid(format!("process {pid} no longer has the socket"));
     let number = descriptor_of(pid, inode.ok_or_else(gone)?)?.ok_or_else(gone)?;

@@ -132,7 +132,7 @@ impl NetworkPath {
             Self::Pasta => vec!["pasta", "-q", "-f", "--config-net", "--"],
             Self::Veth => vec!["nsenter", "-t", &peer, "-n"],
             Self::Relay => vec![tacit, "run", "--policy", "lfp.toml", "--path", "relay", "--"],
-            Self::Handed => vec![tacit, "run", "--policy", "handed.toml", "--"],
+            Self::Handed => vec![tacit, "run", "--policy", "lfp.toml", "--"],
             Self::Link | Self::TlsLink => {
                 let name = if self == Self::Link { "guest" } else { "near" };
                 let run = [tacit, "run", "--link", name, "--policy", "lfp.toml", "--"];
@@ -212,7 +212,6 @@ impl PathContext {
     pub(super) fn prepare(stage: &Stage) -> Result<Self, Gap> {
         let peer = other_side(stage)?;
         stage.write("lfp.toml", RUN_POLICY)?;
-        stage.write("handed.toml", &format!("{RUN_POLICY}path = \"auto\"\n"))?;
         stage.write("link.toml", LINK_POLICY)?;
         let words = [stage.tacit(), "link", "serve", "--policy", "link.toml"];
         let link = stage.start("link", &words)?;

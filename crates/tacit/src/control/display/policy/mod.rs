@@ -723,7 +723,13 @@ tls = { trust = "corp" }
 [[rule]]
 name = "rest"
 direction = "outbound"
+remote = "192.0.2.0/24"
 deny = true
+[[rule]]
+name = "clear"
+direction = "outbound"
+remote = "10.0.0.0/8"
+permit = true
 "#;
 
     fn setting<'t>(table: &'t PolicyTable, key: &str) -> &'t Setting {
@@ -753,7 +759,8 @@ deny = true
             (&rules[1], "tls.server-name", SettingValue::None, true),
             (&rules[1], "remote-ports", vec!["5432".to_owned(), "8000-8999".into()].into(), false),
             (&rules[2], "deny", "refused".into(), true),
-            (&rules[2], "remote", Vec::new().into(), true),
+            (&rules[3], "path", "auto".into(), true),
+            (&rules[3], "run", Vec::new().into(), true),
         ] {
             let setting = setting(table, key);
             assert_eq!((&setting.value, setting.default), (&value, default), "{key}");
