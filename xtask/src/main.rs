@@ -18,6 +18,7 @@ usage: cargo xtask COMMAND
   tidy                    check the style rules that no lint covers
   bench                   build and run the benchmarks; see `bench --help`
   bench packets           compare tunnels with libipsec, wireguard-go and GotaTun: [--rounds N]
+                          [--congestion NAME]
   bogo [PATTERN...]       run BoringSSL's test runner against the handshake and the record layer;
                           needs Go; downloads the runner, or uses the checkout in BORINGSSL
   chaos --minutes N       run agents under load while processes are killed and files replaced;

@@ -35,22 +35,31 @@ fn main() -> ExitCode {
     match texts.as_slice() {
         ["serve"] => load::serve(),
         ["measure", rest @ ..] => rounds::measure(rest),
-        [] => return begin("3"),
-        ["--rounds", rounds] => return begin(rounds),
-        _ => {
-            eprintln!("usage: cargo xtask bench packets [--rounds N]");
-            return ExitCode::from(64);
-        }
+        options => return begin(options),
     }
     ExitCode::SUCCESS
 }
 
 /// Runs the script in new namespaces.
-fn begin(rounds: &str) -> ExitCode {
+fn begin(options: &[&str]) -> ExitCode {
+    let mut rounds = "3";
+    // As programs under `tacit run` have it: the first that the host allows.
+    let mut congestion = "cubic reno";
+    for option in options.chunks(2) {
+        match option {
+            ["--rounds", number] => rounds = number,
+            ["--congestion", name] => congestion = name,
+            _ => {
+                eprintln!("usage: cargo xtask bench packets [--rounds N] [--congestion NAME]");
+                return ExitCode::from(64);
+            }
+        }
+    }
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
     command.args(["-rnm", "bash", "-c", include_str!("measure.sh")]);
-    command.env("ROUNDS", rounds).env("PACKET_CIPHER", "gcm").env("TOOLS", tools());
+    command.env("ROUNDS", rounds).env("CONGESTION", congestion);
+    command.env("PACKET_CIPHER", "gcm").env("TOOLS", tools());
     let status = command.env("PROGRAM", program).status().unwrap();
     if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

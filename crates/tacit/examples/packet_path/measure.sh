@@ -33,6 +33,14 @@ processes+=("$peer")
 apart() { [ "$(readlink "/proc/$peer/ns/net")" != "$(readlink /proc/$$/ns/net)" ]; }
 until_true apart
 far=(nsenter -t "$peer" -n)
+# One congestion control at both ends of every candidate: the first of CONGESTION that the host allows.
+control=/proc/sys/net/ipv4/tcp_congestion_control
+for name in $CONGESTION; do
+    # The path leads to the namespace of the process that opens it.
+    (echo "$name" >$control && "${far[@]}" sh -c "echo $name >$control") 2>/dev/null && break
+done
+[[ " $CONGESTION " == *" $(cat $control) "* ]] || fail "the host does not allow $CONGESTION"
+echo "congestion control: $(cat $control)"
 ip link set lo up
 "${far[@]}" ip link set lo up
 ip link add w0 type veth peer name w1 netns "$peer"
