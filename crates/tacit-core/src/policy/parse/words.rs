@@ -232,20 +232,14 @@ const AGENT: &[&str] = &[
     "alias-ranges",
 ];
 
-/// The keys that only forwarding rules have, except `listen`, which inbound rules have too.
-pub(super) const FORWARDING_KEYS: [&str; 10] = [
-    "connect",
-    "activate",
-    "order",
-    "connect-timeout",
-    "accept-proxy",
-    "send-proxy",
-    "unix-mode",
-    "unix-owner",
-    "replace-stale",
-    "clear",
-];
+/// The keys that only forwarding rules have, except `listen`, which inbound rules have too. They
+/// are the last ones of [`RULE`].
+pub(super) const FORWARDING_KEYS: [&str; 10] = match RULE.last_chunk() {
+    Some(keys) => *keys,
+    None => [""; 10],
+};
 
+/// The keys of rules; those of [`FORWARDING_KEYS`] come last.
 const RULE: &[&str] = &[
     "name",
     "link",
@@ -334,6 +328,13 @@ fn home(key: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_forwarding_keys_are_those_from_connect_on() {
+        let begin = RULE.iter().position(|key| *key == "connect").unwrap();
+        assert_eq!(FORWARDING_KEYS, RULE[begin..]);
+        assert_eq!(RULE[begin - 1], "listen");
+    }
 
     #[test]
     fn home_names_the_table_that_knows_the_key() {
