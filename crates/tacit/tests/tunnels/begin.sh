@@ -1,12 +1,8 @@
 # Starts charon at the peer of hosts.sh, with a network behind it. Without a tunnel, packets to that network are routed
 # there in clear.
+policies=private
 swan() { SWANCTL_DIR=$PWD/swanctl swanctl "$1" --uri "unix://$PWD/vici" "${@:2}"; }
 installed() { [ "$(swan --list-sas | grep -c ', INSTALLED')" = "$1" ]; }
-run() { ordinary timeout 60 ./tacit run --policy private/run.toml -- "$@" 2>>run.log; }
-# started CMD: the same in the background; `launcher` is its launcher.
-started() {
-    ordinary exec ./tacit run --policy private/run.toml -- "$@" 2>>run.log & launcher=$!
-}
 # process NAME: a process of that run.
 process() {
     local pid
@@ -15,12 +11,6 @@ process() {
     done 2>/dev/null
 }
 said() { grep -q "$1" said 2>/dev/null; }
-# An agent that serves runs, and can be told to reload.
-agent() {
-    ordinary exec ./tacit agent --policy private/run.toml --control scratch/control \
-        --enrol scratch/enrol 2>agent.log &
-    until_true [ -e scratch/enrol ]
-}
 
 behind ip address add 10.2.0.1/24 dev lo
 behind ip -6 address add fd00:2::1/64 dev lo nodad

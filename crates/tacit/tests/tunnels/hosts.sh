@@ -25,6 +25,18 @@ clear() {
     until_true [ -e wire ]
     sed -n 's/^sent \(.*\) [0-9]*$/\1/p' wire | grep -v '^udp-4500' || echo "only UDP 4500"
 }
+# run CMD: a program under the policy of this host, which is in the directory `policies`.
+run() { ordinary timeout 60 ./tacit run --policy $policies/run.toml -- "$@" 2>>run.log; }
+# started CMD: the same in the background; `launcher` is its launcher.
+started() {
+    ordinary exec ./tacit run --policy $policies/run.toml -- "$@" 2>>run.log & launcher=$!
+}
+# An agent that serves runs, and can be told to reload.
+agent() {
+    ordinary exec ./tacit agent --policy $policies/run.toml --control scratch/control \
+        --enrol scratch/enrol --audit scratch/audit 2>agent.log &
+    until_true [ -e scratch/enrol ]
+}
 control() { ordinary ./tacit "$@" --control scratch/control; }
 enrolled() { ordinary timeout 140 ./tacit run --agent scratch/enrol -- "$@" 2>>run.log; }
 

@@ -1,9 +1,5 @@
 # The hosts of hosts.sh, with manual SAs: each has a policy and keys.
-run() { ordinary timeout 60 ./tacit run --policy near/run.toml -- "$@" 2>>run.log; }
-# started CMD: the same in the background; `launcher` is its launcher.
-started() {
-    ordinary exec ./tacit run --policy near/run.toml -- "$@" 2>>run.log & launcher=$!
-}
+policies=near
 # served: web servers under `tacit run` at the peer, on the inner addresses.
 served() {
     behind $USER_OF_RUNS timeout 140 ./tacit run --policy far/run.toml -- \
@@ -17,12 +13,6 @@ unserved() {
     rm served.out
     free() { [ -z "$(behind ss -Hlun 'sport = 4500')" ]; }
     until_true free
-}
-# An agent that serves runs, and can be told to reload.
-agent() {
-    ordinary exec ./tacit agent --policy near/run.toml --control scratch/control \
-        --enrol scratch/enrol --audit scratch/audit 2>agent.log &
-    until_true [ -e scratch/enrol ]
 }
 random() { head -c "$1" /dev/urandom | od -An -v -tx1 | tr -d ' \n'; }
 # keys NAME: new keys for packets to and from the peer.
