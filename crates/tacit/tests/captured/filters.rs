@@ -326,6 +326,112 @@ again
     );
 }
 
+#[test]
+fn nft_lists_a_table_with_filters() {
+    let version = std::process::Command::new("nft").arg("--version").output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        println!("skipped: nft is not installed");
+        return;
+    }
+    let rule = |name: &str, text: &str| {
+        format!("[[rule]]\nname = \"{name}\"\nfilter = \"deny\"\n{text}\n")
+    };
+    let conditions = [
+        "protocol = [\"gre\", 200]",
+        "protocol = \"tcp\"\nlocal-ports = 81",
+        "protocol = \"udp\"\nremote-ports = [\"100-200\", 300]",
+        "remote = \"198.51.100.7\"",
+        "remote = \"198.51.100.0/24\"\nlocal = \"10.0.0.1\"\nprotocol = [\"tcp\", \"udp\", \"gre\"]\n\
+         interface = \"v0\"",
+        "remote = \"2001:db8:9::/48\"\nprotocol = \"tcp\"\nlocal-ports = \"1-9\"\n\
+         remote-ports = \"7-8\"\ninterface = \"v0\"",
+        "protocol = \"icmp\"\nicmp-type = 13",
+        "protocol = \"icmp\"\nicmp-type = 3\nicmp-code = [2, 3, 4]\nremote = \"198.51.100.0/24\"",
+        "protocol = \"icmpv6\"\nicmp-type = 140",
+        "interface = \"v9\"\nlog = \"deny\"",
+        "fragments = true\nremote = \"198.51.100.9\"",
+        "routing = \"routed\"\nprotocol = \"tcp\"\nopened-by = \"remote\"",
+        "protocol = \"tcp\"\nlocal-ports = 82\ndiscard = \"reset\"\n\
+         when = { days = \"mon-fri\", hours = \"08:00-18:00\" }",
+    ];
+    let rules = conditions.iter().enumerate();
+    let rules: String = rules.map(|(at, text)| rule(&format!("r{at}"), text)).collect();
+    Machines::new("unmatched = \"permit\"", &format!("{rules}{TLS}")).expect(
+        r#"
+        ./tacit agent --host --guard --policy host.toml
+        nft list table inet tacit >list; echo $?
+        nft --json list table inet tacit >list.json; echo $?
+        grep -o 'type inet_proto : verdict' list | uniq
+        grep -o 'gre counter packets 0 bytes 0 : goto filter_drop' list | uniq"#,
+        "
+0
+0
+type inet_proto : verdict
+gre counter packets 0 bytes 0 : goto filter_drop
+",
+    );
+}
+
+#[test]
+fn a_restored_mark_does_not_pass_an_outbound_filter() {
+    let rule = |name: &str, protocol: &str, port: u16| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nfilter = \"permit\"\ndirection = \"outbound\"\n\
+             protocol = \"{protocol}\"\nlocal-ports = {port}\n"
+        )
+    };
+    let rules = format!("{}{}", rule("udp", "udp", 5000), rule("tcp", "tcp", 7071));
+    let machines = Machines::new("unmatched = \"deny\"", &rules);
+    machines.write("restore.py", &RESTORE.replace("\"restore\", 0", "\"restore\", 3"));
+    machines.write("echo.py", ECHO);
+    machines.expect(
+        r#"
+        python3 restore.py
+        start python3 echo.py answer
+        until_true [ -e echo.ready ]
+        serve host 7071
+        clients() {
+            ./tacit agent --host --guard --policy host.toml
+            in_far python3 echo.py ask
+            in_far timeout 3 python3 peer.py ask 192.0.2.1 7071 word || echo none
+        }
+        clients
+        sed -i 's/filter = "permit"/filter = "deny"/' host.toml
+        clients
+        sed -i 's/filter = "deny"/filter = "permit"/' host.toml
+        clients"#,
+        "
+restored 0 0 0
+answered
+answer to word from ::ffff:192.0.2.2
+none
+none
+answered
+answer to word from ::ffff:192.0.2.2
+",
+    );
+}
+
+const ECHO: &str = r#"
+import socket, sys
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if sys.argv[1] == "answer":
+    end.bind(("192.0.2.1", 5000))
+    open("echo.ready", "w")
+    while True:
+        said, peer = end.recvfrom(99)
+        try:
+            end.sendto(said, peer)
+        except OSError:
+            pass
+end.settimeout(2)
+end.sendto(b"answered", ("192.0.2.1", 5000))
+try:
+    print(end.recv(99).decode())
+except OSError:
+    print("none")
+"#;
+
 const DATAGRAMS: &str = r#"
 import socket, sys
 end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,6 +1,7 @@
 //! Compares four evaluators of filter rules on random rules and packets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use tacit_core::policy::filter::{
     FilterEffect, FilterPacket, FilterVerdict, PacketPath, filter_scan,
@@ -53,6 +54,7 @@ fn compare_one(kernel: &mut Kernel, seed: u64, decided: &mut BTreeMap<String, us
     let packets: Vec<_> = (0..PACKETS_PER_POLICY).map(|_| policies::packet(&mut random)).collect();
     tacit::host::remove().unwrap();
     tacit::host::guard(&policy, &[]).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"));
+    list(seed);
     let passed = kernel.passed(&packets);
     let unix_s = tacit::clock::now_unix_s();
     let explainer = PacketExplainer::new(&policy, unix_s);
@@ -92,6 +94,19 @@ fn compare_one(kernel: &mut Kernel, seed: u64, decided: &mut BTreeMap<String, us
     }
     if !wrong.is_empty() {
         panic!("{text}\nFILTER_SEED={seed}: {}", wrong.join("\n"));
+    }
+}
+
+/// The program nft can list the table, if it is installed.
+fn list(seed: u64) {
+    let listed = Command::new("nft").args(["list", "table", "inet", "tacit"]).output();
+    if let Ok(output) = listed {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "FILTER_SEED={seed}: nft ends with {}: {said}",
+            output.status
+        );
     }
 }
 

@@ -141,6 +141,19 @@ impl PacketGroup<'_> {
         self.fields.iter().copied().chain(family)
     }
 
+    /// The length of the keys. Each field of several begins in a register of its own. The only field
+    /// of a key has no bytes after it: nft would read these as a part of its value, and nft 1.0.6
+    /// aborts at a number of a protocol with more than one byte.
+    fn key_bytes(&self) -> u32 {
+        let family = self.family();
+        let padded = |field: KeyField| field.padded_bytes(family);
+        let mut fields = self.key_fields();
+        match (fields.next(), fields.next()) {
+            (Some(only), None) => only.bytes(family),
+            _ => self.key_fields().map(padded).sum(),
+        }
+    }
+
     /// The key of an element in registers.
     fn key(&self, values: &[u8]) -> Vec<u8> {
         let family = self.family();
@@ -157,6 +170,7 @@ impl PacketGroup<'_> {
             }
             key.resize(key.len().next_multiple_of(4), 0);
         }
+        key.truncate(usize::try_from(self.key_bytes()).unwrap_or_default());
         key
     }
 
@@ -211,9 +225,11 @@ fn declare(number: usize, group: &PacketGroup<'_>, id: u32) -> NetlinkRequest {
     set.text(2, &group_name(number));
     let kind = if group.exact { 0 } else { SET_INTERVAL | SET_CONCAT };
     set.be32(3, SET_MAP | kind);
-    let types = fields.iter().map(|field| field.bytes_and_type(family).1);
+    // `nft list` shows the last fields of a key, if it has more than a number has types.
+    let listed = fields.len().saturating_sub(LISTED_FIELDS_MAX);
+    let types = fields.iter().skip(listed).map(|field| field.bytes_and_type(family).1);
     set.be32(4, types.fold(0, |all, one| all << TYPE_BITS | one));
-    set.be32(5, fields.iter().map(|field| field.padded_bytes(family)).sum());
+    set.be32(5, group.key_bytes());
     set.be32(6, DATA_VERDICT);
     set.nest(9, |description| {
         if group.exact {
@@ -323,6 +339,8 @@ pub fn count_filters(
     Ok(())
 }
 
+/// The most fields of a key whose types the kernel notes for `nft list`: 6 bits each.
+const LISTED_FIELDS_MAX: usize = 5;
 /// The numbers of other sets are lower.
 const FIRST_NUMBER: u32 = 0x10_0000;
 /// An element with two keys of 64 bytes and a verdict has some 210 bytes, and a list 64 KiB.
