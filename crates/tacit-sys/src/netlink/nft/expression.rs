@@ -31,6 +31,8 @@ pub(super) enum Expression {
     Syn,
     /// A TCP segment that does not open a connection.
     PastSyn,
+    /// A TCP segment without SYN, which may have data.
+    WithoutSyn,
     /// The destination is in 127.0.0.0/8.
     ToLoopbackV4,
     To(IpAddr),
@@ -86,8 +88,9 @@ impl Expression {
                 meta(rule, META_L4PROTO);
                 compare(rule, EQUAL, &[number]);
             }
-            Self::Syn => compare_flags(rule, EQUAL),
-            Self::PastSyn => compare_flags(rule, NOT_EQUAL),
+            Self::Syn => compare_flags(rule, SYN | ACK, EQUAL, SYN),
+            Self::PastSyn => compare_flags(rule, SYN | ACK, NOT_EQUAL, SYN),
+            Self::WithoutSyn => compare_flags(rule, SYN, EQUAL, 0),
             Self::ToLoopbackV4 => {
                 load(rule, NETWORK, 16, 1, REGISTER_1);
                 compare(rule, EQUAL, &[127]);
@@ -140,9 +143,9 @@ impl Expression {
     }
 }
 
-/// Compares the flags of a TCP segment with the flags of a segment that opens a connection.
-fn compare_flags(rule: &mut NetlinkRequest, operation: u32) {
+/// Compares some flags of a TCP segment.
+fn compare_flags(rule: &mut NetlinkRequest, flags: u8, operation: u32, value: u8) {
     load(rule, TRANSPORT, 13, 1, REGISTER_1);
-    mask(rule, &[SYN | ACK], &[0]);
-    compare(rule, operation, &[SYN]);
+    mask(rule, &[flags], &[0]);
+    compare(rule, operation, &[value]);
 }

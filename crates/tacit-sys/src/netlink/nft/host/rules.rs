@@ -40,8 +40,8 @@ use crate::netlink::message::NetlinkRequest;
 use crate::netlink::nft::agent::{AGENT_PORT, HOLD_PORT, INBOUND_PORT};
 
 use Expression::{
-    Accept, CopyToAgent, Drop, Host, PastSyn, PortUnreachable, Reset, Syn, ToAgent, ToHold, ToPort,
-    Transport,
+    Accept, CopyToAgent, Drop, Host, MarkedSocket, PastSyn, PortUnreachable, Reset, Syn, ToAgent,
+    ToHold, ToPort, Transport, WithoutSyn,
 };
 use HostExpression::{
     AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Counted, Flow, FromLo, Goto,
@@ -306,7 +306,25 @@ impl Rules {
              address",
             &in_a_clients_name,
         );
+        self.push_restored();
         self.push_own_packets(Chain::Marked);
+    }
+
+    /// A program that restores connection marks makes the agent's mark of the note that a client
+    /// has opened the flow. What the agent itself answers is known by its socket. An answer to a
+    /// SYN has no such socket yet, and no data.
+    fn push_restored(&mut self) {
+        let Bits { agent, none, client, .. } = self.bits;
+        let answer = [Host(MarkIs(agent)), Host(IsReply), Host(ConnectionMarkIs(client))];
+        for protocol in [&[Transport(TCP), WithoutSyn][..], &[Transport(UDP)]] {
+            let answer = [protocol, &answer].concat();
+            let own = [&answer[..], &[MarkedSocket(agent.value), Accept]].concat();
+            let step = "adding the rule that accepts the agent's answers to clients";
+            self.push(Chain::Marked, step, &own);
+            let removed = [&answer[..], &[Host(SetMark(none))]].concat();
+            let step = "adding the rule that removes restored marks from packets of this host";
+            self.push(Chain::Marked, step, &removed);
+        }
     }
 
     /// Packets of connections with a mark.
