@@ -12,20 +12,25 @@
 //! Limits for each address: [`STRANGERS_MAX`] connections of strangers from the IKE port of a peer,
 //! [`STRANGERS_MAX`] from other ports, and [`ACCEPTED_CONFIGS_MAX`] peers.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tacit_core::flow::Direction;
 use tacit_core::policy::InnerAddressSource;
+use tacit_core::refusal::RunLabel;
 use tacit_ipsec::ike::{
     ACCEPTED_CONFIGS_MAX, FirstRequestDecision, HALF_OPEN_OF_ADDRESS_MAX, IkeConfig, IkeConnection,
     IkePath, IkeRefusal, network,
 };
 
+use super::PORT;
 use super::connection::{Candidate, Pair, PeerConnection, Stranger};
 use super::kernel::{KernelRandom, local};
 use super::thread::IkeThread;
 use crate::clock::boottime;
+use crate::log::{Event, EventCause};
 
 /// The largest number of connections that strangers at one address have opened from ports of peers,
 /// and from other ports. It is higher than the number of first requests that are accepted without a
@@ -104,6 +109,32 @@ impl IkeThread {
         self.limiter.note_opened(stranger.from.ip());
         self.connections.push(one);
         self.drain(self.connections.len() - 1);
+    }
+
+    /// Reports the peers that cannot open the tunnels of a run, because another program has the
+    /// port of IKE. Only peers with inbound rules have to open tunnels.
+    pub(super) fn report_port(&self, id: u64) {
+        let Some(run) = self.runs.get(&id) else { return };
+        let groups = run.routes.groups().iter();
+        let inbound = groups.filter(|group| group.direction == Direction::Inbound);
+        let opens = |ike: &&str| {
+            let peer = self.policy.policy.ikes.get(*ike);
+            peer.is_some_and(|peer| peer.inner != InnerAddressSource::Gateway)
+        };
+        let ikes: BTreeSet<&str> = inbound.map(|group| &*group.peer).filter(opens).collect();
+        let locals = &self.context.locals;
+        if ikes.is_empty() || locals.iter().all(|local| local.port() == PORT) {
+            return;
+        }
+        let locals: Vec<String> = locals.iter().map(ToString::to_string).collect();
+        let ikes: Vec<String> = ikes.into_iter().map(str::to_owned).collect();
+        let next = "end the program that uses UDP port 4500, and restart the agent; until then, \
+                    only programs of the run can open these tunnels";
+        let label = RunLabel { id, name: run.name.clone() };
+        let event = Event::new("ike-port-not-available").field("run", &run.name);
+        let event = event.names("ike", &ikes).names("local", &locals).field("next", next);
+        let key = format!("ike-port-not-available {}", run.name);
+        self.context.log.warn(event.caused_by(EventCause::Run(label)).limited(key));
     }
 
     fn refuse(&mut self, pair: &Pair, from: SocketAddr, refusal: &IkeRefusal) {

@@ -73,6 +73,7 @@ impl IkeThread {
                 self.close_one(at, now);
             }
         }
+        changed_runs.iter().for_each(|run| self.report_port(*run));
         self.check_assigned(|_| true);
         let runs: Vec<u64> = self.runs.keys().copied().collect();
         runs.into_iter().for_each(|run| self.connect_for_addresses(run));
@@ -93,6 +94,7 @@ impl IkeThread {
         let routes = TunnelRoutes::of(&self.policy.policy, &run.name, &run.own);
         run.routes = Arc::new(routes.unwrap_or_default());
         self.runs.insert(id, run);
+        self.report_port(id);
         self.connect_for_addresses(id);
         self.follow_manual();
     }

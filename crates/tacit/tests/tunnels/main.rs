@@ -219,6 +219,22 @@ fn a_host_behind_strongswan_reaches_only_the_port_that_an_inbound_rule_names() {
 }
 
 #[test]
+fn a_run_that_peers_cannot_open_tunnels_to_reports_who_has_the_port() {
+    let steps = r#"start python3 -c '
+import socket, time
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+taken.bind(("10.99.0.1", 4500))
+time.sleep(100)'
+        taken() { [ -n "$(ss -Hlun 'sport = 4500')" ]; }
+        until_true taken
+        agent
+        enrolled curl -sS -m 20 http://10.2.0.1/
+        grep -c 'ike-port-not-available .*branch' agent.log"#;
+    let text = Scenario { rules: ALL, inner: "\"10.1.0.1\"", steps }.output();
+    assert_eq!(text, "from behind\n1\n");
+}
+
+#[test]
 fn a_gateway_opens_either_of_two_tunnels() {
     let second = r#"[[rule]]
 name = "other"
