@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tacit_core::dns::HostsEntry;
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{FindingsShown, Policy, UnixSocket, parse_duration};
 use tacit_sys::{descriptor, process};
@@ -21,9 +22,9 @@ use crate::control::{self, PeerState, Request, client};
 use crate::dns::hosts::Hosts;
 use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain_of, fail, fail_policy, print,
-    versioned,
+    versioned, warn,
 };
-use crate::host::{self, HostError};
+use crate::host::{self, GuardFallback, HostError};
 use crate::live::{check_file, check_rules};
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
@@ -217,6 +218,15 @@ struct AgentArgs {
     /// number is of seconds
     #[arg(long, requires = "host", value_name = "DURATION", value_parser = confirm_time)]
     confirm: Option<Duration>,
+    /// The last policy that was installed: the agent stores it in this file, and --guard uses it if
+    /// the policy has an error
+    #[arg(
+        long,
+        requires = "host",
+        conflicts_with_all = ["remove", "drop_ins"],
+        value_name = "FILE"
+    )]
+    last_policy: Option<PathBuf>,
     /// Run the agent in this process, without a supervisor that starts its successor
     #[arg(long)]
     no_supervisor: bool,
@@ -413,7 +423,7 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
         return fail(MessageId("no-policy"), NO_POLICY, EXIT_USAGE);
     };
     if args.guard {
-        return guard(policy);
+        return guard(policy, args.last_policy.as_deref());
     }
     let checked = match check_file(&policy, &KeyProvider::local(), FindingsShown::All) {
         Ok(checked) => checked,
@@ -453,13 +463,47 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
 
 /// Installs the nftables rules of a policy. It reads no certificates and no keys: a file that is
 /// missing or wrong must not leave the host without nftables rules.
-fn guard(file: PathBuf) -> ExitCode {
-    match check_rules(&file) {
-        Ok(policy) if policy.host.is_none() => {
-            fail(HostError::NoSettings.id(), HostError::NoSettings, EXIT_POLICY)
-        }
-        Ok(policy) => finished(host::guard(&policy, &Hosts::default().pairs())),
+fn guard(file: PathBuf, last: Option<&Path>) -> ExitCode {
+    let hosts = Hosts::default().pairs();
+    let failed = match check_rules(&file) {
+        Ok(policy) => match host::guard(&policy, &hosts) {
+            Ok(()) => return EXIT_OK.into(),
+            Err(error @ HostError::InUse) => return fail(error.id(), error, EXIT_FAILURE),
+            Err(error @ HostError::NoSettings) => fail(error.id(), error, EXIT_POLICY),
+            Err(error) => fail(error.id(), error, EXIT_FAILURE),
+        },
         Err(findings) => fail_policy(AgentError::Policy(file, findings)),
+    };
+    if let Some(last) = last {
+        guard_without_policy(last, &hosts);
+    }
+    failed
+}
+
+/// Installs nftables rules for a host whose policy cannot be used, and prints which are in force.
+fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
+    let file = last.display();
+    match host::guard_without_policy(last, hosts) {
+        Ok(GuardFallback::Present) => {
+            let message = "the nftables rules that the host has stay in force";
+            warn(MessageId("guard-changed-nothing"), message);
+        }
+        Ok(GuardFallback::Last) => {
+            let message = format_args!(
+                "the nftables rules of the last policy that an agent installed are in force, from \
+                 {file}"
+            );
+            warn(MessageId("last-policy-installed"), message);
+        }
+        Ok(GuardFallback::Closed(reason)) => {
+            let message = format_args!(
+                "the last policy in {file} cannot be used either: {reason}\n    so the host is \
+                 closed: only DHCP, and clients of its TCP port 22, pass\n    fix: correct the \
+                 policy, and start tacit-host.service"
+            );
+            complain_of(MessageId("host-closed"), message);
+        }
+        Err(error) => complain_of(error.id(), error),
     }
 }
 
@@ -505,6 +549,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         link: args.link,
         host: args.host,
         confirm: args.confirm,
+        last_policy: args.last_policy,
         resolvers: args.resolvers,
         take_over: args.take_over,
     };
@@ -516,7 +561,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
     }
 }
 
-/// The exit status of `--guard` and `--remove`.
+/// The exit status of `--remove`.
 fn finished(result: Result<(), HostError>) -> ExitCode {
     match result {
         Ok(()) => EXIT_OK.into(),

@@ -130,6 +130,13 @@ impl PolicyText {
         })
     }
 
+    /// Returns the text of the policy, followed by that of the included files. Without the files it
+    /// is the text of a policy with the same meaning.
+    #[must_use]
+    pub fn into_text(self) -> String {
+        self.text
+    }
+
     /// The whole text.
     pub(super) fn text(&self) -> &str {
         &self.text
@@ -252,6 +259,10 @@ mod tests {
         text.include("a", &rule("first")).unwrap();
         text.include("b", &format!("\u{feff}\n{}", rule("second"))).unwrap();
         let policy = parse_files(&text, FindingsShown::All).policy.unwrap();
+        let alone = PolicyText::new(text.clone().into_text());
+        let alone = parse_files(&alone, FindingsShown::All).policy.unwrap();
+        assert!(alone.rules.iter().zip(&policy.rules).all(|(one, other)| one.name == other.name));
+        assert_eq!(alone.rules.len(), policy.rules.len());
         let positions: Vec<_> =
             policy.rules.iter().map(|rule| (rule.position.file, rule.position.line)).collect();
         assert_eq!(positions, [(1, 1), (2, 2)]);

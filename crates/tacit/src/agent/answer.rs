@@ -50,7 +50,11 @@ impl Agent {
                 let time = Some(Duration::from_millis(confirm_ms));
                 return self.reload(ReloadOrigin::Operator(back, client, time));
             }
-            Request::Confirm => Reply::written(&Confirmed { has_waited: self.confirm() }),
+            Request::Confirm => {
+                let has_waited = self.confirm();
+                self.store_policy().await;
+                Reply::written(&Confirmed { has_waited })
+            }
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);
                 self.drain(asked).await;

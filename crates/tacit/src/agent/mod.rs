@@ -21,6 +21,7 @@ mod expiry;
 mod host_sockets;
 mod inbound;
 mod lanes;
+mod last_policy;
 mod limits;
 mod listeners;
 mod listening_process;
@@ -73,6 +74,7 @@ use coverage::HostCoverage;
 use credentials::CredentialStore;
 pub use error::AgentError;
 use lanes::Workers;
+use last_policy::LastPolicy;
 use listeners::Listeners;
 use metrics::Metrics;
 pub use opened::ListenError;
@@ -127,6 +129,8 @@ pub struct AgentOptions {
     pub host: bool,
     /// How long the capture of the host waits for a confirmation before it ends again.
     pub confirm: Option<Duration>,
+    /// Where an agent that captures this host stores the policy in force, for a guard.
+    pub last_policy: Option<PathBuf>,
     /// Whether to take over the listening sockets of the agent at the control socket.
     pub take_over: bool,
 }
@@ -210,6 +214,7 @@ struct Agent {
     runs: Runs,
     changing: Changing,
     confirmation: Confirmation,
+    last_policy: LastPolicy,
     passes: Passes,
     coverage: HostCoverage,
     control: Control,

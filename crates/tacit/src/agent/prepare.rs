@@ -37,6 +37,8 @@ pub(super) struct Inputs {
     pub(super) chains: Option<Arc<ChainCache>>,
     /// The sandbox of the agent.
     pub(super) sandbox: Option<Arc<Sandbox>>,
+    /// Whether the agent stores the text of the policy.
+    pub(super) stores_text: bool,
 }
 
 /// Where a policy comes from.
@@ -72,6 +74,8 @@ pub(super) struct NewPolicy {
     pub(super) warnings: Vec<String>,
     /// The tables of the file that take effect only when the agent is restarted.
     pub(super) needs_restart: Vec<&'static str>,
+    /// Its text, if the agent stores it.
+    pub(super) text: Option<String>,
 }
 
 /// Files of the installed policy that were loaded again.
@@ -96,8 +100,11 @@ impl Inputs {
             let lines: Vec<_> = findings.iter().map(|finding| finding.render(&file)).collect();
             format!("the policy was not installed:\n{}", lines.join("\n"))
         };
-        let checked = self.checked(source).map_err(refused)?;
+        let mut text = None;
+        let checked = self.checked(source, &mut text).map_err(refused)?;
         let Checked { mut policy, credentials, warnings } = checked;
+        // The settings of the host in force are not in this text.
+        text = text.filter(|_| policy.host.is_some());
         let needs_restart = keep_until_restart(&mut policy, &self.live.policy);
         let listeners = listeners::wanted(&policy);
         let context = BuildContext { credentials: &credentials, chains: self.chains.as_ref() };
@@ -105,11 +112,17 @@ impl Inputs {
         let Built { live, changes } = rebuild(policy, context, installed)
             .map_err(|refused| format!("the policy was not installed: {refused}"))?;
         let warnings = warnings.iter().map(|warning| warning.render(&file)).collect();
-        let new = NewPolicy { live, credentials, changes, listeners, warnings, needs_restart };
+        let new =
+            NewPolicy { live, credentials, changes, listeners, warnings, needs_restart, text };
         Ok(Box::new(new))
     }
 
-    fn checked(&self, source: PolicySource) -> Result<Checked, Vec<Diagnostic>> {
+    /// Sets `stored` to the text, if the policy has one and the agent stores it.
+    fn checked(
+        &self,
+        source: PolicySource,
+        stored: &mut Option<String>,
+    ) -> Result<Checked, Vec<Diagnostic>> {
         let base = directory_of(&self.file);
         match source {
             PolicySource::File(file) => {
@@ -119,7 +132,9 @@ impl Inputs {
                 let admit = |policy: &Policy| {
                     self.check_sandbox(policy).and_then(|()| self.check_activations(policy))
                 };
-                check_text(&text, &base, &self.keys, FindingsShown::All, admit)
+                let checked = check_text(&text, &base, &self.keys, FindingsShown::All, admit);
+                *stored = self.stores_text.then(|| text.into_text());
+                checked
             }
             PolicySource::Parsed(policy) => check_parsed((*policy).clone(), &base, &self.keys),
         }

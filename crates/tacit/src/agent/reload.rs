@@ -271,6 +271,7 @@ impl Agent {
             keys: self.credentials.keys.clone(),
             chains: self.credentials.chains.clone(),
             sandbox: self.sandbox.clone(),
+            stores_text: self.options.last_policy.is_some(),
         }
     }
 
@@ -313,7 +314,8 @@ impl Agent {
         if self.draining.is_some() {
             return Err(ENDING.to_owned());
         }
-        let NewPolicy { live, credentials, changes, listeners, warnings, needs_restart } = new;
+        let NewPolicy { live, credentials, changes, listeners, warnings, needs_restart, text } =
+            new;
         let refused = |error: ListenError| format!("the policy was not installed: {error}");
         let reserved = self.runs.reserve(&live.policy).await.map_err(refused)?;
         let new_listeners = self.listeners.prepare(&listeners).map_err(refused)?;
@@ -336,6 +338,8 @@ impl Agent {
         self.listeners.change(&listeners, new_listeners, &self.workers).await;
         self.look_at_connections();
         self.follow_confirmation(origins, replaced);
+        self.last_policy.note(text);
+        self.store_policy().await;
         let event = Event::new("reloaded").field("by", &requesters(origins));
         self.shared.log.info(with_changes(event, &changes));
         let needs_restart = needs_restart.into_iter().map(str::to_owned).collect();

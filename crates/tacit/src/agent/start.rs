@@ -18,6 +18,7 @@ use super::confirmation::Confirmation;
 use super::coverage::HostCoverage;
 use super::credentials::CredentialStore;
 use super::lanes::Workers;
+use super::last_policy::LastPolicy;
 use super::listeners::Listeners;
 use super::opened::{Opened, RequiredListener};
 use super::passes::Passes;
@@ -39,7 +40,7 @@ use crate::control::server::{self, PendingRequest};
 use crate::control::trace::Tracer;
 use crate::host::HostHelper;
 use crate::ledger::meter;
-use crate::live::{BuildContext, Checked, Live, build, check_file};
+use crate::live::{self, BuildContext, Checked, Live, build, check_text, directory_of};
 use crate::log::{Event, Log, LogLevel};
 use crate::run::Outside;
 use crate::run::launchers;
@@ -75,7 +76,8 @@ impl Agent {
         let ProcessState { log, descriptors, table, helper } = process;
         let signer = signer::Client::new(log.clone());
         let keys = signer.keys();
-        let Checked { policy, credentials, .. } = read_policy(&options, &keys, &log)?;
+        let (checked, last_policy) = read_policy(&options, &keys, &log)?;
+        let Checked { policy, credentials, .. } = checked;
         let credentials =
             CredentialStore::new(credentials, keys, policy.agent.chain_cache.then(Arc::default));
         let context =
@@ -112,9 +114,7 @@ impl Agent {
         let policy = &installed.policy;
         let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
         let sandbox = enter_sandbox(policy, &options, &shared);
-        if let Some(sandbox) = &sandbox {
-            sandbox.confine_signer(&signer, &shared.log);
-        }
+        sandbox.iter().for_each(|sandbox| sandbox.confine_signer(&signer, &shared.log));
         let workers = start_workers(policy, &shared, sandbox.as_deref()).await;
         // From here on, new threads inherit the sandbox.
         signer.watch().map_err(AgentError::Process)?;
@@ -130,6 +130,7 @@ impl Agent {
             runs,
             changing: Changing::default(),
             confirmation: Confirmation::default(),
+            last_policy,
             passes: Passes::new(&installed),
             coverage: HostCoverage::default(),
             control,
@@ -170,6 +171,7 @@ impl Agent {
             }
             None => {}
         }
+        self.store_policy().await;
         self.report_ready();
         Ok(())
     }
@@ -247,13 +249,16 @@ fn read_policy(
     options: &AgentOptions,
     keys: &KeyProvider,
     log: &Log,
-) -> Result<Checked, AgentError> {
+) -> Result<(Checked, LastPolicy), AgentError> {
     let shown = match options.level > LogLevel::Info {
         true => FindingsShown::Errors,
         false => FindingsShown::All,
     };
-    let checked = check_file(&options.policy, keys, shown)
-        .map_err(|findings| AgentError::Policy(options.policy.clone(), findings))?;
+    let refused = |findings| AgentError::Policy(options.policy.clone(), findings);
+    let text = live::read_policy(&options.policy, |_, _| Ok(())).map_err(refused)?;
+    let base = directory_of(&options.policy);
+    let checked = check_text(&text, &base, keys, shown, |_| Ok(())).map_err(refused)?;
+    let last_policy = LastPolicy::new(options.last_policy.as_ref().map(|_| text.into_text()));
     log_warnings(&checked.warnings, options, log);
     if options.host {
         captured_host::mark_own_packets(&checked.policy).map_err(AgentError::Host)?;
@@ -263,7 +268,7 @@ fn read_policy(
                     `tacit run`";
         log.warn(Event::new("host-not-requested").field("next", next));
     }
-    Ok(checked)
+    Ok((checked, last_policy))
 }
 
 /// The process that starts the programs of the policy. A private agent has no clients that could

@@ -116,6 +116,7 @@ impl Private {
             resolvers: self.resolvers,
             host: false,
             confirm: None,
+            last_policy: None,
             take_over: false,
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! tacit agent --host            starts the helper, and serves the programs of the host
-//! tacit agent --host --guard    installs the nftables rules of the policy, and ends
+//! tacit agent --host --guard    installs the nftables rules of the policy, and ends; if the policy
+//!                               has an error, those of the last one, or such that refuse all
 //! tacit agent --host --remove   removes the nftables rules and routing rules
 //! tacit agent --host --drop-ins DIRECTORY    writes a drop-in for each systemd unit in a rule
 //! ```
@@ -19,6 +20,7 @@ mod learnt;
 mod once;
 mod owners;
 mod senders;
+mod stored;
 mod systemd;
 mod units;
 mod watched;
@@ -43,7 +45,8 @@ use crate::run::kernel_terms::element;
 pub use facts::facts;
 pub use helper::{HostHelper, start};
 pub use joined::serve_joined;
-pub use once::{counted, guard, probe, remove};
+pub use once::{GuardFallback, counted, guard, guard_without_policy, probe, remove};
+pub use stored::store_policy;
 pub use systemd::{SystemdLack, UnitFault};
 pub use units::{DropInError, check_units, write_drop_ins};
 

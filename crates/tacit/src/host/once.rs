@@ -4,20 +4,24 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tacit_core::dns::{HostsEntry, KnownName};
 use tacit_core::policy::{
     CaptureRange, CountedRange, HostMode, HostPlan, HostRange, HostSection, HostSettings,
-    HostVerdict, NameRules, NamedAddress, NamedPorts, Policy, Senders, Unmatched, host_plan,
+    HostVerdict, NameRules, NamedAddress, NamedPorts, Policy, PolicyText, Senders, Unmatched,
+    host_plan,
 };
 use tacit_sys::host::{self, HostCapture};
 use tacit_sys::netlink;
 use tacit_sys::sandbox::{self, CapabilitySet};
 
+use super::stored::{StoredPolicyError, stored_policy};
 use super::units::{self, FoundUnits};
 use super::{HostError, TableContents, learnt, marks_of, senders};
 use crate::clock;
+use crate::live::check_rules_text;
 use crate::run::capture::passing_user;
 use crate::run::named::NamedCapture;
 
@@ -47,6 +51,46 @@ pub fn guard(policy: &Policy, hosts: &[HostsEntry]) -> Result<(), HostError> {
         installed.map_err(HostError::Helper)?;
     }
     capture.install(&table).map_err(refused)
+}
+
+/// The nftables rules of a host whose policy cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GuardFallback {
+    /// Those that it had.
+    Present,
+    /// Those of the last policy that an agent has stored.
+    Last,
+    /// Those that refuse all flows but DHCP and clients of SSH, for this reason.
+    Closed(String),
+}
+
+/// Installs nftables rules for a host whose policy cannot be used: those of the last policy, which
+/// an agent has stored in this file, or else such that refuse all flows. Those that are there stay.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) -> Result<GuardFallback, HostError> {
+    let marks = marks_of(HostSettings::MARK_DEFAULT).map_err(HostError::Helper)?;
+    let capture = HostCapture::open(marks).map_err(io::Error::other);
+    if capture.map_err(HostError::Helper)?.is_installed().map_err(refused)? {
+        return Ok(GuardFallback::Present);
+    }
+    let reason = match last_policy(last) {
+        Ok(policy) => match guard(&policy, hosts) {
+            Ok(()) => return Ok(GuardFallback::Last),
+            Err(error) => error.to_string(),
+        },
+        Err(error) => error.to_string(),
+    };
+    let closed = check_rules_text(&PolicyText::new(CLOSED));
+    let invalid = |_| HostError::Helper(io::ErrorKind::InvalidData.into());
+    guard(&closed.map_err(invalid)?, hosts)?;
+    Ok(GuardFallback::Closed(reason.lines().next().unwrap_or_default().to_owned()))
+}
+
+fn last_policy(file: &Path) -> Result<Policy, StoredPolicyError> {
+    let text = PolicyText::new(stored_policy(file)?);
+    check_rules_text(&text).map_err(StoredPolicyError::Invalid)
 }
 
 /// Returns how many flows and packets the installed nftables rules of a policy have counted, by
@@ -145,4 +189,34 @@ fn refused(error: netlink::Error) -> HostError {
         return HostError::InUse;
     }
     HostError::Helper(io::Error::other(error))
+}
+
+/// The policy of a host whose own policy is not known.
+const CLOSED: &str = include_str!("closed.toml");
+
+#[cfg(test)]
+mod tests {
+    use tacit_core::policy::parse;
+
+    use super::*;
+
+    #[test]
+    fn the_policy_of_a_closed_host_has_no_errors_and_no_warnings() {
+        let parsed = parse(CLOSED);
+        assert_eq!(parsed.diagnostics, []);
+        let plan = host_plan(&parsed.policy.unwrap(), Unmatched::Deny, 0);
+        assert_eq!(plan.unmatched, Unmatched::Deny);
+        let takes = |port: u16| {
+            plan.inbound.iter().any(|one| (one.first_port..=one.last_port).contains(&port))
+        };
+        for port in 1..=u16::MAX {
+            assert_eq!(takes(port), port != 22, "{port}");
+        }
+    }
+
+    #[test]
+    fn the_manual_shows_the_policy_of_a_closed_host() {
+        let manual = include_str!("../../../../docs/host.md");
+        assert!(manual.contains(CLOSED));
+    }
 }

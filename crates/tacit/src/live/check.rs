@@ -104,8 +104,15 @@ pub fn check_parsed(
 /// # Errors
 /// All diagnostics, at least one of which is an error.
 pub fn check_rules(path: &Path) -> Result<Policy, Vec<Diagnostic>> {
-    let text = read_policy(path, |_, _| Ok(()))?;
-    let parsed = parse_files(&text, FindingsShown::Errors);
+    check_rules_text(&read_policy(path, |_, _| Ok(()))?)
+}
+
+/// Checks the text of a policy like [`check_rules`].
+///
+/// # Errors
+/// The same as [`check_rules`].
+pub fn check_rules_text(text: &PolicyText) -> Result<Policy, Vec<Diagnostic>> {
+    let parsed = parse_files(text, FindingsShown::Errors);
     let mut findings = parsed.diagnostics;
     let Some(mut policy) = parsed.policy else {
         text.quote(&mut findings);

@@ -45,8 +45,8 @@ mod waived;
 pub use action::{LiveAction, LiveTls, TlsRole};
 pub use build::{BuildContext, Built, Changes, Installed, RuleRefused, build, rebuild, renew};
 pub use check::{
-    Checked, check_file, check_parsed, check_rules, check_standard_input, check_text,
-    link_credentials, localize,
+    Checked, check_file, check_parsed, check_rules, check_rules_text, check_standard_input,
+    check_text, link_credentials, localize,
 };
 pub use clear_access::{ClearAccess, ClearAccessState};
 pub use counters::RuleCounters;

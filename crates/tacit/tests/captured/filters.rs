@@ -341,8 +341,8 @@ fn nft_lists_a_table_with_filters() {
         "protocol = \"tcp\"\nlocal-ports = 81",
         "protocol = \"udp\"\nremote-ports = [\"100-200\", 300]",
         "remote = \"198.51.100.7\"",
-        "remote = \"198.51.100.0/24\"\nlocal = \"10.0.0.1\"\nprotocol = [\"tcp\", \"udp\", \"gre\"]\n\
-         interface = \"v0\"",
+        "remote = \"198.51.100.0/24\"\nlocal = \"10.0.0.1\"\n\
+         protocol = [\"tcp\", \"udp\", \"gre\"]\ninterface = \"v0\"",
         "remote = \"2001:db8:9::/48\"\nprotocol = \"tcp\"\nlocal-ports = \"1-9\"\n\
          remote-ports = \"7-8\"\ninterface = \"v0\"",
         "protocol = \"icmp\"\nicmp-type = 13",

@@ -19,6 +19,7 @@ mod harness;
 mod public;
 
 mod audit;
+mod boot;
 mod bypass;
 mod check;
 mod combined;

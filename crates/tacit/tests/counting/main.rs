@@ -86,6 +86,7 @@ impl Counted {
             resolvers: Vec::new(),
             host: false,
             confirm: None,
+            last_policy: None,
             take_over: false,
         };
         let control = options.control.clone();

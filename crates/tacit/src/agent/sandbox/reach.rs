@@ -44,6 +44,7 @@ pub(super) fn of(policy: &Policy, options: &AgentOptions) -> Reachable {
     read.extend(libraries);
     let mut write: BTreeSet<PathBuf> =
         sockets(policy, options).iter().map(|at| directory_of(at)).collect();
+    write.extend(options.last_policy.as_deref().map(directory_of));
     let text = format!("read {}; write {}", list(&named), list(&write));
     read.extend(named);
     write.insert(NULL.into());

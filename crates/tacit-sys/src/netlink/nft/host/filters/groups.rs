@@ -141,9 +141,9 @@ impl PacketGroup<'_> {
         self.fields.iter().copied().chain(family)
     }
 
-    /// The length of the keys. Each field of several begins in a register of its own. The only field
-    /// of a key has no bytes after it: nft would read these as a part of its value, and nft 1.0.6
-    /// aborts at a number of a protocol with more than one byte.
+    /// The length of the keys. Each of several fields begins in a register of its own. The only
+    /// field of a key has no bytes after it: nft would read these as a part of its value, and nft
+    /// 1.0.6 aborts at a number of a protocol with more than one byte.
     fn key_bytes(&self) -> u32 {
         let family = self.family();
         let padded = |field: KeyField| field.padded_bytes(family);
