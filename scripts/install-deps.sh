@@ -141,6 +141,12 @@ if [ "$purpose" = links-guest ]; then
     need cpio cpio
     need perl-base perl
     need dpkg dpkg-deb
+    # Clients in the machine, and their servers outside.
+    need postgresql-client psql
+    command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ||
+        missing+=(postgresql)
+    need ldap-utils ldapsearch
+    PATH="$PATH:/usr/sbin:/sbin" need slapd slapd
 fi
 
 # cargo-deny checks licences, bans, sources and advisories. Built for a short build time.

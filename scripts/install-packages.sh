@@ -34,7 +34,7 @@ die() {
 # Packages with a network server; each has a service of its own or an entry in inetd.conf.
 is_server() {
     case $1 in
-    haproxy | nginx* | openssh-server | postfix | postgresql | prometheus | stunnel4 | telnetd-ssl | vsftpd) ;;
+    haproxy | nginx* | openssh-server | postfix | postgresql | prometheus | slapd | stunnel4 | telnetd-ssl | vsftpd) ;;
     *) return 1 ;;
     esac
 }

@@ -30,22 +30,9 @@ boot_max=${BOOT_MAX:-1500}
 packages=systemd,systemd-sysv,udev,dbus,kmod,iproute2,nftables,procps,python3,adduser
 image_size=2G
 
-say() { printf 'test-guest: %s\n' "$*"; }
-skip() {
-    say "skipped: $*"
-    exit 0
-}
-failed=0
-check() {
-    local text=$1
-    shift
-    if "$@"; then
-        echo "ok    $text"
-    else
-        echo "FAIL  $text"
-        failed=$((failed + 1))
-    fi
-}
+test=test-guest
+# shellcheck source=scripts/guest/host.sh
+. scripts/guest/host.sh
 
 may_run() {
     [ "$(uname -m)" = x86_64 ] || skip "the guest is an x86-64 machine so far"
@@ -86,11 +73,8 @@ in_root() {
 # ---------------------------------------------------------------------------------------------
 # The peer, on the host's loopback
 
-started=()
 finish() {
-    local pid
-    for pid in ${started[@]+"${started[@]}"}; do kill "$pid" 2>/dev/null || true; done
-    wait
+    end_started
     if [ "$failed" -ne 0 ]; then
         rm -rf "$cache/failed"
         mkdir "$cache/failed"
@@ -99,14 +83,6 @@ finish() {
     rm -rf --one-file-system "$work"
 }
 serving() { (exec 9<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-until_serving() {
-    local try
-    for try in {1..100}; do
-        if serving "$1"; then return 0; fi
-        sleep 0.1
-    done
-    return 1
-}
 free_ports() {
     python3 -c 'import socket
 sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
@@ -128,12 +104,10 @@ listen = ["127.0.0.1:$protected", "[::1]:$protected"]
 connect = "127.0.0.1:$server"
 tls = { role = "server", identity = "far", client-cert = "none" }
 END
-    python3 scripts/guest/peer.py serve "$server" "$unmatched" 2>"$work/peer.log" &
-    started+=($!)
-    "$BINARY" agent --no-supervisor --policy "$certificates/far.toml" \
-        --control "$work/far.sock" 2>"$work/far.log" &
-    started+=($!)
-    until_serving "$protected" && until_serving "$unmatched"
+    start python3 scripts/guest/peer.py serve "$server" "$unmatched" 2>"$work/peer.log"
+    start "$BINARY" agent --no-supervisor --policy "$certificates/far.toml" \
+        --control "$work/far.sock" 2>"$work/far.log"
+    until_true serving "$protected" && until_true serving "$unmatched"
 }
 
 # ---------------------------------------------------------------------------------------------
@@ -181,7 +155,7 @@ make_image() {
     mkdir "$root/test"
     mv "$root/tacit.deb" "$root/test/"
     write_policies
-    cp scripts/guest/peer.py scripts/guest/steps.sh "$root/test/"
+    cp scripts/guest/{peer.py,steps.sh,report.sh} "$root/test/"
     printf 'protected=%s\nunmatched=%s\n' "$protected" "$unmatched" >"$root/test/ports"
     sed "s/@PROTECTED@/$protected/" scripts/guest/daemon.service \
         >"$root/etc/systemd/system/daemon.service"
@@ -200,26 +174,19 @@ make_image() {
 boot() {
     local steps=$work/steps-$1 qemu
     : >"$steps"
-    # One CPU: with more, QEMU's emulation is not reliable with every kernel. The kernel's check of the
-    # timer fails on a busy host.
-    nice timeout --kill-after=10 "$boot_max" qemu-system-x86_64 \
-        -accel "$accel" -smp 1 -m 768 -nodefaults -no-user-config -display none -no-reboot \
+    start emulate "$1" "$boot_max" -accel "$accel" -m 768 \
         -kernel "$work/kernel" -initrd "$work/initrd" \
-        -append "root=LABEL=root rw console=ttyS0 net.ifnames=0 panic=-1 loglevel=4 no_timer_check" \
+        -append "root=LABEL=root rw net.ifnames=0 $on_kernel" \
         -drive "file=$work/image,format=raw,if=virtio,cache=unsafe" \
-        -device virtio-rng-pci -netdev user,id=wire -device virtio-net-pci,netdev=wire,romfile= \
-        -object "filter-dump,id=tap,netdev=wire,file=$work/wire-$1" \
-        -serial "file:$work/console-$1" -serial "file:$steps" &
+        -netdev user,id=wire -device virtio-net-pci,netdev=wire,romfile= \
+        -object "filter-dump,id=tap,netdev=wire,file=$work/wire-$1"
     qemu=$!
-    started+=("$qemu")
     tail --pid="$qemu" -n +1 -f "$steps" | sed -u 's/\r$//; /^end /d'
     wait "$qemu" || true
     local end
     end=$(tr -d '\r' <"$steps" | sed -n 's/^end //p')
     if [ -z "$end" ]; then
-        echo "FAIL  boot $1 did not come to its end; the last lines of the console:"
-        tail -n 40 "$work/console-$1" | sed 's/^/        /'
-        failed=$((failed + 1))
+        ends_early "$1"
         return 1
     fi
     failed=$((failed + end))
@@ -244,6 +211,7 @@ main() {
     done
     [ -n "$found" ] || skip "debootstrap failed (no network?): $cache/debootstrap.log"
     work=$(mktemp -d "$cache/test.XXXXXX")
+    out=$work/out
     trap finish EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM

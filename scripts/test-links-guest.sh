@@ -2,11 +2,12 @@
 # Tests a link with an emulated guest that has no network device: its programs use the network of the host
 # over vsock. `make test-links-guest` builds the program, and installs QEMU and vhost-device-vsock first.
 #
-# The guest is Debian's kernel and an initramfs with tacit, a policy, busybox, curl and perl. tacit is the
-# first process (`tacit link init`). Without KVM and without the host's module for vsock, vhost-device-vsock
-# connects the guest: each connection of the guest arrives at a UNIX socket, as under Firecracker and
-# cloud-hypervisor. The host's side runs in a network namespace of its own, whose packets are written to a
-# file. scripts/links-guest has the servers of the host and the steps of the guest.
+# The guest is Debian's kernel and an initramfs with tacit, a policy, busybox, curl, psql, ldapsearch and
+# perl. tacit is the first process (`tacit link init`). Without KVM and without the host's module for vsock,
+# vhost-device-vsock connects the guest: each connection of the guest arrives at a UNIX socket, as under
+# Firecracker and cloud-hypervisor. The host's side runs in a network namespace of its own, whose packets
+# are written to a file. scripts/links-guest has the servers of the host, among them PostgreSQL and slapd,
+# and the steps of the guest.
 #
 # First boot: the guest waits for the host, connects in all ways, and is killed with open connections.
 # Second boot: the host's link server runs under `tacit run`, whose policy adds TLS on the side of the host.
@@ -32,34 +33,11 @@ boot_max=${BOOT_MAX:-600}
 v4=192.0.2.1
 v6=2001:db8::1
 
-say() { printf 'test-links-guest: %s\n' "$*"; }
-skip() {
-    say "skipped: $*"
-    exit 0
-}
-failed=0
-# check TEXT COMMAND...: passes if the command succeeds.
-check() {
-    local text=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then
-        echo "ok    $text"
-    else
-        echo "FAIL  $text"
-        sed 's/^/        /' "$work/out"
-        failed=$((failed + 1))
-    fi
-}
-# until_true COMMAND...: waits for something that happens in a moment.
-until_true() {
-    local try
-    for try in {1..300}; do
-        if "$@" >/dev/null 2>&1; then return 0; fi
-        sleep 0.1
-    done
-    echo "did not happen: $*"
-    return 1
-}
+test=test-links-guest
+# shellcheck source=scripts/guest/host.sh
+. scripts/guest/host.sh
+# shellcheck source=scripts/links-guest/databases.sh
+. scripts/links-guest/databases.sh
 
 # ---------------------------------------------------------------------------------------------
 # What it needs
@@ -67,7 +45,8 @@ until_true() {
 may_run() {
     [ "$(uname -m)" = x86_64 ] || skip "the guest is an x86-64 machine so far"
     local program
-    for program in qemu-system-x86_64 busybox cpio curl perl python3 dpkg-deb; do
+    for program in qemu-system-x86_64 busybox cpio curl ldapsearch perl python3 dpkg-deb \
+        "${postgres:-postgres}" "${psql:-psql}" "${slapd:-slapd}"; do
         command -v "$program" >/dev/null ||
             skip "$program is not installed. fix: scripts/install-deps.sh links-guest"
     done
@@ -121,10 +100,22 @@ remote = "tls.example"
 remote-ports = 8443
 tls = { trust = "test" }
 [[rule]]
+name = "database"
+direction = "outbound"
+remote = "database.example"
+remote-ports = 5432
+tls = { trust = "test", starttls = "postgres" }
+[[rule]]
+name = "directory"
+direction = "outbound"
+remote = "directory.example"
+remote-ports = 6636
+tls = { trust = "test" }
+[[rule]]
 name = "clear"
 direction = "outbound"
 remote = ["clear.example", "$v4", "$v6"]
-remote-ports = ["2121-2122", "8080-8443"]
+remote-ports = ["2121-2122", 5432, 6636, "8080-8443"]
 permit = true
 [[rule]]
 name = "datagrams"
@@ -156,7 +147,7 @@ name = "out"
 link = "guest"
 direction = "outbound"
 remote = ["$v4", "$v6"]
-remote-ports = ["2121-2122", "8080-8443"]
+remote-ports = ["2121-2122", 5432, 6636, "8080-8443"]
 permit = true
 [[rule]]
 name = "datagrams"
@@ -177,13 +168,19 @@ END
     cat >"$work/host.toml" <<END
 version = 1
 [trust.test]
-ca = "$work/pki/ca.pem"
+ca = "$pki/ca.pem"
 [[rule]]
 name = "of-the-host"
 direction = "outbound"
 remote = "$v4"
-remote-ports = 8443
+remote-ports = [6636, 8443]
 tls = { trust = "test", server-name = "tls.example" }
+[[rule]]
+name = "database-of-the-host"
+direction = "outbound"
+remote = "$v4"
+remote-ports = 5432
+tls = { trust = "test", server-name = "tls.example", starttls = "postgres" }
 END
 }
 
@@ -191,8 +188,8 @@ make_files() {
     local file applet
     root=$work/root
     mkdir -p "$root"/{bin,etc/tacit,modules,proc,sys,dev,run,tmp} "$work/www"
-    "$BINARY" ca init --dir "$work/pki" >/dev/null
-    "$BINARY" ca issue --dir "$work/pki" tls.example >/dev/null
+    "$BINARY" ca init --dir "$pki" >/dev/null
+    "$BINARY" ca issue --dir "$pki" tls.example --san database.example --san directory.example >/dev/null
     printf clear-hello >"$work/www/clear"
     printf marked-reply >"$work/www/marked"
     # Marked in every part, so that the capture shows any part in clear.
@@ -210,14 +207,14 @@ make_files() {
     rm -f "$root$BINARY"
     cp -L "$(command -v busybox)" "$root/bin/busybox"
     for applet in $(busybox --list | grep -vx busybox); do ln -sf busybox "$root/bin/$applet"; done
-    for applet in curl perl; do
-        with_libraries "$(command -v "$applet")"
-        ln -sf "$(command -v "$applet")" "$root/bin/$applet"
+    for file in "$(command -v curl)" "$(command -v perl)" "$(command -v ldapsearch)" "$psql"; do
+        with_libraries "$file"
+        ln -sf "$file" "$root/bin/$(basename "$file")"
     done
     mkdir -p "$root/usr/lib/x86_64-linux-gnu"
     cp -r /usr/lib/x86_64-linux-gnu/perl-base "$root/usr/lib/x86_64-linux-gnu/"
-    cp scripts/links-guest/steps.sh "$root/"
-    cp "$work/pki/ca.pem" "$root/etc/tacit/"
+    cp scripts/links-guest/steps.sh scripts/guest/report.sh "$root/"
+    cp "$pki/ca.pem" "$root/etc/tacit/"
     write_policies
     # vsock, and what `tacit run` needs.
     python3 scripts/links-guest/modules.py "$kernel"/lib/modules/* "$root/modules" crc32c_generic \
@@ -236,15 +233,8 @@ pack() {
 # ---------------------------------------------------------------------------------------------
 # The side of the host
 
-started=()
-start() {
-    "$@" &
-    started+=("$!")
-}
 finish() {
-    local pid
-    for pid in ${started[@]+"${started[@]}"}; do kill "$pid" 2>/dev/null || true; done
-    wait
+    end_started
     if [ "$failed" -ne 0 ] || [ -n "${KEEP:-}" ]; then
         local kept=${KEEP:-$cache/failed}
         mkdir -p "$kept"
@@ -257,13 +247,6 @@ finish() {
 state() {
     "$BINARY" link info "$work/vm.vsock_7000" --json |
         python3 -c "import json, sys; link = json.load(sys.stdin); print($1)"
-}
-is() {
-    local expected=$1 got
-    shift
-    got=$("$@" 2>&1)
-    echo "$got"
-    [ "$got" = "$expected" ]
 }
 idle() { [ "$(state 'link["sockets"], len(link["runs"])')" = "0 0" ]; }
 sockets() { find "/proc/$server/fd" -lname 'socket:*' | wc -l; }
@@ -283,9 +266,12 @@ start_outside() {
     ip address add "$v6/128" dev lo nodad
     mount --bind "$work/resolv.conf" /etc/resolv.conf
     start python3 scripts/links-guest/outside.py tap "$work/wire"
-    start python3 scripts/links-guest/outside.py serve "$work/www" "$work/pki/tls.example.pem" \
-        "$work/pki/tls.example.key" 2>"$work/outside.log"
+    start python3 scripts/links-guest/outside.py serve "$work/www" "$pki/tls.example.pem" \
+        "$pki/tls.example.key" 2>"$work/outside.log"
     until_true curl -fsS -o /dev/null "http://$v4:8080/clear"
+    start_database
+    start_directory
+    check "the database and the directory refuse clients without TLS" refuse_clear
 }
 
 # boot NUMBER: starts a guest in the background.
@@ -296,17 +282,11 @@ boot() {
         2>"$work/vhost-$1.log"
     vhost_pid=$!
     until_true test -S "$work/vhost.sock"
-    # One CPU: with more, QEMU's emulation is not reliable with every kernel. The kernel's check of the
-    # timer fails on a busy host.
-    start timeout --kill-after=10 "$boot_max" qemu-system-x86_64 \
-        -object memory-backend-memfd,id=memory,size=512M,share=on \
-        -machine q35,memory-backend=memory -accel "$accel" -smp 1 -m 512 \
-        -nodefaults -no-user-config -display none -no-reboot -nic none \
+    start emulate "$1" "$boot_max" -object memory-backend-memfd,id=memory,size=512M,share=on \
+        -machine q35,memory-backend=memory -accel "$accel" -m 512 -nic none \
         -chardev "socket,id=vsock,path=$work/vhost.sock" -device vhost-user-vsock-pci,chardev=vsock \
-        -device virtio-rng-pci \
-        -kernel "$work/vmlinuz" -initrd "$work/initramfs" -append "rdinit=/tacit console=ttyS0 panic=-1 \
-loglevel=4 no_timer_check -- link init --modules /modules.list near /bin/sh /steps.sh" \
-        -serial "file:$work/console-$1" -serial "file:$work/steps-$1"
+        -kernel "$work/vmlinuz" -initrd "$work/initramfs" \
+        -append "rdinit=/tacit $on_kernel -- link init --modules /modules.list near /bin/sh /steps.sh"
     guest=$!
 }
 on_console() { grep -aq "$2" "$work/console-$1"; }
@@ -323,9 +303,7 @@ follow() {
         [ "$line" != "ask kill" ] || break
     done < <(tail --pid="$guest" -n +1 -f "$work/steps-$1")
     if [ -z "$ended" ]; then
-        echo "FAIL  boot $1 did not come to its end; the last lines of the console:"
-        tail -n 40 "$work/console-$1" | sed 's/^/        /'
-        failed=$((failed + 1))
+        ends_early "$1"
         return 1
     fi
 }
@@ -415,6 +393,8 @@ if [ "${1:-}" != inside ]; then
 fi
 may_run
 work=$(mktemp -d)
+out=$work/out
+pki=$work/pki
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM

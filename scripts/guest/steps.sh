@@ -17,29 +17,9 @@ units=(tacit.service tacit.socket tacit-host.service tacit-host-guard.service)
 work=/run/steps
 mkdir -p "$work"
 
-failed=0
-# step TEXT COMMAND...: passes if the command succeeds.
-step() {
-    local text=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then
-        echo "ok    $text"
-    else
-        echo "FAIL  $text"
-        failed=$((failed + 1))
-        sed 's/^/        /' "$work/out"
-    fi
-}
-# until_true COMMAND...: waits for something that happens in a moment, slowly where it is emulated.
-until_true() {
-    local try
-    for try in {1..1000}; do
-        if "$@"; then return 0; fi
-        sleep 0.2
-    done
-    echo "did not happen: $*"
-    return 1
-}
+out=$work/out
+# shellcheck source=scripts/guest/report.sh
+. ./report.sh
 
 # ---------------------------------------------------------------------------------------------
 # What programs see
@@ -163,7 +143,7 @@ tables_have_owners() { printf '6.9\n%s\n' "$(uname -r)" | sort --check=quiet --v
 # Older kernels: until the helper installs the table again, programs send in clear. The daemon waits.
 flush_is_mended() {
     systemctl kill --signal=STOP daemon || return 1
-    nft flush ruleset && until_true table_is_there 2>/dev/null
+    nft flush ruleset && until_true table_is_there
     local status=$?
     systemctl kill --signal=CONT daemon && return "$status"
 }
@@ -215,68 +195,68 @@ mend() { cat "$work/spoilt" >"$1"; }
 # ---------------------------------------------------------------------------------------------
 
 guard_steps() {
-    step "systemd-analyze verify finds nothing in ${units[*]}" units_are_well_formed
-    step "the guard is active" is_active tacit-host-guard
-    step "it was active before the network began" guard_came_first
-    step "what the policy captures is refused before the agent runs" all_refused marked-guard
-    step "the daemon of the boot was refused as well" daemon_sees ECONNREFUSED
-    step "and has got no answer" daemon_never_saw answer
-    step "what no rule matches passes" unmatched_passes guard
+    check "systemd-analyze verify finds nothing in ${units[*]}" units_are_well_formed
+    check "the guard is active" is_active tacit-host-guard
+    check "it was active before the network began" guard_came_first
+    check "what the policy captures is refused before the agent runs" all_refused marked-guard
+    check "the daemon of the boot was refused as well" daemon_sees ECONNREFUSED
+    check "and has got no answer" daemon_never_saw answer
+    check "what no rule matches passes" unmatched_passes guard
 }
 
 host_steps() {
-    step "systemctl start tacit-host" systemctl start tacit-host
-    step "new programs are protected" captured marked-started
-    step "the daemon is protected, and was not restarted" daemon_sees "answer to marked-daemon"
-    step "a job of another user is protected" cron_job
+    check "systemctl start tacit-host" systemctl start tacit-host
+    check "new programs are protected" captured marked-started
+    check "the daemon is protected, and was not restarted" daemon_sees "answer to marked-daemon"
+    check "a job of another user is protected" cron_job
     if tables_have_owners; then
-        step "nft flush ruleset by another program leaves the table" flush
+        check "nft flush ruleset by another program leaves the table" flush
     else
-        step "the table is there again after nft flush ruleset by another program" flush_is_mended
+        check "the table is there again after nft flush ruleset by another program" flush_is_mended
     fi
-    step "and the protection" captured marked-flushed
+    check "and the protection" captured marked-flushed
 
-    step "systemctl restart systemd-networkd" systemctl restart systemd-networkd
-    step "leaves the protection" captured marked-network
+    check "systemctl restart systemd-networkd" systemctl restart systemd-networkd
+    check "leaves the protection" captured marked-network
 
-    step "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit-host
-    step "new programs are protected" captured marked-killed
-    step "SIGKILL of all processes of the unit: systemd starts it again" \
+    check "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit-host
+    check "new programs are protected" captured marked-killed
+    check "SIGKILL of all processes of the unit: systemd starts it again" \
         killed_unit_returns tacit-host
-    step "new programs are protected" captured marked-all-killed
+    check "new programs are protected" captured marked-all-killed
 
-    step "a connection is open" opens held $v4 "$protected" marked-held
-    step "tacit restart: another agent, the same unit" agent_restarts tacit-host $host_control
-    step "the open connection continues" continues held marked-held
-    step "new programs are protected" captured marked-restarted
+    check "a connection is open" opens held $v4 "$protected" marked-held
+    check "tacit restart: another agent, the same unit" agent_restarts tacit-host $host_control
+    check "the open connection continues" continues held marked-held
+    check "new programs are protected" captured marked-restarted
 
-    step "a connection is open" opens upgraded $v4 "$protected" marked-upgraded
-    step "an upgrade of the package: another agent, the same unit" upgrade_replaces_agent tacit-host
-    step "the open connection continues" continues upgraded marked-upgraded
-    step "new programs are protected" captured marked-after-upgrade
+    check "a connection is open" opens upgraded $v4 "$protected" marked-upgraded
+    check "an upgrade of the package: another agent, the same unit" upgrade_replaces_agent tacit-host
+    check "the open connection continues" continues upgraded marked-upgraded
+    check "new programs are protected" captured marked-after-upgrade
 
     deny_also
-    step "systemctl reload with one more rule" systemctl reload tacit-host
-    step "what it denies is refused" refused $v4 "$unmatched" clear-denied
+    check "systemctl reload with one more rule" systemctl reload tacit-host
+    check "what it denies is refused" refused $v4 "$unmatched" clear-denied
     cat "$work/host.toml" >/etc/tacit/host.toml
-    step "systemctl reload without it" systemctl reload tacit-host
-    step "what it denied passes" unmatched_passes reloaded
-    step "reloads change the mode to audit, and back to enforce" audit_and_enforce
-    step "new programs are protected" captured marked-audited
+    check "systemctl reload without it" systemctl reload tacit-host
+    check "what it denied passes" unmatched_passes reloaded
+    check "reloads change the mode to audit, and back to enforce" audit_and_enforce
+    check "new programs are protected" captured marked-audited
     spoil /etc/tacit/host.toml
-    step "systemctl reload fails with a policy that has an error" reload_is_refused tacit-host
-    step "new programs are protected" captured marked-not-reloaded
+    check "systemctl reload fails with a policy that has an error" reload_is_refused tacit-host
+    check "new programs are protected" captured marked-not-reloaded
 
-    step "systemctl stop tacit-host" systemctl stop tacit-host
-    step "what the policy captures is refused" all_refused marked-stopped
-    step "what no rule matches passes" unmatched_passes stopped
-    step "it does not start with a policy that has an error" fails_to_start tacit-host
-    step "what the policy captured is refused" all_refused marked-wrong-policy
+    check "systemctl stop tacit-host" systemctl stop tacit-host
+    check "what the policy captures is refused" all_refused marked-stopped
+    check "what no rule matches passes" unmatched_passes stopped
+    check "it does not start with a policy that has an error" fails_to_start tacit-host
+    check "what the policy captured is refused" all_refused marked-wrong-policy
     mend /etc/tacit/host.toml
     systemctl reset-failed tacit-host
-    step "systemctl start tacit-host" systemctl start tacit-host
-    step "new programs are protected" captured marked-started-again
-    step "the daemon is protected" daemon_sees "answer to marked-daemon"
+    check "systemctl start tacit-host" systemctl start tacit-host
+    check "new programs are protected" captured marked-started-again
+    check "the daemon is protected" daemon_sees "answer to marked-daemon"
 }
 
 # has_nftset: whether systemd writes control groups into nftables rules.
@@ -326,32 +306,32 @@ probes() {
 units_return() { flush && until_true nft list table inet tacit_units; }
 unit_steps() {
     unit_rules
-    step "tacit check rejects rules for units without drop-ins" check_rejects_unit
+    check "tacit check rejects rules for units without drop-ins" check_rejects_unit
     if ! has_nftset; then
-        step "no drop-in is written for a systemd that is too old" refuses_drop_ins
+        check "no drop-in is written for a systemd that is too old" refuses_drop_ins
         cat "$work/host.toml" >/etc/tacit/host.toml
         return
     fi
-    step "tacit agent --host --drop-ins" \
+    check "tacit agent --host --drop-ins" \
         tacit agent --host --drop-ins /etc/systemd/system --policy /etc/tacit/host.toml
-    step "systemctl daemon-reload" systemctl daemon-reload
-    step "tacit check accepts the policy" tacit check /etc/tacit/host.toml
-    step "systemctl reload with rules for units" systemctl reload tacit-host
-    step "a unit is protected in each of 20 starts" probes 20
-    step "a unit that ran before is protected" daemon_sees "answer to marked-daemon"
-    step "other programs pass" unmatched_passes units
-    step "the agent has not seen them" seen_by_agent others 0
-    step "nft flush ruleset: the table of units returns" units_return
-    step "units are protected all the same" probes 3
-    step "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit-host
-    step "units are protected" probes 3
-    step "tacit restart: another agent, the same unit" agent_restarts tacit-host $host_control
-    step "units are protected" probes 3
+    check "systemctl daemon-reload" systemctl daemon-reload
+    check "tacit check accepts the policy" tacit check /etc/tacit/host.toml
+    check "systemctl reload with rules for units" systemctl reload tacit-host
+    check "a unit is protected in each of 20 starts" probes 20
+    check "a unit that ran before is protected" daemon_sees "answer to marked-daemon"
+    check "other programs pass" unmatched_passes units
+    check "the agent has not seen them" seen_by_agent others 0
+    check "nft flush ruleset: the table of units returns" units_return
+    check "units are protected all the same" probes 3
+    check "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit-host
+    check "units are protected" probes 3
+    check "tacit restart: another agent, the same unit" agent_restarts tacit-host $host_control
+    check "units are protected" probes 3
     cat "$work/host.toml" >/etc/tacit/host.toml
     rm -r /etc/systemd/system/*.service.d/50-tacit.conf
     systemctl daemon-reload
-    step "systemctl reload without rules for units" systemctl reload tacit-host
-    step "new programs are protected" captured marked-no-units
+    check "systemctl reload without rules for units" systemctl reload tacit-host
+    check "new programs are protected" captured marked-no-units
 }
 refuses_drop_ins() {
     ! tacit agent --host --drop-ins /run/drop-ins --policy /etc/tacit/host.toml
@@ -367,43 +347,43 @@ sys.exit(hits != [int(sys.argv[3])])' "$work/rules.json" "$1" "$2"
 }
 
 removal_steps() {
-    step "stop the daemon" systemctl stop daemon
-    step "systemctl disable --now tacit-host tacit-host-guard" \
+    check "stop the daemon" systemctl stop daemon
+    check "systemctl disable --now tacit-host tacit-host-guard" \
         systemctl disable --now tacit-host tacit-host-guard
-    step "what the policy captures is refused" all_refused marked-disabled
-    step "tacit agent --host --remove" tacit agent --host --remove
-    step "no table and no routing rule is left" nothing_is_left
+    check "what the policy captures is refused" all_refused marked-disabled
+    check "tacit agent --host --remove" tacit agent --host --remove
+    check "no table and no routing rule is left" nothing_is_left
     # In clear, which the host sees: without it, the count of zero would prove nothing.
     ask $v4 "$protected" clear-removed >/dev/null
 }
 
 service_steps() {
-    step "systemctl start tacit" systemctl start tacit
-    step "its rule relays" answers 127.0.0.1 7001 marked-service
-    step "systemctl reload tacit" systemctl reload tacit
+    check "systemctl start tacit" systemctl start tacit
+    check "its rule relays" answers 127.0.0.1 7001 marked-service
+    check "systemctl reload tacit" systemctl reload tacit
     spoil /etc/tacit/policy.toml
-    step "systemctl reload fails with a policy that has an error" reload_is_refused tacit
+    check "systemctl reload fails with a policy that has an error" reload_is_refused tacit
     mend /etc/tacit/policy.toml
-    step "its rule relays" answers 127.0.0.1 7001 marked-service
-    step "a connection is open" opens service 127.0.0.1 7001 marked-service-held
-    step "tacit restart: another agent, the same unit" agent_restarts tacit $control
-    step "the open connection continues" continues service marked-service-held
-    step "systemctl restart tacit" systemctl restart tacit
-    step "its rule relays" answers 127.0.0.1 7001 marked-service
-    step "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit
-    step "its rule relays" answers 127.0.0.1 7001 marked-service
-    step "systemctl stop tacit" systemctl stop tacit
+    check "its rule relays" answers 127.0.0.1 7001 marked-service
+    check "a connection is open" opens service 127.0.0.1 7001 marked-service-held
+    check "tacit restart: another agent, the same unit" agent_restarts tacit $control
+    check "the open connection continues" continues service marked-service-held
+    check "systemctl restart tacit" systemctl restart tacit
+    check "its rule relays" answers 127.0.0.1 7001 marked-service
+    check "SIGKILL of the agent: systemd starts it again" killed_agent_returns tacit
+    check "its rule relays" answers 127.0.0.1 7001 marked-service
+    check "systemctl stop tacit" systemctl stop tacit
 }
 
 second_boot_steps() {
-    step "guard and agent are active after a boot" is_active tacit-host-guard
-    step "the agent is active" is_active tacit-host
-    step "the guard was active before the network began" guard_came_first
-    step "the daemon is protected" daemon_sees "answer to marked-daemon"
-    step "new programs are protected" captured marked-booted
-    step "stop the daemon" systemctl stop daemon
-    step "dpkg --remove tacit" dpkg --remove tacit
-    step "no table and no routing rule is left" nothing_is_left
+    check "guard and agent are active after a boot" is_active tacit-host-guard
+    check "the agent is active" is_active tacit-host
+    check "the guard was active before the network began" guard_came_first
+    check "the daemon is protected" daemon_sees "answer to marked-daemon"
+    check "new programs are protected" captured marked-booted
+    check "stop the daemon" systemctl stop daemon
+    check "dpkg --remove tacit" dpkg --remove tacit
+    check "no table and no routing rule is left" nothing_is_left
 }
 
 # shellcheck disable=SC1091 # of the guest
@@ -416,7 +396,7 @@ if [ ! -e /var/lib/first-boot ]; then
     unit_steps
     removal_steps
     service_steps
-    step "systemctl enable tacit-host tacit-host-guard" systemctl enable tacit-host tacit-host-guard
+    check "systemctl enable tacit-host tacit-host-guard" systemctl enable tacit-host tacit-host-guard
 else
     second_boot_steps
 fi

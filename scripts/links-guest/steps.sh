@@ -7,42 +7,13 @@ set -u
 export PATH=/bin LC_ALL=C
 boot=$(cat /boot-number)
 out=/tmp/out
-failed=0
-say() { echo "$*" >/dev/ttyS1; }
-# step TEXT COMMAND...: passes if the command succeeds.
-step() {
-    text=$1
-    shift
-    if "$@" >$out 2>&1; then
-        say "ok    $text"
-    else
-        say "FAIL  $text"
-        failed=$((failed + 1))
-        sed 's/^/        /' $out | head -n 20 >/dev/ttyS1
-    fi
-}
-# until_true COMMAND...: waits for something that happens in a moment, slowly where it is emulated.
-until_true() {
-    try=0
-    while [ $try -lt 300 ]; do
-        "$@" >/dev/null 2>&1 && return 0
-        try=$((try + 1))
-        sleep 0.2
-    done
-    echo "did not happen: $*"
-    return 1
-}
+exec >/dev/ttyS1
+# shellcheck source=scripts/guest/report.sh
+. /report.sh
 
 v4=192.0.2.1
 get() { curl -sS --max-time 60 "$@"; }
 only_loopback() { ls /sys/class/net && [ "$(ls /sys/class/net)" = lo ]; }
-is() {
-    expected=$1
-    shift
-    got=$("$@" 2>&1)
-    echo "$got"
-    [ "$got" = "$expected" ]
-}
 
 # `connect` of the system, and its error by name.
 connects() {
@@ -70,6 +41,19 @@ last_bytes() {
 by_ftp() {
     ftpget -u guest -p guest -P 2121 $v4 /tmp/plain plain && is "$(cat /plain.sum)" sum /tmp/plain
 }
+# databases HOST DIRECTORY: psql and ldapsearch, which know nothing of TLS here, at servers that accept only TLS.
+databases() {
+    check "psql, whose server accepts only TLS" is "marked-row|t" psql_at "$1" \
+        "select 'marked-row', ssl from pg_stat_ssl where pid = pg_backend_pid()"
+    check "700,000 bytes by psql" is 700001 length psql_at "$1" "select repeat('marked-', 100000)"
+    check "ldapsearch, whose server accepts only TLS" is "description: marked-entry" found_at "$2"
+}
+psql_at() { psql -XAtc "$2" "host=$1 user=tester dbname=postgres connect_timeout=60"; }
+length() { "$@" | wc -c; }
+found_at() {
+    ldapsearch -x -LLL -o ldif-wrap=no -o nettimeout=60 -H "ldap://$1:6636" -b dc=example \
+        "(cn=marked-person)" description | grep -v '^dn:\|^$'
+}
 sum() { sha256sum "$1" | cut -d ' ' -f 1; }
 uploaded() {
     sum=$(get -T /big http://tls.example:8443/upload) && echo "$sum" && [ "$sum" = "$(cat /big.sum)" ]
@@ -85,43 +69,45 @@ server() {
 }
 # asked WORD: lets the host do something, and waits until it has done it.
 asked() {
-    say "ask $1"
+    echo "ask $1" >/dev/ttyS1
     until_true curl -fsS -m 5 -o /dev/null "http://$v4:8080/$1.done"
 }
 
 if [ "$boot" = 1 ]; then
-    step "the guest has no network device" only_loopback
-    step "curl reaches an address of the other side" is "clear-hello" get http://$v4:8080/clear
-    step "and over IPv6" is "clear-hello" get "http://[2001:db8::1]:8080/clear"
-    step "wget reaches a name that only the other side's resolver knows" \
+    check "the guest has no network device" only_loopback
+    check "curl reaches an address of the other side" is "clear-hello" get http://$v4:8080/clear
+    check "and over IPv6" is "clear-hello" get "http://[2001:db8::1]:8080/clear"
+    check "wget reaches a name that only the other side's resolver knows" \
         is "clear-hello" wget -q -O - http://clear.example:8080/clear
-    step "TLS that the guest's policy adds" is "marked-reply" get -H "X-Word: marked-request" \
+    check "TLS that the guest's policy adds" is "marked-reply" get -H "X-Word: marked-request" \
         http://tls.example:8443/marked
-    step "connect fails with the other side's error" is ECONNREFUSED connects $v4 8081
-    step "the policy of the other side refuses a port" is ECONNREFUSED connects $v4 8082
-    step "UDP" is "answer to clear-datagram" datagram $v4 8053
-    step "a half-closed connection" is "received 100000" half_close
-    step "the last bytes of a connection that the other side has ended first" last_bytes
-    step "FTP, a passive transfer of 4 MiB" by_ftp
-    step "4 MiB with TLS to the other side" uploaded
-    step "and back" downloaded
+    databases database.example directory.example
+    check "connect fails with the other side's error" is ECONNREFUSED connects $v4 8081
+    check "the policy of the other side refuses a port" is ECONNREFUSED connects $v4 8082
+    check "UDP" is "answer to clear-datagram" datagram $v4 8053
+    check "a half-closed connection" is "received 100000" half_close
+    check "the last bytes of a connection that the other side has ended first" last_bytes
+    check "FTP, a passive transfer of 4 MiB" by_ftp
+    check "4 MiB with TLS to the other side" uploaded
+    check "and back" downloaded
     server
-    step "clients outside reach a server inside" asked inside
-    step "the other side's link server is replaced, and the run continues" asked restart
-    step "and curl works again" is "clear-hello" get http://$v4:8080/clear
-    step "the server inside is reached again" asked inside-again
+    check "clients outside reach a server inside" asked inside
+    check "the other side's link server is replaced, and the run continues" asked restart
+    check "and curl works again" is "clear-hello" get http://$v4:8080/clear
+    check "the server inside is reached again" asked inside-again
     # Connections that are open when the machine is killed.
     for one in 1 2 3 4 5 6 7 8; do
         (sleep 600 | nc $v4 8090) &
     done
     until_true sh -c 'test "$(netstat -tn | grep -c ":8090 *ESTABLISHED")" = 8'
-    say "end $failed"
-    say "ask kill"
+    echo "end $failed"
+    echo "ask kill"
     sleep 600
 else
-    step "the guest has started again" only_loopback
-    step "TLS that the other side's policy adds" is "marked-reply" get -H "X-Word: marked-request" \
+    check "the guest has started again" only_loopback
+    check "TLS that the other side's policy adds" is "marked-reply" get -H "X-Word: marked-request" \
         http://$v4:8443/marked
-    say "end $failed"
+    databases $v4 $v4
+    echo "end $failed"
 fi
 exit "$failed"
