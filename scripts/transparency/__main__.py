@@ -3,7 +3,8 @@
     python3 scripts/transparency [SUITE]...
 
 Each suite runs three times in a private network: natively, with every destination captured, and with
-every destination except loopback captured. A difference counts if it is repeatable. Exit status 0 if
+every destination except loopback captured. `own` also runs on another host, through a link with each
+transport. A difference counts if it is repeatable. Exit status 0 if
 the differences are those in docs/transparency.md, 1 if not, 2 if a suite cannot run. A suite whose
 sources the user has not provided is skipped, which does not change the exit status.
 """
@@ -25,6 +26,9 @@ LIST = HERE.parent.parent / "docs" / "transparency.md"
 # A debug build needs three times as long for each connection, which the times of `own` would show.
 TACIT = HERE.parent.parent / "target" / "release" / "tacit"
 POLICIES = ("captured", "plain")
+LINKS = ("link-unix", "link-tcp", "link-machine")
+# What one line of the table in the document may name.
+GROUPS = {"both": POLICIES, "links": LINKS, "all": POLICIES + LINKS}
 PROGRESS_SECONDS = 10
 POLL_SECONDS = 0.1
 # Rounds of the times of `own`.
@@ -38,9 +42,14 @@ def known():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
         if len(cells) != 6 or cells[0] not in SUITES:
             continue
-        for policy in POLICIES if cells[1] == "both" else [cells[1]]:
+        for policy in GROUPS.get(cells[1], [cells[1]]):
             found[cells[0], policy, cells[2]] = cells[5].startswith("sometimes")
     return found
+
+
+def ways(name):
+    """How a suite runs under tacit."""
+    return POLICIES + LINKS if SUITES[name].uses_links else POLICIES
 
 
 def run(name, way, attempt):
@@ -94,7 +103,7 @@ def compare(name):
     native = run(name, "native", 1)
     again = None
     found = {}
-    for policy in POLICIES:
+    for policy in ways(name):
         first = differences(suite, native, run(name, policy, 1))
         if first:
             again = again or run(name, "native", 2)
@@ -122,10 +131,9 @@ def figures():
     Each round runs them natively and with each policy in turn, so that other work of the machine
     affects all alike.
     """
-    ways = ("native", *POLICIES)
-    times = {way: {} for way in ways}
+    times = {way: {} for way in ("native", *POLICIES)}
     for attempt in range(1, ROUNDS + 1):
-        for way in ways:
+        for way in times:
             run("own", way, f"round{attempt}")
             text = (TARGET / "results" / f"own.{way}.round{attempt}.out").read_text(errors="replace")
             for entry in map(json.loads, re.findall(r'^\{"test".*$', text, re.M)):
@@ -155,17 +163,17 @@ def main(names):
             native, found = compare(name)
         except Skipped as reason:
             print(f"  {name} skipped: {reason}", flush=True)
-            summary += [(name, policy, "skipped", "-") for policy in POLICIES]
+            summary += [(name, policy, "skipped", "-") for policy in ways(name)]
             continue
-        for policy in POLICIES:
+        for policy in ways(name):
             expected = {key[2]: rare for key, rare in listed.items() if key[:2] == (name, policy)}
             wrong += [f"{name} {policy} {line}" for line in judge(expected, native, found[policy])]
             summary.append((name, policy, len(native), len(found[policy])))
         if name == "own":
             figures()
-    print(f"\n{'suite':10} {'policy':10} {'tests':>7} {'differences':>12}")
+    print(f"\n{'suite':10} {'policy':12} {'tests':>7} {'differences':>12}")
     for name, policy, tests, count in summary:
-        print(f"{name:10} {policy:10} {tests:>7} {count:>12}")
+        print(f"{name:10} {policy:12} {tests:>7} {count:>12}")
     print("\n".join(wrong) or "Every difference is in docs/transparency.md.")
     return 1 if wrong else 0
 

@@ -37,6 +37,8 @@ class Suite:
     directory = HERE
     # Whether a test that fails natively is left out.
     passes_natively = True
+    # Whether it also runs through links.
+    uses_links = False
 
     def prepare(self):
         """Downloads and builds what the suite needs, below target/."""

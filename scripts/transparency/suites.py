@@ -22,6 +22,7 @@ class Own(Suite):
     """The programs of own.py."""
 
     passes_natively = False
+    uses_links = True
 
     def prepare(self):
         TARGET.joinpath("own").mkdir(parents=True, exist_ok=True)
