@@ -1,6 +1,7 @@
 //! Tests the datagrams of runs: both ends see the real addresses, programs get the real errors, and
 //! no datagram is lost.
 
+use crate::comparison::Comparison;
 use crate::network::Network;
 
 /// A further network behind the wire: 203.0.113.7, and a narrow way to 198.51.100.0/24.
@@ -56,6 +57,29 @@ log = true
 
 fn network(setup: &str) -> Network {
     Network::new(&[], &format!("{SERVERS}\n{setup}")).with_rules(RULES)
+}
+
+pub const DATAGRAMS: Comparison = Comparison {
+    servers: &[SERVERS],
+    rules: RULES,
+    script: r#"
+        client() { python3 "$PEERS/datagrams.py" "$@"; }
+        client see 10.9.8.7 5000
+        client unconnected 10.9.8.7 5000 10.9.8.8 5000 10.9.8.7 5000
+        client rounds 10.9.8.7 5000 50 10 1400 9000
+        client many 5000 50 10.9.8.7 10.9.8.8
+        client segments 10.9.8.7 5000
+        client error 10.9.8.7 5001 100"#,
+    wanted: &[
+        "seen as 10.9.8.7\npeer 10.9.8.7 5000\n",
+        "9000 bytes: 0 lost\n1000 of 1000\n1200 1200 1200 1200 1200\nECONNREFUSED\nstatus 0",
+    ],
+    ..Comparison::NONE
+};
+
+#[test]
+fn clients_of_datagrams_see_no_difference() {
+    DATAGRAMS.compare();
 }
 
 fn expect(network: &Network, script: &str, wanted: &str) {

@@ -6,7 +6,7 @@ use crate::links_of_hosts::{MACHINE, TCP, network};
 /// `hostile HOW`: a hostile server that has the network. `serve_both` starts a near server with the
 /// links `a` to this server and `b` to the true one. `at PORT POLICY` writes a policy that listens
 /// at a port of the other side.
-const HOSTILE: &str = r#"
+pub const HOSTILE: &str = r#"
 hostile() {
     start_ordinary python3 "$PEERS/hostile_far.py" $TMPDIR/hostile.sock $TMPDIR/hostile.out $1
     until_true [ -S $TMPDIR/hostile.sock ]
@@ -22,8 +22,7 @@ sockets = 8
 listen = "$TMPDIR/b.sock"
 connect = "unix:$TMPDIR/far.sock"
 END
-    start nsenter --net --target $NEAR $USER_OF_RUNS ./tacit link serve --policy both.toml \
-        2>>near.log
+    start_near both.toml 2>>near.log; BOTH=$!
     until_true [ -S $TMPDIR/b.sock ]
 }
 at() {

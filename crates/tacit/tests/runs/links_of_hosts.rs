@@ -6,11 +6,10 @@ use crate::fits::assert_fits;
 use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};
 use crate::network::Network;
 
-/// The near host is the namespace of `$NEAR`, whose only interface leads to this one. `linked CMD`
-/// is a run there. `$ACROSS` and `$BACK` are the `listen` and `connect` of the link.
-const HOSTS: &str = r#"
+/// The near host is the namespace of `$NEAR`, whose only interface leads to this one.
+pub const HOSTS: &str = r#"
 ip route add unreachable 10.9.9.0/24
-start unshare -n sleep 100; NEAR=$!
+start unshare -n sleep 200; NEAR=$!
 until_true grep -q sleep /proc/$NEAR/comm
 near() { nsenter --net --target $NEAR "$@"; }
 ip link add far0 type veth peer name near0 netns $NEAR
@@ -22,6 +21,13 @@ ordinary ./tacit ca issue --dir $TMPDIR/pki 192.168.78.1 >/dev/null
 ordinary ./tacit ca issue --dir $TMPDIR/pki guest --client >/dev/null
 ordinary ./tacit ca issue --dir $TMPDIR/others stranger --client >/dev/null
 PKI=$TMPDIR/pki
+# Starts a server of links on the near host.
+start_near() { start nsenter --net --target $NEAR $USER_OF_RUNS ./tacit link serve --policy $1; }
+"#;
+
+/// A link of the two hosts. `$ACROSS` and `$BACK` are its `listen` and `connect`; `linked CMD` is
+/// a run on the near host.
+const LINK: &str = r#"
 cat >far.link.toml <<END
 version = 1
 [identity.far]
@@ -78,9 +84,8 @@ serve_far() {
     until_true far_info
 }
 serve_near() {
-    nsenter --net --target $NEAR $USER_OF_RUNS \
-        ./tacit link serve --policy near.link.toml 2>>near.log & SERVER=$!
-    background+=($SERVER); until_true info
+    start_near near.link.toml 2>>near.log; SERVER=$!
+    until_true info
 }
 far_info() { ordinary ./tacit link info $FAR_AT --json >far.json 2>/dev/null; }
 info() { ordinary ./tacit link info $AT --json >near.json 2>/dev/null; }
@@ -114,7 +119,7 @@ pub const MACHINE: &str = "FAR_AT=$TMPDIR/far.sock; ACROSS=\"listen = '$FAR_AT'\
 
 /// Two hosts that the `listen` and `connect` of `across` link.
 pub fn network(across: &str) -> Network {
-    let setup = format!("{across}\n{HOSTS}");
+    let setup = format!("{across}\n{HOSTS}\n{LINK}");
     Network::new(&[8080], &setup).with_rules(RULES)
 }
 

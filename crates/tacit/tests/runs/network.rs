@@ -25,6 +25,9 @@ use crate::public::Public;
 /// Whose programs they are: a user that the test's own `/etc/passwd` knows.
 const ORDINARY_ID: &str = "54321";
 
+/// How long a script may take, on a machine with much other load.
+const SECONDS_MAX: &str = "200";
+
 /// Where the sources of peers are.
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers");
 
@@ -52,7 +55,7 @@ background=()
 case $USER_OF_RUNS in
 unshare*)
     # One namespace for all: an agent answers nobody from another.
-    $USER_OF_RUNS sleep 100 & background+=($!)
+    $USER_OF_RUNS sleep 200 & background+=($!)
     until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.01; done
     USER_OF_RUNS="nsenter --user --preserve-credentials --target $!" ;;
 esac
@@ -117,6 +120,24 @@ ip -6 addr add 2001:db8:77::1/64 dev v0 nodad
 ip -6 route add default via 2001:db8:77::2
 ";
 
+/// How a program is started under tacit.
+pub struct Way {
+    pub name: &'static str,
+    /// The name of its server, which selects the rule.
+    pub host: &'static str,
+    /// The function of the scripts that starts it.
+    pub command: &'static str,
+}
+
+impl Way {
+    /// The ways of `tacit run`: relayed, handed, and with TLS.
+    pub const OF_RUNS: [Self; 3] = [
+        Self { name: "relayed", host: "clear.example", command: "relayed" },
+        Self { name: "handed", host: "clear.example", command: "run" },
+        Self { name: "tls", host: "tls.example", command: "run" },
+    ];
+}
+
 /// What one test needs.
 #[derive(Clone)]
 pub struct Network {
@@ -141,6 +162,13 @@ impl Network {
     /// Rules before those for `clear.example` and `tls.example`.
     pub fn with_rules(mut self, rules: &str) -> Self {
         self.rules += rules;
+        self
+    }
+
+    /// A further script that starts servers.
+    pub fn with_setup(mut self, setup: &str) -> Self {
+        self.setup += "\n";
+        self.setup += setup;
         self
     }
 
@@ -180,22 +208,20 @@ impl Network {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs a shell script as it is, by `permit` (relayed, and with handed sockets) and by `tls`,
-    /// each with `$HOST` as the server's name; expects the same output and status of all, and
-    /// returns it.
-    pub fn compare(&self, program: &str) -> String {
+    /// Runs a shell script as it is and in these ways, each with `$HOST` as the server's name;
+    /// expects the same output and status of all, and returns it.
+    pub fn compare(&self, program: &str, ways: &[Way]) -> String {
         let public = self.prepared();
         std::fs::write(public.directory.join("program.sh"), program).unwrap();
-        let output = self.script_in(
-            &public,
-            "go() { local way=$1 host=$2; shift 2
+        let mut script = "go() { local way=$1 host=$2; shift 2
                 HOST=$host \"$@\" bash program.sh >$way.out 2>$way.err
                 echo \"status $?\" >>$way.out; }
-             go direct clear.example direct
-             go relayed clear.example relayed
-             go handed clear.example run
-             go tls tls.example run",
-        );
+             go direct clear.example direct\n"
+            .to_owned();
+        for Way { name, host, command } in ways {
+            script += &format!("go {name} {host} {command}\n");
+        }
+        let output = self.script_in(&public, &script);
         assert!(output.status.success(), "{}", text_of(&output));
         let read = |name: &str| {
             let bytes = std::fs::read(public.directory.join(name)).unwrap();
@@ -205,19 +231,13 @@ impl Network {
                 .replace("2001:db8::8", "2001:db8::7")
         };
         let direct = read("direct.out");
-        for way in ["relayed", "handed", "tls"] {
-            let out = read(&format!("{way}.out"));
-            let err = read(&format!("{way}.err"));
+        for Way { name, .. } in ways {
+            let out = read(&format!("{name}.out"));
+            let err = read(&format!("{name}.err"));
             let told = || format!("{}\n{err}\n{}", read("direct.err"), text_of(&output));
-            assert!(out == direct, "{way}:\n{}\n{}", difference(&out, &direct), told());
+            assert!(out == direct, "{name}:\n{}\n{}", difference(&out, &direct), told());
         }
         direct
-    }
-
-    /// The same, and the output must hold this.
-    pub fn compare_to(&self, program: &str, wanted: &str) {
-        let same = self.compare(program);
-        assert!(same.contains(wanted), "{wanted} is missing: {same}");
     }
 
     fn prepared(&self) -> Public {
@@ -265,7 +285,7 @@ impl Network {
         let ipv6 = if self.ipv6 { IPV6 } else { "" };
         let script = format!("{BEGIN}\n{ipv6}\n{SERVE}\n{}\n{script}", self.setup);
         let mut command = std::process::Command::new("timeout");
-        command.args(["--kill-after=5", "100", "unshare"]);
+        command.args(["--kill-after=5", SECONDS_MAX, "unshare"]);
         command.args(if is_root { &["-nm"][..] } else { &["-rnm"] });
         command.args(["bash", "-c", &script]).current_dir(&public.directory);
         command

@@ -1,6 +1,6 @@
 //! Tests common clients and servers, such as curl and ssh, under `tacit run`.
 
-use crate::network::Network;
+use crate::comparison::Comparison;
 
 /// A web server with a large file.
 pub const WEB: &str = r#"
@@ -9,31 +9,45 @@ mkdir web; head -c 3000000 /dev/urandom >web/large; echo small >web/small
 await 8080
 "#;
 
-#[test]
-fn curl_sees_no_difference() {
-    let script = r#"
+pub const CURL: Comparison = Comparison {
+    ports: &[8080],
+    servers: &[WEB],
+    script: r#"
         curl -sS http://$HOST:8080/large | sha256sum
         curl -sS -o /dev/null -o /dev/null \
             -w '%{http_code} %{remote_ip} %{remote_port} %{num_connects}\n' \
             http://$HOST:8080/absent http://$HOST:8080/large
-        curl -sS -T /etc/services http://$HOST:8080/ -w '%{http_code}\n' -o /dev/null"#;
-    Network::new(&[8080], WEB).compare_to(script, "404 10.9.8.7 8080 1");
-}
+        curl -sS -T /etc/services http://$HOST:8080/ -w '%{http_code}\n' -o /dev/null"#,
+    wanted: &["404 10.9.8.7 8080 1"],
+    ..Comparison::NONE
+};
 
 #[test]
-fn wget_sees_no_difference() {
-    let script = r#"
+fn curl_sees_no_difference() {
+    CURL.compare();
+}
+
+pub const WGET: Comparison = Comparison {
+    ports: &[8080],
+    servers: &[WEB],
+    script: r#"
         wget -q -O - http://$HOST:8080/large | sha256sum
         wget -nv -O /dev/null http://$HOST:8080/absent 2>&1 | sed 's/^[-0-9: ]*//'
         head -c 1000 web/large >scratch/part
-        wget -q -c -O scratch/part http://$HOST:8080/large && sha256sum <scratch/part"#;
-    Network::new(&[8080], WEB).compare_to(script, "ERROR 404: File not found.");
+        wget -q -c -O scratch/part http://$HOST:8080/large && sha256sum <scratch/part"#,
+    wanted: &["ERROR 404: File not found."],
+    ..Comparison::NONE
+};
+
+#[test]
+fn wget_sees_no_difference() {
+    WGET.compare();
 }
 
 /// Over http as hosts of repositories speak it, which is more than files: a CGI program.
-#[test]
-fn git_over_http_sees_no_difference() {
-    let setup = r#"
+pub const GIT: Comparison = Comparison {
+    ports: &[8080],
+    servers: &[r#"
         mkdir -p scratch/web/cgi-bin; chmod -R 777 scratch
         as_author() { ordinary env -C scratch git -c user.name=T -c user.email=t@example "$@"; }
         as_author init -q -b main work
@@ -45,8 +59,8 @@ fn git_over_http_sees_no_difference() {
         printf '#!/bin/sh\nexport GIT_PROJECT_ROOT=%s GIT_HTTP_EXPORT_ALL=1\n%s\n' $PWD/scratch \
             'exec git http-backend' >scratch/web/cgi-bin/git
         chmod 755 scratch/web/cgi-bin/git
-        start_ordinary busybox httpd -f -p 10.9.8.7:8080 -h $PWD/scratch/web; await 8080"#;
-    let script = r#"
+        start_ordinary busybox httpd -f -p 10.9.8.7:8080 -h $PWD/scratch/web; await 8080"#],
+    script: r#"
         rm -rf scratch/clone
         git clone -q http://$HOST:8080/cgi-bin/git/repo.git scratch/clone || exit
         cd scratch/clone; sha256sum file; git log --format=%H | sha256sum
@@ -54,20 +68,26 @@ fn git_over_http_sees_no_difference() {
         git -c user.name=T -c user.email=t@example commit -q -m pushed
         git push -q origin HEAD:refs/heads/pushed && git fetch -q && git diff HEAD origin/pushed
         git push -q origin :refs/heads/pushed
-        git ls-remote -q | cut -f 2"#;
-    Network::new(&[8080], setup).compare_to(script, "refs/heads/main\nstatus 0");
-}
+        git ls-remote -q | cut -f 2"#,
+    wanted: &["refs/heads/main\nstatus 0"],
+    ..Comparison::NONE
+};
 
 #[test]
-fn ssh_sees_no_difference() {
-    let setup = r#"
+fn git_over_http_sees_no_difference() {
+    GIT.compare();
+}
+
+const SSH: Comparison = Comparison {
+    ports: &[2222],
+    servers: &[r#"
         ordinary ssh-keygen -q -t ed25519 -N '' -f scratch/host
         ordinary ssh-keygen -q -t ed25519 -N '' -f scratch/key
         start_ordinary $(command -v sshd) -D -e -p 2222 -o ListenAddress=10.9.8.7 -f /dev/null \
             -o HostKey=$PWD/scratch/host -o AuthorizedKeysFile=$PWD/scratch/key.pub \
             -o PidFile=none -o StrictModes=no -o UsePAM=no 2>sshd.log
-        await 2222"#;
-    let script = r#"
+        await 2222"#],
+    script: r#"
         way="ssh -F none -i scratch/key -p 2222 -o StrictHostKeyChecking=no \
             -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR tester@$HOST"
         $way 'cat; echo error >&2; exit 7' 2>&1 </etc/services | sha256sum
@@ -75,20 +95,26 @@ fn ssh_sees_no_difference() {
         head -c 8000000 /dev/zero | $way sha256sum
         $way 'head -c 8000000 /dev/zero' | sha256sum
         $way 'kill -TERM $$'; echo $?
-        echo forwarded | $way -W 10.9.8.7:2222 | head -n 1 | cut -c 1-8"#;
-    Network::new(&[2222], setup).compare_to(script, "SSH-2.0-");
-}
+        echo forwarded | $way -W 10.9.8.7:2222 | head -n 1 | cut -c 1-8"#,
+    wanted: &["SSH-2.0-"],
+    ..Comparison::NONE
+};
 
 #[test]
-fn psql_sees_no_difference() {
-    let setup = r#"
+fn ssh_sees_no_difference() {
+    SSH.compare();
+}
+
+const PSQL: Comparison = Comparison {
+    ports: &[5432],
+    servers: &[r#"
         PATH=$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)
         ordinary initdb -A trust -U tester --no-sync -D scratch/data >initdb.log 2>&1
         echo 'host all all 10.9.8.0/24 trust' >>scratch/data/pg_hba.conf
         start_ordinary postgres -D scratch/data -c unix_socket_directories= -c fsync=off \
             -c listen_addresses=10.9.8.7 2>postgres.log
-        until_true grep -q 'ready to accept' postgres.log"#;
-    let script = r#"
+        until_true grep -q 'ready to accept' postgres.log"#],
+    script: r#"
         way="psql -X -At -h $HOST -U tester postgres"
         seq 20000 | sed 's/.*/&,text &/' | $way -c 'create table t (n int, t text)' \
             -c '\copy t from stdin csv' -c 'select count(*), max(t) from t'
@@ -97,35 +123,46 @@ fn psql_sees_no_difference() {
         $way -c 'select inet_server_addr(), inet_server_port()'
         # Taking back a statement takes a second connection.
         timeout --foreground -s INT 1 $way -c 'select pg_sleep(30)' 2>&1
-        $way -c 'drop table t'"#;
-    Network::new(&[5432], setup)
-        .compare_to(script, "ERROR:  canceling statement due to user request");
-}
+        $way -c 'drop table t'"#,
+    wanted: &["ERROR:  canceling statement due to user request"],
+    ..Comparison::NONE
+};
 
 #[test]
-fn redis_sees_no_difference() {
-    let setup = r#"
+fn psql_sees_no_difference() {
+    PSQL.compare();
+}
+
+const REDIS: Comparison = Comparison {
+    ports: &[6379],
+    servers: &[r#"
+        head -c 5000000 /dev/urandom >web
         server=$(command -v redis-server || command -v redis-check-rdb)
         ln -s $server redis-server
         start ./redis-server --bind 10.9.8.7 --save '' --dir scratch --protected-mode no >redis.log
-        await 6379"#;
-    let script = r#"
+        await 6379"#],
+    script: r#"
         way="redis-cli -h $HOST"
         $way ping; $way flushall
         head -c 5000000 web | $way -x set large | cat; $way get large | sha256sum
         seq 10000 | sed 's/.*/SET key& value&/' | $way --pipe; $way dbsize
         (timeout 5 $way subscribe news | head -n 6 | tail -n 1) & 
         for try in $(seq 100); do [ $($way publish news told) = 1 ] && break; sleep 0.02; done
-        wait; $way -n 99 ping"#;
-    let with_data = format!("head -c 5000000 /dev/urandom >web\n{setup}");
-    Network::new(&[6379], &with_data)
-        .compare_to(script, "errors: 0, replies: 10000\n10001\ntold\n");
+        wait; $way -n 99 ping"#,
+    wanted: &["errors: 0, replies: 10000\n10001\ntold\n"],
+    ..Comparison::NONE
+};
+
+#[test]
+fn redis_sees_no_difference() {
+    REDIS.compare();
 }
 
 /// nginx adds its socket to epoll before it connects.
-#[test]
-fn nginx_as_a_proxy_sees_no_difference() {
-    let script = r#"
+const NGINX: Comparison = Comparison {
+    ports: &[8080],
+    servers: &[WEB],
+    script: r#"
         at=$(mktemp -d $PWD/scratch/XXXX)
         cat >$at/nginx.conf <<END
         daemon off; pid $at/pid; worker_processes 2; error_log $at/error.log;
@@ -150,6 +187,12 @@ END
         curl -sS -o /dev/null -w '%{http_code}\n' http://127.0.0.1:8088/refused
         seq 40 | xargs -P 8 -I NR curl -sS http://127.0.0.1:8088/small | sort | uniq -c
         grep -c Connection.refused $at/error.log
-        kill $nginx; wait $nginx"#;
-    Network::new(&[8080], WEB).compare_to(script, "404\n502\n     40 small\n1\nstatus 0");
+        kill $nginx; wait $nginx"#,
+    wanted: &["404\n502\n     40 small\n1\nstatus 0"],
+    ..Comparison::NONE
+};
+
+#[test]
+fn nginx_as_a_proxy_sees_no_difference() {
+    NGINX.compare();
 }

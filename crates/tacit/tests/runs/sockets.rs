@@ -1,29 +1,28 @@
 //! Tests that a program's socket calls have the same results with and without `tacit run`.
 
-use crate::network::Network;
+use crate::comparison::Comparison;
 
-const SERVER: &str = "start python3 $PEERS/sockets_server.py 7000; await 7000\n";
-
-fn same_sockets(network: Network) {
-    let same = network.compare("/usr/bin/python3 $PEERS/sockets.py $HOST 7000");
-    for wanted in [
+pub const SOCKETS: Comparison = Comparison {
+    ports: &[7000],
+    servers: &["start python3 $PEERS/sockets_server.py 7000; await 7000\n"],
+    script: "/usr/bin/python3 $PEERS/sockets.py $HOST 7000",
+    wanted: &[
         "the_servers_reset: ('reset', '0 e3b0c44298fc ECONNRESET', 'EPIPE', b'')",
         "the_clients_reset: ConnectionResetError",
         "names: (('10.9.8.7', 7000), 23456)",
         "connecting_without_waiting: EINPROGRESS",
         "a_long_stream_each_way: 67108864 ",
         "status 0",
-    ] {
-        assert!(same.contains(wanted), "{wanted} is missing: {same}");
-    }
-}
+    ],
+    ..Comparison::NONE
+};
 
 #[test]
 fn every_socket_call_returns_what_it_returns_without_tacit() {
-    same_sockets(Network::new(&[7000], SERVER));
+    SOCKETS.compare();
 }
 
 #[test]
 fn every_socket_call_returns_the_same_for_root() {
-    same_sockets(Network::new(&[7000], SERVER).with_root());
+    Comparison { as_root: true, ..SOCKETS }.compare();
 }

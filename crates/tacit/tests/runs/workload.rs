@@ -1,6 +1,6 @@
 //! Tests `tacit workload` with the client and the server each in a run.
 
-use crate::network::Network;
+use crate::comparison::Comparison;
 
 /// What does not depend on the machine of reports on standard input.
 const COUNTS: &str = r#"
@@ -21,13 +21,16 @@ client ramp --connections 20 --step 5 --ramps 2 --pause 20ms
 client start-stop --connections 20
 "#;
 
+const WORKLOAD: Comparison = Comparison {
+    ports: &[7000],
+    servers: &["start ./tacit workload ramp server --listen 10.9.8.7:7000 >/dev/null; await 7000"],
+    script: COUNTS,
+    wanted: &["connect 20", "\nstream None 6.29146 ", "\nstart-stop None", "interactive None"],
+    ..Comparison::NONE
+};
+
 #[test]
 fn a_client_measures_the_same_things_under_a_run() {
-    let serve =
-        "start ./tacit workload ramp server --listen 10.9.8.7:7000 >/dev/null; await 7000\n";
-    let same = Network::new(&[7000], serve).compare(COUNTS);
-    for line in ["connect 20", "stream None 6.29146 ", "start-stop None", "interactive None"] {
-        assert!(same.lines().any(|found| found.starts_with(line)), "{line}: {same}");
-    }
+    let same = WORKLOAD.compare();
     assert_eq!(same.lines().count(), 8, "{same}");
 }

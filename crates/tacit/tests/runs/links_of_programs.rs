@@ -1,0 +1,111 @@
+//! Tests that programs on a host without the network see no difference through a link: the
+//! programs of the tests of `tacit run`, each through links with three transports.
+//!
+//! ```text
+//! near host, no route               far host                      transport
+//! program ══ tacit run ══════════════> tacit link serve ─> server  UNIX socket, passes the sockets
+//! program ══ tacit run ══ server ═TLS═> tacit link serve ─> server  TCP with TLS
+//! program ══ tacit run ══ server ═════> tacit link serve ─> server  socket of a virtual machine
+//! ```
+
+use crate::comparison::Comparison;
+use crate::links_of_hosts::HOSTS;
+use crate::network::Way;
+use crate::{datagrams, languages, programs, sockets};
+
+/// Servers of links on both hosts. `unix CMD`, `tcp CMD` and `machine CMD` are runs on the near
+/// host.
+const LINKS: &str = r#"
+cat >far.link.toml <<END
+version = 1
+[identity.far]
+cert = "$PKI/192.168.78.1.pem"
+key = "$PKI/192.168.78.1.key"
+[trust.guests]
+ca = "$PKI/ca.pem"
+[link.unix]
+listen = "$TMPDIR/unix.sock"
+sockets = 4096
+[link.across]
+listen = "192.168.78.1:7443"
+sockets = 4096
+tls = { identity = "far", trust = "guests", client-cert = "required" }
+[link.host]
+listen = "$TMPDIR/host.sock"
+sockets = 4096
+[[rule]]
+name = "out"
+link = ["unix", "across", "host"]
+direction = "outbound"
+remote = ["10.9.8.0/24", "2001:db8::/64"]
+permit = true
+[[rule]]
+name = "datagrams"
+link = ["unix", "across", "host"]
+direction = "outbound"
+protocol = "udp"
+remote = "10.9.8.0/24"
+permit = true
+END
+cat >near.link.toml <<END
+version = 1
+[identity.guest]
+cert = "$PKI/guest.pem"
+key = "$PKI/guest.key"
+[trust.hosts]
+ca = "$PKI/ca.pem"
+[link.tcp]
+listen = "$TMPDIR/tcp.sock"
+connect = "192.168.78.1:7443"
+sockets = 4096
+tls = { identity = "guest", trust = "hosts" }
+[link.machine]
+listen = "$TMPDIR/machine.sock"
+connect = "unix:$TMPDIR/host.sock"
+sockets = 4096
+END
+start_ordinary ./tacit link serve --policy far.link.toml
+start_near near.link.toml
+for link in unix host tcp machine; do until_true [ -S $TMPDIR/$link.sock ]; done
+through() {
+    near $USER_OF_RUNS timeout 60 ./tacit run --link $TMPDIR/$1.sock --policy run.toml -- "${@:2}"
+}
+unix() { through unix "$@"; }
+tcp() { through tcp "$@"; }
+machine() { through machine "$@"; }
+"#;
+
+/// Each transport, and one of them with TLS by the rules of the run.
+const WAYS: [Way; 4] = [
+    Way { name: "unix", host: "clear.example", command: "unix" },
+    Way { name: "tcp", host: "clear.example", command: "tcp" },
+    Way { name: "machine", host: "clear.example", command: "machine" },
+    Way { name: "tcp-tls", host: "tls.example", command: "tcp" },
+];
+
+fn see_no_difference(comparisons: &[Comparison]) {
+    for comparison in comparisons {
+        let network = comparison.network().with_setup(HOSTS).with_setup(LINKS);
+        comparison.compare_in(&network, &WAYS);
+    }
+}
+
+#[test]
+fn clients_of_files_see_no_difference_through_links() {
+    see_no_difference(&[programs::CURL, programs::WGET, programs::GIT]);
+}
+
+#[test]
+fn programs_in_several_languages_see_no_difference_through_links() {
+    see_no_difference(&[languages::GO, languages::JAVA, languages::NODE]);
+}
+
+#[test]
+fn clients_of_a_dual_name_see_no_difference_through_links() {
+    see_no_difference(&[languages::DUAL, languages::DUAL_IPV6]);
+}
+
+#[test]
+fn every_socket_call_returns_the_same_through_links() {
+    see_no_difference(&[sockets::SOCKETS, datagrams::DATAGRAMS]);
+}
