@@ -18,6 +18,8 @@ pub struct Activation {
     pub socket: SocketAs,
     /// The maximum number of processes at the same time, for a process for each connection.
     pub processes_max: usize,
+    /// The maximum number of them for one client address (IPv6: one /64); `None`: all.
+    pub processes_per_source: Option<usize>,
     /// The maximum number of starts in [`Activation::STARTS_WINDOW_S`] seconds.
     pub starts_max: usize,
     /// The user of the process; `None`: the user of the agent.

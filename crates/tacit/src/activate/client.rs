@@ -2,8 +2,8 @@
 //! the starter for each connection.
 //!
 //! Limits: `REQUESTS_MAX` requests wait to be sent. Each request waits at most `START_WAIT_MAX` for
-//! its answer. While `max` processes of a program run, further connections wait here, in the order
-//! of their arrival.
+//! its answer. While `max` processes of a program run, or `max-per-source` for one client address,
+//! further connections wait here, in the order of their arrival.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -15,9 +15,10 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tacit_core::flow::Address;
 use tacit_core::policy::{Activation, Policy, ProcessFor};
 use tacit_sys::process;
 use tokio::net::UnixStream;
@@ -25,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::VERB;
 use super::protocol::{FromStarter, Program, REPLY_BYTES_MAX, StartRequest, ToStarter};
+use crate::address::Source;
 use crate::log::{Event, Log};
 use crate::run::channel::{adopt, read_frame, write_frame};
 use crate::run::protocol::Frame;
@@ -41,7 +43,7 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Starter {
     /// The permits for processes, for activations with a process for each connection.
-    processes: BTreeMap<String, Option<Arc<Semaphore>>>,
+    processes: BTreeMap<String, Option<ProcessPermits>>,
     requests: mpsc::Sender<PendingStart>,
 }
 
@@ -51,7 +53,7 @@ struct PendingStart {
     program: String,
     remote: Option<SocketAddr>,
     /// Held until the process has ended.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<ProcessPermit>,
     back: oneshot::Sender<Result<ActivatedProgram, String>>,
 }
 
@@ -98,7 +100,7 @@ struct Answers {
     last_number: u64,
     pending: HashMap<u64, PendingStart>,
     /// The permits of running processes.
-    running: HashMap<u32, OwnedSemaphorePermit>,
+    running: HashMap<u32, ProcessPermit>,
 }
 
 impl Starter {
@@ -137,7 +139,7 @@ impl Starter {
             report_end(child, &log).await;
         });
         let processes = activations.iter().map(|(name, one)| {
-            let permits = || Arc::new(Semaphore::new(one.processes_max));
+            let permits = || ProcessPermits::new(one);
             (name.clone(), (one.process == ProcessFor::Each).then(permits))
         });
         Ok(Arc::new(Self { processes: processes.collect(), requests }))
@@ -158,8 +160,7 @@ impl Starter {
             .get(program)
             .ok_or("this agent has no [activate] table with this name")?;
         let permit = match permits {
-            // The semaphore is never closed.
-            Some(permits) => Arc::clone(permits).acquire_owned().await.ok(),
+            Some(permits) => permits.acquire(remote).await,
             None => None,
         };
         let (back, answer) = oneshot::channel();
@@ -173,6 +174,55 @@ impl Starter {
             Ok(Err(_)) => Err(ended()),
             Err(_) => Err("the process that starts programs did not answer in time".to_owned()),
         }
+    }
+}
+
+/// The permits for processes of one program.
+#[derive(Debug)]
+struct ProcessPermits {
+    all: Arc<Semaphore>,
+    per_source: Option<usize>,
+    /// The permits for processes of each client address that has or waits for one.
+    sources: Mutex<HashMap<Source, Weak<Semaphore>>>,
+}
+
+/// The permit for a process.
+#[derive(Debug)]
+struct ProcessPermit {
+    _of_program: OwnedSemaphorePermit,
+    _of_source: Option<OwnedSemaphorePermit>,
+}
+
+impl ProcessPermits {
+    fn new(activation: &Activation) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(activation.processes_max)),
+            per_source: activation.processes_per_source,
+            sources: Mutex::default(),
+        }
+    }
+
+    /// Waits for a permit for a process of a client. A client that waits because of its own
+    /// processes is not in the way of others. The semaphores are never closed.
+    async fn acquire(&self, remote: Option<SocketAddr>) -> Option<ProcessPermit> {
+        let of_source = match self.per_source {
+            Some(max) => Some(self.of_source(remote, max).acquire_owned().await.ok()?),
+            None => None,
+        };
+        let of_program = Arc::clone(&self.all).acquire_owned().await.ok()?;
+        Some(ProcessPermit { _of_program: of_program, _of_source: of_source })
+    }
+
+    fn of_source(&self, remote: Option<SocketAddr>, max: usize) -> Arc<Semaphore> {
+        let source = Source::of(&remote.map_or(Address::Unnamed, Address::Inet));
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permits) = sources.get(&source).and_then(Weak::upgrade) {
+            return permits;
+        }
+        sources.retain(|_, permits| permits.strong_count() > 0);
+        let permits = Arc::new(Semaphore::new(max));
+        sources.insert(source, Arc::downgrade(&permits));
+        permits
     }
 }
 
@@ -246,5 +296,40 @@ async fn report_end(mut child: Child, log: &Log) {
     log.error(event.field("next", next));
     while child.try_wait().is_ok_and(|status| status.is_none()) {
         tokio::time::sleep(REAP_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_address_leaves_processes_for_others() {
+        let permits = |max: usize, per_source: usize| ProcessPermits {
+            all: Arc::new(Semaphore::new(max)),
+            per_source: Some(per_source),
+            sources: Mutex::default(),
+        };
+        let from = |text: &str| Some(text.parse::<SocketAddr>().unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let permits = permits(3, 2);
+            let first = permits.acquire(from("192.0.2.1:1")).await.unwrap();
+            let second = permits.acquire(from("192.0.2.1:2")).await.unwrap();
+            let third = permits.acquire(from("192.0.2.1:3"));
+            tokio::pin!(third);
+            tokio::select! {
+                biased;
+                _ = &mut third => panic!("one address has more processes than its limit"),
+                other = permits.acquire(from("192.0.2.2:1")) => drop(other.unwrap()),
+            }
+            drop(first);
+            let third = third.await.unwrap();
+            // Clients of UNIX sockets are one source.
+            drop(permits.acquire(None).await.unwrap());
+            drop((second, third));
+            drop(permits.acquire(from("[2001:db8::1]:1")).await);
+            assert_eq!(permits.sources.lock().unwrap().len(), 1);
+        });
     }
 }

@@ -11,7 +11,8 @@ use crate::policy::rule::{Action, Rule};
 use crate::policy::text::{TomlTable, TomlValue};
 use crate::policy::tls::Tls;
 
-/// The largest value of `max`: the kernel's default limit of processes is lower on most hosts.
+/// The largest value of `max` and `max-per-source`: the kernel's default limit of processes is
+/// lower on most hosts.
 const PROCESSES_MAX: u64 = 1 << 20;
 /// The largest value of `starts`.
 const STARTS_MAX: u64 = 1 << 20;
@@ -54,9 +55,10 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
     if shared == ProcessFor::All {
         let why = "one process serves all connections";
         let fix = "remove the key; `connections-per-rule` in [limits] limits the connections";
-        table.refuse(&["max"], why, fix);
+        table.refuse(&["max", "max-per-source"], why, fix);
     }
     let processes_max = value::count(&table, "max", PROCESSES_MAX);
+    let per_source = value::count(&table, "max-per-source", PROCESSES_MAX);
     let starts_max = value::count(&table, "starts", STARTS_MAX);
     let user = table.value("user").map_or(Some(None), |value| user(&value).map(Some));
     if needed == UserNeeded::Other && !table.holds("user") {
@@ -75,6 +77,7 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
         process: process?,
         socket: socket?,
         processes_max: processes_max?.unwrap_or(Activation::PROCESSES_DEFAULT),
+        processes_per_source: per_source?,
         starts_max: starts_max?.unwrap_or_else(|| shared.starts_default()),
         user: user?,
         position: table.report.position(table.at.start),

@@ -77,7 +77,16 @@ impl Scope {
             | Self::Links
             | Self::Activations
             | Self::InterfaceClasses => &[],
-            Self::Activation => &["command", "on", "process", "socket", "max", "starts", "user"],
+            Self::Activation => &[
+                "command",
+                "on",
+                "process",
+                "socket",
+                "max",
+                "max-per-source",
+                "starts",
+                "user",
+            ],
             Self::Link => &["listen", "sockets", "names", "share", "connect", "tls"],
             Self::Ike => IKE,
             Self::Sa => SA,

@@ -10,8 +10,17 @@ pub(super) fn tables(policy: &Policy) -> impl Iterator<Item = PolicyTable> {
 }
 
 fn table(policy: &Policy, name: &str, activation: &Activation) -> PolicyTable {
-    let Activation { command, on, process, socket, processes_max, starts_max, user, position } =
-        activation;
+    let Activation {
+        command,
+        on,
+        process,
+        socket,
+        processes_max,
+        processes_per_source,
+        starts_max,
+        user,
+        position,
+    } = activation;
     let mut settings = Settings::default();
     settings.add("command", command.clone(), false);
     settings.add("on", word(&ActivateOn::WORDS, *on), *on == ActivateOn::default());
@@ -21,6 +30,7 @@ fn table(policy: &Policy, name: &str, activation: &Activation) -> PolicyTable {
     if *process == ProcessFor::Each {
         let is_default = *processes_max == Activation::PROCESSES_DEFAULT;
         settings.add("max", *processes_max, is_default);
+        settings.add("max-per-source", *processes_per_source, processes_per_source.is_none());
     }
     settings.add("starts", *starts_max, *starts_max == process.starts_default());
     settings.add("user", user.clone(), user.is_none());
