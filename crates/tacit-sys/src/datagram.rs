@@ -86,7 +86,18 @@ pub enum NoticeKind {
 /// # Errors
 /// The error of a system call, for example that there is no route.
 pub fn dial(destination: SocketAddr) -> io::Result<OwnedFd> {
+    dial_from(None, destination)
+}
+
+/// Opens a socket like [`dial`], with a local address, if there is one.
+///
+/// # Errors
+/// The error of a system call, for example that there is no route.
+pub fn dial_from(local: Option<IpAddr>, destination: SocketAddr) -> io::Result<OwnedFd> {
     let socket = socket(destination)?;
+    if let Some(local) = local {
+        rustix::net::bind(&socket, &SocketAddr::new(local, 0))?;
+    }
     rustix::net::connect(&socket, &destination)?;
     Ok(socket)
 }
@@ -98,9 +109,28 @@ pub fn dial(destination: SocketAddr) -> io::Result<OwnedFd> {
 /// # Errors
 /// The error of a system call, for example that there is no route.
 pub fn dial_unconnected(destination: SocketAddr, sources: AnswerSources) -> io::Result<OwnedFd> {
+    dial_unconnected_from(None, destination, sources)
+}
+
+/// Opens a socket like [`dial_unconnected`], with a local address, if there is one.
+///
+/// # Errors
+/// The error of a system call, for example that there is no route.
+pub fn dial_unconnected_from(
+    local: Option<IpAddr>,
+    destination: SocketAddr,
+    sources: AnswerSources,
+) -> io::Result<OwnedFd> {
     let socket = socket(destination)?;
     if sources == AnswerSources::Destination {
         attach_filter(socket.as_fd(), &mut from_address(destination.ip()))?;
+    }
+    if let Some(local) = local {
+        // A bound socket cannot be connected and bound again: another one finds out whether there
+        // is a route.
+        drop(dial_from(Some(local), destination)?);
+        rustix::net::bind(&socket, &SocketAddr::new(local, 0))?;
+        return Ok(socket);
     }
     // Connecting the socket determines the local address, and fails if there is no route.
     rustix::net::connect(&socket, &destination)?;

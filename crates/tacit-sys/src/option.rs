@@ -40,6 +40,18 @@ pub(crate) fn option(socket: BorrowedFd<'_>, option: OptionName) -> io::Result<l
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
+/// Reads the process and the user at the other end of a UNIX socket.
+pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    let mut value = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut length = socklen::<libc::ucred>();
+    let to = (&raw mut value).cast();
+    let fd = socket.as_raw_fd();
+    // SAFETY: the value is a live, writable `ucred` of that length for the time of the call.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
 /// Reads what the kernel stores for the socket, as `SO_MEMINFO` numbers it.
 pub(crate) fn memory(socket: BorrowedFd<'_>) -> io::Result<[u32; MEMORY_NUMBERS]> {
     let mut numbers = [0; MEMORY_NUMBERS];

@@ -6,7 +6,7 @@
 //! algorithm in place.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -16,15 +16,18 @@ use rustix::net::{
 };
 
 use crate::mark;
-use crate::option::{OptionName, option};
+use crate::option::{self, OptionName, option, set_option};
 
 pub use rustix::net::SocketAddrAny as SocketAddress;
 pub use rustix::net::SocketAddrUnix as UnixAddress;
-pub use rustix::net::UCred as PeerCredentials;
 
 /// The largest number of connections that wait to be accepted. The kernel caps it at
 /// `net.core.somaxconn`.
 pub const LISTEN_BACKLOG: i32 = 4096;
+
+/// Binds an address without a port. The option is that of IPv4 also for sockets of IPv6.
+const BIND_ADDRESS_ONLY: OptionName =
+    OptionName { level: libc::IPPROTO_IP, name: libc::IP_BIND_ADDRESS_NO_PORT };
 
 /// The idle time after which the kernel probes whether the peer still exists.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
@@ -186,7 +189,25 @@ pub struct DialledSocket {
 /// # Errors
 /// The error of `socket` or `connect`.
 pub fn dial(address: &SocketAddrAny, options: &StreamOptions) -> io::Result<DialledSocket> {
+    dial_from(None, address, options)
+}
+
+/// Begins to connect from a local address, if there is one.
+///
+/// # Errors
+/// The error of `socket`, `bind` or `connect`.
+pub fn dial_from(
+    local: Option<IpAddr>,
+    address: &SocketAddrAny,
+    options: &StreamOptions,
+) -> io::Result<DialledSocket> {
     let socket = new_stream(address.address_family(), options)?;
+    if let Some(local) = local {
+        // The kernel then chooses the port when it knows the destination, so connections to other
+        // destinations can have the same port.
+        set_option(socket.as_fd(), BIND_ADDRESS_ONLY, 1)?;
+        rustix::net::bind(&socket, &SocketAddr::new(local, 0))?;
+    }
     match rustix::net::connect(&socket, address) {
         Ok(()) => Ok(DialledSocket { socket, is_connected: true }),
         Err(Errno::INPROGRESS) => Ok(DialledSocket { socket, is_connected: false }),
@@ -249,12 +270,30 @@ pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<Option<SocketAddrAny>>
     Ok(rustix::net::getpeername(socket)?)
 }
 
+/// The process and the user at the other end of a UNIX socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// The process; `None` if it is in a PID namespace whose processes this one does not see.
+    pub pid: Option<u32>,
+    /// The user; the overflow user (65534) if this user namespace does not have it.
+    pub uid: u32,
+}
+
+impl PeerCredentials {
+    /// The process; 0, which no process has, if this process does not see it.
+    #[must_use]
+    pub fn pid_or_zero(&self) -> i32 {
+        self.pid.map_or(0, u32::cast_signed)
+    }
+}
+
 /// Returns the process and the user at the other end of a UNIX socket, as recorded by the kernel.
 ///
 /// # Errors
 /// The error of `getsockopt`.
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
-    Ok(sockopt::socket_peercred(socket)?)
+    let libc::ucred { pid, uid, .. } = option::credentials(socket)?;
+    Ok(PeerCredentials { pid: u32::try_from(pid).ok().filter(|pid| *pid != 0), uid })
 }
 
 /// Whether the peer of a UNIX stream socket has closed it.

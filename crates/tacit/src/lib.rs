@@ -40,6 +40,7 @@ mod cgroups;
 pub mod check;
 pub mod clock;
 pub mod completions;
+pub mod confine;
 pub mod cpus;
 pub mod doctor;
 pub mod exit;

@@ -65,6 +65,7 @@ const LAYERS: [Layers; 3] = [
             "ike",
             "live",
             "signer",
+            "confine",
             "run",
             "activate",
             "host",

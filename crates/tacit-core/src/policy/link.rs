@@ -11,7 +11,7 @@
 //! no rule.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,8 +28,13 @@ pub struct Link {
     pub tcp: Option<LinkTcp>,
     /// The server of links that opens the sockets; `None`: this host opens them.
     pub connect: Option<LinkConnect>,
+    /// The local addresses of its sockets, at most one of each IP version; empty: any.
+    pub local: Vec<IpAddr>,
     /// The maximum number of sockets that all runs of the other side have at the same time.
     pub sockets_max: usize,
+    /// The maximum number of sockets that the runs of one host with a certificate have at the same
+    /// time; `None`: all.
+    pub sockets_per_host: Option<usize>,
     /// Whether the other side may use the resolvers of this host.
     pub names: LinkNames,
     /// When the connections of a run are closed.
@@ -41,6 +46,21 @@ pub struct Link {
 impl Link {
     /// The default of `sockets`.
     pub const SOCKETS_DEFAULT: usize = 1024;
+
+    /// Whether its sockets may have this address, or connect to this address from one of its local
+    /// ones.
+    #[must_use]
+    pub fn has_local_like(&self, address: IpAddr) -> bool {
+        self.local.is_empty() || self.local.iter().any(|one| one.is_ipv4() == address.is_ipv4())
+    }
+
+    /// The local address of sockets that connect to an address; `None`: the kernel chooses. Only
+    /// addresses of loopback reach addresses of loopback.
+    #[must_use]
+    pub fn local_for(&self, remote: IpAddr) -> Option<IpAddr> {
+        let of_version = |one: &&IpAddr| one.is_ipv4() == remote.is_ipv4();
+        self.local.iter().find(of_version).filter(|_| !remote.is_loopback()).copied()
+    }
 }
 
 /// A TCP address at which servers of links of other hosts connect, with TLS.

@@ -25,6 +25,6 @@ pub use epoll::{Registration, move_registrations};
 pub use options::SocketOptions;
 pub use socket::{
     ConnectState, Destination, SocketIdentity, StatusFlags, UNCONNECTED, connect, connect_timeout,
-    connection_result, destination, disconnect, identity, interrupted_connection, namespace_cookie,
-    new_tcp, set_blocking, state, status_flags, tcp_version,
+    connection_result, cookie, destination, disconnect, identity, interrupted_connection,
+    namespace_cookie, new_tcp, set_blocking, state, status_flags, tcp_version,
 };

@@ -228,6 +228,14 @@ pub fn identity(socket: BorrowedFd<'_>) -> io::Result<SocketIdentity> {
     })
 }
 
+/// Returns the cookie of a socket: a number that no other socket has had since the kernel started.
+///
+/// # Errors
+/// The error of a system call.
+pub fn cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(sockopt::socket_cookie(socket)?)
+}
+
 /// Resets the connection of a socket, which is unconnected afterwards.
 ///
 /// # Errors

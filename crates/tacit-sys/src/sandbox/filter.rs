@@ -6,6 +6,7 @@
 //! data worker      only the calls in SERVING and OF_WORKER; IPv4 and IPv6 sockets, and UNIX
 //!                  sockets if a rule needs them; no executable memory; no descriptors for which
 //!                  the kernel sends signals (F_SETOWN)
+//! link server      like every thread; also no new programs and processes
 //! signer           only the calls in SERVING and OF_SIGNER; opens files only for reading; starts
 //!                  threads, but no process
 //! ```
@@ -24,21 +25,40 @@ use crate::seccomp::{
 };
 
 /// Builds the filter of every thread in the process with this number.
-pub(super) fn of_every_thread(pid: u32) -> Option<Vec<sock_filter>> {
-    let families = &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+pub(super) fn of_every_thread(pid: u32, sockets: ProcessSockets) -> Option<Vec<sock_filter>> {
+    let mut families = vec![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+    if sockets == ProcessSockets::WithVsock {
+        families.push(libc::AF_VSOCK);
+    }
     let mut calls: Vec<_> = LEFT_OUT
         .iter()
         .map(|number| Call::new(*number, FilterAction::Refuse(libc::EPERM)))
         .collect();
     calls.extend([
-        Call::new(libc::SYS_socket, FilterAction::one_of(0, families, libc::EAFNOSUPPORT)),
-        Call::new(libc::SYS_socketpair, FilterAction::one_of(0, families, libc::EAFNOSUPPORT)),
+        Call::new(libc::SYS_socket, FilterAction::one_of(0, &families, libc::EAFNOSUPPORT)),
+        Call::new(libc::SYS_socketpair, FilterAction::one_of(0, &families, libc::EAFNOSUPPORT)),
         Call::new(SYS_clone, FilterAction::without(FLAGS_OF_CLONE, CLONE_NEW)),
         // The flags of this call are in memory, which a filter cannot read. After this error, the C
         // library uses `clone`.
         Call::new(SYS_clone3, FilterAction::Refuse(libc::ENOSYS)),
         signals_to(pid),
     ]);
+    assemble(&calls, pass())
+}
+
+/// Builds the filter of a thread that executes no program and creates no process.
+pub(super) fn without_programs() -> Option<Vec<sock_filter>> {
+    let calls = [
+        Call::new(libc::SYS_execve, FilterAction::Refuse(libc::EPERM)),
+        Call::new(libc::SYS_execveat, FilterAction::Refuse(libc::EPERM)),
+        #[cfg(target_arch = "x86_64")]
+        Call::new(libc::SYS_fork, FilterAction::Refuse(libc::EPERM)),
+        #[cfg(target_arch = "x86_64")]
+        Call::new(libc::SYS_vfork, FilterAction::Refuse(libc::EPERM)),
+        Call::new(SYS_clone, FilterAction::with(FLAGS_OF_CLONE, libc::CLONE_THREAD)),
+        // After this error, the C library uses `clone`.
+        Call::new(SYS_clone3, FilterAction::Refuse(libc::ENOSYS)),
+    ];
     assemble(&calls, pass())
 }
 
@@ -261,6 +281,15 @@ const AUDIT_ARCH: Option<u32> = if cfg!(target_arch = "x86_64") {
     None
 };
 
+/// The kinds of sockets that the threads of a process create.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessSockets {
+    /// UNIX, IPv4, IPv6 and netlink.
+    WithoutVsock,
+    /// Also vsock, because a link connects to one.
+    WithVsock,
+}
+
 /// The kinds of sockets that data workers create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerSockets {
@@ -286,6 +315,27 @@ mod tests {
         let [first, second, third] = arguments.map(c_int::cast_unsigned);
         let number = u32::try_from(number).unwrap();
         verdict(program, AUDIT_ARCH.unwrap(), number, [first, second, third, 0, 0, 0])
+    }
+
+    fn every_thread(sockets: ProcessSockets) -> Vec<sock_filter> {
+        of_every_thread(PID, sockets).unwrap()
+    }
+
+    #[test]
+    fn a_thread_of_a_link_server_starts_threads_and_nothing_else() {
+        let program = without_programs().unwrap();
+        for number in [libc::SYS_execve, libc::SYS_execveat] {
+            assert_eq!(answer(&program, number, [0; 3]), refused(libc::EPERM), "{number}");
+        }
+        #[cfg(target_arch = "x86_64")]
+        for number in [libc::SYS_fork, libc::SYS_vfork] {
+            assert_eq!(answer(&program, number, [0; 3]), refused(libc::EPERM), "{number}");
+        }
+        let clone = |flags| answer(&program, SYS_clone, [flags, flags, 0]);
+        assert_eq!(clone(libc::CLONE_VM | libc::CLONE_THREAD), PASSES);
+        assert_eq!(clone(libc::SIGCHLD), refused(libc::EPERM));
+        assert_eq!(answer(&program, SYS_clone3, [0; 3]), refused(libc::ENOSYS));
+        assert_eq!(answer(&program, libc::SYS_openat, [0; 3]), PASSES);
     }
 
     #[test]
@@ -346,7 +396,7 @@ mod tests {
 
     #[test]
     fn every_thread_goes_without_what_no_agent_needs() {
-        for program in [of_every_thread(PID).unwrap(), of_signer(PID).unwrap()] {
+        for program in [every_thread(ProcessSockets::WithoutVsock), of_signer(PID).unwrap()] {
             for number in LEFT_OUT {
                 assert_eq!(answer(&program, *number, [0; 3]), refused(libc::EPERM), "{number}");
             }
@@ -356,8 +406,12 @@ mod tests {
             assert_eq!(answer(&program, libc::SYS_openat, [0; 3]), PASSES);
         }
         let packet = [libc::AF_PACKET, 3, 0];
-        let every = of_every_thread(PID).unwrap();
+        let every = every_thread(ProcessSockets::WithoutVsock);
         assert_eq!(answer(&every, libc::SYS_socket, packet), refused(libc::EAFNOSUPPORT));
+        let vsock = [libc::AF_VSOCK, 1, 0];
+        assert_eq!(answer(&every, libc::SYS_socket, vsock), refused(libc::EAFNOSUPPORT));
+        let with_vsock = every_thread(ProcessSockets::WithVsock);
+        assert_eq!(answer(&with_vsock, libc::SYS_socket, vsock), PASSES);
         assert_eq!(answer(&every, libc::SYS_execve, [0; 3]), PASSES, "it starts signers");
         let to = |pid: u32| answer(&every, libc::SYS_tgkill, [pid.cast_signed(), 1, 6]);
         assert_eq!((to(PID), to(PID + 1)), (PASSES, refused(libc::EPERM)));
@@ -403,9 +457,10 @@ mod tests {
 
     #[test]
     fn another_abi_has_no_calls() {
-        for program in
-            [of_worker(PID, WorkerSockets::Internet).unwrap(), of_every_thread(PID).unwrap()]
-        {
+        for program in [
+            of_worker(PID, WorkerSockets::Internet).unwrap(),
+            every_thread(ProcessSockets::WithVsock),
+        ] {
             assert_eq!(verdict(&program, 0x4000_0003, 3, [0; 6]), refused(libc::ENOSYS));
         }
         #[cfg(target_arch = "x86_64")]

@@ -21,7 +21,7 @@ mod filter;
 use std::io;
 
 pub use files::{FilesConfined, Reach, Rules, has_file_confinement};
-pub use filter::WorkerSockets;
+pub use filter::{ProcessSockets, WorkerSockets};
 pub use rustix::thread::CapabilitySet;
 
 use crate::seccomp;
@@ -31,8 +31,17 @@ use crate::seccomp;
 /// # Errors
 /// `Unsupported` on a machine whose system call numbers are not known; otherwise the error of the
 /// kernel.
-pub fn filter_process() -> io::Result<()> {
-    install(filter::of_every_thread(std::process::id()), libc::SECCOMP_FILTER_FLAG_TSYNC)
+pub fn filter_process(sockets: ProcessSockets) -> io::Result<()> {
+    install(filter::of_every_thread(std::process::id(), sockets), libc::SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+/// Denies the calling thread, and threads that it starts later, to execute programs and to create
+/// processes.
+///
+/// # Errors
+/// The same as [`filter_process`].
+pub fn filter_programs() -> io::Result<()> {
+    install(filter::without_programs(), 0)
 }
 
 /// Limits every thread of this process to the system calls of a signer. A signer may open files for
@@ -72,7 +81,7 @@ fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io:
 /// are known.
 #[must_use]
 pub fn has_call_filters() -> bool {
-    filter::of_every_thread(0).is_some() && rustix::thread::secure_computing_mode().is_ok()
+    filter::without_programs().is_some() && rustix::thread::secure_computing_mode().is_ok()
 }
 
 /// Reduces the capabilities of the calling thread to those in `kept`.

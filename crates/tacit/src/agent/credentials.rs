@@ -12,13 +12,13 @@ use crate::log::{Event, Log};
 
 /// The credentials of the installed policy.
 #[derive(Debug)]
-pub(super) struct CredentialStore {
+pub(crate) struct CredentialStore {
     /// The credentials that were loaded from the files of the policy.
-    pub(super) loaded: Credentials,
+    pub(crate) loaded: Credentials,
     /// Loads private keys and signs with them: the signer, or this process.
-    pub(super) keys: KeyProvider,
+    pub(crate) keys: KeyProvider,
     /// Chains of peers that were verified; `None`: every chain is verified again.
-    pub(super) chains: Option<Arc<ChainCache>>,
+    pub(crate) chains: Option<Arc<ChainCache>>,
     /// Errors of changed files, which are therefore not in use.
     errors: Vec<String>,
     expiries: Expiries,
@@ -26,7 +26,7 @@ pub(super) struct CredentialStore {
 
 impl CredentialStore {
     /// These credentials, with nothing reported yet.
-    pub(super) fn new(
+    pub(crate) fn new(
         credentials: Credentials,
         keys: KeyProvider,
         chains: Option<Arc<ChainCache>>,
@@ -41,7 +41,7 @@ impl CredentialStore {
     }
 
     /// Whether a file has changed since it was loaded.
-    pub(super) fn have_changed(&mut self) -> bool {
+    pub(crate) fn have_changed(&mut self) -> bool {
         let have_changed = self.loaded.have_changed();
         if !have_changed {
             self.errors.clear();
@@ -50,13 +50,13 @@ impl CredentialStore {
     }
 
     /// Replaces the credentials by those of another policy; returns the old ones.
-    pub(super) fn replace(&mut self, credentials: Credentials) -> Credentials {
+    pub(crate) fn replace(&mut self, credentials: Credentials) -> Credentials {
         self.errors.clear();
         std::mem::replace(&mut self.loaded, credentials)
     }
 
     /// Logs files that cannot be loaded, once for each new error.
-    pub(super) fn report_errors(&mut self, errors: Vec<String>, log: &Log) {
+    pub(crate) fn report_errors(&mut self, errors: Vec<String>, log: &Log) {
         if errors == self.errors {
             return;
         }
@@ -71,7 +71,7 @@ impl CredentialStore {
     }
 
     /// Logs certificates and CRLs that expire soon: when they are loaded, and then once a day.
-    pub(super) fn report_expiries(&mut self, now_unix_s: i64, log: &Log) {
+    pub(crate) fn report_expiries(&mut self, now_unix_s: i64, log: &Log) {
         let due = self.expiries.due(&self.loaded, now_unix_s);
         due.into_iter().for_each(|event| log.warn(event));
     }

@@ -71,7 +71,7 @@ use crate::worker::GROWTH_INTERVAL;
 
 use confirmation::Confirmation;
 use coverage::HostCoverage;
-use credentials::CredentialStore;
+pub(crate) use credentials::CredentialStore;
 pub use error::AgentError;
 use lanes::Workers;
 use last_policy::LastPolicy;
@@ -90,7 +90,7 @@ pub(crate) use takeover::{parse_announced, parse_runs};
 use tunnels::Tunnels;
 
 /// How often certificate, key and trust files are checked.
-const FILES_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const FILES_INTERVAL: Duration = Duration::from_secs(2);
 /// How often names of runs are checked for expired ones.
 const NAMES_INTERVAL: Duration = Duration::from_secs(30);
 /// How often time windows of rules are checked, if there are any.

@@ -316,9 +316,11 @@ fn owner(peer: &OwnedFd) -> String {
     let Ok(credentials) = socket::peer_credentials(peer.as_fd()) else {
         return "another process".into();
     };
-    let pid = credentials.pid.as_raw_nonzero();
+    let user = address::user_name(credentials.uid);
+    let Some(pid) = credentials.pid else {
+        return format!("a process of user {user} in another PID namespace");
+    };
     let program = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let user = address::user_name(credentials.uid.as_raw());
     format!("process {pid} ({}) of user {user}", program.trim())
 }
 

@@ -39,7 +39,7 @@ impl RunningAgent {
         directory::check(control).ok()?;
         let stream = UnixStream::connect(control).ok()?;
         let listening = socket::peer_credentials(stream.as_fd()).ok()?;
-        let pid = u32::try_from(listening.pid.as_raw_pid()).ok()?;
+        let pid = listening.pid?;
         let answer = Self::ask(&stream).ok();
         // For an agent that is stopped, or of an older version, only the process is known.
         Some(answer.unwrap_or(Self { pid, policy: None, draining: false, open: 0 }))

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustix::net::UCred;
+use tacit_sys::socket::PeerCredentials;
 use tacit_sys::{process, query, socket};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -43,7 +43,7 @@ pub struct PendingRequest {
 pub struct ControlClient {
     /// The user of the client.
     pub user: u32,
-    /// The process ID of the client, which may have ended since.
+    /// The process ID of the client, which may have ended since; 0 if this process cannot see it.
     pub pid: i32,
 }
 
@@ -108,7 +108,7 @@ fn admit(stream: UnixStream, context: &ServerContext, clients: &mut Clients, log
 async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) -> io::Result<()> {
     let ServerContext { requests, secret, tracer } = context;
     let peer = socket::peer_credentials(stream.as_fd())?;
-    let client = ControlClient { user: peer.uid.as_raw(), pid: peer.pid.as_raw_pid() };
+    let client = ControlClient { user: peer.uid, pid: peer.pid_or_zero() };
     let refusal = refusal(&peer, query::network_of(stream.as_fd()));
     let mut stream = BufReader::new(stream);
     let mut is_successor = false;
@@ -167,8 +167,8 @@ pub(crate) fn parse(line: &str) -> Result<Request, String> {
 ///
 /// The kernel reports in which network namespace the client's socket was created. Before Linux
 /// 5.14 it does not; then the client's process is looked up by its number, and must still exist.
-fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
-    let uid = peer.uid.as_raw();
+fn refusal(peer: &PeerCredentials, network: io::Result<u64>) -> Option<String> {
+    let uid = peer.uid;
     // The mode of the file excludes other users; this check also works where modes are ignored.
     if uid != 0 && uid != process::effective_user() {
         return Some(format!(
@@ -179,7 +179,7 @@ fn refusal(peer: &UCred, network: io::Result<u64>) -> Option<String> {
     // A program under `tacit run` is of the same user.
     let is_elsewhere = match (network, query::own_network()) {
         (Ok(network), Ok(own)) => network != own,
-        _ => process::lives_elsewhere(peer.pid.as_raw_pid()),
+        _ => process::lives_elsewhere(peer.pid_or_zero()),
     };
     is_elsewhere.then(|| {
         "a client in another network namespace may not control this agent\n    fix: run the \

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustix::net::UCred;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tacit_core::policy::text::nearest_word;
 use tacit_sys::descriptor::{self, ReceivedDescriptors};
+use tacit_sys::socket::PeerCredentials;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -176,11 +176,11 @@ pub(super) async fn serve(
     mut stream: UnixStream,
     tracer: &Tracer,
     request: TraceRequest,
-    peer: &UCred,
+    peer: &PeerCredentials,
 ) -> io::Result<()> {
-    let uid = peer.uid.as_raw();
+    let uid = peer.uid;
     let user = address::user_name(uid);
-    let pid = peer.pid.as_raw_pid();
+    let pid = peer.pid_or_zero();
     let refuse = |reason: String| {
         log_refused(&tracer.log, &request.of, &user, pid, &reason);
         Reply::error(reason)

@@ -456,7 +456,9 @@ fn text(link: &LinkStatus) -> String {
     let connect = link.connect.iter().map(|to| format!("connect   {to}\n")).collect::<String>();
     format!(
         "link      {}\npath      {}\n{tcp}{connect}pid       {}\nsince     {}\npolicy    {}\n\
-         sockets   {} of {}\nfamilies  {families}\nresolvers {resolvers}\n\n{runs}",
+         sockets   {} of {}\nfamilies  {families}\nresolvers {resolvers}\n\
+         files-max {}\nsandbox   files: {}\nsandbox   system calls: {}\n\
+         sandbox   capabilities: {}\n\n{runs}",
         link.name,
         link.path.display(),
         link.pid,
@@ -464,5 +466,9 @@ fn text(link: &LinkStatus) -> String {
         link.policy.display(),
         link.sockets,
         link.sockets_max,
+        link.files_max,
+        link.sandbox.files,
+        link.sandbox.calls,
+        link.sandbox.capabilities,
     )
 }

@@ -8,7 +8,8 @@
 //!               <── MirrorReply + sockets ──
 //! ```
 //!
-//! The process is started before the server has threads, and ends with the server.
+//! The process is started before the server has threads, and ends with the server. When it has the
+//! namespace, it gives up files, programs and the system calls that the server gives up.
 //!
 //! Limit: if too many sockets are closed at a time, the kernel drops reports about them. The link
 //! server then serves these sockets until the other side or the run ends.
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use tacit_sys::mirror::{self, DatagramPeer, MirrorPair};
 use tacit_sys::netlink::usage::{self, Ended};
 use tacit_sys::process::{self, StandardError};
+use tacit_sys::sandbox::{self, ProcessSockets, Reach, Rules};
 use tacit_sys::watch::{Watched, watch};
 use tacit_sys::{IpVersion, handed, namespace};
 use tokio::io::Interest;
@@ -102,6 +104,10 @@ fn serve(server: &StdStream, parent: u32) -> io::Result<()> {
             return protocol::write(server, &MirrorReply::NoNamespace(reason), &[]);
         }
     };
+    // A kernel without these limits is no error: the server reports the same for itself.
+    let _ = Reach::default().rules().and_then(Rules::confine_thread);
+    let _ = sandbox::filter_process(ProcessSockets::WithoutVsock);
+    let _ = sandbox::filter_programs();
     reply(server, made)?;
     // Each pair needs descriptors only until it is sent.
     while let Some(Frame { message, .. }) = protocol::read::<MirrorRequest>(server)? {
@@ -275,7 +281,7 @@ impl Mirror {
     /// # Errors
     /// The kernel does not report the identity of the socket.
     pub(super) fn closing(self: &Rc<Self>, socket: BorrowedFd<'_>) -> io::Result<Closing> {
-        let cookie = handed::identity(socket)?.cookie;
+        let cookie = handed::cookie(socket)?;
         let (task, closed) = oneshot::channel();
         self.waiting.borrow_mut().insert(cookie, task);
         Ok(Closing { mirror: Rc::clone(self), cookie, closed })

@@ -33,7 +33,7 @@ use crate::net::pool::SocketPool;
 
 use super::host::HostAddresses;
 use super::protocol::{
-    CountedFlows, Frame, HelperReply, HelperRequest, HostSocket, NAMES_PER_REPLY_MAX,
+    CountedFlows, Frame, HelperReply, HelperRequest, HostSocket, LENGTH_BYTES, NAMES_PER_REPLY_MAX,
     REPLY_BYTES_MAX, SocketEnds, SocketOwner, encode, frame_bytes,
 };
 use super::tunnels::TunnelPlan;
@@ -549,6 +549,71 @@ pub async fn read_frame<T: DeserializeOwned>(
     bytes_max: usize,
 ) -> io::Result<Option<Frame<T>>> {
     read_received(stream, bytes_max, |_| {}).await
+}
+
+/// The bytes that are read at once from a stream whose first frame has arrived.
+const FIRST_BYTES_MAX: usize = 4096;
+
+/// Reads the first bytes of a stream, which no other frame may follow until they are answered;
+/// none if the other side has closed. The bytes may have arrived already.
+///
+/// # Errors
+/// An error of the kernel.
+pub async fn read_first(stream: &UnixStream) -> io::Result<FirstBytes> {
+    let mut first = [0; FIRST_BYTES_MAX];
+    let received = match descriptor::receive(stream, &mut first) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let receive = || descriptor::receive(stream, &mut first);
+            stream.async_io(Interest::READABLE, receive).await?
+        }
+        received => received?,
+    };
+    let ReceivedDescriptors { bytes, descriptors } = received;
+    Ok(FirstBytes { bytes: first.get(..bytes).unwrap_or_default().to_vec(), descriptors })
+}
+
+/// The first bytes of a stream.
+#[derive(Debug)]
+pub struct FirstBytes {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The descriptors that came with them.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl FirstBytes {
+    /// Reads the rest of a frame of at most `bytes_max` bytes, and returns the frame; `None` if the
+    /// other side has closed.
+    ///
+    /// # Errors
+    /// The same as [`read_frame`], or more than one frame has arrived.
+    pub async fn frame<T: DeserializeOwned>(
+        self,
+        stream: &mut UnixStream,
+        bytes_max: usize,
+    ) -> io::Result<Option<Frame<T>>> {
+        let Self { bytes: mut received, descriptors } = self;
+        if received.is_empty() {
+            return Ok(None);
+        }
+        fill(stream, &mut received, LENGTH_BYTES).await?;
+        let length = received.first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
+        let end = LENGTH_BYTES + frame_bytes(*length, bytes_max)?;
+        fill(stream, &mut received, end).await?;
+        let text = received.get(LENGTH_BYTES..).filter(|_| received.len() == end);
+        let text = text.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Some(Frame { message: serde_json::from_slice(text)?, descriptors }))
+    }
+}
+
+/// Reads until there are so many bytes.
+async fn fill(stream: &mut UnixStream, received: &mut Vec<u8>, bytes: usize) -> io::Result<()> {
+    let present = received.len();
+    if present < bytes {
+        received.resize(bytes, 0);
+        stream.read_exact(received.get_mut(present..).unwrap_or_default()).await?;
+    }
+    Ok(())
 }
 
 /// Reads a frame of a launcher or of a helper, which may belong to another user, like

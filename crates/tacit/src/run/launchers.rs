@@ -249,7 +249,7 @@ async fn enrol<S>(
     mut stream: UnixStream,
     events: &mpsc::Sender<RunEvent<S>>,
 ) -> io::Result<Option<Followed>> {
-    let uid = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
+    let uid = socket::peer_credentials(stream.as_fd())?.uid;
     let reading = read_frame_of_run(&mut stream, LAUNCHER_BYTES_MAX);
     let read = tokio::time::timeout(ENROLMENT_WAIT_MAX, reading).await;
     let frame = read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;

@@ -645,7 +645,7 @@ fn too_long() -> io::Error {
 }
 
 /// The length before a frame's text.
-const LENGTH_BYTES: usize = 4;
+pub const LENGTH_BYTES: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -504,7 +504,8 @@ struct PeerProcess {
 /// Finds the process at the other end of a UNIX socket.
 fn peer_process(socket: &OwnedFd) -> io::Result<PeerProcess> {
     let credentials = socket::peer_credentials(socket.as_fd())?;
-    let user = address::known_user_name(credentials.uid.as_raw());
-    let program = std::fs::read_link(format!("/proc/{}/exe", credentials.pid.as_raw_nonzero()));
-    Ok(PeerProcess { user: Some(user), program: program.ok() })
+    let user = address::known_user_name(credentials.uid);
+    let program =
+        credentials.pid.and_then(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
+    Ok(PeerProcess { user: Some(user), program })
 }

@@ -4,6 +4,7 @@
 //! before the clocks of an interval start and after they stop, so that the queries do not add to
 //! the measured CPU time.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -78,10 +79,11 @@ impl Agent {
     /// The process id of the agent, as the kernel reports it for the socket.
     pub(super) fn pid(&self) -> Result<u32, WorkloadError> {
         let control = self.control()?;
-        let credentials = UnixStream::connect(&control)
+        let elsewhere = || io::Error::other("its process is in another PID namespace");
+        UnixStream::connect(&control)
             .and_then(|stream| socket::peer_credentials(stream.as_fd()))
-            .map_err(|error| self.failed(ClientError::NoAgent(control, error)))?;
-        Ok(credentials.pid.as_raw_nonzero().get().unsigned_abs())
+            .and_then(|agent| agent.pid.ok_or_else(elsewhere))
+            .map_err(|error| self.failed(ClientError::NoAgent(control, error)))
     }
 
     /// The agent's ledger since its start.

@@ -168,6 +168,118 @@ fn clients_outside_reach_a_server_behind_a_link_and_it_sees_their_addresses() {
 }
 
 #[test]
+fn sockets_of_a_link_with_a_local_address_have_no_other() {
+    let said = network().ok(r#"
+        ip addr add 10.9.8.99/32 dev lo
+        cat >peers.py <<'END'
+import socket, threading
+listener = socket.create_server(("10.9.8.7", 8084))
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.bind(("10.9.8.7", 8084))
+def answer():
+    while True:
+        _, peer = datagrams.recvfrom(100)
+        datagrams.sendto(peer[0].encode(), peer)
+threading.Thread(target=answer, daemon=True).start()
+open("peers.ready", "w").close()
+while True:
+    one, peer = listener.accept()
+    one.sendall(peer[0].encode())
+    one.close()
+END
+        start python3 peers.py; until_true [ -e peers.ready ]
+        cat >ask.py <<'END'
+import socket
+one = socket.create_connection(("10.9.8.7", 8084), 5)
+print(one.recv(100).decode())
+for is_connected in (True, False):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.settimeout(5)
+    if is_connected:
+        one.connect(("10.9.8.7", 8084))
+        one.send(b"who")
+    else:
+        one.sendto(b"who", ("10.9.8.7", 8084))
+    print(one.recv(100).decode())
+END
+        linked python3 ask.py 2>/dev/null
+        sed -i 's/^sockets = 16/&\nlocal = "10.9.8.99"/' link.toml
+        kill -HUP $LINK; until_true grep -q link-reloaded link.log
+        linked python3 ask.py 2>/dev/null
+        linked curl -sS -o /dev/null -w '%{http_code}\n' http://clear.example:8080/
+        ordinary ./tacit link status $AT | grep ^addresses
+        cat >>run.toml <<'END'
+[[rule]]
+name = "in"
+direction = "inbound"
+listen = "10.9.8.7:8099"
+local-ports = 80
+permit = true
+END
+        linked true 2>told; echo $?
+        grep -o 'sockets of the link guest cannot listen at 10.9.8.7:8099' told | head -1"#);
+    let own = "10.9.8.7\n".repeat(3) + &"10.9.8.99\n".repeat(3);
+    assert_eq!(
+        said,
+        own + "200\naddresses 10.9.8.99\n125\n\
+               sockets of the link guest cannot listen at 10.9.8.7:8099\n"
+    );
+}
+
+#[test]
+fn the_server_of_a_link_keeps_only_the_rights_that_it_needs() {
+    let said = network().ok(r#"
+        cat >rights.py <<'END'
+import os, sys
+task = f"/proc/{sys.argv[1]}/task"
+for thread in os.listdir(task):
+    status = open(f"{task}/{thread}/status")
+    fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
+    kept = int(fields["CapEff"], 16) | int(fields["CapPrm"], 16)
+    # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_NET_BIND_SERVICE.
+    needed = 1 << 1 | 1 << 2 | 1 << 10
+    print(fields["Seccomp"].strip(), fields["NoNewPrivs"].strip(), kept & ~needed)
+END
+        python3 rights.py $LINK
+        ordinary ./tacit link info $AT | sed -n 's/^\(sandbox   [^:]*: [a-z]*\).*/\1/p'
+        ordinary ./tacit link info $AT | grep -c '^files-max [1-9]'
+        other=$(mktemp -d /var/tmp/linkXXXXXX); cp link.toml $other; chmod -R a+rX $other
+        mv link.toml kept.toml; ln -s $other/link.toml link.toml
+        kill -HUP $LINK; until_true grep -q link-reload-failed link.log
+        grep link-reload-failed link.log | grep -o 'Permission denied'
+        rm -r $other link.toml; mv kept.toml link.toml
+        kill -HUP $LINK; until_true grep -q link-reloaded link.log
+        linked curl -sS -o /dev/null -w '%{http_code}\n' http://clear.example:8080/
+        kill $LINK; until_true [ ! -e $AT ]"#);
+    let (threads, rest) = said.split_once("sandbox").unwrap();
+    assert!(threads.lines().count() >= 2, "{said}");
+    assert!(threads.lines().all(|thread| thread == "2 1 0"), "{said}");
+    assert!(rest.starts_with("   files: read\nsandbox   system calls: no\n"), "{said}");
+    assert!(rest.ends_with("\n1\nPermission denied\n200\n"), "{said}");
+}
+
+#[test]
+fn a_run_in_another_pid_namespace_uses_a_link() {
+    let said = network().ok(r#"
+        chmod 777 .
+        kill $LINK; until_true [ ! -e $AT ]
+        start unshare --pid --fork --kill-child \
+            $USER_OF_RUNS ./tacit link serve --policy link.toml guest 2>>link.log
+        until_true info
+        linked bash -c '
+            curl -sS -o /dev/null -w "%{http_code}\n" http://clear.example:8080/
+            touch served; until [ -e shown ]; do sleep 0.05; done' 2>run.log & run=$!
+        until_true [ -e served ]
+        state 'link["runs"][0]["pid"]'
+        touch shown; wait $run
+        # A process that does not see that of the server.
+        unshare --pid --fork --kill-child $USER_OF_RUNS ./tacit link info $AT | grep ^link
+        # unshare does not end by SIGTERM.
+        ordinary ./tacit link stop $AT"#);
+    assert_eq!(said, "200\n0\nlink      guest\n");
+}
+
+#[test]
 fn a_link_that_ends_refuses_and_a_new_server_continues() {
     let said = network().ok(r#"
         cat >loop.sh <<'END'

@@ -122,7 +122,7 @@ fn texts_of_another_host_do_not_control_the_terminal() {
 fn users_of_one_guest_cannot_guess_sessions_and_clients_of_each_other() {
     let said = network(MACHINE).ok(r#"
         ordinary python3 - "$PEERS" $FAR_AT <<'END'
-import json, socket, struct, sys
+import json, socket, struct, sys, time
 sys.argv, peers = ["", sys.argv[2]], sys.argv[1]
 sys.path.insert(0, peers)
 from link_wire import Wire, open_request
@@ -146,9 +146,12 @@ for guess in range(1, 9):
     assert "refused" in wire.ask(open_request(guess))
 assert "connected" in wire.ask({"take": {"session": session, "ticket": ticket}})
 print(session > 1 << 32, ticket > 1 << 32)
+stream = wire.send({"hello": {"version": 1, "run": "bob"}})
+instance = answer(stream)["welcome"]["instance"]
+print(abs(instance - time.time_ns()) > 10**13)
 END
         far_info; until_true idle"#);
-    assert_eq!(said, "True True\n");
+    assert_eq!(said, "True True\nTrue\n");
 }
 
 #[test]
@@ -193,8 +196,112 @@ fn a_host_that_is_no_longer_trusted_loses_its_sessions() {
         r#"
         sed -i "s,^ca = .*,ca = \"$TMPDIR/others/ca.pem\"," far.link.toml
         kill -HUP $FAR; wait $run; cat seen
-        grep -o 'link-closed.*' far.log | grep -o "the certificate of the run's host.*trusted"
+        grep -o 'link-closed.*' far.log | grep -o 'the certificate of the remote host.*trusted'
         until_true idle"#
     ));
-    assert_eq!(said, "reset\nthe certificate of the run's host is no longer trusted\n");
+    assert_eq!(said, "reset\nthe certificate of the remote host is no longer trusted\n");
+}
+
+#[test]
+fn changed_files_of_a_link_take_effect_without_a_signal() {
+    let said = network(TCP).ok(&format!(
+        "{}\n{HELD}\n{}",
+        r#"
+        cp $PKI/ca.pem $PKI/guests.pem; chmod 644 $PKI/guests.pem
+        sed -i '/^.trust.guests/,/^ca/s,^ca = .*,ca = "'$PKI'/guests.pem",' far.link.toml
+        kill $FAR; wait $FAR; serve_far
+        served() { linked curl -s -o /dev/null http://10.9.8.7:8080/ 2>/dev/null; }
+        until_true served"#,
+        r#"
+        cp $PKI/guests.pem before.pem
+        echo broken >$PKI/guests.pem; until_true grep -q file-refused far.log
+        served && echo still
+        cp $TMPDIR/others/ca.pem $PKI/guests.pem
+        wait $run; cat seen
+        grep -o 'files-reloaded' far.log
+        grep -o 'link-closed.*' far.log | grep -o 'the certificate of the remote host.*trusted'
+        served || echo rejected
+        cp before.pem $PKI/guests.pem
+        until_true served; echo again"#
+    ));
+    assert_eq!(
+        said,
+        "still\nreset\nfiles-reloaded\nthe certificate of the remote host is no longer trusted\n\
+         rejected\nagain\n"
+    );
+}
+
+#[test]
+fn one_host_leaves_sockets_of_a_link_for_others() {
+    let said = network(TCP).ok(r#"
+        ordinary ./tacit ca issue --dir $PKI other --client >/dev/null
+        cat >>near.link.toml <<END
+[identity.other]
+cert = "$PKI/other.pem"
+key = "$PKI/other.key"
+[link.other]
+listen = "$TMPDIR/other.sock"
+connect = "192.168.78.1:7443"
+tls = { identity = "other", trust = "hosts" }
+END
+        sed -i 's/^sockets = 16/&\nsockets-per-host = 4/' far.link.toml
+        kill $FAR $SERVER; wait $FAR $SERVER; serve_far; serve_near
+        cat >hold.py <<'END'
+import os, socket, time
+held, refused = [], 0
+for one in range(20):
+    try:
+        held.append(socket.create_connection(("10.9.8.7", 8080)))
+    except ConnectionRefusedError:
+        refused += 1
+print(len(held), refused)
+open("held", "w").close()
+while not os.path.exists("done"):
+    time.sleep(0.05)
+END
+        linked python3 hold.py 2>/dev/null & run=$!
+        until_true [ -e held ]
+        near $USER_OF_RUNS timeout 60 \
+            ./tacit run --link $TMPDIR/other.sock --policy run.toml --log stderr -- \
+            curl -sS -o /dev/null -w '%{http_code}\n' http://10.9.8.7:8080/ 2>/dev/null
+        touch done; wait $run
+        grep -o 'the host already has 4 open sockets' far.log | head -1"#);
+    assert_eq!(said, "4 16\n200\nthe host already has 4 open sockets\n");
+}
+
+#[test]
+fn servers_of_links_keep_only_the_capabilities_that_they_need() {
+    let said = network(MACHINE).with_root().ok(r#"
+        served() { linked curl -s -o /dev/null http://10.9.8.7:8080/ 2>/dev/null; }
+        until_true served
+        cat >rights.py <<'END'
+import os, sys
+for process in sys.argv[1:]:
+    task = f"/proc/{process}/task"
+    for thread in os.listdir(task):
+        status = open(f"{task}/{thread}/status")
+        fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
+        kept = int(fields["CapEff"], 16) | int(fields["CapPrm"], 16)
+        # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_NET_BIND_SERVICE.
+        needed = 1 << 1 | 1 << 2 | 1 << 10
+        print(fields["Seccomp"].strip(), fields["NoNewPrivs"].strip(), kept & ~needed)
+END
+        python3 rights.py $FAR $SERVER
+        grep '^Seccomp:' /proc/$(pgrep -x tacit-mirror -P $SERVER)/status"#);
+    let lines: Vec<_> = said.lines().collect();
+    let (mirror, threads) = lines.split_last().unwrap();
+    assert!(threads.len() >= 4 && threads.iter().all(|thread| *thread == "2 1 0"), "{said}");
+    assert_eq!(*mirror, "Seccomp:\t2");
+}
+
+#[test]
+fn the_signer_of_a_server_of_links_starts_again_in_its_sandbox() {
+    let said = network(TCP).ok(r#"
+        served() { linked curl -s -o /dev/null http://10.9.8.7:8080/ 2>/dev/null; }
+        until_true served; echo served
+        first=$(pgrep -P $FAR); kill -9 $first
+        until_true grep -q signer-ended far.log
+        until_true served; echo again
+        [ "$(pgrep -P $FAR)" != $first ] && grep '^Seccomp:' /proc/$(pgrep -P $FAR)/status"#);
+    assert_eq!(said, "served\nagain\nSeccomp:\t2\n");
 }

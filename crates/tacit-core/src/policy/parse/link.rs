@@ -5,6 +5,7 @@
 //! verify what the other side reports about programs.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -65,7 +66,9 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     let table = value.table(Scope::Link, format!("[link.{name}]"))?;
     let listen = table.value("listen").map_or(Some(Listen::Default), |value| listen(&value));
     let connect = table.value("connect").map_or(Some(None), |value| target(&value).map(Some));
+    let local = table.value("local").map_or(Some(Vec::new()), |value| local(&value));
     let sockets = value::count(&table, "sockets", SOCKETS_MAX);
+    let sockets_per_host = value::count(&table, "sockets-per-host", SOCKETS_MAX);
     let resolved = table.boolean("names", true);
     let shared = table.boolean("share", false);
     let listen = listen?;
@@ -73,6 +76,8 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     if connect.is_some() {
         let why = "with `connect`, the policy of the other side decides whether names are resolved";
         table.refuse(&["names"], why, "remove the key, and set it in the policy of the other side");
+        let why = "with `connect`, the other side opens the sockets";
+        table.refuse(&["local"], why, "remove the key, and set it in the policy of the other side");
     }
     let (path, tcp, connect) = match (listen, connect) {
         (Listen::Tcp(_), Some(_)) => {
@@ -101,10 +106,17 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
         let why = "only TCP connections between hosts use TLS";
         table.refuse(&["tls"], why, "remove the key, or write an address with a port");
     }
+    if tcp.is_none() {
+        let why = "only hosts that connect over TCP have certificates";
+        let fix = "remove the key, or write an address with a port as `listen`";
+        table.refuse(&["sockets-per-host"], why, fix);
+    }
     Some(Link {
         listen: path,
         tcp,
         connect,
+        local: local?,
+        sockets_per_host: sockets_per_host?,
         sockets_max: sockets?.unwrap_or(Link::SOCKETS_DEFAULT),
         names: if resolved? { LinkNames::Resolved } else { LinkNames::Refused },
         sharing: if shared? { LinkSharing::Shared } else { LinkSharing::Isolated },
@@ -139,6 +151,27 @@ fn listen(value: &TomlValue<'_>) -> Option<Listen> {
         return None;
     }
     Some(Listen::Path(path))
+}
+
+/// The value of `local`: at most one address of each IP version.
+fn local(value: &TomlValue<'_>) -> Option<Vec<IpAddr>> {
+    let all = value.each(|value| {
+        let text = value.string()?;
+        let parsed = text.parse::<IpAddr>().ok();
+        let found = parsed.filter(|one| !one.is_unspecified() && !one.is_multicast());
+        if found.is_none() {
+            let fix = "write an address of this host: \"192.0.2.1\"";
+            value.error(format!("`local` of a link cannot be `{text}`"), fix);
+        }
+        found
+    })?;
+    let count = |is_it: fn(&IpAddr) -> bool| all.iter().filter(|one| is_it(one)).count();
+    if count(IpAddr::is_ipv4) > 1 || count(IpAddr::is_ipv6) > 1 {
+        let fix = "keep one address of IPv4 and one of IPv6 at most";
+        value.error("`local` of a link has several addresses of one IP version", fix);
+        return None;
+    }
+    Some(all)
 }
 
 /// The value of `connect`, without TLS.

@@ -77,17 +77,19 @@ impl Scope {
             | Self::Links
             | Self::Activations
             | Self::InterfaceClasses => &[],
-            Self::Activation => &[
-                "command",
-                "on",
-                "process",
-                "socket",
-                "max",
-                "max-per-source",
-                "starts",
-                "user",
+            Self::Activation => {
+                &["command", "on", "process", "socket", "max", "max-per-source", "starts", "user"]
+            }
+            Self::Link => &[
+                "listen",
+                "sockets",
+                "sockets-per-host",
+                "local",
+                "names",
+                "share",
+                "connect",
+                "tls",
             ],
-            Self::Link => &["listen", "sockets", "names", "share", "connect", "tls"],
             Self::Ike => IKE,
             Self::Sa => SA,
             Self::Ipsec => &["ike", "sa"],

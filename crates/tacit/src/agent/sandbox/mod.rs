@@ -21,12 +21,14 @@ use std::io;
 use std::path::Path;
 
 use tacit_core::policy::{Diagnostic, Policy, SourcePosition};
-use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, Reach, WorkerRights, WorkerSockets};
+use tacit_sys::sandbox::{
+    self, CapabilitySet, FilesConfined, ProcessSockets, WorkerRights, WorkerSockets,
+};
 
 pub(super) use reach::RESTART;
-use reach::Reachable;
 
 use super::AgentOptions;
+use crate::confine::{self, Reachable};
 use crate::control::display::limits::LimitDisplay;
 use crate::ike::IkeDriver;
 use crate::live::directory_of;
@@ -57,7 +59,7 @@ enum Files {
 impl Files {
     /// Limits the calling thread and the log thread to these files.
     fn confine(reachable: Reachable, log: &Log) -> Self {
-        match confine_threads(&reachable.files, log) {
+        match confine::confine_threads(&reachable.files, log) {
             Ok(FilesConfined::Wholly | FilesConfined::InPart) => Self::Within(reachable),
             Ok(FilesConfined::No) => Self::AllKernel,
             Err(error) => {
@@ -66,15 +68,6 @@ impl Files {
             }
         }
     }
-}
-
-/// Limits the calling thread and the log thread to these files.
-fn confine_threads(files: &Reach, log: &Log) -> io::Result<FilesConfined> {
-    let rules = files.rules()?;
-    let copy = rules.copy()?;
-    // An error is not reported here: the call below fails in the same way.
-    log.on_its_thread(move || drop(copy.confine_thread()));
-    rules.confine_thread()
 }
 
 impl Sandbox {
@@ -93,7 +86,7 @@ impl Sandbox {
         } else {
             Files::confine(reachable, log)
         };
-        let filtered = sandbox::filter_process();
+        let filtered = sandbox::filter_process(ProcessSockets::WithoutVsock);
         if let Err(error) = &filtered
             && sandbox::has_call_filters()
         {
@@ -182,7 +175,7 @@ impl Sandbox {
         [
             LimitDisplay::new("sandbox-files", files).beyond(refused),
             LimitDisplay::new("sandbox-calls", calls).beyond(refused),
-            LimitDisplay::new("sandbox-capabilities", rights::text(self.kept)).beyond(refused),
+            LimitDisplay::new("sandbox-capabilities", confine::names_of(self.kept)).beyond(refused),
         ]
     }
 }

@@ -1,10 +1,7 @@
 //! Determines from the policy which capabilities an agent keeps.
 
-use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{Access, access};
 use tacit_core::flow::Address;
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, Rule, SourcePosition, Target};
@@ -16,6 +13,7 @@ use super::reach::{self, RESTART};
 use crate::agent::captured_host::may_mark;
 use crate::agent::listeners;
 use crate::agent::opened::RequiredListener;
+use crate::confine::{missing_for_files, with_only};
 
 /// Kept by every agent, because a reload may add a port below 1024.
 const EVERY: CapabilitySet = CapabilitySet::NET_BIND_SERVICE;
@@ -32,17 +30,6 @@ pub(super) const OF_WORKERS: CapabilitySet = CapabilitySet::NET_BIND_SERVICE
 
 /// The capability of the log thread: the log that runs share may be in another user's directory.
 pub(super) const OF_LOG: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-
-const NAMES: [(CapabilitySet, &str); 8] = [
-    (CapabilitySet::NET_BIND_SERVICE, "net_bind_service"),
-    (CapabilitySet::DAC_READ_SEARCH, "dac_read_search"),
-    (CapabilitySet::DAC_OVERRIDE, "dac_override"),
-    (CapabilitySet::CHOWN, "chown"),
-    (CapabilitySet::FOWNER, "fowner"),
-    (CapabilitySet::NET_ADMIN, "net_admin"),
-    (CapabilitySet::NET_RAW, "net_raw"),
-    (CapabilitySet::SYS_PTRACE, "sys_ptrace"),
-];
 
 /// The capabilities of this process that the policy needs.
 pub(super) fn kept(
@@ -67,10 +54,7 @@ pub(super) fn kept(
         kept |= OWNERS;
     }
     // A thread without capabilities tries what this user can do without them.
-    let missing = std::thread::scope(|scope| {
-        let ask = || missing_without(policy, options, reach, congestion_control);
-        scope.spawn(ask).join().unwrap_or_else(|_| CapabilitySet::all())
-    });
+    let missing = with_only(EVERY, || missing_of(policy, options, reach, congestion_control));
     (kept | missing) & own
 }
 
@@ -83,27 +67,16 @@ fn marking() -> CapabilitySet {
     if is_enough { CapabilitySet::NET_RAW } else { CapabilitySet::NET_ADMIN }
 }
 
-/// Drops the capabilities of the calling thread, and returns those that it would need for the files
-/// and sockets of the policy.
-fn missing_without(
+/// The capabilities that the calling thread does not have, and needs for the files and sockets of
+/// the policy.
+fn missing_of(
     policy: &Policy,
     options: &AgentOptions,
     reach: &Reach,
     congestion_control: Option<&str>,
 ) -> CapabilitySet {
-    let mut missing = CapabilitySet::empty();
-    if sandbox::keep_capabilities(EVERY).is_err() {
-        return CapabilitySet::all();
-    }
-    let files = reach::files(policy, options);
-    let is_refused = |path: &PathBuf| {
-        File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
-    };
-    if files.iter().any(is_refused) {
-        missing |= CapabilitySet::DAC_READ_SEARCH;
-    }
-    let is_writable = |path: &PathBuf| access(path, Access::WRITE_OK).is_ok();
-    if rule_to_file(policy).is_some() || !reach.write.iter().all(is_writable) {
+    let mut missing = missing_for_files(&reach::files(policy, options), &reach.write);
+    if rule_to_file(policy).is_some() {
         missing |= CapabilitySet::DAC_OVERRIDE;
     }
     if congestion_control.is_some_and(|name| !socket::has_congestion_control(name)) {
@@ -176,11 +149,4 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
     let message = "this agent cannot change the owner of a socket file: when the agent started, no \
                    rule had `unix-owner`, so its sandbox does not allow this";
     Err(Diagnostic::error(MessageId("needs-restart"), position, message).with_fix(RESTART))
-}
-
-/// The names of the capabilities, for displays.
-pub(super) fn text(kept: CapabilitySet) -> String {
-    let names: Vec<_> =
-        NAMES.iter().filter(|(one, _)| kept.contains(*one)).map(|(_, name)| *name).collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
 }

@@ -84,7 +84,7 @@ fn make_directory() -> io::Result<()> {
 
 /// Checks that the other side belongs to this user or to root.
 fn check_user(stream: impl AsFd) -> io::Result<()> {
-    let other = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
+    let other = socket::peer_credentials(stream.as_fd())?.uid;
     if other == 0 || other == process::effective_user() {
         return Ok(());
     }

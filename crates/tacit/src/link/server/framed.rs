@@ -26,11 +26,10 @@ use std::time::Duration;
 use tacit_sys::socket::{self, AcceptedSocket};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::session::{
-    CountedSocket, PendingRequest, RunEnd, Session, admit, count, errno_of, log_closed, run_end,
-    sockets_max,
+    CountedSocket, PendingRequest, RequestPlace, RunEnd, Session, admit, check_room, count,
+    errno_of, log_closed, run_end,
 };
 use super::state::{OtherEnd, unused};
 use super::{ALIVE_WAIT_MAX, REQUEST_WAIT_MAX, ServedLink, Server, control, open};
@@ -74,7 +73,7 @@ pub(super) async fn serve(
     link: &Rc<ServedLink>,
     stream: LinkStream,
     end: OtherEnd,
-    place: OwnedSemaphorePermit,
+    place: RequestPlace,
 ) {
     // An error concerns this stream only, and its other side sees the end of the stream.
     let _ = answer(server, link, stream, end, place).await;
@@ -85,7 +84,7 @@ async fn answer(
     link: &Rc<ServedLink>,
     mut stream: LinkStream,
     end: OtherEnd,
-    place: OwnedSemaphorePermit,
+    place: RequestPlace,
 ) -> io::Result<()> {
     let request = stream.receive_message::<LinkRequest>();
     let request = tokio::time::timeout(REQUEST_WAIT_MAX, request).await;
@@ -145,7 +144,7 @@ async fn serve_socket(
     mut stream: LinkStream,
     end: &OtherEnd,
     request: OpenRequest,
-    place: OwnedSemaphorePermit,
+    place: RequestPlace,
 ) -> io::Result<()> {
     let Some(kind) = kind_between_kernels(request.kind) else {
         let reason = "a link between kernels does not open this kind of socket";
@@ -157,7 +156,7 @@ async fn serve_socket(
         Err(reason) => return refuse(&mut stream, reason).await,
     };
     let opened = tokio::select! {
-        opened = open::open(&request) => opened,
+        opened = open::open(&request, server.local_for(&link.name, request.address)) => opened,
         // The other side has given up: it sends nothing before the answer.
         _ = stream.receive_message::<()>() => return Ok(()),
     };
@@ -176,7 +175,7 @@ async fn serve_socket(
     let _counted = counted.described(&request);
     count(link, request.session, |run| run.opened += 1);
     let mut over = pending.over.clone();
-    drop::<(PendingRequest, OwnedSemaphorePermit)>((pending, place));
+    drop::<(PendingRequest, RequestPlace)>((pending, place));
     let local = SocketAddr::try_from(socket::local_address(socket.as_fd())?)?;
     stream.send_message(&LinkAnswer::Connected(local)).await?;
     let moved = async {
@@ -275,8 +274,7 @@ impl BoundSocket<'_> {
             return Ok(());
         };
         let local = SocketAddr::try_from(socket::local_address(socket.as_fd())?)?;
-        let sockets = self.link.state.borrow().sockets();
-        if sockets >= sockets_max(self.server, self.link) {
+        if check_room(self.server, self.link, self.session).is_err() {
             return Ok(());
         }
         let counted = CountedSocket::new(self.link, socket.as_fd(), self.session)?;

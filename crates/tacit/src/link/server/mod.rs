@@ -23,14 +23,16 @@ mod dial;
 mod framed;
 mod mirrored_listener;
 mod open;
+mod reload;
 mod remote;
 mod reply;
+mod sandbox;
 mod session;
 mod state;
 mod stream;
 mod tls;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
@@ -42,13 +44,11 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::FileType;
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, Link, Policy};
+use tacit_core::policy::{Diagnostic, Policy};
 use tacit_sys::netlink::usage::{self, Ended};
 use tacit_sys::watch::watch;
 use tacit_sys::{process, socket};
 use tacit_tls::ServerSettings;
-use tacit_tls::recheck::PeerRechecker;
-use tacit_tls::signer::KeyProvider;
 use tokio::io::Interest;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -56,7 +56,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::mirror::{self, Mirror, StartedMirror};
 use super::path_of;
-use crate::clock::{self, Rfc3339};
+use crate::agent::{CredentialStore, FILES_INTERVAL};
+use crate::clock::Rfc3339;
 use crate::dns::Resolvers;
 use crate::live::check_rules;
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
@@ -65,12 +66,15 @@ use crate::signer;
 use control::LinkSwitches;
 use dial::Remote;
 use framed::Tickets;
-use session::log_closed;
-use state::{LinkState, OtherEnd};
+use sandbox::ServerSandbox;
+use session::RequestPlace;
+use state::{LinkState, unused};
 use tls::LinkSettings;
 
 /// The maximum number of runs that use a link at the same time.
 pub const RUNS_MAX: usize = 1024;
+/// The maximum number of runs of one host with a certificate. The rest is for other hosts.
+pub const RUNS_OF_HOST_MAX: usize = RUNS_MAX / 4 * 3;
 /// The maximum number of streams of a link that wait for an answer. Further streams wait in the
 /// queue of the listening socket.
 pub const STREAMS_MAX: usize = 1024;
@@ -156,15 +160,21 @@ pub struct ServeOptions {
 struct Server {
     file: PathBuf,
     policy: RefCell<Arc<Policy>>,
+    /// The certificates and trusts of the policy.
+    credentials: RefCell<CredentialStore>,
+    /// Whether changed files are being loaded.
+    is_loading: Cell<bool>,
+    /// The sandbox; `None` if the policy turns it off.
+    sandbox: Option<ServerSandbox>,
+    /// The limit of open files.
+    files_max: u64,
     since: Rfc3339,
-    /// A number that no earlier process has had.
+    /// A random number, by which runs recognise another process.
     instance: u64,
     /// The addresses of this host.
     host: HostNetwork,
     resolvers: Resolvers,
     links: HashMap<String, Rc<ServedLink>>,
-    /// Loads private keys and signs with them: the signer.
-    keys: KeyProvider,
     /// Wakes when a new policy was installed.
     reloaded: Notify,
     /// Wakes when an operator has stopped a link.
@@ -194,7 +204,7 @@ struct ServedLink {
 /// # Errors
 /// The policy, a socket or the log cannot be used. Nothing was changed then.
 pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
-    process::raise_descriptor_limit().map_err(ServeError::Process)?;
+    let files_max = process::raise_descriptor_limit().map_err(ServeError::Process)?;
     let policy = read(&options.policy)?;
     let names = wanted(&policy, &options.links)?;
     let mut mirrors = BTreeMap::new();
@@ -204,6 +214,7 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     }
     // Later: a namespace needs files of this process.
     process::hide_memory().map_err(ServeError::Process)?;
+    let directory_of_log = options.log.shared_directory();
     let log = Log::start(Settings {
         format: options.log_format,
         level: LogLevel::Info,
@@ -213,15 +224,25 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
     })
     .map_err(ServeError::Process)?;
     let signer = signer::Client::new(log.clone());
-    signer.watch().map_err(ServeError::Process)?;
     let keys = signer.keys();
-    let tls = tls::settings(&policy, &options.policy, &keys)
+    let (credentials, tls) = tls::load(&policy, &options.policy, &keys)
         .map_err(|findings| ServeError::Policy(options.policy.clone(), findings))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(ServeError::Process)?;
-    let prepared = Prepared { file: options.policy, policy, names, mirrors, tls, keys };
+    let credentials = CredentialStore::new(credentials, keys, None);
+    let prepared = Prepared {
+        file: options.policy,
+        policy,
+        names,
+        mirrors,
+        tls,
+        credentials,
+        signer,
+        directory_of_log,
+        files_max,
+    };
     let served = runtime.block_on(serve_links(prepared, log.clone()));
     log.flush();
     served
@@ -235,7 +256,10 @@ struct Prepared {
     /// The namespaces of the links to other kernels.
     mirrors: BTreeMap<String, StartedMirror>,
     tls: BTreeMap<String, LinkSettings>,
-    keys: KeyProvider,
+    credentials: CredentialStore,
+    signer: Arc<signer::Client>,
+    directory_of_log: Option<PathBuf>,
+    files_max: u64,
 }
 
 fn read(file: &Path) -> Result<Policy, ServeError> {
@@ -260,25 +284,30 @@ fn wanted(policy: &Policy, names: &[String]) -> Result<Vec<String>, ServeError> 
     Ok(if names.is_empty() { all } else { names.to_vec() })
 }
 
-async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
+async fn serve_links(mut prepared: Prepared, log: Log) -> Result<(), ServeError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(ServeError::Process)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Process)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Process)?;
     let destroyed =
         usage::watch_ended().and_then(|socket| watch(Arc::new(socket), Interest::READABLE));
     let destroyed = destroyed.map_err(ServeError::Process)?;
-    let opened = open_links(&prepared.policy, &prepared.names, prepared.mirrors, prepared.tls)?;
+    let mirrors = std::mem::take(&mut prepared.mirrors);
+    let tls = std::mem::take(&mut prepared.tls);
+    let opened = open_links(&prepared.policy, &prepared.names, mirrors, tls)?;
+    let sandbox = confine(&prepared, &opened, &log).map_err(ServeError::Process)?;
     let links = opened.iter().map(|one| (one.link.name.clone(), Rc::clone(&one.link))).collect();
-    let now = SystemTime::now();
     let server = Rc::new(Server {
         file: prepared.file,
         policy: RefCell::new(Arc::new(prepared.policy)),
-        since: Rfc3339(now),
-        instance: instance(now),
+        credentials: RefCell::new(prepared.credentials),
+        is_loading: Cell::default(),
+        sandbox,
+        files_max: prepared.files_max,
+        since: Rfc3339(SystemTime::now()),
+        instance: unused(|_| false).map_err(ServeError::Process)?,
         host: HostNetwork::new(),
         resolvers: Resolvers::new(&[]),
         links,
-        keys: prepared.keys,
         reloaded: Notify::new(),
         link_stopped: Notify::new(),
         log,
@@ -294,11 +323,13 @@ async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
         tokio::task::spawn_local(accept(Rc::clone(&server), link, listener));
     }
     let changes = InterfaceChanges::watch();
+    let mut files = tokio::time::interval(FILES_INTERVAL);
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => server.reload(),
+            _ = files.tick() => server.load_changed_files(),
             () = server.link_stopped.notified() => {
                 if server.links.values().all(|link| link.switches.is_stopped()) {
                     return Ok(());
@@ -314,6 +345,27 @@ async fn serve_links(prepared: Prepared, log: Log) -> Result<(), ServeError> {
             }
         }
     }
+}
+
+/// Enters the sandbox, unless the policy turns it off.
+fn confine(
+    prepared: &Prepared,
+    opened: &[OpenedLink],
+    log: &Log,
+) -> io::Result<Option<ServerSandbox>> {
+    let Prepared { file, policy, signer, directory_of_log, .. } = prepared;
+    let paths: Vec<_> = opened.iter().map(|one| one.link.path.clone()).collect();
+    let enter = || ServerSandbox::enter(policy, file, &paths, directory_of_log.clone(), log);
+    let sandbox = policy.agent.sandbox.then(enter);
+    if let Some(sandbox) = &sandbox {
+        sandbox.confine_signer(signer, log);
+    }
+    // This thread is in the sandbox, and can start programs: signers.
+    signer.watch()?;
+    if let Some(sandbox) = &sandbox {
+        sandbox.confine_thread(log);
+    }
+    Ok(sandbox)
 }
 
 /// A link whose sockets are open.
@@ -368,12 +420,6 @@ fn open_links(
     Ok(opened)
 }
 
-/// The number of a process that starts now: the time, and the process if the clock was changed.
-fn instance(now: SystemTime) -> u64 {
-    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or_default() ^ u64::from(std::process::id())
-}
-
 /// The name of this host.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -426,6 +472,7 @@ async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: UnixListener
         };
         match accepted {
             Ok((stream, _)) => {
+                let place = RequestPlace::new(place, None);
                 let work = stream::serve(Rc::clone(&server), Rc::clone(&link), stream, place);
                 let link = Rc::clone(&link);
                 tokio::task::spawn_local(async move { link.switches.unless_stopped(work).await });
@@ -442,74 +489,6 @@ async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: UnixListener
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// Reads the policy and the certificates again. After an error, and for links that it no longer
-    /// has, the installed policy stays in force.
-    fn reload(&self) {
-        match self.read_again() {
-            Ok((policy, settings)) => {
-                *self.policy.borrow_mut() = Arc::new(policy);
-                for (name, LinkSettings { server, client }) in settings {
-                    let Some(link) = self.links.get(&name) else { continue };
-                    *link.tls.borrow_mut() = server;
-                    self.end_rejected(link);
-                    if let Some(remote) = &link.remote {
-                        remote.replace_tls(client);
-                    }
-                }
-                self.reloaded.notify_waiters();
-                let event = Event::new("link-reloaded");
-                self.log.info(event.field("policy", &self.file.display()));
-            }
-            Err(reason) => {
-                let event = Event::new("link-reload-failed").field("policy", &self.file.display());
-                self.log.error(event.field("error", &reason));
-            }
-        }
-    }
-
-    /// Ends the sessions of hosts whose certificate is no longer accepted.
-    fn end_rejected(&self, link: &ServedLink) {
-        let settings = link.tls.borrow().clone();
-        let Some(checks) = settings.as_deref().and_then(PeerRechecker::clients) else { return };
-        let is_rejected = |end: &OtherEnd| match end {
-            OtherEnd::Process { .. } => false,
-            OtherEnd::Host(certificate) => certificate
-                .trusted
-                .as_ref()
-                .is_none_or(|trusted| !checks.check(trusted, clock::now()).is_trusted()),
-        };
-        let ended = link.state.borrow_mut().end_rejected(is_rejected);
-        for run in ended {
-            log_closed(self, link, &run, "the certificate of the remote host is no longer trusted");
-        }
-    }
-
-    fn read_again(&self) -> Result<(Policy, BTreeMap<String, LinkSettings>), String> {
-        let policy = read(&self.file).map_err(|error| error.to_string())?;
-        let installed = Arc::clone(&self.policy.borrow());
-        for name in self.links.keys() {
-            let Some(link) = policy.links.get(name) else {
-                return Err(format!(
-                    "the new policy has no [link.{name}], but this process serves this link: add \
-                     the table again, or restart `tacit link serve`"
-                ));
-            };
-            let before = &installed.links[name];
-            let addresses = |link: &Link| {
-                let tcp = link.tcp.as_ref().map(|tcp| tcp.address);
-                (link.listen.clone(), tcp, link.connect.as_ref().map(ToString::to_string))
-            };
-            if addresses(link) != addresses(before) {
-                return Err(format!(
-                    "`listen` or `connect` of [link.{name}] has changed: restart `tacit link serve`"
-                ));
-            }
-        }
-        let settings = tls::settings(&policy, &self.file, &self.keys)
-            .map_err(|findings| ServeError::Policy(self.file.clone(), findings).to_string())?;
-        Ok((policy, settings))
-    }
-
     /// Reports that a stream could not be accepted.
     fn report_accept(&self, link: &ServedLink, error: &io::Error) {
         let event = Event::new("link-accept-failed").field("link", &link.name);

@@ -46,6 +46,7 @@ impl Server {
         if is_query && self.offered_resolvers(link).contains(&address) {
             return Ok(());
         }
+        self.check_local(link, direction, address)?;
         if direction == Direction::Outbound && !is_for_one(address.ip()) {
             return Err(format!("{} is not a unicast address", address.ip()));
         }
@@ -83,17 +84,56 @@ impl Server {
         }
     }
 
+    /// Rejects addresses that sockets with the local addresses of the link cannot have or reach.
+    fn check_local(
+        &self,
+        link: &str,
+        direction: Direction,
+        address: SocketAddr,
+    ) -> Result<(), String> {
+        let policy = self.policy.borrow();
+        let Some(parsed) = policy.links.get(link) else { return Ok(()) };
+        let ip = address.ip();
+        let is_possible = match direction {
+            Direction::Outbound => parsed.has_local_like(ip),
+            Direction::Inbound => parsed.local.is_empty() || parsed.local.contains(&ip),
+        };
+        if is_possible {
+            return Ok(());
+        }
+        let local: Vec<_> = parsed.local.iter().map(ToString::to_string).collect();
+        let verb = if direction == Direction::Outbound { "reach" } else { "listen at" };
+        Err(format!(
+            "sockets of the link {link} cannot {verb} {address}: `local` of [link.{link}] is {}",
+            local.join(" ")
+        ))
+    }
+
+    /// The local address of a socket that a link opens to an address; `None`: the kernel chooses.
+    pub(super) fn local_for(&self, link: &str, address: SocketAddr) -> Option<IpAddr> {
+        let address = canonical(address).ip();
+        self.policy.borrow().links.get(link).and_then(|link| link.local_for(address))
+    }
+
+    /// The addresses from which sockets of a link connect.
+    pub(super) fn source_addresses(&self, link: &str) -> Vec<IpAddr> {
+        match self.policy.borrow().links.get(link) {
+            Some(link) if !link.local.is_empty() => link.local.clone(),
+            _ => self.host.source_addresses(),
+        }
+    }
+
     /// The resolvers that a link may use.
     pub(super) fn offered_resolvers(&self, link: &str) -> Vec<SocketAddr> {
         let policy = self.policy.borrow();
-        match policy.links.get(link).map(|link| link.names) {
-            Some(LinkNames::Resolved) => {
-                let mut all = self.resolvers.addresses();
-                all.retain(|server| server.port() == DNS_PORT);
-                all
-            }
-            Some(LinkNames::Refused) | None => Vec::new(),
-        }
+        let Some(link) = policy.links.get(link).filter(|link| link.names == LinkNames::Resolved)
+        else {
+            return Vec::new();
+        };
+        let mut all = self.resolvers.addresses();
+        let is_reached = |address: IpAddr| address.is_loopback() || link.has_local_like(address);
+        all.retain(|server| server.port() == DNS_PORT && is_reached(server.ip()));
+        all
     }
 
     /// The IP versions of which this host has a route to a public address, or to an address that a
@@ -112,6 +152,10 @@ impl Server {
             let one = if address.is_ipv4() { &mut reached.ipv4 } else { &mut reached.ipv6 };
             *one = *one || is_routable(address);
         }
+        if let Some(link) = policy.links.get(link) {
+            reached.ipv4 &= link.has_local_like(Ipv4Addr::UNSPECIFIED.into());
+            reached.ipv6 &= link.has_local_like(Ipv6Addr::UNSPECIFIED.into());
+        }
         reached
     }
 }
@@ -124,30 +168,32 @@ fn first_address(selector: &AddressSelector) -> Option<IpAddr> {
     }
 }
 
-/// Opens a socket. Does not wait longer than the kernel.
+/// Opens a socket, from a local address if there is one. Does not wait longer than the kernel.
 ///
 /// # Errors
 /// The error of the kernel.
-pub(super) async fn open(request: &OpenRequest) -> io::Result<Arc<OwnedFd>> {
+pub(super) async fn open(request: &OpenRequest, local: Option<IpAddr>) -> io::Result<Arc<OwnedFd>> {
     let address = canonical(request.address);
     let socket = match request.kind {
-        OpenKind::Connected => return connect(address).await,
+        OpenKind::Connected => return connect(local, address).await,
         OpenKind::Bound | OpenKind::BoundAgain => {
             let at = SocketAddress::from(address);
             socket::reserve(&at, &StreamOptions::default().for_address(&at))
         }
-        OpenKind::Datagrams => datagram::dial(address),
+        OpenKind::Datagrams => datagram::dial_from(local, address),
         OpenKind::DatagramsOfHost => {
-            datagram::dial_unconnected(address, AnswerSources::Destination)
+            datagram::dial_unconnected_from(local, address, AnswerSources::Destination)
         }
-        OpenKind::DatagramsOfAll => datagram::dial_unconnected(address, AnswerSources::Any),
+        OpenKind::DatagramsOfAll => {
+            datagram::dial_unconnected_from(local, address, AnswerSources::Any)
+        }
     };
     Ok(Arc::new(socket?))
 }
 
-async fn connect(address: SocketAddr) -> io::Result<Arc<OwnedFd>> {
+async fn connect(local: Option<IpAddr>, address: SocketAddr) -> io::Result<Arc<OwnedFd>> {
     let to = SocketAddress::from(address);
-    let dialled = socket::dial(&to, &StreamOptions::default().for_address(&to))?;
+    let dialled = socket::dial_from(local, &to, &StreamOptions::default().for_address(&to))?;
     let socket = Arc::new(dialled.socket);
     if !dialled.is_connected && !socket::is_connected(socket.as_fd())? {
         let watched = watch(Arc::clone(&socket), Interest::WRITABLE)?;

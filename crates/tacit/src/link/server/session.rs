@@ -9,11 +9,11 @@ use std::time::SystemTime;
 use tacit_core::policy::LinkSharing;
 use tacit_sys::handed;
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::open::Reached;
 use super::state::{OtherEnd, RunState};
-use super::{RUNS_MAX, ServedLink, Server, host_name};
+use super::{RUNS_MAX, RUNS_OF_HOST_MAX, ServedLink, Server, host_name};
 use crate::clock::Rfc3339;
 use crate::log::Event;
 use crate::run::channel::read_frame;
@@ -40,7 +40,7 @@ impl<'a> Session<'a> {
         hello: &LinkHello,
         far_session: Option<u64>,
     ) -> Result<Self, String> {
-        check_hello(link, hello)?;
+        check_hello(link, &end, hello)?;
         let pid = end.pid();
         let run = RunState {
             number: 0,
@@ -54,6 +54,8 @@ impl<'a> Session<'a> {
             failed: 0,
             refused: 0,
             lost: 0,
+            sockets: 0,
+            pending: 0,
         };
         let session = link.state.borrow_mut().begin(run).map_err(|error| error.to_string())?;
         let number = link.state.borrow().number(session);
@@ -92,7 +94,7 @@ impl<'a> Session<'a> {
             share: shares(server, &self.link),
             instance: server.instance,
             host: host_name(),
-            addresses: server.host.source_addresses(),
+            addresses: server.source_addresses(&self.link.name),
         }
     }
 
@@ -121,6 +123,7 @@ impl Drop for Session<'_> {
 /// A request that may still become a socket, until this is dropped.
 pub(super) struct PendingRequest {
     link: Rc<ServedLink>,
+    session: u64,
     /// The session of the other server, if that has the network.
     pub(super) far_session: Option<u64>,
     /// Wakes when the run has ended.
@@ -129,7 +132,24 @@ pub(super) struct PendingRequest {
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        self.link.state.borrow_mut().settle();
+        self.link.state.borrow_mut().settle(self.session);
+    }
+}
+
+/// The place of a stream among those that wait for an answer, until this is dropped.
+#[derive(Debug)]
+pub(super) struct RequestPlace {
+    _of_link: OwnedSemaphorePermit,
+    /// Its place among those of its host, if that has a certificate.
+    _of_host: Option<OwnedSemaphorePermit>,
+}
+
+impl RequestPlace {
+    pub(super) fn new(
+        of_link: OwnedSemaphorePermit,
+        of_host: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self { _of_link: of_link, _of_host: of_host }
     }
 }
 
@@ -156,7 +176,7 @@ impl CountedSocket {
         socket: BorrowedFd<'_>,
         session: u64,
     ) -> io::Result<Self> {
-        let cookie = handed::identity(socket)?.cookie;
+        let cookie = handed::cookie(socket)?;
         link.state.borrow_mut().hold(cookie, session);
         Ok(Self { link: Rc::clone(link), cookie })
     }
@@ -209,35 +229,47 @@ pub(super) fn admit(
     end: &OtherEnd,
     request: &OpenRequest,
 ) -> Result<PendingRequest, String> {
+    let room = check_room(server, link, request.session);
     let mut state = link.state.borrow_mut();
-    let sockets = state.sockets();
     let Some(run) = state.run(request.session).filter(|run| run.end.is_same(end)) else {
         return Err("the link does not know this run: start the run again".to_owned());
     };
-    let sockets_max = sockets_max(server, link);
     let judged = match link.remote {
         // The server that has the network decides.
         Some(_) => Ok(()),
         None => server.judge(&link.name, request),
     };
-    let judged = judged.and_then(|()| {
-        if sockets >= sockets_max {
-            let fix = format!("raise `sockets` in [link.{}]", link.name);
-            return Err(format!(
-                "the link already has {sockets} open sockets, and this is the limit: {fix}"
-            ));
-        }
-        Ok(())
-    });
-    if let Err(reason) = judged {
+    if let Err(reason) = judged.and(room) {
         run.refused += 1;
         log_refusal(server, link, &run.name, &reason);
         return Err(reason);
     }
     let far_session = run.far_session;
     let over = RunEnd(run.alive.subscribe());
-    state.expect();
-    Ok(PendingRequest { link: Rc::clone(link), far_session, over })
+    state.expect(request.session);
+    Ok(PendingRequest { link: Rc::clone(link), session: request.session, far_session, over })
+}
+
+/// Whether the run of a session may have another socket; otherwise the reason.
+pub(super) fn check_room(server: &Server, link: &ServedLink, session: u64) -> Result<(), String> {
+    let state = link.state.borrow();
+    let sockets = state.sockets();
+    let name = &link.name;
+    if sockets >= sockets_max(server, link) {
+        return Err(format!(
+            "the link already has {sockets} open sockets, and this is the limit: raise `sockets` \
+             in [link.{name}]"
+        ));
+    }
+    let policy = server.policy.borrow();
+    let per_host = policy.links.get(name).and_then(|link| link.sockets_per_host);
+    match per_host.zip(state.sockets_of_host(session)) {
+        Some((max, sockets)) if sockets >= max => Err(format!(
+            "the host already has {sockets} open sockets, and this is the limit: raise \
+             `sockets-per-host` in [link.{name}]"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Counts a client that has arrived at a bound socket of a run as a request; `None` if the run has
@@ -247,16 +279,13 @@ pub(super) fn admit_client(
     link: &Rc<ServedLink>,
     session: u64,
 ) -> Option<PendingRequest> {
-    let sockets_max = sockets_max(server, link);
+    check_room(server, link, session).ok()?;
     let mut state = link.state.borrow_mut();
-    if state.sockets() >= sockets_max {
-        return None;
-    }
     let run = state.run(session)?;
     let far_session = run.far_session;
     let over = RunEnd(run.alive.subscribe());
-    state.expect();
-    Some(PendingRequest { link: Rc::clone(link), far_session, over })
+    state.expect(session);
+    Some(PendingRequest { link: Rc::clone(link), session, far_session, over })
 }
 
 /// The end of the run of a session, if the other side may use the session.
@@ -291,7 +320,7 @@ pub(super) fn sockets_max(server: &Server, link: &ServedLink) -> usize {
     server.policy.borrow().links.get(&link.name).map_or(0, |link| link.sockets_max)
 }
 
-fn check_hello(link: &ServedLink, hello: &LinkHello) -> Result<(), String> {
+fn check_hello(link: &ServedLink, end: &OtherEnd, hello: &LinkHello) -> Result<(), String> {
     if hello.version != VERSION {
         return Err(format!(
             "the run uses protocol version {}, but the server uses version {VERSION}\n    fix: \
@@ -306,6 +335,13 @@ fn check_hello(link: &ServedLink, hello: &LinkHello) -> Result<(), String> {
     if link.state.borrow().runs() >= RUNS_MAX {
         return Err(format!(
             "{RUNS_MAX} runs already use the link, and this is the limit: end a run first"
+        ));
+    }
+    let is_host = matches!(end, OtherEnd::Host(_));
+    if is_host && link.state.borrow().count_runs_of(end) >= RUNS_OF_HOST_MAX {
+        return Err(format!(
+            "{RUNS_OF_HOST_MAX} runs of this host already use the link, and this is the limit: end \
+             a run first"
         ));
     }
     Ok(())

@@ -105,6 +105,10 @@ pub(super) struct RunState {
     pub(super) refused: u64,
     /// The sockets that were reset because their stream to another kernel has failed.
     pub(super) lost: u64,
+    /// Its open sockets.
+    pub(super) sockets: usize,
+    /// Its requests that may still become a socket.
+    pub(super) pending: usize,
 }
 
 impl LinkState {
@@ -151,6 +155,24 @@ impl LinkState {
         self.open.len() + self.pending
     }
 
+    /// The runs of the other end of a stream.
+    fn runs_of<'a>(&'a self, end: &'a OtherEnd) -> impl Iterator<Item = &'a RunState> {
+        self.runs.values().filter(move |run| run.end.is_same(end))
+    }
+
+    /// The number of runs of the other end of a stream.
+    pub(super) fn count_runs_of(&self, end: &OtherEnd) -> usize {
+        self.runs_of(end).count()
+    }
+
+    /// The sockets of all runs of the host of a session, with those that are being opened; `None`
+    /// if the run is not on another host with a certificate.
+    pub(super) fn sockets_of_host(&self, session: u64) -> Option<usize> {
+        let end = &self.runs.get(&session)?.end;
+        let is_host = matches!(end, OtherEnd::Host(_));
+        is_host.then(|| self.runs_of(end).map(|run| run.sockets + run.pending).sum())
+    }
+
     /// The sockets of a run that are lost if its server on another kernel is lost.
     pub(super) fn lost_with(&self, session: u64) -> u64 {
         let open = self.open.values().filter(|of| **of == session).count() as u64;
@@ -158,13 +180,19 @@ impl LinkState {
     }
 
     /// Counts a request.
-    pub(super) fn expect(&mut self) {
+    pub(super) fn expect(&mut self, session: u64) {
         self.pending += 1;
+        if let Some(run) = self.runs.get_mut(&session) {
+            run.pending += 1;
+        }
     }
 
     /// The request has ended.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self, session: u64) {
         self.pending -= 1;
+        if let Some(run) = self.runs.get_mut(&session) {
+            run.pending -= 1;
+        }
     }
 
     /// The requests that may still become a socket.
@@ -179,7 +207,11 @@ impl LinkState {
 
     /// Counts a socket that is passed on.
     pub(super) fn add(&mut self, cookie: u64, session: u64) {
-        self.open.insert(cookie, session);
+        if self.open.insert(cookie, session).is_none()
+            && let Some(run) = self.runs.get_mut(&session)
+        {
+            run.sockets += 1;
+        }
     }
 
     /// Counts a socket that this server holds until it calls [`Self::end`].
@@ -214,7 +246,10 @@ impl LinkState {
 
     /// The socket with this number was closed.
     pub(super) fn end(&mut self, cookie: u64) {
-        self.open.remove(&cookie);
+        let session = self.open.remove(&cookie);
+        if let Some(run) = session.and_then(|session| self.runs.get_mut(&session)) {
+            run.sockets -= 1;
+        }
         self.held.remove(&cookie);
         self.requests.remove(&cookie);
     }
@@ -222,29 +257,26 @@ impl LinkState {
     /// The kernel has not reported all sockets that were closed. Those that this server holds are
     /// open.
     pub(super) fn forget_unknown(&mut self) {
-        self.open.retain(|cookie, _| self.held.contains(cookie));
-        self.requests.retain(|cookie, _| self.held.contains(cookie));
+        let unknown: Vec<_> =
+            self.open.keys().copied().filter(|cookie| !self.held.contains(cookie)).collect();
+        unknown.into_iter().for_each(|cookie| self.end(cookie));
     }
 
     /// The runs, for displays.
     pub(super) fn shown(&self) -> Vec<LinkedRun> {
-        let mut sockets: HashMap<u64, usize> = HashMap::new();
-        for session in self.open.values() {
-            *sockets.entry(*session).or_default() += 1;
-        }
-        let show = |(session, run): (&u64, &RunState)| LinkedRun {
+        let show = |run: &RunState| LinkedRun {
             session: run.number,
             run: run.name.clone(),
             pid: run.end.pid(),
             user: run.end.user(),
             since: run.since,
-            sockets: sockets.get(session).copied().unwrap_or_default(),
+            sockets: run.sockets,
             opened: run.opened,
             failed: run.failed,
             refused: run.refused,
             ended: run.ended,
         };
-        let mut all: Vec<_> = self.runs.iter().map(show).collect();
+        let mut all: Vec<_> = self.runs.values().map(show).collect();
         all.sort_by_key(|run| run.session);
         all
     }
@@ -265,6 +297,60 @@ pub(super) fn unused(is_used: impl Fn(u64) -> bool) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn run_of(end: &OtherEnd) -> RunState {
+        RunState {
+            number: 0,
+            name: "run".to_owned(),
+            end: end.clone(),
+            far_session: None,
+            alive: watch::Sender::new(()),
+            since: Rfc3339(SystemTime::UNIX_EPOCH),
+            ended: None,
+            opened: 0,
+            failed: 0,
+            refused: 0,
+            lost: 0,
+            sockets: 0,
+            pending: 0,
+        }
+    }
+
+    fn host(sha256: &str) -> OtherEnd {
+        OtherEnd::Host(PeerCertificate {
+            name: "guest".to_owned(),
+            sha256: sha256.to_owned(),
+            trusted: None,
+        })
+    }
+
+    #[test]
+    fn sockets_count_for_the_certificate_of_their_host() {
+        let mut state = LinkState::default();
+        let one = host("aa");
+        let other = host("bb");
+        let first = state.begin(run_of(&one)).unwrap();
+        let second = state.begin(run_of(&one)).unwrap();
+        let third = state.begin(run_of(&other)).unwrap();
+        state.add(1, first);
+        state.hold(2, second);
+        state.expect(second);
+        state.add(3, third);
+        let of_host =
+            |state: &LinkState| [first, second, third].map(|it| state.sockets_of_host(it));
+        assert_eq!(of_host(&state), [Some(3), Some(3), Some(1)]);
+        assert_eq!((state.count_runs_of(&one), state.count_runs_of(&other)), (2, 1));
+        state.settle(second);
+        state.end(1);
+        assert_eq!(of_host(&state), [Some(1), Some(1), Some(1)]);
+        state.forget_unknown();
+        assert_eq!((of_host(&state), state.sockets()), ([Some(1), Some(1), Some(0)], 1));
+        state.leave(second);
+        assert_eq!(of_host(&state), [Some(0), None, Some(0)]);
+        let local = OtherEnd::Process { uid: 0, pid: 1 };
+        let session = state.begin(run_of(&local)).unwrap();
+        assert_eq!(state.sockets_of_host(session), None);
+    }
 
     #[test]
     fn sockets_that_the_server_holds_count_also_if_reports_are_lost() {

@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use tacit_core::link_frame::begins_frames;
+use tacit_sys::socket::PeerCredentials;
 use tacit_sys::{handed, process, socket};
-use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::open::Reached;
 use super::reply::{ended, write};
-use super::session::{Session, admit, count, errno_of, shares, sockets_max};
+use super::sandbox::{self, ServerSandbox};
+use super::session::{RequestPlace, Session, admit, count, errno_of, shares, sockets_max};
 use super::state::OtherEnd;
 use super::{
     REQUEST_WAIT_MAX, RUNS_MAX, STREAMS_MAX, ServedLink, Server, control, framed, host_name, open,
@@ -23,17 +23,18 @@ use super::{
 use crate::link::wire::LinkStream;
 use crate::net::Security;
 use crate::net::stream_socket::StreamSocket;
-use crate::run::channel::read_frame;
+use crate::run::channel::read_first;
 use crate::run::link::protocol::{
     LinkAnswer, LinkControl, LinkHello, LinkRequest, LinkStatus, OpenRequest, REQUEST_BYTES_MAX,
 };
+use crate::run::protocol::Frame;
 
 /// Serves a stream to its end. `place` is its place among the streams that wait for an answer.
 pub(super) async fn serve(
     server: Rc<Server>,
     link: Rc<ServedLink>,
     stream: UnixStream,
-    place: OwnedSemaphorePermit,
+    place: RequestPlace,
 ) {
     // An error concerns this stream only, and its other side sees the end of the stream.
     let _ = answer(&server, &link, stream, place).await;
@@ -43,31 +44,33 @@ async fn answer(
     server: &Rc<Server>,
     link: &Rc<ServedLink>,
     mut stream: UnixStream,
-    place: OwnedSemaphorePermit,
+    place: RequestPlace,
 ) -> io::Result<()> {
-    let credentials = socket::peer_credentials(stream.as_fd())?;
-    let pid = u32::try_from(credentials.pid.as_raw_nonzero().get()).unwrap_or_default();
-    let uid = credentials.uid.as_raw();
-    let end = OtherEnd::Process { uid, pid };
+    let PeerCredentials { pid, uid } = socket::peer_credentials(stream.as_fd())?;
+    let end = OtherEnd::Process { uid, pid: pid.unwrap_or_default() };
     if uid != process::effective_user() && uid != 0 {
         let reason = "the link belongs to another user\n    fix: run `tacit link serve` as the \
-                      user of the run";
+                      user of the run, in the same user namespace";
         return write(&mut stream, &LinkAnswer::Refused(reason.to_owned()), None).await;
     }
     let request = async {
-        if begins_frames(first_byte(&stream).await?) {
-            return Ok(None);
+        let first = read_first(&stream).await?;
+        if first.bytes.first().copied().is_some_and(begins_frames) {
+            return Ok(StreamStart::OfOtherKernel(first.bytes));
         }
-        read_frame::<LinkRequest>(&mut stream, REQUEST_BYTES_MAX).await.map(Some)
+        first.frame(&mut stream, REQUEST_BYTES_MAX).await.map(StreamStart::OfThisKernel)
     };
     let request = tokio::time::timeout(REQUEST_WAIT_MAX, request).await;
-    let Some(request) = request.map_err(|_| io::ErrorKind::TimedOut)?? else {
-        let socket = OwnedFd::from(stream.into_std()?);
-        let stream = LinkStream::clear(StreamSocket::new(socket, Security::Tls)?, Vec::new());
-        framed::serve(server, link, stream, end, place).await;
-        return Ok(());
+    let frame = match request.map_err(|_| io::ErrorKind::TimedOut)?? {
+        StreamStart::OfThisKernel(Some(frame)) => frame,
+        StreamStart::OfThisKernel(None) => return Ok(()),
+        StreamStart::OfOtherKernel(received) => {
+            let socket = OwnedFd::from(stream.into_std()?);
+            let stream = LinkStream::clear(StreamSocket::new(socket, Security::Tls)?, received);
+            framed::serve(server, link, stream, end, place).await;
+            return Ok(());
+        }
     };
-    let Some(frame) = request else { return Ok(()) };
     match (frame.message, &link.remote) {
         (LinkRequest::Hello(hello), None) => {
             drop(place);
@@ -99,11 +102,12 @@ async fn answer(
     }
 }
 
-/// The first byte of a stream, which stays in the socket; 0 if the stream has ended.
-async fn first_byte(stream: &UnixStream) -> io::Result<u8> {
-    let mut first = [0];
-    stream.async_io(Interest::READABLE, || socket::peek(stream.as_fd(), &mut first)).await?;
-    Ok(first[0])
+/// What a stream begins with.
+enum StreamStart {
+    /// A request; `None` if the stream has ended.
+    OfThisKernel(Option<Frame<LinkRequest>>),
+    /// Frames of another kernel, of which these bytes were read.
+    OfOtherKernel(Vec<u8>),
 }
 
 /// Carries out a request of an operator.
@@ -153,13 +157,14 @@ async fn serve_socket(
         Err(reason) => return write(stream, &LinkAnswer::Refused(reason), None).await,
     };
     let opened = tokio::select! {
-        opened = open::open(&request) => opened,
+        biased;
+        opened = open::open(&request, server.local_for(&link.name, request.address)) => opened,
         // The other side has given up, and does not need the socket.
         () = ended(stream) => return Ok(()),
     };
     match opened {
         Ok(socket) => {
-            let cookie = handed::identity(socket.as_fd())?.cookie;
+            let cookie = handed::cookie(socket.as_fd())?;
             link.state.borrow_mut().add(cookie, request.session);
             link.state.borrow_mut().describe(cookie, &request);
             control::trace(server, link, &request, Ok(()));
@@ -190,7 +195,7 @@ fn status(server: &Server, link: &ServedLink) -> LinkStatus {
         ipv6,
         sockets: state.sockets(),
         host: host_name(),
-        addresses: server.host.source_addresses(),
+        addresses: server.source_addresses(&link.name),
         runs_max: RUNS_MAX,
         requests: state.pending(),
         requests_max: STREAMS_MAX,
@@ -199,6 +204,8 @@ fn status(server: &Server, link: &ServedLink) -> LinkStatus {
         refused: state.totals().refused,
         trace: link.switches.is_traced(),
         share: shares(server, link),
+        files_max: server.files_max,
+        sandbox: server.sandbox.as_ref().map_or_else(sandbox::shown_off, ServerSandbox::shown),
         runs: state.shown(),
         tcp: link.tcp,
         connect: link.remote.as_ref().map(|remote| remote.target()),

@@ -7,17 +7,19 @@
 //! Each handshake needs a permit, and each request needs a slot. A host whose certificate is not
 //! accepted gets no slot. [`HandshakeLimiter`] limits the permits of each source address.
 //!
-//! Limits of each link: [`HANDSHAKES_MAX`] handshakes, [`HANDSHAKES_OF_SOURCE_MAX`] of one source
-//! address; [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for [`PERMIT_WAIT_MAX`].
+//! Limits of each link: [`STREAMS_MAX`] requests, [`STREAMS_OF_HOST_MAX`] of one certificate;
+//! [`HANDSHAKES_MAX`] handshakes, [`HANDSHAKES_OF_SOURCE_MAX`] of one source address;
+//! [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for [`PERMIT_WAIT_MAX`].
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tacit_core::message_id::MessageId;
@@ -27,8 +29,9 @@ use tacit_sys::watch::watch;
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 use tokio::io::Interest;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
+use super::session::RequestPlace;
 use super::state::OtherEnd;
 use super::{ACCEPT_PAUSE, STREAMS_MAX, ServedLink, Server, framed};
 use crate::link::wire::LinkStream;
@@ -37,6 +40,8 @@ use crate::live::{Credentials, directory_of, link_credentials};
 use crate::log::Event;
 use crate::stream::limiter::{Displaced, HandshakeLimiter, Initiator};
 
+/// The maximum number of requests of one host at the same time. The rest is for other hosts.
+const STREAMS_OF_HOST_MAX: usize = STREAMS_MAX / 4 * 3;
 /// The maximum number of handshakes at the same time. A quarter is reserved for sources that have
 /// no other handshake.
 const HANDSHAKES_MAX: usize = 1024;
@@ -60,13 +65,25 @@ pub(super) struct LinkSettings {
 ///
 /// # Errors
 /// All diagnostics, at least one of which is an error.
-pub(super) fn settings(
+pub(super) fn load(
     policy: &Policy,
     file: &Path,
     keys: &KeyProvider,
-) -> Result<BTreeMap<String, LinkSettings>, Vec<Diagnostic>> {
+) -> Result<(Credentials, BTreeMap<String, LinkSettings>), Vec<Diagnostic>> {
     let credentials = link_credentials(policy, &directory_of(file), keys)?;
-    let of_link = |(name, link): (&String, &Link)| match build(policy, link, &credentials) {
+    let settings = build_all(policy, &credentials)?;
+    Ok((credentials, settings))
+}
+
+/// Builds the settings of all links.
+///
+/// # Errors
+/// The first link whose credentials do not suit.
+pub(super) fn build_all(
+    policy: &Policy,
+    credentials: &Credentials,
+) -> Result<BTreeMap<String, LinkSettings>, Vec<Diagnostic>> {
+    let of_link = |(name, link): (&String, &Link)| match build(policy, link, credentials) {
         Ok(settings) => Ok((name.clone(), settings)),
         Err(error) => {
             let message = format!("[link.{name}]: {error}");
@@ -119,6 +136,8 @@ struct Admission {
     in_flight: Arc<AtomicUsize>,
     /// The requests of hosts with an accepted certificate.
     places: Arc<Semaphore>,
+    /// The same for each certificate, by its hash.
+    hosts: RefCell<HashMap<String, Weak<Semaphore>>>,
 }
 
 impl Admission {
@@ -134,7 +153,31 @@ impl Admission {
             limiter: HandshakeLimiter::new(&limits, 2 * HANDSHAKES_WAITING_MAX),
             in_flight: Arc::default(),
             places: Arc::new(Semaphore::new(STREAMS_MAX)),
+            hosts: RefCell::default(),
         }
+    }
+
+    /// Waits for a place for a request of a host.
+    async fn place(&self, certificate: &PeerCertificate) -> io::Result<RequestPlace> {
+        let of_host = self.places_of(&certificate.sha256).acquire_owned().await;
+        let of_link = Arc::clone(&self.places).acquire_owned().await;
+        let place = RequestPlace::new(
+            of_link.map_err(io::Error::other)?,
+            Some(of_host.map_err(io::Error::other)?),
+        );
+        Ok(place)
+    }
+
+    /// The places of a certificate. Its permits keep them.
+    fn places_of(&self, sha256: &str) -> Arc<Semaphore> {
+        let mut hosts = self.hosts.borrow_mut();
+        if let Some(places) = hosts.get(sha256).and_then(Weak::upgrade) {
+            return places;
+        }
+        hosts.retain(|_, places| places.strong_count() > 0);
+        let places = Arc::new(Semaphore::new(STREAMS_OF_HOST_MAX));
+        hosts.insert(sha256.to_owned(), Arc::downgrade(&places));
+        places
     }
 
     /// Performs the handshake, and waits for a place for the request. A handshake that waits or is
@@ -144,15 +187,15 @@ impl Admission {
         socket: OwnedFd,
         peer: Option<SocketAddr>,
         settings: &Arc<ServerSettings>,
-    ) -> io::Result<(LinkStream, PeerCertificate, OwnedSemaphorePermit)> {
+    ) -> io::Result<(LinkStream, PeerCertificate, RequestPlace)> {
         let source = peer.ok_or(io::ErrorKind::NotConnected)?.into();
         let acquired = self.limiter.acquire(&self.in_flight, &source, Initiator::Peer);
         let permit = tokio::time::timeout(PERMIT_WAIT_MAX, acquired).await;
         let permit = permit.map_err(|_| displaced())?.map_err(|Displaced| displaced())?;
         let work = async {
             let (stream, certificate) = handshake::accept(socket, settings).await?;
-            let place = Arc::clone(&self.places).acquire_owned().await;
-            Ok((stream, certificate, place.map_err(io::Error::other)?))
+            let place = self.place(&certificate).await?;
+            Ok((stream, certificate, place))
         };
         tokio::select! {
             biased;
@@ -214,5 +257,42 @@ fn serve(
                 server.log.warn(event.limited(key));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_leaves_places_for_requests_of_others() {
+        let certificate = |sha256: &str| PeerCertificate {
+            name: "guest".to_owned(),
+            sha256: sha256.to_owned(),
+            trusted: None,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let admission = Admission::new();
+            let one = certificate("aa");
+            let other = certificate("bb");
+            let mut held = Vec::new();
+            for _ in 0..STREAMS_OF_HOST_MAX {
+                held.push(admission.place(&one).await.unwrap());
+            }
+            let further = admission.place(&one);
+            tokio::pin!(further);
+            tokio::select! {
+                biased;
+                _ = &mut further => panic!("a host has more places than its limit"),
+                () = std::future::ready(()) => {}
+            }
+            held.push(admission.place(&other).await.unwrap());
+            held.remove(0);
+            further.await.unwrap();
+            drop(held);
+            drop(admission.place(&other).await);
+            assert_eq!(admission.hosts.borrow().len(), 1);
+        });
     }
 }

@@ -22,7 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use tacit_sys::{process, socket};
+use tacit_sys::socket::{DialledSocket, SocketAddress, StreamOptions, UnixAddress};
+use tacit_sys::{descriptor, process, socket};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, Notify, watch};
 
@@ -31,8 +33,8 @@ use super::protocol::{
     ListeningRequest, OpenKind, OpenRequest, VERSION,
 };
 use crate::log::{Event, Log};
-use crate::run::channel::{read_frame, write_frame};
-use crate::run::protocol::Frame;
+use crate::run::channel::{read_first, read_frame, write_frame};
+use crate::run::protocol::{Frame, encode};
 
 /// How long the server may take for its answer to a hello.
 const HELLO_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -306,16 +308,29 @@ pub async fn ask(
     path: &Path,
     request: &LinkRequest,
 ) -> io::Result<(UnixStream, Frame<LinkAnswer>)> {
-    let mut stream = UnixStream::connect(path).await?;
+    let mut stream = connect(path).await?;
     check_server(&stream)?;
-    write_frame(&mut stream, request).await?;
-    let answer = read_frame(&mut stream, ANSWER_BYTES_MAX).await?;
+    let bytes = encode(request)?;
+    // There is room in a new socket, so this does not wait for the runtime.
+    let sent = descriptor::send(&stream, &bytes, &[])?;
+    stream.write_all(bytes.get(sent..).unwrap_or_default()).await?;
+    let answer = read_first(&stream).await?.frame(&mut stream, ANSWER_BYTES_MAX).await?;
     Ok((stream, answer.ok_or(io::ErrorKind::UnexpectedEof)?))
+}
+
+/// Connects to a server. Waits only if its queue is full.
+async fn connect(path: &Path) -> io::Result<UnixStream> {
+    let address = SocketAddress::from(UnixAddress::new(path)?);
+    match socket::dial(&address, &StreamOptions::default()) {
+        Ok(DialledSocket { socket, .. }) => UnixStream::from_std(socket.into()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => UnixStream::connect(path).await,
+        Err(error) => Err(error),
+    }
 }
 
 /// A server of another user could read what a program sends in clear.
 fn check_server(stream: &UnixStream) -> io::Result<()> {
-    let server = socket::peer_credentials(stream.as_fd())?.uid.as_raw();
+    let server = socket::peer_credentials(stream.as_fd())?.uid;
     if server == 0 || server == process::effective_user() {
         return Ok(());
     }

@@ -334,6 +334,12 @@ pub struct LinkStatus {
     /// Whether connections outlive their runs.
     #[serde(default)]
     pub share: bool,
+    /// The limit of open files of the server.
+    #[serde(default)]
+    pub files_max: u64,
+    /// The sandbox of the server.
+    #[serde(default)]
+    pub sandbox: LinkSandbox,
     /// The runs that use the link, the oldest first.
     pub runs: Vec<LinkedRun>,
     /// Where servers of other hosts connect.
@@ -342,6 +348,18 @@ pub struct LinkStatus {
     /// The server that has the network, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect: Option<String>,
+}
+
+/// What the process of a server may still do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LinkSandbox {
+    /// The directories that it can read and write.
+    pub files: String,
+    /// The limit of its system calls.
+    pub calls: String,
+    /// The capabilities that it has kept.
+    pub capabilities: String,
 }
 
 /// A run that uses a link.

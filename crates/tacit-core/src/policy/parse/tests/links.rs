@@ -109,3 +109,29 @@ fn a_link_without_rules_is_a_warning() {
     );
     assert!(!warnings.iter().any(|one| one.contains("guest")), "{warnings:?}");
 }
+
+#[test]
+fn a_link_has_one_local_address_of_each_ip_version() {
+    let text = "version = 1\n[link.one]\nlocal = \"192.0.2.1\"\n[link.two]\nlocal = \
+                [\"192.0.2.1\", \"2001:db8::1\"]\n[link.none]\n"
+        .to_owned()
+        + &rule(
+            "r",
+            "link = [\"one\", \"two\", \"none\"]\ndirection = \"outbound\"\npermit = true",
+        );
+    let policy = sound(&text);
+    let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    for (link, remote, local, is_reached) in [
+        ("one", "198.51.100.7", Some("192.0.2.1"), true),
+        ("one", "127.0.0.1", None, true),
+        ("one", "2001:db8::7", None, false),
+        ("two", "2001:db8::7", Some("2001:db8::1"), true),
+        ("two", "::1", None, true),
+        ("none", "198.51.100.7", None, true),
+        ("none", "2001:db8::7", None, true),
+    ] {
+        let link = &policy.links[link];
+        assert_eq!(link.local_for(ip(remote)), local.map(ip), "{remote}");
+        assert_eq!(link.has_local_like(ip(remote)), is_reached, "{remote}");
+    }
+}

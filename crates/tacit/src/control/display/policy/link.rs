@@ -21,13 +21,25 @@ pub(super) fn rules(policy: &Policy) -> impl Iterator<Item = PolicyTable> {
 }
 
 fn table(policy: &Policy, name: &str, link: &Link) -> PolicyTable {
-    let Link { listen, tcp, connect, sockets_max, names, sharing, position } = link;
+    let Link {
+        listen,
+        tcp,
+        connect,
+        local,
+        sockets_max,
+        sockets_per_host,
+        names,
+        sharing,
+        position,
+    } = link;
     let mut settings = Settings::default();
     let path = listen.as_ref().map(|path| path.display().to_string());
     let listen = path.or_else(|| tcp.as_ref().map(|tcp| tcp.address.to_string()));
     settings.add("listen", listen.clone(), listen.is_none());
     settings.add("connect", connect.as_ref().map(ToString::to_string), connect.is_none());
     settings.add("sockets", *sockets_max, *sockets_max == Link::SOCKETS_DEFAULT);
+    settings.add("sockets-per-host", *sockets_per_host, sockets_per_host.is_none());
+    settings.add("local", texts(local), local.is_empty());
     let are_resolved = *names == LinkNames::Resolved;
     settings.add("names", are_resolved, are_resolved);
     let is_shared = *sharing == LinkSharing::Shared;
