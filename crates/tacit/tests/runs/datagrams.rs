@@ -246,7 +246,7 @@ fn flows_are_shown_counted_and_closed() {
         "\"rule\":\"echo\"",
         "\"hits\":0 \"hits\":1",
         "end=\"an operator closed the flow\"",
-        "end=\"the flow was idle for too long, another flow replaced this flow, or its run has \
+        "end=\"the flow was idle for too long, another flow replaced this flow, or the run has \
          ended\"",
     ] {
         assert!(text.contains(wanted), "{wanted} is missing: {text}");
