@@ -483,7 +483,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(served.count_start(at(0)).is_ok() && served.count_start(at(1)).is_ok());
         let refused = served.count_start(at(9)).unwrap_err().to_string();
-        assert_eq!(refused, "it was started 2 times in 10 s, the maximum (`starts`)");
+        assert!(refused.starts_with("the program was started 2 times in 10 s"), "{refused}");
         assert!(served.count_start(at(10)).is_ok(), "the first start is out of the window");
         assert!(served.count_start(at(10)).is_err());
     }

@@ -207,11 +207,11 @@ permit = true
             ("198.18.0.7", "alias addresses"),
             ("10.8.0.1", "in another tunnel"),
             ("192.0.2.2", "the peer [ike.other]"),
-            ("10.3.0.7", "the rule `far`"),
-            ("10.4.0.9", "the rule `database`"),
-            ("10.5.6.7", "the rule `database`"),
+            ("10.3.0.7", "`remote` of rule `far`"),
+            ("10.4.0.9", "rule `database`"),
+            ("10.5.6.7", "rule `database`"),
             ("10.7.0.1", "the `inner` address of [ike.fixed]"),
-            ("10.7.0.9", "the rule `by-name`"),
+            ("10.7.0.9", "rule `by-name`"),
         ] {
             let failure = usable(&[address]).unwrap_err();
             assert_eq!(failure.kind, "assigned-address-refused", "{address}");

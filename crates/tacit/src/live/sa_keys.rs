@@ -207,7 +207,7 @@ mod tests {
             files.write("in", &content, 0o600);
             files.write("out", &other, 0o600);
             let messages = files.load().unwrap_err();
-            assert!(messages[0].contains("is used twice: it is in in too"), "{messages:?}");
+            assert!(messages[0].contains("a key occurs twice: in out and in in"), "{messages:?}");
         }
     }
 }

@@ -115,7 +115,7 @@ fn a_peer_whose_certificate_expires_is_shown_and_closed_where_the_rule_says_so()
     assert_eq!(checks(&agent).len(), 2);
     wait_for_checks(&agent, &["expired"]);
     agent.wait_for_log("end=\"tacit closed the connection because its peer is no longer trusted\"");
-    assert!(agent.log().contains("of CN=leaf expired at"), "{}", agent.log());
+    assert!(agent.log().contains("certificate CN=leaf expired at"), "{}", agent.log());
 }
 
 /// A connection through a rule of role client that has carried bytes.

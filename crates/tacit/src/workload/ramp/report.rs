@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(steps[0]["none us"], 107.0);
         assert_eq!(steps[3]["preferred us"], 159.0);
         assert_eq!(
-            table(&report, "Fitted line of each component: preferred")[1]["us, none open"],
+            table(&report, "Linear fit for each component: preferred")[1]["us, none open"],
             124.0
         );
     }
