@@ -15,7 +15,7 @@
 //!                              │                 │
 //!                              v                 v
 //!                      HandshakeFailure     CompletedHandshake
-//!                      kind, party,          ├ session: Session     seals and opens records
+//!                      kind, party,          ├ session: Session     encrypts, decrypts records
 //!                      next step             ├ agreed     negotiated version, suite, ALPN, name
 //!                                            ├ check      result of the certificate check
 //!                                            └ named, peer   names and certificates of the peer

@@ -1,4 +1,5 @@
-//! Reads the pre-shared keys of IPsec tunnels from the files in `psk-file`.
+//! Reads the pre-shared keys of IPsec tunnels from the files that the keys
+//! `psk-file` of the policy name.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -201,8 +201,9 @@ impl Answer {
         let Relief { eligible, share, needed, relief, of_each } = self.relief();
         let _ = writeln!(
             out,
-            "eligible for engines: {eligible:.2}, which is {share:.0} % of the agent's CPU time; \
-             engines needed if each is at most {:.0} % busy: {needed}",
+            "CPU time that engines can take over: {eligible:.2} (percent of one CPU), which is \
+             {share:.0} % of the agent's CPU time; engines needed if each is at most {:.0} % \
+             busy: {needed}",
             self.target.percent
         );
         if let (Some(engines), Some(EngineSplit { on_engines, spilled })) = (self.engines, landed) {
@@ -444,8 +445,8 @@ mod tests {
         let eligible = PlaceCosts { eligible: 105.17, ..PlaceCosts::default() };
         let text = added(&published(eligible, 8.59), Some(1)).text();
         for line in [
-            "eligible for engines: 105.17, which is 92 % of the agent's CPU time; engines needed \
-             if each is at most 100 % busy: 2",
+            "CPU time that engines can take over: 105.17 (percent of one CPU), which is 92 % of \
+             the agent's CPU time; engines needed if each is at most 100 % busy: 2",
             "general CPUs (without an engine) before: 2; the agent uses 56.88 % of each, on \
              average",
             "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \

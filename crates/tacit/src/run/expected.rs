@@ -1,8 +1,8 @@
 //! Captures the additional connections that a protocol negotiates for a program under `tacit run`,
 //! such as FTP data connections.
 //!
-//! While a task waits for such a connection, the kernel captures the address of the connection. The
-//! agent passes the accepted connection to this task.
+//! While a task waits for such a connection, the kernel captures connections to its destination
+//! address. The agent passes the accepted connection to this task.
 
 use std::collections::HashMap;
 use std::io;

@@ -177,7 +177,11 @@ fn invalid_input_is_refused_with_its_exit_status() {
         (&["--costs", "wrong.json"], 1, "does not contain costs"),
         (&["--costs", "absent.json"], 1, "absent.json"),
         (&["--costs", later, "--engines", &all], 64, "for other work"),
-        (&["--costs", later, "--rule", "absent=permit"], 64, "the measured rules are in, out, plain"),
+        (
+            &["--costs", later, "--rule", "absent=permit"],
+            64,
+            "the measured rules are in, out, plain",
+        ),
         (&["--costs", later, "--rule", "in=tls"], 64, "already uses TLS"),
         (&["--costs", later, "--rule", "in=deny"], 64, "NAME=permit"),
         (&["--costs", later, "--interval", "1s"], 64, "cannot be used with"),

@@ -304,8 +304,8 @@ pub(super) fn check(
             let at =
                 value.value.get("routing").map_or_else(|| value.at.clone(), toml::Spanned::span);
             let message = format!(
-                "rule `{}` filters forwarded packets, but [host] captures the flows of the \
-                 interfaces in `forwarded`",
+                "rule `{}` filters forwarded packets, but [host] has the key `forwarded`: tacit \
+                 captures flows from these interfaces, and does not filter their packets",
                 filter.name
             );
             let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";

@@ -1,5 +1,5 @@
-//! Encodes the conditions of nftables rules that only `tacit agent --host` uses. These conditions
-//! compare fwmarks, connections and interfaces.
+//! Encodes nftables expressions that compare fwmarks, conntrack entries, senders and interfaces.
+//! Only the nftables rules of `tacit agent --host` use these expressions.
 
 use std::net::IpAddr;
 use std::time::Duration;

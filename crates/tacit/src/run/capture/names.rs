@@ -90,8 +90,9 @@ impl Capture {
         while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
-                let next = "for some days, the kernel still captures traffic to the DNS names \
-                            that are in use; the agent tries to renew the names every 30 minutes";
+                let next = "until their timeouts end (a day or more), the kernel captures the \
+                            addresses of DNS names; every 30 minutes, the agent tries to extend \
+                            the timeouts";
                 self.log.warn(event.field("next", next));
             }
             tokio::time::sleep(RENEW_INTERVAL).await;

@@ -477,8 +477,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "engine with spill, %",
         "engine without spill, %",
     ];
-    let title = "Interactive sessions over UDP: rates, CPU times on general CPUs, and changes \
-                 with IPsec";
+    let title = "Interactive sessions over UDP: rates and CPU times (without the CPU of an \
+                 engine), and the differences that IPsec makes";
     let mut table = PaperTable::new("extender", title, &columns);
     let load = Load::EXTENDER;
     for (figure, unit) in [(RATE, "/s"), (CPU, "CPU us/exchange"), (P50, "p50, us")] {

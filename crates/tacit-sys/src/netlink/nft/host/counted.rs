@@ -1,14 +1,13 @@
-//! Counts the flows that the kernel permits or denies by nftables rules without the agent, for
-//! `tacit agent --host`.
+//! Counts the flows that nftables rules permit or deny in the kernel, for `tacit agent --host`. The
+//! agent does not see the packets of these flows.
 //!
 //! ```text
 //! sets count_tcp4_N ... count_udp6_N    address range . port range, each with a counter
 //! maps filter_N                         fields of packets, each with a counter
 //! ```
 //!
-//! The nftables rules search these sets only for the first packet of a TCP connection and for each
-//! UDP datagram, so all other packets cost nothing. If a program repeats a SYN, the kernel counts
-//! it again.
+//! The nftables rules look up the `count_` sets only for the first packet of a TCP connection and
+//! for each UDP datagram. A retransmitted SYN is counted again.
 
 use std::collections::{BTreeMap, HashMap};
 
