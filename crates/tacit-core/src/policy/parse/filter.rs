@@ -65,7 +65,7 @@ fn refuse(table: &TomlTable<'_>) -> bool {
         "link", "names", "program", "user", "group", "cgroup", "slice", "unit", "run", "mode",
         "idle", "answers", "path", "listen",
     ];
-    let why = "a rule with `filter` compares only the headers of single packets";
+    let why = "a rule with `filter` matches each packet by its headers only";
     let fix = "remove the key, or use `permit` or `deny` in place of `filter`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);
@@ -75,8 +75,8 @@ fn refuse(table: &TomlTable<'_>) -> bool {
 /// Reports keys that rules for the packets of tunnels do not have. Returns whether there are none.
 fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
     let of_host = ["interface", "class", "routing", "fragments", "discard"];
-    let why = "a rule with `tunnel` matches packets inside the tunnels of runs, and this key is \
-               only for packets of the host";
+    let why = "a rule with `tunnel` matches packets inside IPsec tunnels of `tacit run`, but this \
+               key is only for packets of the host";
     table.refuse(&of_host, why, "remove the key, or remove `tunnel`");
     let why = "packets inside tunnels are counted, and not logged";
     let fix = "remove the key: `tacit show filters` shows the packet count of each rule";

@@ -1,9 +1,9 @@
 //! The helper's channel to the agent: the helper asks whether a program may connect, and the agent
 //! answers with a socket for the program.
 //!
-//! Limits: if the buffer of the channel is full, at most [`UNSENT_MAX`] messages are queued. Programs
-//! can have sockets of at most [`OUTSIDE_MAX`] network namespaces, because a successor of the agent
-//! may run in another network namespace.
+//! Limits: if the buffer of the channel is full, at most [`UNSENT_MAX`] messages are queued.
+//! Programs can have sockets of at most [`OUTSIDE_MAX`] network namespaces, because a successor of
+//! the agent may run in another network namespace.
 
 use std::collections::VecDeque;
 use std::io;
