@@ -102,12 +102,12 @@ fn a_socket_that_is_not_taken_stays_with_its_program() {
         is_running && echo running
         ordinary ./tacit link take worker -- cat >/dev/null 2>&1 & taker=$!
         until_true [ -S scratch/tacit/takers/worker.sock ]
-        ordinary ./tacit link give $pid/1 --to worker 2>&1 | grep -o 'is no connected socket'
+        ordinary ./tacit link give $pid/1 --to worker 2>&1 | grep -o 'is not a connected socket'
         ordinary ./tacit link give $$/0 --to worker 2>&1 | grep -c .
         is_running && echo running
         kill $taker"#);
     let wanted = "no program takes\nrefused the socket: cannot start the program\ntaker 1\n\
-                  running\nis no connected socket\n";
+                  running\nis not a connected socket\n";
     assert!(said.starts_with(wanted) && said.ends_with("running\n"), "{said}");
 }
 
