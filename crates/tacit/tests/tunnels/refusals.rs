@@ -14,7 +14,7 @@ fn an_assigned_address_that_another_rule_names_is_refused() {
         enrolled bash -c 'curl -sS -m 3 http://10.2.0.1/; ip -4 -o address show | grep -c 10.1.0.1
             touch scratch/up; while [ ! -e scratch/end ]; do sleep 0.1; done' 2>&1 & program=$!
         until_true [ -e scratch/up ]
-        control show ike | grep -o 'an address of the rule .database.'
+        control show ike | grep -o 'an address in .remote. of rule .database.'
         grep -q 'ike-failed.*kind=assigned-address-refused' agent.log || fail log
         installed 0 || fail installed
         touch scratch/end; wait $program
