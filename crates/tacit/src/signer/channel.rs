@@ -128,11 +128,15 @@ fn read_message(
 }
 
 fn wait_until(pipe: impl AsFd, event: PollFlags, wait: Option<&Timespec>) -> io::Result<()> {
-    match poll(&mut [PollFd::new(&pipe, event)], wait) {
-        Ok(0) => Err(ErrorKind::TimedOut.into()),
-        // After a signal the call that follows fails or waits again.
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+    loop {
+        match poll(&mut [PollFd::new(&pipe, event)], wait) {
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            // The stop of a signer sends SIGCHLD to the agent, perhaps to this thread. A read
+            // instead of another wait would have no limit.
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
