@@ -54,6 +54,17 @@ fn signers(agent: &Agent) -> Vec<u32> {
     below(*agent.serving_pids().last().unwrap(), "signer")
 }
 
+/// Stops a process. Its threads continue until the kernel has run the thread that gets the signal.
+fn stop(pid: u32) {
+    signal_process(pid, "STOP");
+    let is_stopped = |thread: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap();
+        stat.split_whitespace().nth(2) == Some("T")
+    };
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    wait_for("the stop", || threads().all(|thread| is_stopped(thread.unwrap())));
+}
+
 fn serves(port: u16) -> bool {
     let mut stream = connect(("127.0.0.1", port));
     ping(&mut stream)
@@ -82,7 +93,7 @@ fn without_a_signer_handshakes_fail_with_a_reason() {
     let (agent, port) = both_ends(&lab, "");
     assert!(serves(port));
     let signer = signers(&agent)[0];
-    signal_process(signer, "STOP");
+    stop(signer);
     let mut refused: TcpStream = connect(("127.0.0.1", port));
     refused.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     assert!(refused.read(&mut [0]).is_err(), "it is reset");
