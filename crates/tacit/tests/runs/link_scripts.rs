@@ -47,3 +47,20 @@ start python3 echo.py; until_true [ -e echo.ready ]
 linked python3 udp.py 2>/dev/null
 until_true idle
 "#;
+
+/// Writes `rights.py`, which prints for each thread of some processes: the mode of seccomp, whether
+/// the thread has no new privileges, and the capabilities that a server of links does not need.
+pub const RIGHTS: &str = r#"
+cat >rights.py <<'END'
+import os, sys
+for process in sys.argv[1:]:
+    task = f"/proc/{process}/task"
+    for thread in os.listdir(task):
+        status = open(f"{task}/{thread}/status")
+        fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
+        kept = int(fields["CapEff"], 16) | int(fields["CapPrm"], 16)
+        # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_NET_BIND_SERVICE.
+        needed = 1 << 1 | 1 << 2 | 1 << 10
+        print(fields["Seccomp"].strip(), fields["NoNewPrivs"].strip(), kept & ~needed)
+END
+"#;

@@ -3,7 +3,7 @@
 //! server's policy permits.
 
 use crate::fits::assert_fits;
-use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};
+use crate::link_scripts::{CONNECT, DATAGRAMS, RIGHTS, RULES};
 use crate::network::Network;
 
 /// A server of links, and `linked CMD`: a run in a namespace without a network that uses it.
@@ -228,18 +228,7 @@ END
 
 #[test]
 fn the_server_of_a_link_keeps_only_the_rights_that_it_needs() {
-    let said = network().ok(r#"
-        cat >rights.py <<'END'
-import os, sys
-task = f"/proc/{sys.argv[1]}/task"
-for thread in os.listdir(task):
-    status = open(f"{task}/{thread}/status")
-    fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
-    kept = int(fields["CapEff"], 16) | int(fields["CapPrm"], 16)
-    # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_NET_BIND_SERVICE.
-    needed = 1 << 1 | 1 << 2 | 1 << 10
-    print(fields["Seccomp"].strip(), fields["NoNewPrivs"].strip(), kept & ~needed)
-END
+    let said = network().with_setup(RIGHTS).ok(r#"
         python3 rights.py $LINK
         ordinary ./tacit link info $AT | sed -n 's/^\(sandbox   [^:]*: [a-z]*\).*/\1/p'
         ordinary ./tacit link info $AT | grep -c '^files-max [1-9]'

@@ -1,6 +1,7 @@
 //! Tests links between kernels with a hostile other side: hosts without a certificate, and servers
 //! that do not keep to the protocol.
 
+use crate::link_scripts::RIGHTS;
 use crate::links_of_hosts::{MACHINE, TCP, network};
 
 /// `hostile HOW`: a hostile server that has the network. `serve_both` starts a near server with the
@@ -271,21 +272,9 @@ END
 
 #[test]
 fn servers_of_links_keep_only_the_capabilities_that_they_need() {
-    let said = network(MACHINE).with_root().ok(r#"
+    let said = network(MACHINE).with_root().with_setup(RIGHTS).ok(r#"
         served() { linked curl -s -o /dev/null http://10.9.8.7:8080/ 2>/dev/null; }
         until_true served
-        cat >rights.py <<'END'
-import os, sys
-for process in sys.argv[1:]:
-    task = f"/proc/{process}/task"
-    for thread in os.listdir(task):
-        status = open(f"{task}/{thread}/status")
-        fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
-        kept = int(fields["CapEff"], 16) | int(fields["CapPrm"], 16)
-        # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_NET_BIND_SERVICE.
-        needed = 1 << 1 | 1 << 2 | 1 << 10
-        print(fields["Seccomp"].strip(), fields["NoNewPrivs"].strip(), kept & ~needed)
-END
         python3 rights.py $FAR $SERVER
         grep '^Seccomp:' /proc/$(pgrep -x tacit-mirror -P $SERVER)/status"#);
     let lines: Vec<_> = said.lines().collect();

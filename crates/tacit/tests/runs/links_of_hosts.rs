@@ -21,6 +21,19 @@ ordinary ./tacit ca issue --dir $TMPDIR/pki 192.168.78.1 >/dev/null
 ordinary ./tacit ca issue --dir $TMPDIR/pki guest --client >/dev/null
 ordinary ./tacit ca issue --dir $TMPDIR/others stranger --client >/dev/null
 PKI=$TMPDIR/pki
+# What the policies of the servers of links begin with.
+FAR_CERTIFICATES="version = 1
+[identity.far]
+cert = \"$PKI/192.168.78.1.pem\"
+key = \"$PKI/192.168.78.1.key\"
+[trust.guests]
+ca = \"$PKI/ca.pem\""
+NEAR_CERTIFICATES="version = 1
+[identity.guest]
+cert = \"$PKI/guest.pem\"
+key = \"$PKI/guest.key\"
+[trust.hosts]
+ca = \"$PKI/ca.pem\""
 # Starts a server of links on the near host.
 start_near() { start nsenter --net --target $NEAR $USER_OF_RUNS ./tacit link serve --policy $1; }
 "#;
@@ -29,12 +42,7 @@ start_near() { start nsenter --net --target $NEAR $USER_OF_RUNS ./tacit link ser
 /// a run on the near host.
 const LINK: &str = r#"
 cat >far.link.toml <<END
-version = 1
-[identity.far]
-cert = "$PKI/192.168.78.1.pem"
-key = "$PKI/192.168.78.1.key"
-[trust.guests]
-ca = "$PKI/ca.pem"
+$FAR_CERTIFICATES
 [link.far]
 $ACROSS
 sockets = 16
@@ -68,12 +76,7 @@ local-ports = 8099
 permit = true
 END
 cat >near.link.toml <<END
-version = 1
-[identity.guest]
-cert = "$PKI/guest.pem"
-key = "$PKI/guest.key"
-[trust.hosts]
-ca = "$PKI/ca.pem"
+$NEAR_CERTIFICATES
 [link.near]
 listen = "$TMPDIR/near.sock"
 $BACK

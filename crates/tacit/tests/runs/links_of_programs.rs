@@ -17,12 +17,7 @@ use crate::{datagrams, languages, programs, sockets};
 /// host.
 const LINKS: &str = r#"
 cat >far.link.toml <<END
-version = 1
-[identity.far]
-cert = "$PKI/192.168.78.1.pem"
-key = "$PKI/192.168.78.1.key"
-[trust.guests]
-ca = "$PKI/ca.pem"
+$FAR_CERTIFICATES
 [link.unix]
 listen = "$TMPDIR/unix.sock"
 sockets = 4096
@@ -48,12 +43,7 @@ remote = "10.9.8.0/24"
 permit = true
 END
 cat >near.link.toml <<END
-version = 1
-[identity.guest]
-cert = "$PKI/guest.pem"
-key = "$PKI/guest.key"
-[trust.hosts]
-ca = "$PKI/ca.pem"
+$NEAR_CERTIFICATES
 [link.tcp]
 listen = "$TMPDIR/tcp.sock"
 connect = "192.168.78.1:7443"
