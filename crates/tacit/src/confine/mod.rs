@@ -8,10 +8,15 @@ use std::io;
 
 use tacit_sys::sandbox::{FilesConfined, Reach};
 
-pub use reach::{NamedFile, Reachable, named_files};
-pub use rights::{missing_for_files, names_of, with_only};
+pub use reach::{NamedFile, Reachable, named_files, policy_files};
+pub use rights::{OF_LOG, missing_for_files, names_of, with_only};
 
 use crate::log::Log;
+
+/// What displays show for files if the kernel does not support Landlock.
+pub const NO_LANDLOCK: &str = "not limited: this kernel has no Landlock";
+/// What displays show for system calls if the kernel does not support seccomp filters.
+pub const NO_SECCOMP: &str = "not limited: this kernel has no seccomp filters";
 
 /// Limits the calling thread and the log thread to these files.
 ///

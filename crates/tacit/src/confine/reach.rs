@@ -99,6 +99,13 @@ pub fn named_files(policy: &Policy, base: &Path) -> Vec<NamedFile> {
     all
 }
 
+/// The files that a process with this policy reads: those that the policy names, and its own file.
+#[must_use]
+pub fn policy_files(policy: &Policy, file: &Path) -> Vec<PathBuf> {
+    let named = named_files(policy, &directory_of(file)).into_iter().map(|named| named.path);
+    named.chain([file.to_owned()]).collect()
+}
+
 /// The directory of a path, and the directory of its canonical path.
 fn directories_of(file: &Path) -> Vec<PathBuf> {
     let real = file.canonicalize().ok().map(|file| directory_of(&file));

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use rustix::fs::{Access, access};
 use tacit_sys::sandbox::{self, CapabilitySet};
 
+/// The capability of the log thread: the log may be in another user's directory.
+pub const OF_LOG: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
+
 const NAMES: [(CapabilitySet, &str); 8] = [
     (CapabilitySet::NET_BIND_SERVICE, "net_bind_service"),
     (CapabilitySet::DAC_READ_SEARCH, "dac_read_search"),

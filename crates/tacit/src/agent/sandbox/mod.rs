@@ -80,7 +80,7 @@ impl Sandbox {
     ) -> Self {
         let reachable = reach::of(policy, options);
         let kept = rights::kept(policy, options, &reachable.files, congestion_control);
-        log.on_its_thread(move || drop(sandbox::keep_capabilities(kept & rights::OF_LOG)));
+        log.on_its_thread(move || drop(sandbox::keep_capabilities(kept & confine::OF_LOG)));
         let files = if reach::looks_at_programs(policy) {
             Files::AllForPrograms
         } else {
@@ -160,7 +160,7 @@ impl Sandbox {
         let refused = "the kernel rejects the system call of the agent";
         let files = match &self.files {
             Files::Within(reachable) => reachable.text.clone(),
-            Files::AllKernel => "not limited: this kernel has no Landlock".to_owned(),
+            Files::AllKernel => confine::NO_LANDLOCK.to_owned(),
             Files::AllForPrograms => {
                 "not limited: a rule with `listen` selects by `program`, so the agent must read \
                  /proc to find the program of each client"
@@ -170,7 +170,7 @@ impl Sandbox {
         let calls = if self.has_filters {
             "workers cannot open files, execute programs, or fork"
         } else {
-            "not limited: this kernel has no seccomp filters"
+            confine::NO_SECCOMP
         };
         [
             LimitDisplay::new("sandbox-files", files).beyond(refused),

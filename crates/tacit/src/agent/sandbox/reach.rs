@@ -10,7 +10,7 @@ use tacit_sys::sandbox::Reach;
 
 use super::AgentOptions;
 use crate::agent::listeners;
-use crate::confine::{NamedFile, Reachable, named_files};
+use crate::confine::{NamedFile, Reachable, named_files, policy_files};
 use crate::live::directory_of;
 
 /// The fix for a policy that needs a new sandbox.
@@ -21,13 +21,7 @@ pub(in crate::agent) const RESTART: &str =
 pub(super) fn of(policy: &Policy, options: &AgentOptions) -> Reachable {
     let mut written = sockets(policy, options);
     written.extend(options.last_policy.clone());
-    Reachable::of(&files(policy, options), &written, options.log.shared_directory())
-}
-
-/// The files that the agent and its signer read.
-pub(super) fn files(policy: &Policy, options: &AgentOptions) -> Vec<PathBuf> {
-    let named = named_files(policy, &directory_of(&options.policy));
-    named.into_iter().map(|named| named.path).chain([options.policy.clone()]).collect()
+    Reachable::of(&policy_files(policy, &options.policy), &written, options.log.shared_directory())
 }
 
 /// Whether a rule with `listen` selects clients by `program`.

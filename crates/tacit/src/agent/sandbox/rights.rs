@@ -13,7 +13,7 @@ use super::reach::{self, RESTART};
 use crate::agent::captured_host::may_mark;
 use crate::agent::listeners;
 use crate::agent::opened::RequiredListener;
-use crate::confine::{missing_for_files, with_only};
+use crate::confine::{missing_for_files, policy_files, with_only};
 
 /// Kept by every agent, because a reload may add a port below 1024.
 const EVERY: CapabilitySet = CapabilitySet::NET_BIND_SERVICE;
@@ -27,9 +27,6 @@ pub(super) const OF_WORKERS: CapabilitySet = CapabilitySet::NET_BIND_SERVICE
     .union(PROGRAMS)
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::NET_RAW);
-
-/// The capability of the log thread: the log that runs share may be in another user's directory.
-pub(super) const OF_LOG: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 
 /// The capabilities of this process that the policy needs.
 pub(super) fn kept(
@@ -75,7 +72,7 @@ fn missing_of(
     reach: &Reach,
     congestion_control: Option<&str>,
 ) -> CapabilitySet {
-    let mut missing = missing_for_files(&reach::files(policy, options), &reach.write);
+    let mut missing = missing_for_files(&policy_files(policy, &options.policy), &reach.write);
     if rule_to_file(policy).is_some() {
         missing |= CapabilitySet::DAC_OVERRIDE;
     }

@@ -16,18 +16,13 @@ use std::path::{Path, PathBuf};
 use tacit_core::policy::{LinkConnect, Policy};
 use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, ProcessSockets};
 
-use crate::confine::{self, Reachable, confine_threads, named_files};
-use crate::live::directory_of;
+use crate::confine::{self, Reachable, confine_threads, policy_files};
 use crate::log::{Event, Log};
 use crate::run::link::protocol::LinkSandbox;
 use crate::signer;
 
 /// Kept by every server, because runs may listen at ports below 1024.
 const EVERY: CapabilitySet = CapabilitySet::NET_BIND_SERVICE;
-/// The capability of the log thread, whose directory may belong to another user.
-const OF_LOG: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-const NO_LANDLOCK: &str = "not limited: this kernel has no Landlock";
-const NO_SECCOMP: &str = "not limited: this kernel has no seccomp filters";
 
 /// The sandbox of a server of links.
 #[derive(Debug)]
@@ -48,10 +43,10 @@ impl ServerSandbox {
         directory_of_log: Option<PathBuf>,
         log: &Log,
     ) -> Self {
-        let named = files(policy, file);
+        let named = policy_files(policy, file);
         let reachable = Reachable::of(&named, sockets, directory_of_log);
         let kept = kept(policy, &named, &reachable);
-        log.on_its_thread(move || drop(sandbox::keep_capabilities(kept & OF_LOG)));
+        log.on_its_thread(move || drop(sandbox::keep_capabilities(kept & confine::OF_LOG)));
         let reachable = match confine_threads(&reachable.files, log) {
             Ok(FilesConfined::Wholly | FilesConfined::InPart) => Some(reachable),
             Ok(FilesConfined::No) => None,
@@ -94,7 +89,7 @@ impl ServerSandbox {
     /// Rejects a policy with files that the sandbox does not allow.
     pub(super) fn check(&self, policy: &Policy, file: &Path) -> Result<(), String> {
         let Some(Reachable { files: reach, .. }) = &self.reachable else { return Ok(()) };
-        for path in files(policy, file) {
+        for path in policy_files(policy, file) {
             if let Some(directory) = Reachable::unreadable(reach, &path) {
                 return Err(format!(
                     "this process cannot read {}: its sandbox allows only the directories that the \
@@ -113,8 +108,9 @@ impl ServerSandbox {
         let files = self.reachable.as_ref();
         let calls = "no new programs or processes, and none of other processes";
         LinkSandbox {
-            files: files.map_or_else(|| NO_LANDLOCK.to_owned(), |files| files.text.clone()),
-            calls: if self.has_filters { calls } else { NO_SECCOMP }.to_owned(),
+            files: files
+                .map_or_else(|| confine::NO_LANDLOCK.to_owned(), |files| files.text.clone()),
+            calls: if self.has_filters { calls } else { confine::NO_SECCOMP }.to_owned(),
             capabilities: confine::names_of(self.kept),
         }
     }
@@ -124,12 +120,6 @@ impl ServerSandbox {
 pub(super) fn shown_off() -> LinkSandbox {
     let off = "not limited: sandbox = false in [agent]".to_owned();
     LinkSandbox { files: off.clone(), calls: off.clone(), capabilities: off }
-}
-
-/// The files that the server and its signer read.
-fn files(policy: &Policy, file: &Path) -> Vec<PathBuf> {
-    let named = named_files(policy, &directory_of(file)).into_iter().map(|named| named.path);
-    named.chain([file.to_owned()]).collect()
 }
 
 /// The capabilities of this process that the policy needs.
