@@ -25,6 +25,19 @@ finish() {
 }
 trap finish EXIT
 
+# await REASON FILE...: waits until the files exist; otherwise ends with the reason.
+await() {
+    local reason=$1 attempt file
+    shift
+    for file; do
+        for attempt in $(seq 500); do
+            [ -e "$file" ] && break
+            [ "$attempt" -lt 500 ] || { echo "network.sh: $reason" >&2; exit 2; }
+            sleep 0.02
+        done
+    done
+}
+
 echo "nameserver 127.0.0.1" >resolv.conf
 echo "hosts: files dns" >nsswitch.conf
 printf '127.0.0.1 localhost\n::1 localhost ip6-localhost\n' >hosts
@@ -60,11 +73,7 @@ export PATH HOME=$work/home TMPDIR=$work/tmp LC_ALL=C.UTF-8
 background+=($!)
 /usr/bin/python3 "$here/servers.py" &
 background+=($!)
-for attempt in $(seq 500); do
-    [ -e resolver.ready ] && [ -e servers.ready ] && break
-    [ "$attempt" -lt 500 ] || { echo "network.sh: the servers did not start" >&2; exit 2; }
-    sleep 0.02
-done
+await "the servers did not start" resolver.ready servers.ready
 
 # Starts the servers of a link. The command then begins with `$near_host` and `$run`.
 begin_link() {
@@ -130,11 +139,7 @@ END
         background+=($!)
         at=near.sock
     fi
-    for attempt in $(seq 500); do
-        [ -e $at ] && break
-        [ "$attempt" -lt 500 ] || { echo "network.sh: the link is not served" >&2; exit 2; }
-        sleep 0.02
-    done
+    await "the link is not served" $at
     run=("$TACIT" run --link "$work/$at" --policy "$here/plain.toml" --)
 }
 
