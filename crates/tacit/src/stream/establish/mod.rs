@@ -614,4 +614,4 @@ fn not_connected() -> Failure {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

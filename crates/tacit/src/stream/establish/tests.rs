@@ -19,7 +19,7 @@ use crate::stream::lane::Shared;
 use crate::stream::limiter::HandshakeLimiter;
 
 /// A lane with one rule, which permits connections to `target`.
-fn lane(target: SocketAddr) -> Rc<StreamLane> {
+pub(in crate::stream) fn lane(target: SocketAddr) -> Rc<StreamLane> {
     let text = format!(
         "version = 1\n[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:1\"\nconnect = \"{target}\"\n\
          permit = true\n"
@@ -50,7 +50,7 @@ fn lane(target: SocketAddr) -> Rc<StreamLane> {
 }
 
 /// A connection that has the rule of the lane.
-fn connection(lane: &StreamLane) -> Connection {
+pub(in crate::stream) fn connection(lane: &StreamLane) -> Connection {
     let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let opening = Opening {
         rule: Arc::clone(lane.shared.live.load().find("r").unwrap()),

@@ -237,10 +237,13 @@ impl<'a> ClearTransfer<'a> {
             connection.note_sent(bytes);
             has_sent.set(true);
         });
+        // Before `back` is polled: it could read the end of file that follows a reset.
+        let onward = self.outlive(BrokenSocket::Clear, onward);
         let back = self.back.poll(scratch, &self.upstream, &self.downstream, cx, |bytes| {
             connection.note_received(bytes);
             has_received.set(true);
         });
+        let back = self.outlive(BrokenSocket::Far, back);
         if let Some(follow) = &mut self.follow {
             let is_inbound = connection.record().scope.as_ref().is_some_and(|at| at.is_inbound);
             let program = if is_inbound { &self.upstream } else { &self.downstream };
@@ -252,18 +255,31 @@ impl<'a> ClearTransfer<'a> {
                 follow.passed(connection, TransferDirection::ToProgram, program.fd());
             }
         }
-        let mut pending = false;
-        for (source, polled) in [(BrokenSocket::Clear, onward), (BrokenSocket::Far, back)] {
-            match polled {
-                Poll::Pending => pending = true,
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(Failure::Read(error))) => {
-                    return Poll::Ready(Err(ConnectionEnd::Broken { socket: source, error }));
-                }
-                Poll::Ready(Err(Failure::Write(error))) => self.break_socket(source.other(), error),
+        match (onward, back) {
+            (Poll::Ready(Err(end)), _) | (_, Poll::Ready(Err(end))) => Poll::Ready(Err(end)),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Stores the error of a failed write for later; returns everything else. `source` is the
+    /// socket that the direction reads.
+    fn outlive(
+        &mut self,
+        source: BrokenSocket,
+        polled: Poll<Result<(), Failure>>,
+    ) -> Poll<Result<(), ConnectionEnd>> {
+        match polled {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(Failure::Read(error))) => {
+                Poll::Ready(Err(ConnectionEnd::Broken { socket: source, error }))
+            }
+            Poll::Ready(Err(Failure::Write(error))) => {
+                self.break_socket(source.other(), error);
+                Poll::Ready(Ok(()))
             }
         }
-        if pending { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     /// Detects the reset of a socket that is not being read. Ready if nothing more can be
@@ -363,6 +379,59 @@ impl Copy {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+    use tacit_sys::socket::OnClose;
+
+    use super::*;
+    use crate::net::Security;
+    use crate::stream::establish::tests::{connection, lane};
+
+    /// A peer, and the agent's socket of its connection.
+    fn pair() -> (TcpStream, StreamSocket) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        accepted.set_nonblocking(true).unwrap();
+        (peer, StreamSocket::new(accepted.into(), Security::Clear).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_reset_that_a_write_returns_first_is_no_end_of_the_other_direction() {
+        for reset in [BrokenSocket::Clear, BrokenSocket::Far] {
+            let lane = lane("127.0.0.1:2".parse().unwrap());
+            let connection = connection(&lane);
+            let (program, downstream) = pair();
+            let (server, upstream) = pair();
+            let (mut whole, lost) = match reset {
+                BrokenSocket::Clear => (server, program),
+                BrokenSocket::Far => (program, server),
+            };
+            socket::set_on_close(lost.as_fd(), OnClose::Reset).unwrap();
+            drop(lost);
+            whole.write_all(b"GET /").unwrap();
+            // Both have arrived before the relay reads.
+            for socket in [&downstream, &upstream] {
+                let fd = socket.fd();
+                poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).unwrap();
+            }
+            let relay = Box::new(ClearRelay { downstream, upstream, initial: Vec::new() });
+            let mut transfer = ClearTransfer::new(&lane.scratch, relay, &connection);
+            let end = (&mut transfer).await;
+            conclude(&mut transfer, &end).await;
+            drop(transfer);
+            assert_eq!(end.cut_by(), Some(reset), "{end:?}");
+            let read = whole.read(&mut [0; 8]);
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset, "{reset:?}");
         }
     }
 }
