@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The process is started before the server has threads, and ends with the server. When it has the
-//! namespace, it gives up files, programs and the system calls that the server gives up.
+//! namespace, it gives up files, programs and the system calls that the server gives up. It reports
+//! what the kernel does not let it give up, and the server logs that.
 //!
 //! Limit: if too many sockets are closed at a time, the kernel drops reports about them. The link
 //! server then serves these sockets until the other side or the run ends.
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tacit_sys::mirror::{self, DatagramPeer, MirrorPair};
 use tacit_sys::netlink::usage::{self, Ended};
 use tacit_sys::process::{self, StandardError};
-use tacit_sys::sandbox::{self, ProcessSockets, Reach, Rules};
+use tacit_sys::sandbox::{self, FilesConfined, ProcessSockets, Reach, Rules};
 use tacit_sys::watch::{Watched, watch};
 use tacit_sys::{IpVersion, handed, namespace};
 use tokio::io::Interest;
@@ -58,6 +59,8 @@ enum MirrorRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum MirrorReply {
+    /// The namespace exists; the first sockets come with this.
+    Started(Vec<MissingLimit>),
     /// The sockets come with this.
     Made,
     /// The kernel reports this error number.
@@ -66,11 +69,21 @@ enum MirrorReply {
     NoNamespace(String),
 }
 
+/// A limit of its sandbox that the process could not set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct MissingLimit {
+    pub(super) part: String,
+    pub(super) error: String,
+}
+
 /// The process, before the server has a runtime.
 #[derive(Debug)]
 pub(super) struct StartedMirror {
     channel: StdStream,
     descriptors: Vec<OwnedFd>,
+    /// What limits the process less than it should.
+    pub(super) missing: Vec<MissingLimit>,
 }
 
 /// Starts the process. The calling process must have only one thread.
@@ -89,7 +102,8 @@ pub(super) fn start() -> io::Result<StartedMirror> {
     let first = protocol::read::<MirrorReply>(&ours)?;
     let Frame { message, descriptors } = first.ok_or_else(ended)?;
     match message {
-        MirrorReply::Made => Ok(StartedMirror { channel: ours, descriptors }),
+        MirrorReply::Started(missing) => Ok(StartedMirror { channel: ours, descriptors, missing }),
+        MirrorReply::Made => Err(ended()),
         MirrorReply::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
         MirrorReply::NoNamespace(reason) => Err(io::Error::other(reason)),
     }
@@ -104,16 +118,36 @@ fn serve(server: &StdStream, parent: u32) -> io::Result<()> {
             return protocol::write(server, &MirrorReply::NoNamespace(reason), &[]);
         }
     };
-    // A kernel without these limits is no error: the server reports the same for itself.
-    let _ = Reach::default().rules().and_then(Rules::confine_thread);
-    let _ = sandbox::filter_process(ProcessSockets::WithoutVsock);
-    let _ = sandbox::filter_programs();
-    reply(server, made)?;
+    let missing = confine();
+    match made {
+        Ok(sockets) => {
+            let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            protocol::write(server, &MirrorReply::Started(missing), &sockets)?;
+        }
+        Err(error) => reply(server, Err(error))?,
+    }
     // Each pair needs descriptors only until it is sent.
     while let Some(Frame { message, .. }) = protocol::read::<MirrorRequest>(server)? {
         reply(server, answer(message))?;
     }
     Ok(())
+}
+
+/// Gives up files, programs and system calls; returns what failed.
+fn confine() -> Vec<MissingLimit> {
+    let files = Reach::default().rules().and_then(Rules::confine_thread);
+    let files = files.and_then(|confined| match confined {
+        FilesConfined::Wholly | FilesConfined::InPart => Ok(()),
+        FilesConfined::No => Err(io::Error::other("this kernel has no Landlock")),
+    });
+    let calls = sandbox::filter_process(ProcessSockets::WithoutVsock);
+    let programs = sandbox::filter_programs();
+    let all = [("files", files), ("system-calls", calls), ("programs", programs)];
+    let missing = |(part, result): (&str, io::Result<()>)| {
+        let error = result.err()?.to_string();
+        Some(MissingLimit { part: format!("mirror-{part}"), error })
+    };
+    all.into_iter().filter_map(missing).collect()
 }
 
 /// The socket that reports closed sockets, and those that send ICMP errors.
@@ -192,7 +226,7 @@ impl Mirror {
     /// # Errors
     /// The runtime cannot watch the sockets.
     pub(super) fn new(started: StartedMirror) -> io::Result<Rc<Self>> {
-        let StartedMirror { channel, descriptors } = started;
+        let StartedMirror { channel, descriptors, .. } = started;
         let mut descriptors = descriptors.into_iter();
         let reports = descriptors.next().ok_or_else(ended)?;
         let raw_v4 = descriptors.next().ok_or_else(ended)?;
@@ -313,6 +347,7 @@ impl Mirror {
         let Frame { message, descriptors } = reply.ok_or_else(ended)?;
         match message {
             MirrorReply::Made => Ok(descriptors),
+            MirrorReply::Started(_) => Err(ended()),
             MirrorReply::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
             MirrorReply::NoNamespace(reason) => Err(io::Error::other(reason)),
         }

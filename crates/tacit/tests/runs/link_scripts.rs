@@ -64,3 +64,22 @@ for process in sys.argv[1:]:
         print(fields["Seccomp"].strip(), fields["NoNewPrivs"].strip(), kept & ~needed)
 END
 "#;
+
+/// Starts a server at port 8090 whose queue is full, so the kernel repeats the first packet of
+/// further clients, until the file `accept` exists.
+pub const FULL: &str = r#"
+cat >full.py <<'END'
+import os, socket, time
+listener = socket.socket()
+listener.bind(("10.9.8.7", 8090))
+listener.listen(0)
+first = socket.create_connection(("10.9.8.7", 8090))
+open("full", "w").close()
+while not os.path.exists("accept"):
+    time.sleep(0.02)
+accepted = []
+while True:
+    accepted.append(listener.accept())
+END
+start python3 full.py; until_true [ -e full ]
+"#;

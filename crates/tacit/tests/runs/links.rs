@@ -3,7 +3,7 @@
 //! server's policy permits.
 
 use crate::fits::assert_fits;
-use crate::link_scripts::{CONNECT, DATAGRAMS, RIGHTS, RULES};
+use crate::link_scripts::{CONNECT, DATAGRAMS, FULL, RIGHTS, RULES};
 use crate::network::Network;
 
 /// A server of links, and `linked CMD`: a run in a namespace without a network that uses it.
@@ -118,6 +118,23 @@ fn connect_fails_through_a_link_with_the_error_of_the_other_side() {
         said,
         "10.9.8.7:8080 connected\n10.9.8.7:8081 ECONNREFUSED\n10.9.9.9:8080 EHOSTUNREACH\n"
     );
+}
+
+#[test]
+fn a_socket_that_a_new_policy_denies_while_it_is_opened_is_not_passed_on() {
+    let said = network().ok(&format!(
+        "{FULL}\n{CONNECT}\n{}",
+        r#"
+        sed -i 's/, 5)/, 60)/' connect.py
+        linked python3 connect.py 10.9.8.7:8090 >seen 2>run.log & run=$!
+        asked() { [ "$(state 'link["requests"]')" = 1 ]; }
+        until_true asked
+        sed -i '/^name = "out"/,/^permit/s/^permit = true/deny = true/' link.toml
+        kill -HUP $LINK; until_true grep -q link-reloaded link.log; touch accept
+        wait $run; cat seen
+        grep -o 'link-closed.*' link.log | grep -o 'rule `out` of the link guest denies tcp'"#
+    ));
+    assert_eq!(said, "10.9.8.7:8090 ECONNREFUSED\nrule `out` of the link guest denies tcp\n");
 }
 
 #[test]

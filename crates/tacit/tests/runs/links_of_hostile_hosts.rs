@@ -1,7 +1,7 @@
 //! Tests links between kernels with a hostile other side: hosts without a certificate, and servers
 //! that do not keep to the protocol.
 
-use crate::link_scripts::RIGHTS;
+use crate::link_scripts::{FULL, RIGHTS};
 use crate::links_of_hosts::{MACHINE, TCP, network};
 
 /// `hostile HOW`: a hostile server that has the network. `serve_both` starts a near server with the
@@ -201,6 +201,125 @@ fn a_host_that_is_no_longer_trusted_loses_its_sessions() {
         until_true idle"#
     ));
     assert_eq!(said, "reset\nthe certificate of the remote host is no longer trusted\n");
+}
+
+#[test]
+fn a_socket_of_another_kernel_that_is_denied_while_it_is_opened_is_not_connected() {
+    let said = network(MACHINE).ok(&format!(
+        "{FULL}\n{}",
+        r#"
+        cat >ask.py <<'END'
+import json, socket, struct, sys
+sys.argv, peers = ["", sys.argv[2]], sys.argv[1]
+sys.path.insert(0, peers)
+from link_wire import Wire, open_request
+def encode(content):
+    payload = json.dumps(content).encode()
+    return struct.pack(">BH", 1, len(payload)) + payload
+def answer(stream):
+    stream.settimeout(60)
+    head = stream.recv(3, socket.MSG_WAITALL)
+    if head:
+        _, length = struct.unpack(">BH", head)
+        return json.loads(stream.recv(length, socket.MSG_WAITALL))
+wire = Wire(encode, answer)
+control, session = wire.hello("slow")
+print(answer(wire.send(open_request(session, 8090))))
+END
+        ordinary python3 ask.py "$PEERS" $FAR_AT >seen & ask=$!
+        asked() { [ "$(far_state 'link["requests"]')" = 1 ]; }
+        until_true asked
+        sed -i '/^name = "out"/,/^permit/s/^permit = true/deny = true/' far.link.toml
+        kill -HUP $FAR; until_true grep -q link-reloaded far.log; touch accept
+        wait $ask; cat seen
+        grep -o 'link-closed.*' far.log | grep -o 'rule `out` of the link far denies tcp'"#
+    ));
+    assert_eq!(said, "None\nrule `out` of the link far denies tcp\n");
+}
+
+#[test]
+fn a_host_that_was_revoked_after_its_handshake_gets_no_session() {
+    let said = network(TCP).ok(r#"
+        cat >raw.py <<'END'
+import json, os, socket, ssl, struct, sys, time
+pki = sys.argv[1]
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.load_verify_locations(f"{pki}/ca.pem")
+context.load_cert_chain(f"{pki}/guest.pem", f"{pki}/guest.key")
+def dial():
+    stream = socket.create_connection(("192.168.78.1", 7443), 10)
+    return context.wrap_socket(stream, server_hostname="192.168.78.1")
+def read(stream, size):
+    received = b""
+    while len(received) < size:
+        part = stream.recv(size - len(received))
+        if not part:
+            return None
+        received += part
+    return received
+def ask(stream, content):
+    payload = json.dumps(content).encode()
+    stream.sendall(struct.pack(">BH", 1, len(payload)) + payload)
+    head = read(stream, 3)
+    return json.loads(read(stream, struct.unpack(">BH", head)[1])) if head else None
+hello = {"hello": {"version": 1, "run": "raw"}}
+# The server has accepted the first stream when it answers on the second.
+late, early = dial(), dial()
+print("welcome" in ask(early, hello))
+open("dialled", "w").close()
+while not os.path.exists("revoked"):
+    time.sleep(0.02)
+print(ask(late, hello))
+END
+        near $USER_OF_RUNS python3 raw.py $PKI >seen & raw=$!
+        until_true [ -e dialled ]
+        sed -i "s,^ca = .*,ca = \"$TMPDIR/others/ca.pem\"," far.link.toml
+        kill -HUP $FAR; until_true grep -q link-reloaded far.log; touch revoked
+        wait $raw; cat seen
+        grep -o 'link-refused.*' far.log | grep -o 'run=raw.*trusted'"#);
+    assert_eq!(
+        said,
+        "True\n{'refused': 'the certificate of the remote host is no longer trusted'}\n\
+         run=raw reason=\"the certificate of the remote host is no longer trusted\n"
+    );
+}
+
+#[test]
+fn a_second_server_of_a_link_reports_the_first() {
+    let said = network(TCP).ok(r#"
+        ordinary ./tacit link serve --policy far.link.toml 2>told; echo $?
+        grep -o "process $FAR (tacit) already listens on this socket" told | sed "s/$FAR/FAR/"
+        linked curl -sS -o /dev/null -w '%{http_code}\n' http://10.9.8.7:8080/ 2>/dev/null"#);
+    assert_eq!(said, "1\nprocess FAR (tacit) already listens on this socket\n200\n");
+}
+
+#[test]
+fn a_server_reports_limits_that_the_process_of_its_namespace_does_not_have() {
+    let said = network(MACHINE).ok(r#"
+        kill $SERVER; wait $SERVER
+        cat >without.py <<'END'
+# Starts a program on a kernel without Landlock: the first of its system calls does not exist.
+import ctypes, errno, os, struct, sys
+LANDLOCK_CREATE_RULESET = 444
+libc = ctypes.CDLL(None, use_errno=True)
+code = b"".join(struct.pack("HBBI", *one) for one in [
+    (0x20, 0, 0, 0),
+    (0x15, 0, 1, LANDLOCK_CREATE_RULESET),
+    (0x06, 0, 0, 0x00050000 | errno.ENOSYS),
+    (0x06, 0, 0, 0x7FFF0000),
+])
+instructions = ctypes.create_string_buffer(code, len(code))
+program = struct.pack("HxxxxxxP", 4, ctypes.addressof(instructions))
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.argv[1], sys.argv[1:])
+END
+        start nsenter --net --target $NEAR $USER_OF_RUNS python3 without.py \
+            ./tacit link serve --policy near.link.toml 2>>near.log; SERVER=$!
+        until_true info
+        grep -o 'part=mirror-.* next' near.log
+        linked curl -sS -o /dev/null -w '%{http_code}\n' http://10.9.8.7:8080/ 2>/dev/null"#);
+    assert_eq!(said, "part=mirror-files error=\"this kernel has no Landlock\" next\n200\n");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::io;
 
 use tokio::sync::Notify;
 
-use super::{RemovedFile, ServedLink, Server};
+use super::socket_file::SocketFile;
+use super::{ServedLink, Server};
 use crate::log::Event;
 use crate::run::link::protocol::{LinkControl, OpenRequest};
 
@@ -17,7 +18,7 @@ pub(super) struct LinkSwitches {
     is_stopped: Cell<bool>,
     stop: Notify,
     /// The socket file, while the link is served.
-    pub(super) file: RefCell<Option<RemovedFile>>,
+    pub(super) file: RefCell<Option<SocketFile>>,
 }
 
 impl LinkSwitches {

@@ -12,26 +12,27 @@
 //! opens a stream for this client, and sends the ticket in `Take`. When a session ends, this server
 //! closes the sockets of the session.
 //!
-//! Limits: the limits in `mod.rs`, and [`TICKETS_MAX`] clients of a link that wait for their
-//! stream, each for [`TICKET_WAIT_MAX`].
+//! From the decision of the policy until its end, a socket also ends with its session, and if a new
+//! policy denies it.
+//!
+//! Limits: the limits in `mod.rs` and `tickets.rs`.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tacit_sys::socket::{self, AcceptedSocket};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 
 use super::session::{
-    CountedSocket, PendingRequest, RequestPlace, RunEnd, Session, admit, check_room, count,
-    errno_of, log_closed, run_end,
+    CountedSocket, PendingRequest, RequestPlace, Session, admit, check_room, count, errno_of,
+    log_closed, run_end,
 };
-use super::state::{OtherEnd, unused};
+use super::state::OtherEnd;
+use super::tickets::{TICKET_WAIT_MAX, Ticket, WaitingClient};
 use super::{ALIVE_WAIT_MAX, REQUEST_WAIT_MAX, ServedLink, Server, control, open};
 use crate::link::wire::datagrams::{self, NetworkEnd};
 use crate::link::wire::{LinkStream, transfer};
@@ -41,31 +42,6 @@ use crate::run::link::protocol::{
     ArrivedClient, BoundEvent, LinkAnswer, LinkHello, LinkRequest, ListenOrder, OpenKind,
     OpenRequest, TakeRequest,
 };
-
-/// The maximum number of clients of a link that wait for a stream.
-pub(super) const TICKETS_MAX: usize = 256;
-/// How long a client waits for a stream.
-pub(super) const TICKET_WAIT_MAX: Duration = Duration::from_secs(10);
-
-/// The clients of bound sockets that wait for a stream.
-#[derive(Default)]
-pub(super) struct Tickets {
-    waiting: HashMap<u64, Ticket>,
-}
-
-impl std::fmt::Debug for Tickets {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tickets").field("waiting", &self.waiting.len()).finish_non_exhaustive()
-    }
-}
-
-/// A client of a bound socket.
-struct Ticket {
-    session: u64,
-    socket: OwnedFd,
-    local: SocketAddr,
-    counted: CountedSocket,
-}
 
 /// Serves a stream to its end. `place` is its place among the streams that wait for an answer.
 pub(super) async fn serve(
@@ -123,9 +99,9 @@ async fn serve_run(
         Ok(session) => session,
         Err(reason) => return refuse(&mut stream, reason).await,
     };
-    stream.send_message(&LinkAnswer::Welcome(session.welcome(server))).await?;
     let Some(mut over) = session.over() else { return Ok(()) };
     let alive = async {
+        stream.send_message(&LinkAnswer::Welcome(session.welcome(server))).await?;
         while let Ok(alive) = tokio::time::timeout(ALIVE_WAIT_MAX, stream.answer_alive()).await {
             alive?;
         }
@@ -151,34 +127,58 @@ async fn serve_socket(
         return refuse(&mut stream, reason.to_owned()).await;
     };
     let request = OpenRequest { kind, ..request };
+    let denied = denied_by_reload(server, link, request);
     let pending = match admit(server, link, end, &request) {
         Ok(pending) => pending,
         Err(reason) => return refuse(&mut stream, reason).await,
     };
-    let opened = tokio::select! {
-        opened = open::open(&request, server.local_for(&link.name, request.address)) => opened,
-        // The other side has given up: it sends nothing before the answer.
-        _ = stream.receive_message::<()>() => return Ok(()),
-    };
-    let socket = match opened {
-        Ok(socket) => socket,
-        Err(error) => {
-            control::trace(server, link, &request, Err(&error));
-            count(link, request.session, |run| run.failed += 1);
-            stream.send_message(&LinkAnswer::Failed(errno_of(&error))).await?;
-            stream.close().await;
-            return Ok(());
-        }
-    };
-    control::trace(server, link, &request, Ok(()));
-    let counted = CountedSocket::new(link, socket.as_fd(), request.session)?;
-    let _counted = counted.described(&request);
-    count(link, request.session, |run| run.opened += 1);
     let mut over = pending.over.clone();
-    drop::<(PendingRequest, RequestPlace)>((pending, place));
-    let local = SocketAddr::try_from(socket::local_address(socket.as_fd())?)?;
-    stream.send_message(&LinkAnswer::Connected(local)).await?;
-    let moved = async {
+    let opening = Opening { server, link, stream, end, request, pending, place };
+    tokio::select! {
+        served = opening.serve() => served,
+        // The sockets are dropped, and reset.
+        () = over.wait() => Ok(()),
+        _ = denied => Ok(()),
+    }
+}
+
+/// A permitted request of another kernel for a socket.
+struct Opening<'a> {
+    server: &'a Server,
+    link: &'a Rc<ServedLink>,
+    stream: LinkStream,
+    end: &'a OtherEnd,
+    request: OpenRequest,
+    pending: PendingRequest,
+    place: RequestPlace,
+}
+
+impl Opening<'_> {
+    /// Opens the socket, and moves its bytes to its end.
+    async fn serve(self) -> io::Result<()> {
+        let Self { server, link, mut stream, end, request, pending, place } = self;
+        let opened = tokio::select! {
+            opened = open::open(&request, server.local_for(&link.name, request.address)) => opened,
+            // The other side has given up: it sends nothing before the answer.
+            _ = stream.receive_message::<()>() => return Ok(()),
+        };
+        let socket = match opened {
+            Ok(socket) => socket,
+            Err(error) => {
+                control::trace(server, link, &request, Err(&error));
+                count(link, request.session, |run| run.failed += 1);
+                stream.send_message(&LinkAnswer::Failed(errno_of(&error))).await?;
+                stream.close().await;
+                return Ok(());
+            }
+        };
+        control::trace(server, link, &request, Ok(()));
+        let counted = CountedSocket::new(link, socket.as_fd(), request.session)?;
+        let _counted = counted.described(&request);
+        count(link, request.session, |run| run.opened += 1);
+        drop::<(PendingRequest, RequestPlace)>((pending, place));
+        let local = SocketAddr::try_from(socket::local_address(socket.as_fd())?)?;
+        stream.send_message(&LinkAnswer::Connected(local)).await?;
         match request.kind {
             OpenKind::Connected => {
                 let socket = Arc::into_inner(socket).ok_or(io::ErrorKind::Other)?;
@@ -186,7 +186,7 @@ async fn serve_socket(
                 let _ = transfer::run(stream, StreamSocket::new(socket, Security::Clear)?).await;
             }
             OpenKind::Bound | OpenKind::BoundAgain => {
-                let bound = BoundSocket { server, link, session: request.session, stream };
+                let bound = BoundSocket { server, link, request, end, stream };
                 bound.serve(socket).await?;
             }
             OpenKind::Datagrams | OpenKind::DatagramsOfHost | OpenKind::DatagramsOfAll => {
@@ -194,23 +194,27 @@ async fn serve_socket(
             }
         }
         Ok(())
-    };
-    tokio::select! {
-        moved = moved => moved,
-        // The sockets are dropped, and reset.
-        () = over.wait() => Ok(()),
-        () = denied_by_reload(server, link, &request) => Ok(()),
     }
 }
 
-/// Waits until a new policy of the link denies an open socket.
-async fn denied_by_reload(server: &Server, link: &ServedLink, request: &OpenRequest) {
-    loop {
-        server.reloaded.notified().await;
-        if let Err(reason) = server.judge(&link.name, request) {
-            let name = link.state.borrow_mut().run(request.session).map(|run| run.name.clone());
-            log_closed(server, link, &name.unwrap_or_default(), &reason);
-            return;
+/// Waits until a policy that was installed after this call denies a socket, also one that is still
+/// being opened; returns the reason.
+pub(super) fn denied_by_reload(
+    server: &Server,
+    link: &ServedLink,
+    request: OpenRequest,
+) -> impl Future<Output = String> {
+    // Before the first poll, because a reload wakes only those that wait already.
+    let mut reloaded = server.reloaded.notified();
+    async move {
+        loop {
+            reloaded.await;
+            if let Err(reason) = server.judge(&link.name, &request) {
+                let name = link.state.borrow_mut().run(request.session).map(|run| run.name.clone());
+                log_closed(server, link, &name.unwrap_or_default(), &reason);
+                return reason;
+            }
+            reloaded = server.reloaded.notified();
         }
     }
 }
@@ -230,7 +234,8 @@ fn kind_between_kernels(kind: OpenKind) -> Option<OpenKind> {
 struct BoundSocket<'a> {
     server: &'a Server,
     link: &'a Rc<ServedLink>,
-    session: u64,
+    request: OpenRequest,
+    end: &'a OtherEnd,
     stream: LinkStream,
 }
 
@@ -274,35 +279,31 @@ impl BoundSocket<'_> {
             return Ok(());
         };
         let local = SocketAddr::try_from(socket::local_address(socket.as_fd())?)?;
-        if check_room(self.server, self.link, self.session).is_err() {
+        let session = self.request.session;
+        if check_room(self.server, self.link, session).is_err() {
             return Ok(());
         }
-        let counted = CountedSocket::new(self.link, socket.as_fd(), self.session)?;
-        let ticket = Ticket { session: self.session, socket, local, counted };
-        let Some(number) = add_ticket(self.link, ticket) else { return Ok(()) };
+        let counted = CountedSocket::new(self.link, socket.as_fd(), session)?;
+        let client = WaitingClient { socket, request: self.request, local, counted };
+        let ticket = Ticket { session, end: self.end.clone(), client };
+        let Some(number) = add_ticket(self.link, ticket)? else { return Ok(()) };
         let arrived = ArrivedClient { ticket: number, peer, local };
         self.stream.send_message(&BoundEvent::Arrived(arrived)).await
     }
 }
 
 /// Lets a client wait for a stream; returns its number, or `None` if too many wait.
-fn add_ticket(link: &Rc<ServedLink>, ticket: Ticket) -> Option<u64> {
-    let mut tickets = link.tickets.borrow_mut();
-    if tickets.waiting.len() >= TICKETS_MAX {
-        return None;
-    }
-    // Random, as sessions are.
-    let number = unused(|number| tickets.waiting.contains_key(&number)).ok()?;
-    tickets.waiting.insert(number, ticket);
+fn add_ticket(link: &Rc<ServedLink>, ticket: Ticket<WaitingClient>) -> io::Result<Option<u64>> {
+    let Some(number) = link.tickets.borrow_mut().add(ticket)? else { return Ok(None) };
     let link = Rc::downgrade(link);
     tokio::task::spawn_local(async move {
         tokio::time::sleep(TICKET_WAIT_MAX).await;
         if let Some(link) = link.upgrade() {
-            let expired = link.tickets.borrow_mut().waiting.remove(&number);
+            let expired = link.tickets.borrow_mut().expire(number);
             drop(expired);
         }
     });
-    Some(number)
+    Ok(Some(number))
 }
 
 async fn accept(listener: Option<&Watched>) -> io::Result<AcceptedSocket> {
@@ -330,25 +331,29 @@ async fn serve_client(
     end: &OtherEnd,
     request: TakeRequest,
 ) -> io::Result<()> {
-    let over: Option<RunEnd> = run_end(link, end, request.session);
-    let ticket = {
-        let mut tickets = link.tickets.borrow_mut();
-        let is_its_own = tickets
-            .waiting
-            .get(&request.ticket)
-            .is_some_and(|ticket| ticket.session == request.session);
-        if is_its_own && over.is_some() { tickets.waiting.remove(&request.ticket) } else { None }
-    };
-    let (Some(mut over), Some(ticket)) = (over, ticket) else {
+    let over = run_end(link, end, request.session);
+    let client = over.and_then(|over| {
+        let client = link.tickets.borrow_mut().take(request.session, request.ticket)?;
+        Some((over, client))
+    });
+    let Some((mut over, client)) = client else {
         return refuse(&mut stream, "the client no longer waits for a stream".to_owned()).await;
     };
-    let Ticket { socket, local, counted: _counted, .. } = ticket;
-    stream.send_message(&LinkAnswer::Connected(local)).await?;
-    let socket = StreamSocket::new(socket, Security::Clear)?;
-    let bound = OpenRequest { session: request.session, kind: OpenKind::Bound, address: local };
+    let WaitingClient { socket, request: bound, local, counted: _counted } = client;
+    let denied = denied_by_reload(server, link, bound);
+    // A new policy may deny the bound socket while the client waits.
+    if let Err(reason) = server.judge(&link.name, &bound) {
+        return refuse(&mut stream, reason).await;
+    }
+    let moved = async {
+        stream.send_message(&LinkAnswer::Connected(local)).await?;
+        let socket = StreamSocket::new(socket, Security::Clear)?;
+        let _ = transfer::run(stream, socket).await;
+        Ok(())
+    };
     tokio::select! {
-        _ = transfer::run(stream, socket) => Ok(()),
+        moved = moved => moved,
         () = over.wait() => Ok(()),
-        () = denied_by_reload(server, link, &bound) => Ok(()),
+        _ = denied => Ok(()),
     }
 }

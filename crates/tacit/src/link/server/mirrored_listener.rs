@@ -41,7 +41,7 @@ pub(super) const ORDERS_MAX: usize = 8;
 /// The clients of one bound socket that are being connected to the run at the same time.
 const TAKES_MAX: usize = 64;
 /// How long that may take. The other server does not keep a client longer.
-const TAKE_WAIT_MAX: Duration = super::framed::TICKET_WAIT_MAX;
+const TAKE_WAIT_MAX: Duration = super::tickets::TICKET_WAIT_MAX;
 
 /// A socket at which a run listens, and the stream to the socket at which its clients arrive.
 pub(super) struct MirroredListener {

@@ -28,8 +28,10 @@ mod remote;
 mod reply;
 mod sandbox;
 mod session;
+mod socket_file;
 mod state;
 mod stream;
+mod tickets;
 mod tls;
 
 use std::cell::{Cell, RefCell};
@@ -42,13 +44,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::FileType;
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy};
 use tacit_sys::netlink::usage::{self, Ended};
+use tacit_sys::process;
 use tacit_sys::watch::watch;
-use tacit_sys::{process, socket};
-use tacit_tls::ServerSettings;
 use tokio::io::Interest;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -65,11 +65,12 @@ use crate::run::host::{HostNetwork, InterfaceChanges};
 use crate::signer;
 use control::LinkSwitches;
 use dial::Remote;
-use framed::Tickets;
 use sandbox::ServerSandbox;
 use session::RequestPlace;
+use socket_file::SocketFile;
 use state::{LinkState, unused};
-use tls::LinkSettings;
+use tickets::{Tickets, WaitingClient};
+use tls::{LinkSettings, LinkTls};
 
 /// The maximum number of runs that use a link at the same time.
 pub const RUNS_MAX: usize = 1024;
@@ -190,11 +191,11 @@ struct ServedLink {
     /// Where servers of other hosts connect.
     tcp: Option<std::net::SocketAddr>,
     /// The TLS settings for these servers.
-    tls: RefCell<Option<Arc<ServerSettings>>>,
+    tls: LinkTls,
     /// The server that has the network, if that is another one.
     remote: Option<Rc<Remote>>,
     /// The clients that wait for a stream of another kernel.
-    tickets: RefCell<Tickets>,
+    tickets: RefCell<Tickets<WaitingClient>>,
     state: RefCell<LinkState>,
     switches: LinkSwitches,
 }
@@ -223,6 +224,7 @@ pub fn serve(options: ServeOptions) -> Result<(), ServeError> {
         audit: None,
     })
     .map_err(ServeError::Process)?;
+    mirrors.values().for_each(|mirror| sandbox::report_mirror(&mirror.missing, &log));
     let signer = signer::Client::new(log.clone());
     let keys = signer.keys();
     let (credentials, tls) = tls::load(&policy, &options.policy, &keys)
@@ -387,8 +389,9 @@ fn open_links(
         let parsed = &policy.links[name];
         let LinkSettings { server, client } = settings.remove(name).unwrap_or_default();
         let path = parsed.listen.clone().unwrap_or_else(|| path_of(Path::new(&name)));
-        let listener =
-            listen(&path).map_err(|error| ServeError::Listen(path.display().to_string(), error))?;
+        let file = SocketFile::listen(&path);
+        let (listener, file) =
+            file.map_err(|error| ServeError::Listen(path.display().to_string(), error))?;
         let tcp = match &parsed.tcp {
             Some(tcp) => Some(Arc::new(
                 tls::listen(tcp)
@@ -404,12 +407,12 @@ fn open_links(
         let remote = parsed.connect.clone().zip(mirror);
         let remote = remote.map(|(to, mirror)| Rc::new(Remote::new(to, client, mirror)));
         let switches = LinkSwitches::default();
-        switches.file.replace(Some(RemovedFile(path.clone())));
+        switches.file.replace(Some(file));
         let link = Rc::new(ServedLink {
             name: name.clone(),
             path,
             tcp: parsed.tcp.as_ref().map(|tcp| tcp.address),
-            tls: RefCell::new(server),
+            tls: LinkTls::new(server),
             remote,
             tickets: RefCell::default(),
             state: RefCell::default(),
@@ -424,43 +427,6 @@ fn open_links(
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
-
-/// Removes the file of a socket when its link is stopped, or the server ends.
-#[derive(Debug)]
-struct RemovedFile(PathBuf);
-
-impl Drop for RemovedFile {
-    fn drop(&mut self) {
-        // Another process may have removed it.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Opens the socket of a link. A file at its path is replaced only if it is a socket on which no
-/// process listens.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    if path.parent() == Some(&super::directory()) {
-        super::make_directory()?;
-    }
-    if let Ok(found) = rustix::fs::lstat(path) {
-        if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is not a socket"));
-        }
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(
-                io::ErrorKind::AddrInUse,
-                "another process already listens on this socket",
-            ));
-        }
-        std::fs::remove_file(path)?;
-    }
-    let address = socket::SocketAddress::from(socket::UnixAddress::new(path)?);
-    let socket = socket::listen_unix(&address, SOCKET_MODE, || Ok(()))?;
-    UnixListener::from_std(socket.into())
-}
-
-/// Only the owner and root can connect.
-const SOCKET_MODE: u32 = 0o600;
 
 /// Accepts the streams of a link until the server ends.
 async fn accept(server: Rc<Server>, link: Rc<ServedLink>, listener: UnixListener) {

@@ -13,13 +13,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tacit_core::policy::{Link, Policy};
-use tacit_tls::recheck::PeerRechecker;
 
-use super::session::log_closed;
-use super::state::OtherEnd;
-use super::tls::{self, LinkSettings};
+use super::session::{leave, log_closed};
+use super::tls::{self, LinkSettings, NOT_TRUSTED};
 use super::{ServeError, ServedLink, Server, read};
-use crate::clock;
 use crate::ledger::on_own_thread;
 use crate::live::{Credentials, Refreshed, directory_of};
 use crate::log::Event;
@@ -103,7 +100,7 @@ impl Server {
     fn install(&self, settings: BTreeMap<String, LinkSettings>) {
         for (name, LinkSettings { server, client }) in settings {
             let Some(link) = self.links.get(&name) else { continue };
-            *link.tls.borrow_mut() = server;
+            link.tls.replace(server);
             self.end_rejected(link);
             if let Some(remote) = &link.remote {
                 remote.replace_tls(client);
@@ -113,18 +110,10 @@ impl Server {
 
     /// Ends the sessions of hosts whose certificate is no longer accepted.
     fn end_rejected(&self, link: &ServedLink) {
-        let settings = link.tls.borrow().clone();
-        let Some(checks) = settings.as_deref().and_then(PeerRechecker::clients) else { return };
-        let is_rejected = |end: &OtherEnd| match end {
-            OtherEnd::Process { .. } => false,
-            OtherEnd::Host(certificate) => certificate
-                .trusted
-                .as_ref()
-                .is_none_or(|trusted| !checks.check(trusted, clock::now()).is_trusted()),
-        };
-        let ended = link.state.borrow_mut().end_rejected(is_rejected);
-        for run in ended {
-            log_closed(self, link, &run, "the certificate of the remote host is no longer trusted");
+        let rejected = link.state.borrow().rejected(link.tls.rejects());
+        for (session, run) in rejected {
+            leave(link, session);
+            log_closed(self, link, &run, NOT_TRUSTED);
         }
     }
 

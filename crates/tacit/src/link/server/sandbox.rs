@@ -17,6 +17,7 @@ use tacit_core::policy::{LinkConnect, Policy};
 use tacit_sys::sandbox::{self, CapabilitySet, FilesConfined, ProcessSockets};
 
 use crate::confine::{self, Reachable, confine_threads, policy_files};
+use crate::link::mirror::MissingLimit;
 use crate::log::{Event, Log};
 use crate::run::link::protocol::LinkSandbox;
 use crate::signer;
@@ -143,6 +144,17 @@ fn sockets_of(policy: &Policy) -> ProcessSockets {
     let connects_to_vsock =
         policy.links.values().any(|link| matches!(link.connect, Some(LinkConnect::Vsock { .. })));
     if connects_to_vsock { ProcessSockets::WithVsock } else { ProcessSockets::WithoutVsock }
+}
+
+/// Logs what the process in the namespace of a link could not set up.
+pub(super) fn report_mirror(missing: &[MissingLimit], log: &Log) {
+    for MissingLimit { part, error } in missing {
+        let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
+        log.warn(event.field(
+            "next",
+            "the process in the network namespace of a link continues without this limit",
+        ));
+    }
 }
 
 fn warn_of(part: &str, error: &std::io::Error, log: &Log) {

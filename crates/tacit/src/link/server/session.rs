@@ -40,6 +40,7 @@ impl<'a> Session<'a> {
         hello: &LinkHello,
         far_session: Option<u64>,
     ) -> Result<Self, String> {
+        link.tls.check(&end).inspect_err(|reason| log_refusal(server, link, &hello.run, reason))?;
         check_hello(link, &end, hello)?;
         let pid = end.pid();
         let run = RunState {
@@ -115,9 +116,17 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        self.link.state.borrow_mut().leave(self.session);
+        leave(&self.link, self.session);
         self.server.log.info(self.ended.clone());
     }
+}
+
+/// Ends a session, also for clients that wait for a stream.
+pub(super) fn leave(link: &ServedLink, session: u64) {
+    link.state.borrow_mut().leave(session);
+    let waiting = link.tickets.borrow_mut().remove_all_of(session);
+    // They end here, which changes the counts.
+    drop(waiting);
 }
 
 /// A request that may still become a socket, until this is dropped.
@@ -234,12 +243,13 @@ pub(super) fn admit(
     let Some(run) = state.run(request.session).filter(|run| run.end.is_same(end)) else {
         return Err("the link does not know this run: start the run again".to_owned());
     };
+    let trusted = link.tls.check(end);
     let judged = match link.remote {
         // The server that has the network decides.
         Some(_) => Ok(()),
         None => server.judge(&link.name, request),
     };
-    if let Err(reason) = judged.and(room) {
+    if let Err(reason) = trusted.and(judged).and(room) {
         run.refused += 1;
         log_refusal(server, link, &run.name, &reason);
         return Err(reason);
@@ -290,6 +300,7 @@ pub(super) fn admit_client(
 
 /// The end of the run of a session, if the other side may use the session.
 pub(super) fn run_end(link: &ServedLink, end: &OtherEnd, session: u64) -> Option<RunEnd> {
+    link.tls.check(end).ok()?;
     let mut state = link.state.borrow_mut();
     let run = state.run(session).filter(|run| run.end.is_same(end))?;
     Some(RunEnd(run.alive.subscribe()))
@@ -337,7 +348,7 @@ fn check_hello(link: &ServedLink, end: &OtherEnd, hello: &LinkHello) -> Result<(
             "{RUNS_MAX} runs already use the link, and this is the limit: end a run first"
         ));
     }
-    let is_host = matches!(end, OtherEnd::Host(_));
+    let is_host = matches!(end, OtherEnd::Host { .. });
     if is_host && link.state.borrow().count_runs_of(end) >= RUNS_OF_HOST_MAX {
         return Err(format!(
             "{RUNS_OF_HOST_MAX} runs of this host already use the link, and this is the limit: end \

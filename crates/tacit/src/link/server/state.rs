@@ -18,7 +18,11 @@ pub(super) enum OtherEnd {
     /// A process of this host, as the kernel reports it.
     Process { uid: u32, pid: u32 },
     /// A server of links on another host, with its certificate.
-    Host(PeerCertificate),
+    Host {
+        certificate: PeerCertificate,
+        /// The number of the TLS settings that have accepted the certificate.
+        generation: u64,
+    },
 }
 
 impl OtherEnd {
@@ -26,7 +30,9 @@ impl OtherEnd {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Process { uid, .. }, Self::Process { uid: other, .. }) => uid == other,
-            (Self::Host(one), Self::Host(other)) => one.sha256 == other.sha256,
+            (Self::Host { certificate, .. }, Self::Host { certificate: other, .. }) => {
+                certificate.sha256 == other.sha256
+            }
             _ => false,
         }
     }
@@ -35,7 +41,7 @@ impl OtherEnd {
     pub(super) fn pid(&self) -> u32 {
         match self {
             Self::Process { pid, .. } => *pid,
-            Self::Host(_) => 0,
+            Self::Host { .. } => 0,
         }
     }
 
@@ -43,7 +49,7 @@ impl OtherEnd {
     pub(super) fn user(&self) -> String {
         match self {
             Self::Process { uid, .. } => address::user_name(*uid),
-            Self::Host(certificate) => certificate.name.clone(),
+            Self::Host { certificate, .. } => certificate.name.clone(),
         }
     }
 }
@@ -125,13 +131,10 @@ impl LinkState {
         self.runs.get(&session).map_or(0, |run| run.number)
     }
 
-    /// Ends the sessions of runs that are no longer accepted; returns the names of these runs.
-    pub(super) fn end_rejected(&mut self, is_rejected: impl Fn(&OtherEnd) -> bool) -> Vec<String> {
+    /// The sessions of runs that are no longer accepted, with the names of these runs.
+    pub(super) fn rejected(&self, is_rejected: impl Fn(&OtherEnd) -> bool) -> Vec<(u64, String)> {
         let rejected = self.runs.iter().filter(|(_, run)| is_rejected(&run.end));
-        let rejected: Vec<_> =
-            rejected.map(|(session, run)| (*session, run.name.clone())).collect();
-        rejected.iter().for_each(|(session, _)| self.leave(*session));
-        rejected.into_iter().map(|(_, name)| name).collect()
+        rejected.map(|(session, run)| (*session, run.name.clone())).collect()
     }
 
     /// Removes a run. Its sockets count until they are closed.
@@ -169,7 +172,7 @@ impl LinkState {
     /// if the run is not on another host with a certificate.
     pub(super) fn sockets_of_host(&self, session: u64) -> Option<usize> {
         let end = &self.runs.get(&session)?.end;
-        let is_host = matches!(end, OtherEnd::Host(_));
+        let is_host = matches!(end, OtherEnd::Host { .. });
         is_host.then(|| self.runs_of(end).map(|run| run.sockets + run.pending).sum())
     }
 
@@ -317,11 +320,9 @@ mod tests {
     }
 
     fn host(sha256: &str) -> OtherEnd {
-        OtherEnd::Host(PeerCertificate {
-            name: "guest".to_owned(),
-            sha256: sha256.to_owned(),
-            trusted: None,
-        })
+        let certificate =
+            PeerCertificate { name: "guest".to_owned(), sha256: sha256.to_owned(), trusted: None };
+        OtherEnd::Host { certificate, generation: 0 }
     }
 
     #[test]

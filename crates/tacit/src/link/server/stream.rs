@@ -152,12 +152,14 @@ async fn serve_socket(
     end: &OtherEnd,
     request: OpenRequest,
 ) -> io::Result<()> {
+    let denied = framed::denied_by_reload(server, link, request);
     let pending = match admit(server, link, end, &request) {
         Ok(pending) => pending,
         Err(reason) => return write(stream, &LinkAnswer::Refused(reason), None).await,
     };
     let opened = tokio::select! {
         biased;
+        reason = denied => return write(stream, &LinkAnswer::Refused(reason), None).await,
         opened = open::open(&request, server.local_for(&link.name, request.address)) => opened,
         // The other side has given up, and does not need the socket.
         () = ended(stream) => return Ok(()),

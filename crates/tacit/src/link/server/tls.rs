@@ -9,9 +9,13 @@
 //!
 //! Limits of each link: [`STREAMS_MAX`] requests, [`STREAMS_OF_HOST_MAX`] of one certificate;
 //! [`HANDSHAKES_MAX`] handshakes, [`HANDSHAKES_OF_SOURCE_MAX`] of one source address;
-//! [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for [`PERMIT_WAIT_MAX`].
+//! [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for [`PERMIT_WAIT_MAX`]. A stream
+//! waits for its slot for [`SLOT_WAIT_MAX`].
+//!
+//! A certificate may be revoked while its stream waits. So [`LinkTls::check`] decides about it again
+//! before a session or socket begins, if other settings have been installed since the handshake.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
@@ -26,6 +30,7 @@ use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Limits, Link, LinkConnect, LinkTcp, Policy};
 use tacit_sys::socket::{self, AcceptedSocket, StreamOptions};
 use tacit_sys::watch::watch;
+use tacit_tls::recheck::PeerRechecker;
 use tacit_tls::signer::KeyProvider;
 use tacit_tls::{ClientSettings, ServerSettings, SettingsError};
 use tokio::io::Interest;
@@ -34,6 +39,7 @@ use tokio::sync::Semaphore;
 use super::session::RequestPlace;
 use super::state::OtherEnd;
 use super::{ACCEPT_PAUSE, STREAMS_MAX, ServedLink, Server, framed};
+use crate::clock;
 use crate::link::wire::LinkStream;
 use crate::link::wire::handshake::{self, PeerCertificate};
 use crate::live::{Credentials, directory_of, link_credentials};
@@ -51,6 +57,10 @@ const HANDSHAKES_OF_SOURCE_MAX: usize = 256;
 const HANDSHAKES_WAITING_MAX: usize = 1024;
 /// How long a connection waits for a permit.
 const PERMIT_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a stream waits for the slot of its request, after its handshake.
+const SLOT_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Why a stream or session of another host is refused or ended.
+pub(super) const NOT_TRUSTED: &str = "the certificate of the remote host is no longer trusted";
 
 /// The TLS settings of a link.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +69,54 @@ pub(super) struct LinkSettings {
     pub(super) server: Option<Arc<ServerSettings>>,
     /// For the server to which this one connects.
     pub(super) client: Option<Arc<ClientSettings>>,
+}
+
+/// The TLS settings of a link for servers that connect, as installed last.
+#[derive(Debug)]
+pub(super) struct LinkTls {
+    settings: RefCell<Option<Arc<ServerSettings>>>,
+    /// The number of these settings, which identifies them for streams.
+    generation: Cell<u64>,
+}
+
+impl LinkTls {
+    pub(super) fn new(settings: Option<Arc<ServerSettings>>) -> Self {
+        Self { settings: RefCell::new(settings), generation: Cell::new(0) }
+    }
+
+    /// Uses other settings from now on.
+    pub(super) fn replace(&self, settings: Option<Arc<ServerSettings>>) {
+        *self.settings.borrow_mut() = settings;
+        self.generation.set(self.generation.get() + 1);
+    }
+
+    /// The settings, with their generation.
+    fn current(&self) -> Option<(Arc<ServerSettings>, u64)> {
+        Some((self.settings.borrow().clone()?, self.generation.get()))
+    }
+
+    /// Whether the other end of a stream is still accepted; otherwise the reason.
+    pub(super) fn check(&self, end: &OtherEnd) -> Result<(), String> {
+        match end {
+            OtherEnd::Host { generation, .. } if *generation != self.generation.get() => {
+                if self.rejects()(end) { Err(NOT_TRUSTED.to_owned()) } else { Ok(()) }
+            }
+            OtherEnd::Host { .. } | OtherEnd::Process { .. } => Ok(()),
+        }
+    }
+
+    /// Judges ends of streams by the current settings. Verifies each distinct certificate once.
+    pub(super) fn rejects(&self) -> impl Fn(&OtherEnd) -> bool + use<> {
+        let checks = self.settings.borrow().as_deref().and_then(PeerRechecker::clients);
+        move |end| match end {
+            OtherEnd::Process { .. } => false,
+            OtherEnd::Host { certificate, .. } => match (&checks, &certificate.trusted) {
+                (Some(checks), Some(trusted)) => !checks.check(trusted, clock::now()).is_trusted(),
+                // Settings of a link always check certificates.
+                _ => true,
+            },
+        }
+    }
 }
 
 /// Loads the certificates of all links, and builds their settings.
@@ -157,15 +215,25 @@ impl Admission {
         }
     }
 
-    /// Waits for a place for a request of a host.
-    async fn place(&self, certificate: &PeerCertificate) -> io::Result<RequestPlace> {
-        let of_host = self.places_of(&certificate.sha256).acquire_owned().await;
-        let of_link = Arc::clone(&self.places).acquire_owned().await;
-        let place = RequestPlace::new(
-            of_link.map_err(io::Error::other)?,
-            Some(of_host.map_err(io::Error::other)?),
-        );
-        Ok(place)
+    /// Waits for a place for a request of a host, at most for `wait_max`.
+    async fn place(
+        &self,
+        certificate: &PeerCertificate,
+        wait_max: Duration,
+    ) -> io::Result<RequestPlace> {
+        let acquired = async {
+            let of_host = self.places_of(&certificate.sha256).acquire_owned().await;
+            let of_link = Arc::clone(&self.places).acquire_owned().await;
+            let place = RequestPlace::new(
+                of_link.map_err(io::Error::other)?,
+                Some(of_host.map_err(io::Error::other)?),
+            );
+            Ok(place)
+        };
+        let all_used = "this host, or all hosts together, already have as many requests as allowed";
+        tokio::time::timeout(wait_max, acquired)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, all_used)))
     }
 
     /// The places of a certificate. Its permits keep them.
@@ -186,16 +254,17 @@ impl Admission {
         &self,
         socket: OwnedFd,
         peer: Option<SocketAddr>,
-        settings: &Arc<ServerSettings>,
-    ) -> io::Result<(LinkStream, PeerCertificate, RequestPlace)> {
+        tls: &LinkTls,
+    ) -> io::Result<(LinkStream, OtherEnd, RequestPlace)> {
         let source = peer.ok_or(io::ErrorKind::NotConnected)?.into();
         let acquired = self.limiter.acquire(&self.in_flight, &source, Initiator::Peer);
         let permit = tokio::time::timeout(PERMIT_WAIT_MAX, acquired).await;
         let permit = permit.map_err(|_| displaced())?.map_err(|Displaced| displaced())?;
         let work = async {
-            let (stream, certificate) = handshake::accept(socket, settings).await?;
-            let place = self.place(&certificate).await?;
-            Ok((stream, certificate, place))
+            let (settings, generation) = tls.current().ok_or(io::ErrorKind::NotConnected)?;
+            let (stream, certificate) = handshake::accept(socket, &settings).await?;
+            let place = self.place(&certificate, SLOT_WAIT_MAX).await?;
+            Ok((stream, OtherEnd::Host { certificate, generation }, place))
         };
         tokio::select! {
             biased;
@@ -243,10 +312,8 @@ fn serve(
     async move {
         let AcceptedSocket { socket, peer } = accepted;
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-        let Some(settings) = link.tls.borrow().clone() else { return };
-        match admission.authenticate(socket, peer, &settings).await {
-            Ok((stream, certificate, place)) => {
-                let end = OtherEnd::Host(certificate);
+        match admission.authenticate(socket, peer, &link.tls).await {
+            Ok((stream, end, place)) => {
                 framed::serve(&server, &link, stream, end, place).await;
             }
             Err(error) => {
@@ -264,6 +331,9 @@ fn serve(
 mod tests {
     use super::*;
 
+    /// Longer than the test takes.
+    const LONG: Duration = Duration::from_secs(600);
+
     #[test]
     fn one_host_leaves_places_for_requests_of_others() {
         let certificate = |sha256: &str| PeerCertificate {
@@ -278,20 +348,23 @@ mod tests {
             let other = certificate("bb");
             let mut held = Vec::new();
             for _ in 0..STREAMS_OF_HOST_MAX {
-                held.push(admission.place(&one).await.unwrap());
+                held.push(admission.place(&one, LONG).await.unwrap());
             }
-            let further = admission.place(&one);
+            let short = Duration::from_millis(1);
+            let error = admission.place(&one, short).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            let further = admission.place(&one, LONG);
             tokio::pin!(further);
             tokio::select! {
                 biased;
                 _ = &mut further => panic!("a host has more places than its limit"),
                 () = std::future::ready(()) => {}
             }
-            held.push(admission.place(&other).await.unwrap());
+            held.push(admission.place(&other, LONG).await.unwrap());
             held.remove(0);
             further.await.unwrap();
             drop(held);
-            drop(admission.place(&other).await);
+            drop(admission.place(&other, LONG).await);
             assert_eq!(admission.hosts.borrow().len(), 1);
         });
     }
