@@ -7,8 +7,8 @@
 //!   another file                            ──> error
 //! ```
 //!
-//! These steps hold a lock on the directory. Otherwise two servers that start at the same time could
-//! both find an old file, and the second would remove the file of the first.
+//! These steps hold a lock on the directory. Otherwise two servers that start together could both
+//! find an old file, and the second would remove the file of the first.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -53,7 +53,7 @@ impl SocketFile {
     /// A process listens there, the path has another file, or the error of the kernel.
     pub(super) fn listen(path: &Path) -> io::Result<(UnixListener, Self)> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new("."));
+        let parent = parent.unwrap_or_else(|| Path::new("."));
         if parent == directory() {
             make_directory()?;
         }

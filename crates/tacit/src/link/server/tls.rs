@@ -12,8 +12,8 @@
 //! [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for [`PERMIT_WAIT_MAX`]. A stream
 //! waits for its slot for [`SLOT_WAIT_MAX`].
 //!
-//! A certificate may be revoked while its stream waits. So [`LinkTls::check`] decides about it again
-//! before a session or socket begins, if other settings have been installed since the handshake.
+//! A certificate may be revoked while its stream waits. So [`LinkTls::check`] decides again before
+//! a session or socket begins, if other settings have been installed since the handshake.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
