@@ -35,7 +35,7 @@ pub enum RefusalKind {
     Datagram,
     /// A connection that arrived from outside.
     Client,
-    /// A socket type that runs do not support.
+    /// A socket type or option that runs do not support.
     Socket,
 }
 
@@ -315,12 +315,6 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
         "start a program in the run that listens on this address; or, if you mean a server outside \
          of the run, {rule}"
     )
-}
-
-/// What would allow a socket type that runs do not support.
-#[must_use]
-pub fn next_for_socket() -> String {
-    "no rule can allow this type of socket in a run".to_owned()
 }
 
 /// What would allow a client that no rule matches.

@@ -1,4 +1,5 @@
-//! Defines and names the kinds of sockets that programs under `tacit run` must not create.
+//! Defines and names the kinds of sockets that programs under `tacit run` must not create, and the
+//! options that they must not set.
 
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +57,7 @@ const FAMILIES: [&str; 46] = [
     "AF_MCTP",
 ];
 
-/// A socket type that a program requested and runs do not support.
+/// A socket type or option that a program requested and runs do not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusedSocketKind {
@@ -66,6 +67,8 @@ pub enum RefusedSocketKind {
     Socketcall,
     /// An io_uring.
     IoUring,
+    /// An option of a handed socket that may change where it sends.
+    RouteOption,
 }
 
 impl RefusedSocketKind {
@@ -88,6 +91,21 @@ impl RefusedSocketKind {
             }
             Self::Socketcall => "socketcall".to_owned(),
             Self::IoUring => "io_uring".to_owned(),
+            Self::RouteOption => "setsockopt".to_owned(),
+        }
+    }
+
+    /// Returns what would allow the socket.
+    #[must_use]
+    pub fn next(self) -> String {
+        match self {
+            Self::RouteOption => {
+                "with path = \"relay\" the program may set this option, on a socket of the run"
+                    .to_owned()
+            }
+            Self::Family(_) | Self::Socketcall | Self::IoUring => {
+                "no rule can allow this type of socket in a run".to_owned()
+            }
         }
     }
 }
@@ -109,5 +127,6 @@ mod tests {
         assert_eq!(RefusedSocketKind::of_family(u32::MAX), RefusedSocketKind::of_family(64));
         assert_eq!(RefusedSocketKind::IoUring.name(), "io_uring");
         assert_eq!(RefusedSocketKind::Socketcall.name(), "socketcall");
+        assert_eq!(RefusedSocketKind::RouteOption.name(), "setsockopt");
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use crate::ip_version::IpVersion;
 
 /// The largest value of a copied option, in bytes: two `timeval` fields, or the name of a
-/// congestion control.
+/// congestion control. Longer values are cut off, which suffices for a comparison.
 const VALUE_BYTES_MAX: usize = 16;
 
 /// How an option is transferred.
@@ -68,7 +68,7 @@ const KNOWN: &[KnownOption] = &[
     socket(libc::SO_ZEROCOPY, Transfer::Copy),
     socket(libc::SO_BUSY_POLL, Transfer::Copy),
     socket(libc::SO_MAX_PACING_RATE, Transfer::Copy),
-    socket(libc::SO_DONTROUTE, Transfer::Copy),
+    socket(libc::SO_DONTROUTE, Transfer::Never),
     socket(libc::SO_MARK, Transfer::Never),
     socket(SO_BINDTOIFINDEX, Transfer::Never),
     socket(SO_GET_FILTER, Transfer::Never),
@@ -95,11 +95,17 @@ const KNOWN: &[KnownOption] = &[
     ip(libc::IP_BIND_ADDRESS_NO_PORT, Transfer::Copy),
     ip(libc::IP_OPTIONS, Transfer::Never),
     ip(libc::IP_TRANSPARENT, Transfer::Never),
+    ip(libc::IP_UNICAST_IF, Transfer::Never),
     ipv6(libc::IPV6_V6ONLY, Transfer::Copy),
     ipv6(libc::IPV6_TCLASS, Transfer::Copy),
     ipv6(libc::IPV6_UNICAST_HOPS, Transfer::Copy),
     ipv6(libc::IPV6_MTU_DISCOVER, Transfer::Copy),
     ipv6(libc::IPV6_RECVERR, Transfer::Copy),
+    ipv6(libc::IPV6_HOPOPTS, Transfer::Never),
+    ipv6(libc::IPV6_RTHDRDSTOPTS, Transfer::Never),
+    ipv6(libc::IPV6_RTHDR, Transfer::Never),
+    ipv6(libc::IPV6_DSTOPTS, Transfer::Never),
+    ipv6(libc::IPV6_UNICAST_IF, Transfer::Never),
 ];
 
 /// The value of an option; `None` if the socket does not have the option.
@@ -238,5 +244,9 @@ mod tests {
         };
         crate::option::set_option(plain.as_fd(), name, 1).unwrap();
         assert!(refuses(plain.as_fd()));
+        let routed = new_tcp(version).unwrap();
+        let name = crate::option::OptionName { level: libc::SOL_SOCKET, name: libc::SO_DONTROUTE };
+        crate::option::set_option(routed.as_fd(), name, 1).unwrap();
+        assert!(refuses(routed.as_fd()));
     }
 }

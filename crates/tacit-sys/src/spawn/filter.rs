@@ -8,7 +8,9 @@
 //!                       applies also to inherited rings
 //! bind, connect,        allowed, or another process decides ([`ConnectCalls`])
 //! listen, send with
-//! MSG_FASTOPEN
+//! MSG_FASTOPEN,
+//! setsockopt of a
+//! route (below)
 //! all other calls       allowed
 //! ```
 //!
@@ -21,10 +23,13 @@
 //! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So
 //! 32-bit programs that create sockets by `socketcall` get an error, but 32-bit programs that use
 //! the newer calls work. If another process decides about `connect`, the kernel also notifies this
-//! process about each `socketcall` that connects, listens, binds or sends.
+//! process about each `socketcall` that connects, listens, binds, sends or sets an option.
+//!
+//! [`route_options`] selects the calls of `setsockopt` that may change where a socket sends.
 
 use libc::sock_filter;
 
+use super::route_options;
 use crate::seccomp::{
     AND, LOAD, OFFSET_ARCH, OFFSET_NUMBER, RETURN, error, jump, jump_if_any, length,
     offset_of_argument, pass, statement,
@@ -39,8 +44,8 @@ pub(super) enum RefusalSource {
     Listener,
 }
 
-/// How the filter handles `connect` and the calls that begin or accept a connection like it, or
-/// that give a socket an address.
+/// How the filter handles `connect` and the calls that begin or accept a connection like it, that
+/// give a socket an address, or that may change where it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectCalls {
     /// It allows them.
@@ -69,6 +74,9 @@ pub enum NotifiedCall {
     Bind(i32),
     /// A send with `MSG_FASTOPEN`, which connects, with the number of the descriptor.
     FastOpen(i32),
+    /// `setsockopt` of an option that may change where the socket sends, with the number of the
+    /// descriptor.
+    SetRoute(i32),
     /// One of these calls in its 32-bit form, with its arguments in memory.
     Socketcall(Socketcall),
 }
@@ -91,13 +99,14 @@ impl Socketcall {
             SYS_LISTEN => 2,
             SYS_BIND | SYS_CONNECT | SYS_SENDMSG => 3,
             SYS_SENDMMSG => 4,
+            SYS_SETSOCKOPT => 5,
             _ => 6,
         };
         words * self.word_bytes
     }
 
     /// Determines the call from its arguments; `None` if they are cut off, or if it is a send that
-    /// does not connect.
+    /// does not connect, or sets an option that changes no route.
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
@@ -126,6 +135,8 @@ impl Socketcall {
             SYS_LISTEN => Some(NotifiedCall::Listen(descriptor)),
             SYS_SENDTO | SYS_SENDMMSG => fast_open(3),
             SYS_SENDMSG => fast_open(2),
+            SYS_SETSOCKOPT => route_options::is_notified(word(1)? as i32, word(2)? as i32)
+                .then_some(NotifiedCall::SetRoute(descriptor)),
             _ => None,
         }
     }
@@ -150,7 +161,7 @@ impl NotifiedCall {
         } else if number == abi.bind {
             Self::Bind(descriptor)
         } else if abi.socketcall == Some(number)
-            && CONNECTING_SOCKETCALLS.contains(&(arguments[0] as u32))
+            && NOTIFIED_SOCKETCALLS.contains(&(arguments[0] as u32))
         {
             let is_64_bit = audit_arch & AUDIT_ARCH_64BIT != 0;
             let word_bytes = if is_64_bit { 8 } else { 4 };
@@ -158,6 +169,8 @@ impl NotifiedCall {
             Self::Socketcall(Socketcall { number, arguments: arguments[1], word_bytes })
         } else if abi.sends.iter().any(|send| send.number == number) {
             Self::FastOpen(descriptor)
+        } else if abi.setsockopts.contains(&number) {
+            Self::SetRoute(descriptor)
         } else {
             Self::Refused(refused())
         }
@@ -243,6 +256,8 @@ struct Abi {
     bind: u32,
     connect: u32,
     listen: u32,
+    /// Variants of the ABI have different numbers.
+    setsockopts: &'static [u32],
     sends: &'static [SendCall],
 }
 
@@ -270,6 +285,8 @@ const ABIS: &[Abi] = &[
         bind: 49,
         connect: 42,
         listen: 50,
+        // The second is that of x32.
+        setsockopts: &[54, 541],
         // sendto, sendmsg and sendmmsg; the last two are those of x32.
         sends: &[send(44, 3), send(46, 2), send(307, 3), send(518, 2), send(538, 3)],
     },
@@ -286,6 +303,7 @@ const I386: Abi = Abi {
     bind: 361,
     connect: 362,
     listen: 363,
+    setsockopts: &[366],
     sends: &[send(369, 3), send(370, 2), send(345, 3)],
 };
 
@@ -300,6 +318,7 @@ const ABIS: &[Abi] = &[
         bind: 200,
         connect: 203,
         listen: 201,
+        setsockopts: &[208],
         sends: &[send(206, 3), send(211, 2), send(269, 3)],
     },
     // 32-bit ARM.
@@ -312,6 +331,7 @@ const ABIS: &[Abi] = &[
         bind: 282,
         connect: 283,
         listen: 284,
+        setsockopts: &[294],
         sends: &[send(290, 3), send(296, 2), send(374, 3)],
     },
 ];
@@ -334,6 +354,7 @@ const ABIS: &[Abi] = &[Abi {
     bind: libc::SYS_bind as u32,
     connect: libc::SYS_connect as u32,
     listen: libc::SYS_listen as u32,
+    setsockopts: &[libc::SYS_setsockopt as u32],
     sends: &[
         send(libc::SYS_sendto as u32, 3),
         send(libc::SYS_sendmsg as u32, 2),
@@ -349,15 +370,17 @@ const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6
 
 /// `SYS_SOCKET` and `SYS_SOCKETPAIR` of `socketcall`.
 const SOCKETCALLS: [u32; 2] = [1, 8];
-/// The calls of `socketcall` that connect, listen, bind or may connect, from `<linux/net.h>`.
+/// The calls of `socketcall` that connect, listen, bind, may connect or may set a route, from
+/// `<linux/net.h>`.
 const SYS_BIND: u32 = 2;
 const SYS_CONNECT: u32 = 3;
 const SYS_LISTEN: u32 = 4;
 const SYS_SENDTO: u32 = 11;
+const SYS_SETSOCKOPT: u32 = 14;
 const SYS_SENDMSG: u32 = 16;
 const SYS_SENDMMSG: u32 = 20;
-const CONNECTING_SOCKETCALLS: [u32; 6] =
-    [SYS_BIND, SYS_CONNECT, SYS_LISTEN, SYS_SENDTO, SYS_SENDMSG, SYS_SENDMMSG];
+const NOTIFIED_SOCKETCALLS: [u32; 7] =
+    [SYS_BIND, SYS_CONNECT, SYS_LISTEN, SYS_SENDTO, SYS_SETSOCKOPT, SYS_SENDMSG, SYS_SENDMMSG];
 
 /// `__AUDIT_ARCH_64BIT` of `<linux/audit.h>`.
 const AUDIT_ARCH_64BIT: u32 = 0x8000_0000;
@@ -387,7 +410,7 @@ fn body(abi: &Abi, answers: RefusalSource, connects: ConnectCalls) -> Vec<sock_f
         answer(libc::EAFNOSUPPORT),
     ];
     if connects == ConnectCalls::Notified {
-        for call in CONNECTING_SOCKETCALLS {
+        for call in NOTIFIED_SOCKETCALLS {
             let notify = statement(RETURN, libc::SECCOMP_RET_USER_NOTIF);
             calls.extend([jump(call, 0, 1), notify]);
         }
@@ -396,7 +419,7 @@ fn body(abi: &Abi, answers: RefusalSource, connects: ConnectCalls) -> Vec<sock_f
     let [setup, enter, register] = IO_URING;
     body.extend([jump(setup, 2, 0), jump(enter, 1, 0), jump(register, 0, 1), answer(libc::ENOSYS)]);
     if connects == ConnectCalls::Notified {
-        body.extend(connecting(abi));
+        body.extend(notified(abi));
     }
     if let Some(socketcall) = abi.socketcall {
         body.push(jump(socketcall, 0, length(&calls)));
@@ -409,9 +432,9 @@ fn body(abi: &Abi, answers: RefusalSource, connects: ConnectCalls) -> Vec<sock_f
     body
 }
 
-/// The part that notifies the listener about calls that connect, listen or bind. The number is
-/// loaded before, and after the part if none of them matches.
-fn connecting(abi: &Abi) -> Vec<sock_filter> {
+/// The part that notifies the listener about calls that connect, listen, bind or set a route. The
+/// number is loaded before, and after the part if none of them matches.
+fn notified(abi: &Abi) -> Vec<sock_filter> {
     let notify = || statement(RETURN, libc::SECCOMP_RET_USER_NOTIF);
     let mut part =
         vec![jump(abi.connect, 2, 0), jump(abi.listen, 1, 0), jump(abi.bind, 0, 1), notify()];
@@ -424,6 +447,15 @@ fn connecting(abi: &Abi) -> Vec<sock_filter> {
             pass(),
         ]);
     }
+    let options = route_options::part();
+    for (index, number) in abi.setsockopts.iter().enumerate() {
+        // Each jumps over the remaining comparisons; the last one also over the part, if the call
+        // is another one.
+        let others = abi.setsockopts.len() - 1 - index;
+        let otherwise = if others == 0 { length(&options) } else { 0 };
+        part.push(jump(*number, u8::try_from(others).unwrap_or(0), otherwise));
+    }
+    part.extend(options);
     part
 }
 
@@ -559,7 +591,7 @@ mod tests {
         }
         for call in 1..=20 {
             let wanted = match call {
-                1..=4 | 8 | 11 | 16 | 20 => asked,
+                1..=4 | 8 | 11 | 14 | 16 | 20 => asked,
                 _ => PASS,
             };
             assert_eq!(verdict(I386, 102, [call, 0, 0, 0, 0, 0]), wanted, "socketcall {call}");
@@ -568,10 +600,33 @@ mod tests {
             assert_eq!(verdict(NATIVE, number, plain), asked);
             assert_eq!(verdict(NATIVE, number, [2, 0, 0, 0, 0, 0]), PASS);
         }
-        for number in [0, 1, 3, 43, 45, 47, 288] {
+        for number in [0, 1, 3, 43, 45, 47, 55, 288] {
             assert_eq!(verdict(NATIVE, number, [FAST; 6]), PASS, "{number}");
         }
         assert_eq!(verdict(0xdead_beef, 42, plain), refused(libc::ENOSYS));
+    }
+
+    #[test]
+    fn a_listener_decides_about_every_option_that_sets_a_route() {
+        let program = program(RefusalSource::Listener, ConnectCalls::Notified);
+        for (arch, number) in [(NATIVE, 54), (NATIVE, X32 | 54), (NATIVE, X32 | 541), (I386, 366)] {
+            for (level, name, wanted) in [
+                (libc::IPPROTO_IP, libc::IP_OPTIONS, libc::SECCOMP_RET_USER_NOTIF),
+                (libc::IPPROTO_IPV6, libc::IPV6_RTHDR, libc::SECCOMP_RET_USER_NOTIF),
+                (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, libc::SECCOMP_RET_USER_NOTIF),
+                (libc::SOL_SOCKET, libc::SO_KEEPALIVE, PASS),
+                (libc::IPPROTO_IP, libc::IP_TOS, PASS),
+                (libc::IPPROTO_UDP, libc::UDP_SEGMENT, PASS),
+            ] {
+                let arguments = [7, level.cast_unsigned(), name.cast_unsigned(), 0, 0, 0];
+                let verdict = seccomp::verdict(&program, arch, number, arguments);
+                assert_eq!(verdict, wanted, "{arch:x} {number} {level} {name}");
+                let call = NotifiedCall::identify(arch, number, &arguments.map(u64::from));
+                assert_eq!(call, NotifiedCall::SetRoute(7));
+            }
+        }
+        let allowed = super::program(RefusalSource::Listener, ConnectCalls::Allowed);
+        assert_eq!(seccomp::verdict(&allowed, NATIVE, 54, [7, 0, 4, 0, 0, 0]), PASS);
     }
 
     #[test]
@@ -603,6 +658,11 @@ mod tests {
         assert_eq!(call(SYS_SENDTO, &[7, 8, 9, 0x4000, 0, 0]), None);
         assert_eq!(call(SYS_SENDMSG, &[7, 8, flags]), Some(NotifiedCall::FastOpen(7)));
         assert_eq!(call(SYS_SENDMMSG, &[7, 8, 9, flags]), Some(NotifiedCall::FastOpen(7)));
+        let sets = Some(NotifiedCall::SetRoute(7));
+        assert_eq!(call(SYS_SETSOCKOPT, &[7, 0, 4, 8, 8]), sets);
+        assert_eq!(call(SYS_SETSOCKOPT, &[7, 41, 57, 8, 8]), sets);
+        assert_eq!(call(SYS_SETSOCKOPT, &[7, 0, 1, 8, 4]), None);
+        assert_eq!(call(SYS_SETSOCKOPT, &[7, 0]), None);
         let refused = NotifiedCall::Refused(RefusedCall::Socketcall);
         assert_eq!(call(1, &[2, 1, 0]), Some(refused));
     }

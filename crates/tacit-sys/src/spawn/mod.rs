@@ -20,6 +20,7 @@ mod cover;
 mod failure;
 mod filter;
 mod notify;
+mod route_options;
 
 use std::ffi::CString;
 use std::fmt;

@@ -163,7 +163,7 @@ pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
     }
 }
 
-/// The refusal of a socket of a kind that runs do not support.
+/// The refusal of a socket of a kind that runs do not support, or of an option.
 pub(super) fn of_socket(run: &Run, refused: RefusedSocket) -> Refusal {
     Refusal {
         kind: RefusalKind::Socket,
@@ -172,7 +172,7 @@ pub(super) fn of_socket(run: &Run, refused: RefusedSocket) -> Refusal {
         program: refused.program,
         why: RefusalReason::NotOffered,
         rule: None,
-        next: refusal::next_for_socket(),
+        next: refused.socket.next(),
     }
 }
 

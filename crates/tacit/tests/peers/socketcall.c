@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
-// Connects, binds and sends by socketcall, the 32-bit form of these calls, from a 64-bit program.
+// Connects, binds, sends and sets options by socketcall, the 32-bit form of these calls, from a
+// 64-bit program.
 //   socketcall PERMITTED DENIED
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BIND = 2, CONNECT = 3, LISTEN = 4, SENDTO = 11 };
+enum { BIND = 2, CONNECT = 3, LISTEN = 4, SENDTO = 11, SETSOCKOPT = 14 };
 
 // Memory with addresses of 32 bits.
 static struct {
@@ -45,6 +46,14 @@ static const char *addressed(int number, int s, const char *host, int port)
     return call(number);
 }
 
+static const char *option(int s, int name, const char *value, int length)
+{
+    memcpy(low->text, value, length);
+    uint32_t arguments[] = { s, IPPROTO_IP, name, low_address(low->text), length };
+    memcpy(low->arguments, arguments, sizeof arguments);
+    return call(SETSOCKOPT);
+}
+
 // A socket that is unconnected again after its connection was refused.
 static int failed(const char *host)
 {
@@ -74,6 +83,11 @@ int main(int count, char **arguments)
     call(SENDTO);
     char echoed[4];
     printf("echoed: %zd\n", recv(s, echoed, sizeof echoed, MSG_WAITALL));
+    // IPv4 options without effect, which every user may set.
+    printf("options: %s\n", option(s, IP_OPTIONS, "\1\1\1\1", 4));
+    printf("type of service: %s\n", option(s, IP_TOS, "\20\0\0", 4));
+    s = socket(AF_INET, SOCK_STREAM, 0);
+    printf("own options: %s\n", option(s, IP_OPTIONS, "\1\1\1\1", 4));
     s = socket(AF_INET, SOCK_STREAM, 0);
     printf("denied: %s\n", addressed(CONNECT, s, denied, 8085));
     s = failed(good);

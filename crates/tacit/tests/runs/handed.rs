@@ -127,16 +127,77 @@ fn a_program_cannot_reconnect_a_handed_socket_to_a_denied_address() {
     assert_eq!(said, wanted);
 }
 
+/// A network with servers and routes of both IP versions.
+fn network_of_both_versions() -> Network {
+    let rules = RULE.replace("\"10.9.8.7\"", "[\"10.9.8.7\", \"2001:db8::7\"]");
+    let echo = "ip route add local 192.0.2.1/32 dev lo\n\
+                ip -6 route add local 2001:db8:ff::1/128 dev lo\n\
+                start python3 $PEERS/echo.py 7000 2001:db8::7; await 7000\n";
+    Network::new(&[7000], echo).with_rules(&rules).with_ipv6()
+}
+
+/// Without tacit, root sends to the denied addresses.
+#[test]
+fn a_source_route_leads_no_packet_of_a_handed_socket_to_a_denied_address() {
+    let said = network_of_both_versions().ok(r#"
+        for way in run env; do for version in 4 6; do for when in after before; do
+            python3 $PEERS/packets_to.py seen 192.0.2.1 2001:db8:ff::1 & watcher=$!
+            until_true [ -e seen ]
+            said=$($way /usr/bin/python3 $PEERS/routes.py $version $when 2>&1)
+            echo >/dev/udp/192.0.2.1/9; wait $watcher
+            bytes=$(stat -c %s seen); rm seen
+            case $way in
+            run) echo "$version $when: $said, bytes at the denied address: $bytes" ;;
+            env) [ $bytes -gt 0 ] && echo "$version $when without tacit: some bytes" ;;
+            esac
+        done; done; done"#);
+    let wanted = "4 after: PermissionError 1, then MARK, bytes at the denied address: 0\n\
+                  4 before: not sent, bytes at the denied address: 0\n\
+                  6 after: PermissionError 1, then MARK, bytes at the denied address: 0\n\
+                  6 before: not sent, bytes at the denied address: 0\n\
+                  4 after without tacit: some bytes\n\
+                  4 before without tacit: some bytes\n\
+                  6 after without tacit: some bytes\n\
+                  6 before without tacit: some bytes\n";
+    assert_eq!(said, wanted);
+}
+
+#[test]
+fn options_of_a_route_are_refused_on_handed_sockets_alone_and_reported() {
+    let said = network_of_both_versions().ok(r#"
+        run /usr/bin/python3 $PEERS/routes.py options 2>&1
+        log=$HOME/.local/state/tacit/run.log
+        until_true grep -q ' destination=setsockopt ' $log
+        grep -m 1 -o 'kind=socket .*destination=setsockopt why=[^ ]*' $log
+        grep -m 1 -o 'next=.*' $log"#);
+    let of_handed: Vec<_> = said.lines().filter(|line| line.starts_with("handed ")).collect();
+    let harmless = ["IP_TOS", "IP_TTL", "SO_KEEPALIVE", "IPV6_TCLASS"];
+    for line in &of_handed {
+        let is_harmless = harmless.iter().any(|name| line.contains(&format!(" {name}: ")));
+        let wanted = if is_harmless { ": ok" } else { ": PermissionError 1" };
+        assert!(line.ends_with(wanted), "{said}");
+    }
+    assert_eq!(of_handed.len(), 15, "{said}");
+    assert_eq!(said.matches("echoed 1234\n").count(), 2, "{said}");
+    let of_own = said.lines().filter(|line| line.starts_with("own ") || line.starts_with("UDP "));
+    assert!(of_own.clone().all(|line| line.ends_with(": ok")), "{said}");
+    assert_eq!(of_own.count(), 20, "{said}");
+    assert!(said.contains("why=not-offered"), "{said}");
+    assert!(said.contains("path = \\\"relay\\\""), "{said}");
+}
+
 #[test]
 fn a_socket_that_cannot_be_replaced_is_relayed_with_the_reason() {
     let said = holder(
         r#"
         ask '[s := socket.socket(), s.bind(("0.0.0.0", 0)), s.connect(("10.9.8.7", 7000))][2]'
         ask '[t := socket.socket(), d := t.dup(), t.connect(old.getpeername()), d.getpeername()][3]'
-        until_true eval '[ $(shown | grep -c "(") = 2 ]'
+        ask '[u := socket.socket(), u.setsockopt(0, 4, b"\1"), u.connect(old.getpeername())][2]'
+        until_true eval '[ $(shown | grep -c "(") = 3 ]'
         shown | cut -d " " -f 1,2"#,
     );
-    let wanted = "None\n('10.9.8.7', 7000)\nhanded open\nrelay (bound)\nrelay (dup)\n";
+    let wanted = "None\n('10.9.8.7', 7000)\nNone\n\
+                  handed open\nrelay (bound)\nrelay (dup)\nrelay (option)\n";
     assert_eq!(said, wanted);
 }
 
@@ -196,6 +257,9 @@ fn programs_that_call_socketcall_are_served_like_others() {
     let wanted = "permitted: 0\n\
                   again: EISCONN\n\
                   echoed: 4\n\
+                  options: EPERM\n\
+                  type of service: 0\n\
+                  own options: 0\n\
                   denied: ECONNREFUSED\n\
                   denied after failed: EINPROGRESS\n\
                   fast open: EOPNOTSUPP\n\

@@ -16,7 +16,8 @@
 //! The kernel may execute all calls on sockets of the run's own network namespace, because nftables
 //! rules capture their traffic. The kernel never executes `connect`, `listen`, `bind` or a send
 //! with `MSG_FASTOPEN` on a handed socket, because such a socket could reach any destination. The
-//! agent decides about each new connection.
+//! agent decides about each new connection. For the same reason, the kernel sets no option of a
+//! handed socket that may change where it sends, such as a source route: the program gets `EPERM`.
 //!
 //! The helper connects a socket before the program gets it. The helper keeps no duplicate of the
 //! socket, because otherwise the program could not close its connection.
@@ -202,18 +203,53 @@ impl ConnectHandler {
         self.agent.tell(FromConnects::Ended { number, error });
     }
 
-    /// Handles a call that connects, listens or gives a socket an address.
+    /// Handles a call that connects, listens, gives a socket an address, or sets an option of its
+    /// route. Returns a call that sets such an option of a handed socket: it must be reported, and
+    /// then refused.
     ///
     /// # Errors
     /// The listener has failed.
-    pub(super) fn take(&mut self, listener: &mut NotifyListener, call: Call) -> io::Result<()> {
+    pub(super) fn take(
+        &mut self,
+        listener: &mut NotifyListener,
+        call: Call,
+    ) -> io::Result<Option<Call>> {
         let Ok(caller) = Caller::open(call.thread) else {
-            return listener.reply(&call, self.unknown());
+            return listener.reply(&call, self.unknown()).map(|()| None);
         };
         let call = match examine::with_arguments(&caller, call) {
             Ok(call) => call,
-            Err(reply) => return listener.reply(&call, reply),
+            Err(reply) => return listener.reply(&call, reply).map(|()| None),
         };
+        if let NotifiedCall::SetRoute(number) = call.call {
+            return self.set_route(listener, &caller, call, number);
+        }
+        self.handle(listener, caller, call).map(|()| None)
+    }
+
+    /// The kernel sets an option of a route only on sockets of the run.
+    fn set_route(
+        &mut self,
+        listener: &mut NotifyListener,
+        caller: &Caller,
+        call: Call,
+        number: i32,
+    ) -> io::Result<Option<Call>> {
+        let reply = match self.examine(caller, number) {
+            Examined::Replied(reply) => reply,
+            Examined::Tcp(ProgramSocket { origin: Origin::Inside, .. }) => NotifyReply::Proceed,
+            Examined::Tcp(ProgramSocket { origin: Origin::Handed, .. }) => return Ok(Some(call)),
+        };
+        listener.reply(&call, reply).map(|()| None)
+    }
+
+    /// Handles a call whose arguments are known.
+    fn handle(
+        &mut self,
+        listener: &mut NotifyListener,
+        caller: Caller,
+        call: Call,
+    ) -> io::Result<()> {
         let (number, address) = match call.call {
             NotifiedCall::Connect { descriptor, address, length } => {
                 (descriptor, Some((address, length)))
@@ -224,7 +260,9 @@ impl ConnectHandler {
             NotifiedCall::Refused(refused) => {
                 return listener.reply(&call, NotifyReply::Error(refused.errno()));
             }
-            NotifiedCall::Socketcall(_) => return listener.reply(&call, self.unknown()),
+            NotifiedCall::Socketcall(_) | NotifiedCall::SetRoute(_) => {
+                return listener.reply(&call, self.unknown());
+            }
         };
         let socket = match self.examine(&caller, number) {
             Examined::Replied(reply) => return listener.reply(&call, reply),

@@ -1,6 +1,6 @@
 //! Receives the kernel's notifications about system calls of a program. Refuses sockets that the
-//! program must not create, and reports each refusal to the agent. `connects/` handles
-//! notifications about `connect` calls.
+//! program must not create and options that it must not set, and reports each refusal to the agent.
+//! `connects/` handles notifications about `connect` calls, and decides about options.
 //!
 //! ```text
 //!   kernel ── NotifyListener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent
@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFlags, Timespec};
+use rustix::io::Errno;
 use tacit_core::refusal::RefusedSocketKind;
 use tacit_sys::spawn::{
     Call, FilterOutcome, NotifiedCall, NotifyListener, NotifyReply, ReceivedFilter, RefusedCall,
@@ -174,18 +175,25 @@ impl Notices {
     ) -> io::Result<()> {
         let Some(call) = listener.take()? else { return Ok(()) };
         let NotifiedCall::Refused(refused) = call.call else {
-            return connects.take(listener, call);
+            let Some(call) = connects.take(listener, call)? else { return Ok(()) };
+            self.note(listener, &call, RefusedSocketKind::RouteOption);
+            return listener.reply(&call, NotifyReply::Error(Errno::PERM.raw_os_error()));
         };
         if let Some(socket) = socket_of(refused) {
-            let now = Instant::now();
-            let refused = self.refused.entry(socket).or_default();
-            refused.times = refused.times.saturating_add(1);
-            if refused.is_due(now) {
-                refused.program = program_of(listener, &call);
-                self.report_due(now);
-            }
+            self.note(listener, &call, socket);
         }
         listener.reply(&call, NotifyReply::Error(refused.errno()))
+    }
+
+    /// Counts a refused call, and reports it if a report is due.
+    fn note(&mut self, listener: &NotifyListener, call: &Call, socket: RefusedSocketKind) {
+        let now = Instant::now();
+        let refused = self.refused.entry(socket).or_default();
+        refused.times = refused.times.saturating_add(1);
+        if refused.is_due(now) {
+            refused.program = program_of(listener, call);
+            self.report_due(now);
+        }
     }
 
     fn report_due(&mut self, now: Instant) {
