@@ -72,6 +72,12 @@ units_are_well_formed() {
     echo "$text"
     return 1
 }
+guard_needs_no_mount() {
+    local needed
+    needed=$(systemctl show --property Requires,Requisite,BindsTo tacit-host-guard)
+    echo "$needed"
+    [[ $needed != *var*.mount* ]]
+}
 guard_came_first() {
     local guard network
     guard=$(prop tacit-host-guard ActiveEnterTimestampMonotonic)
@@ -198,6 +204,7 @@ guard_steps() {
     check "systemd-analyze verify finds nothing in ${units[*]}" units_are_well_formed
     check "the guard is active" is_active tacit-host-guard
     check "it was active before the network began" guard_came_first
+    check "it needs no mount of /var" guard_needs_no_mount
     check "what the policy captures is refused before the agent runs" all_refused marked-guard
     check "the daemon of the boot was refused as well" daemon_sees ECONNREFUSED
     check "and has got no answer" daemon_never_saw answer

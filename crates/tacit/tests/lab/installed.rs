@@ -110,6 +110,26 @@ fn make_install_follows_its_prefix_and_uninstall_leaves_no_file() {
 }
 
 #[test]
+fn the_guard_depends_on_no_mount() {
+    let unit = workspace().join("etc/tacit-host-guard.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let settings = || unit.lines().filter_map(|line| line.split_once('='));
+    assert!(settings().any(|(key, value)| key == "After" && value.contains("local-fs.target")));
+    // Each of these makes systemd order the unit after mounts, and most of them require the mounts.
+    let with_mounts = [
+        "BindPaths", "BindReadOnlyPaths", "CacheDirectory", "ConfigurationDirectory",
+        "LogsDirectory", "PrivateTmp", "RequiresMountsFor", "RootDirectory", "RootImage",
+        "StateDirectory", "WantsMountsFor", "WorkingDirectory",
+    ];
+    let needed = ["BindsTo", "PartOf", "Requires", "Requisite", "StopPropagatedFrom"];
+    for (key, value) in settings() {
+        assert!(!with_mounts.contains(&key), "{key}={value}");
+        assert!(!needed.contains(&key), "{key}={value}");
+        assert!(!value.contains(".mount") && !value.contains("remote-fs"), "{key}={value}");
+    }
+}
+
+#[test]
 fn packages_of_one_program_are_the_same_byte_for_byte_and_name_their_version() {
     let lab = Lab::new();
     let make = |out: &str| {
