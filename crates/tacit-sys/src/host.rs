@@ -295,6 +295,16 @@ impl HostCapture {
         routing_rule::remove(&mut self.netlinks.route, ip_support())
     }
 
+    /// Whether table and routing rules are there, and the table was installed since the host has
+    /// booted: no copy of an earlier one that another program has restored.
+    ///
+    /// # Errors
+    /// The error of the kernel.
+    pub fn is_of_this_boot(&mut self) -> Result<bool, Error> {
+        Ok(host::is_of_this_boot(&mut self.netlinks.netfilter)?
+            && routing_rule::is_installed(&mut self.netlinks.route, ip_support())?)
+    }
+
     /// Whether the table is there.
     ///
     /// # Errors

@@ -467,7 +467,7 @@ fn guard(file: PathBuf, last: Option<&Path>) -> ExitCode {
     let hosts = Hosts::default().pairs();
     let failed = match check_rules(&file) {
         Ok(policy) => match host::guard(&policy, &hosts) {
-            Ok(()) => return EXIT_OK.into(),
+            Ok(_) => return EXIT_OK.into(),
             Err(error @ HostError::InUse) => return fail(error.id(), error, EXIT_FAILURE),
             Err(error @ HostError::NoSettings) => fail(error.id(), error, EXIT_POLICY),
             Err(error) => fail(error.id(), error, EXIT_FAILURE),
@@ -495,11 +495,18 @@ fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
             );
             warn(MessageId("last-policy-installed"), message);
         }
+        Ok(GuardFallback::Audit) => {
+            let message = format_args!(
+                "the last policy that an agent installed, in {file}, has mode = \"audit\": the \
+                 guard installs no nftables rules"
+            );
+            warn(MessageId("last-policy-audits"), message);
+        }
         Ok(GuardFallback::Closed(reason)) => {
             let message = format_args!(
                 "the last policy in {file} cannot be used either: {reason}\n    so the host is \
-                 closed: only DHCP, and clients of its TCP port 22, pass\n    fix: correct the \
-                 policy, and start tacit-host.service"
+                 closed: only DHCP, ICMP errors, the discovery of neighbours and clients of its TCP \
+                 port 22 pass\n    fix: correct the policy, and start tacit-host.service"
             );
             complain_of(MessageId("host-closed"), message);
         }

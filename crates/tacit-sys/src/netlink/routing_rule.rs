@@ -37,6 +37,24 @@ pub fn install(route: &mut Netlink, kernel: IpSupport, bit: u32) -> Result<bool,
     Ok(has_changed)
 }
 
+/// Whether a rule of each IP version leads to `lo`, for any bit.
+///
+/// # Errors
+/// The error of the netlink socket.
+pub fn is_installed(route: &mut Netlink, kernel: IpSupport) -> Result<bool, Error> {
+    for version in versions(kernel) {
+        let mut is_found = false;
+        route.ask(list(version), ReplyCount::Many, |answer| {
+            is_found |= number(answer, FRA_TABLE) == Some(TABLE);
+            Ok(())
+        })?;
+        if !is_found {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Takes all of it back, for any bit.
 ///
 /// # Errors
@@ -69,9 +87,7 @@ pub struct MarkRule {
 pub fn of_others(route: &mut Netlink, kernel: IpSupport) -> Result<Vec<MarkRule>, Error> {
     let mut found = Vec::new();
     for version in versions(kernel) {
-        let question = NetlinkRequest::new("listing the routing rules", GETRULE, NLM_F_DUMP);
-        let header = [family(version), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        route.ask(question.fixed(&header), ReplyCount::Many, |answer| {
+        route.ask(list(version), ReplyCount::Many, |answer| {
             found.extend(mark_rule(answer));
             Ok(())
         })?;
@@ -79,13 +95,20 @@ pub fn of_others(route: &mut Netlink, kernel: IpSupport) -> Result<Vec<MarkRule>
     Ok(found)
 }
 
+fn list(version: IpVersion) -> NetlinkRequest {
+    let question = NetlinkRequest::new("listing the routing rules", GETRULE, NLM_F_DUMP);
+    question.fixed(&[family(version), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+}
+
+fn number(answer: &[u8], wanted: u16) -> Option<u32> {
+    let (_, value) =
+        attributes(answer.get(RULE_HEADER_BYTES..)?).find(|(kind, _)| *kind == wanted)?;
+    read_u32(value, 0)
+}
+
 /// Reads a rule; `None`: it has no mark, or is this program's own.
 pub(super) fn mark_rule(answer: &[u8]) -> Option<MarkRule> {
-    let all = answer.get(RULE_HEADER_BYTES..)?;
-    let number = |wanted: u16| {
-        let (_, value) = attributes(all).find(|(kind, _)| *kind == wanted)?;
-        read_u32(value, 0)
-    };
+    let number = |wanted: u16| number(answer, wanted);
     if number(FRA_TABLE) == Some(TABLE) {
         return None;
     }

@@ -52,8 +52,8 @@ impl Agent {
             }
             Request::Confirm => {
                 let has_waited = self.confirm();
-                self.store_policy().await;
-                Reply::written(&Confirmed { has_waited })
+                let warnings = self.store_policy().await.into_iter().collect();
+                Reply::written(&Confirmed { has_waited, warnings })
             }
             Request::Drain { timeout_ms } => {
                 let asked = timeout_ms.map(Duration::from_millis);

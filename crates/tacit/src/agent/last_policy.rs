@@ -1,47 +1,95 @@
 //! Stores the text of the policy in force, for a guard (`host/stored.rs`). A policy that waits for
-//! a confirmation is stored when it is confirmed.
+//! a confirmation is stored when it is confirmed. If a policy cannot be stored, no policy is: a
+//! guard would install an older one, which may protect less. The agent tries again until it is
+//! stored.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::Agent;
-use crate::host::store_policy;
+use crate::host::{StoreError, store_policy};
 use crate::ledger::on_own_thread;
 use crate::log::Event;
 
-/// The text of the installed policy, until it is stored.
+/// The texts of policies, until they are stored.
 #[derive(Debug)]
-pub(super) struct LastPolicy(Option<String>);
+pub(super) struct LastPolicy {
+    /// The installed policy, which may have to be confirmed first.
+    installed: Option<Arc<str>>,
+    /// The last policy that needed no confirmation, or was confirmed.
+    due: Option<Arc<str>>,
+    /// Whether it could not be stored, and the log says so.
+    has_failed: bool,
+}
 
 impl LastPolicy {
     /// `None`: the agent stores no policy.
     pub(super) fn new(text: Option<String>) -> Self {
-        Self(text)
+        Self { installed: text.map(Arc::from), due: None, has_failed: false }
     }
 
-    /// A policy with this text was installed. `None`: the stored policy is the one in force, or the
-    /// agent stores none.
+    /// A policy with this text was installed. `None`: the policy that was stored, or is due, is in
+    /// force again, or the agent stores none.
     pub(super) fn note(&mut self, text: Option<String>) {
-        self.0 = text;
+        self.installed = text.map(Arc::from);
+    }
+
+    /// Whether a policy could not be stored.
+    pub(super) fn is_late(&self) -> bool {
+        self.due.is_some()
     }
 }
 
 impl Agent {
-    /// Stores the text of the installed policy, unless the policy waits for a confirmation.
-    pub(super) async fn store_policy(&mut self) {
-        if self.confirmation.is_waiting() {
-            return;
+    /// Stores the text of the installed policy, unless the policy waits for a confirmation. If a
+    /// policy cannot be stored, returns a warning.
+    pub(super) async fn store_policy(&mut self) -> Option<String> {
+        let path = self.options.last_policy.clone()?;
+        // The successor stores its policy in the same file.
+        if self.draining.is_some() {
+            return None;
         }
-        let Some(path) = self.options.last_policy.clone() else { return };
-        let Some(text) = self.last_policy.0.take() else { return };
-        let stored = match on_own_thread("store", move || store_policy(&path, &text)) {
-            // The thread has panicked: there is no other reason.
-            Ok(result) => result.await.unwrap_or_else(|error| Err(std::io::Error::other(error))),
-            Err(error) => Err(error),
+        let last = &mut self.last_policy;
+        if !self.confirmation.is_waiting()
+            && let Some(text) = last.installed.take()
+        {
+            last.due = Some(text);
+        }
+        let text = Arc::clone(last.due.as_ref()?);
+        let stored = store_aside(path, text).await;
+        let Err(error) = stored else {
+            last.due = None;
+            if std::mem::take(&mut last.has_failed) {
+                self.shared.log.info(Event::new("policy-stored"));
+            }
+            return None;
         };
-        if let Err(error) = stored {
+        let StoreError { error, left } = error;
+        let next = match left {
+            None => NEXT_CLOSED.to_owned(),
+            Some(left) => format!("{NEXT_OLDER} (removing it: {left})"),
+        };
+        if !std::mem::replace(&mut last.has_failed, true) {
             let event = Event::new("policy-not-stored").field("error", &error);
-            let next = "if the policy file has an error at the next boot, the guard uses an older \
-                        policy or closes the host: make the directory of --last-policy writable, \
-                        and run `tacit reload`";
             self.shared.log.error(event.field("next", &next));
         }
+        Some(format!("warning[policy-not-stored]: the policy was not stored: {error}; {next}"))
+    }
+}
+
+const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard closes the \
+                           host: make the directory of --last-policy writable, with free space; \
+                           the agent tries again every few seconds";
+const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard uses an \
+                          older policy: make the directory of --last-policy writable; the agent \
+                          tries again every few seconds";
+
+async fn store_aside(path: PathBuf, text: Arc<str>) -> Result<(), StoreError> {
+    let no_thread = |error| StoreError { error, left: Some(io::ErrorKind::Interrupted.into()) };
+    match on_own_thread("store", move || store_policy(&path, &text)) {
+        // The thread has panicked: there is no other reason.
+        Ok(result) => result.await.unwrap_or_else(|error| Err(no_thread(io::Error::other(error)))),
+        Err(error) => Err(no_thread(error)),
     }
 }

@@ -304,6 +304,9 @@ impl Agent {
                 _ = files.tick() => {
                     self.workers.look();
                     self.refresh_credentials();
+                    if self.last_policy.is_late() {
+                        self.store_policy().await;
+                    }
                     self.look_at_connections();
                     self.look_at_host_sockets();
                     self.return_freed_memory();

@@ -103,8 +103,10 @@ impl Inputs {
         let mut text = None;
         let checked = self.checked(source, &mut text).map_err(refused)?;
         let Checked { mut policy, credentials, warnings } = checked;
-        // The settings of the host in force are not in this text.
-        text = text.filter(|_| policy.host.is_some());
+        // The policy in force would have the old [host], which is not in this text.
+        if self.stores_text && policy.host.is_none() {
+            return Err(NO_HOST.to_owned());
+        }
         let needs_restart = keep_until_restart(&mut policy, &self.live.policy);
         let listeners = listeners::wanted(&policy);
         let context = BuildContext { credentials: &credentials, chains: self.chains.as_ref() };
@@ -179,6 +181,10 @@ impl Inputs {
         Box::new(NewFiles { credentials, errors, built })
     }
 }
+
+const NO_HOST: &str = "the policy was not installed: it has no [host], so that the guard could not \
+                       use it at the next boot (--last-policy)\n    fix: add [host]; to end the \
+                       capture of the host, end the agent and run `tacit agent --host --remove`";
 
 /// Replaces the settings that take effect only at a start by those in force; returns the names of
 /// the tables that differed.

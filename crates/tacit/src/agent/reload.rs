@@ -314,8 +314,8 @@ impl Agent {
         if self.draining.is_some() {
             return Err(ENDING.to_owned());
         }
-        let NewPolicy { live, credentials, changes, listeners, warnings, needs_restart, text } =
-            new;
+        let NewPolicy { live, credentials, changes, listeners, .. } = new;
+        let NewPolicy { mut warnings, needs_restart, text, .. } = new;
         let refused = |error: ListenError| format!("the policy was not installed: {error}");
         let reserved = self.runs.reserve(&live.policy).await.map_err(refused)?;
         let new_listeners = self.listeners.prepare(&listeners).map_err(refused)?;
@@ -339,7 +339,7 @@ impl Agent {
         self.look_at_connections();
         self.follow_confirmation(origins, replaced);
         self.last_policy.note(text);
-        self.store_policy().await;
+        warnings.extend(self.store_policy().await);
         let event = Event::new("reloaded").field("by", &requesters(origins));
         self.shared.log.info(with_changes(event, &changes));
         let needs_restart = needs_restart.into_iter().map(str::to_owned).collect();

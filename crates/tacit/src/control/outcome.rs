@@ -20,11 +20,14 @@ pub struct Reloaded {
 }
 
 /// `tacit confirm` keeps the installed policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Confirmed {
     /// Whether the policy waited for that.
     pub has_waited: bool,
+    /// Warnings, as they are printed. An older agent has none.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// `tacit drain` and `tacit restart`: the agent accepts no more connections.
@@ -51,7 +54,8 @@ impl Confirmed {
             true => "the agent keeps the installed policy, because you have confirmed it\n",
             false => "the installed policy needs no confirmation\n",
         };
-        text.to_owned()
+        let warnings = self.warnings.iter().map(|warning| format!("{warning}\n"));
+        std::iter::once(text.to_owned()).chain(warnings).collect()
     }
 }
 

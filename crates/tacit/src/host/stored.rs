@@ -87,11 +87,33 @@ impl fmt::Display for StoredPolicyError {
     }
 }
 
+/// Why a policy is not stored.
+#[derive(Debug)]
+pub struct StoreError {
+    /// The error of a system call.
+    pub error: io::Error,
+    /// Why an older policy may still be there; `None`: no policy is stored.
+    pub left: Option<io::Error>,
+}
+
 /// Replaces the stored policy.
 ///
 /// # Errors
-/// The error of a system call. The file is then as it was.
-pub fn store_policy(path: &Path, text: &str) -> io::Result<()> {
+/// The error of a system call. The older policy is then removed, so that a guard does not install
+/// it: who fills the file system does not decide which policy is in force.
+pub fn store_policy(path: &Path, text: &str) -> Result<(), StoreError> {
+    replace(path, text).map_err(|error| StoreError { error, left: remove_policy(path).err() })
+}
+
+fn remove_policy(path: &Path) -> io::Result<()> {
+    match remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => File::open(directory_of(path))?.sync_all(),
+    }
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
     let temporary = temporary_of(path);
     match remove_file(&temporary) {
         Ok(()) => {}
@@ -265,6 +287,28 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
         }
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no other file is left");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_stored_takes_the_older_one_with_it() {
+        let directory = directory("unstored");
+        let path = directory.join("policy");
+        store_policy(&path, TEXT).unwrap();
+        // No file can be written beside the older one.
+        let temporary = temporary_of(&path);
+        fs::create_dir(&temporary).unwrap();
+        let StoreError { left, .. } = store_policy(&path, "another").unwrap_err();
+        assert!(left.is_none(), "{left:?}");
+        let found = stored_policy(&path).unwrap_err();
+        assert!(found.to_string().starts_with("No such file"), "{found}");
+        fs::remove_dir(&temporary).unwrap();
+        store_policy(&path, "another").unwrap();
+        assert_eq!(stored_policy(&path).unwrap(), "another");
+        // What cannot be removed is reported.
+        remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(store_policy(&path, TEXT).unwrap_err().left.is_some());
         fs::remove_dir_all(directory).unwrap();
     }
 

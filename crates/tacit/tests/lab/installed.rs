@@ -117,9 +117,18 @@ fn the_guard_depends_on_no_mount() {
     assert!(settings().any(|(key, value)| key == "After" && value.contains("local-fs.target")));
     // Each of these makes systemd order the unit after mounts, and most of them require the mounts.
     let with_mounts = [
-        "BindPaths", "BindReadOnlyPaths", "CacheDirectory", "ConfigurationDirectory",
-        "LogsDirectory", "PrivateTmp", "RequiresMountsFor", "RootDirectory", "RootImage",
-        "StateDirectory", "WantsMountsFor", "WorkingDirectory",
+        "BindPaths",
+        "BindReadOnlyPaths",
+        "CacheDirectory",
+        "ConfigurationDirectory",
+        "LogsDirectory",
+        "PrivateTmp",
+        "RequiresMountsFor",
+        "RootDirectory",
+        "RootImage",
+        "StateDirectory",
+        "WantsMountsFor",
+        "WorkingDirectory",
     ];
     let needed = ["BindsTo", "PartOf", "Requires", "Requisite", "StopPropagatedFrom"];
     for (key, value) in settings() {

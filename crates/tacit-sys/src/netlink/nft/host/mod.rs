@@ -48,6 +48,7 @@ mod nat;
 mod rules;
 mod saved;
 mod store;
+mod tag;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -75,6 +76,7 @@ pub use flows::FLOWS_MAX;
 pub use named::{NAMED_ADDRESSES_MAX, NamedFlows, PartAddress, PartPorts, named_addresses};
 pub use saved::{SavedRules, put_back, save};
 pub use store::{STORED_AT_ONCE_MAX, STORED_NAME_BYTES_MAX, StoredName, learn, stored_names};
+pub use tag::is_of_this_boot;
 pub use units::{
     UNIT_LEVEL_MAX, UNITS_TABLE, add_units, has_unit_rules, install_units, remove_units,
     units_in_kernel,
@@ -388,7 +390,7 @@ fn exchange(
     let mut refused = Error::Invalid("no attempt");
     for (taken, flags) in attempts {
         for of_names in NAMES_FLAGS {
-            let mut messages = vec![declare(taken), delete(), declare(flags)];
+            let mut messages = vec![declare(taken), delete(), tag::tag(declare(flags))];
             messages.extend(contents());
             let messages = messages.into_iter().map(|message| of_table(message, name));
             let names_of = |declarations: fn(u32) -> Vec<NetlinkRequest>| declarations(of_names);

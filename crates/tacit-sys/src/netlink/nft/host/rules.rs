@@ -311,20 +311,22 @@ impl Rules {
     }
 
     /// A program that restores connection marks makes the agent's mark of the note that a client
-    /// has opened the flow. What the agent itself answers is known by its socket. An answer to a
-    /// SYN has no such socket yet, and no data.
+    /// has opened the flow. The kernel copies this note to flows that it expects because of the
+    /// client's, as in active FTP, and programs of this host open those. What the agent itself
+    /// sends is known by its socket. An answer to a SYN has no such socket yet, and no data.
     fn push_restored(&mut self) {
         let Bits { agent, none, client, .. } = self.bits;
-        let answer = [Host(MarkIs(agent)), Host(IsReply), Host(ConnectionMarkIs(client))];
-        for protocol in [&[Transport(TCP), WithoutSyn][..], &[Transport(UDP)]] {
-            let answer = [protocol, &answer].concat();
-            let own = [&answer[..], &[MarkedSocket(agent.value), Accept]].concat();
-            let step = "adding the rule that accepts the agent's answers to clients";
-            self.push(Chain::Marked, step, &own);
-            let removed = [&answer[..], &[Host(SetMark(none))]].concat();
-            let step = "adding the rule that removes restored marks from packets of this host";
-            self.push(Chain::Marked, step, &removed);
-        }
+        let restored = [Host(MarkIs(agent)), Host(ConnectionMarkIs(client))];
+        let own = [&restored[..], &[MarkedSocket(agent.value), Accept]].concat();
+        let step = "adding the rule that accepts the agent's packets to clients";
+        self.push(Chain::Marked, step, &own);
+        let removed = [&restored[..], &[Host(SetMark(none))]].concat();
+        let step = "adding the rule that removes restored marks from packets of this host";
+        self.push(Chain::Marked, step, &[&[Transport(TCP), WithoutSyn], &removed[..]].concat());
+        let to_syn = [&[Transport(TCP), PastSyn], &restored[..], &[Host(IsReply), Accept]].concat();
+        let answered = "adding the rule that accepts answers to SYNs of clients";
+        self.push(Chain::Marked, answered, &to_syn);
+        self.push(Chain::Marked, step, &removed);
     }
 
     /// Packets of connections with a mark.
