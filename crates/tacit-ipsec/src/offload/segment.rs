@@ -38,6 +38,15 @@ impl<'a> Segments<'a> {
         Some(Self { packet, layout, segment_bytes, done: 0, ip_sum, tcp_sum })
     }
 
+    /// Prepares to divide a packet that is not the result of an offload into packets of at most
+    /// `packet_bytes_max`. `None`: also if the parts would not mean the same as the packet.
+    #[must_use]
+    pub fn within(parsed: &IpPacket, packet: &'a [u8], packet_bytes_max: usize) -> Option<Self> {
+        let layout = TcpLayout::of(parsed, packet)?;
+        let segment_bytes = packet_bytes_max.checked_sub(layout.payload_at)?;
+        layout.is_divisible(packet).then(|| Self::of(parsed, packet, segment_bytes))?
+    }
+
     /// Returns the length of the next packet; `None`: all are written.
     #[must_use]
     pub fn next_bytes(&self) -> Option<usize> {

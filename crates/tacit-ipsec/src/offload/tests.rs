@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::packet::checksum::{checksum, folded, sum};
-use crate::packet::tcp::{self, ACK, CWR, FIN, PSH, TcpLayout};
+use crate::packet::tcp::{self, ACK, CWR, FIN, PSH, RST, SYN, TcpLayout, URG};
 use crate::packet::testing::{TcpSegment, fill_tcp_checksum, udp_v4};
 use crate::packet::{IpPacket, UDP};
 
@@ -80,6 +80,33 @@ fn segments_have_their_own_numbers_flags_and_checksums() {
     let identifications: Vec<_> = packets.iter().map(|packet| packet[5]).collect();
     assert_eq!(identifications, [0x34, 0x35, 0x36]);
     packets.iter().for_each(|packet| assert_valid(packet));
+}
+
+#[test]
+fn a_packet_without_an_offload_is_divided_if_its_parts_mean_the_same() {
+    let mut one = segment(vec![7; 1_000]);
+    one.flags = ACK | PSH;
+    let within = |one: &TcpSegment, bytes_max| {
+        let packet = one.packet();
+        let parsed = IpPacket::parse(&packet).unwrap();
+        let segments = Segments::within(&parsed, &packet, bytes_max);
+        segments.and_then(|segments| segments.next_bytes())
+    };
+    assert_eq!(within(&one, 600), Some(600));
+    assert_eq!(within(&one, 53), Some(53));
+    for too_few in [0, 51, 52] {
+        assert_eq!(within(&one, too_few), None, "{too_few}");
+    }
+    for flag in [SYN, RST, URG] {
+        assert_eq!(within(&TcpSegment { flags: ACK | flag, ..one.clone() }, 600), None, "{flag}");
+    }
+    // Signatures, and options that end behind the header.
+    for kind in [[19, 18], [29, 16], [8, 0], [8, 1], [8, 21]] {
+        let options = [&kind[..], &[1; 18]].concat();
+        assert_eq!(within(&TcpSegment { options, ..one.clone() }, 600), None, "{kind:?}");
+    }
+    let options = [&[1, 1, 5, 10][..], &[9; 8], &[0, 19, 18, 0]].concat();
+    assert_eq!(within(&TcpSegment { options, ..one }, 600), Some(600));
 }
 
 #[test]

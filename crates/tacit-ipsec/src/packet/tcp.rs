@@ -4,8 +4,11 @@
 use super::{IpPacket, TCP, V4_HEADER_BYTES, V6_HEADER_BYTES, checksum};
 
 pub(crate) const FIN: u8 = 0x01;
+pub(crate) const SYN: u8 = 0x02;
+pub(crate) const RST: u8 = 0x04;
 pub(crate) const PSH: u8 = 0x08;
 pub(crate) const ACK: u8 = 0x10;
+pub(crate) const URG: u8 = 0x20;
 pub(crate) const CWR: u8 = 0x80;
 
 /// Offsets in the TCP header.
@@ -40,6 +43,15 @@ impl TcpLayout {
         is_valid.then_some(Self { tcp_at, payload_at, bytes: parsed.bytes })
     }
 
+    /// Reports whether parts of the payload, each with the header, mean the same as the packet.
+    /// They do not if the header has an urgent pointer, or a signature of the packet.
+    pub(crate) fn is_divisible(self, packet: &[u8]) -> bool {
+        let header = packet.get(self.tcp_at..self.payload_at).unwrap_or_default();
+        let flags = header.get(FLAGS_AT).copied().unwrap_or(SYN);
+        let options = header.get(HEADER_BYTES..).unwrap_or_default();
+        flags & (SYN | RST | URG) == 0 && is_unsigned(options)
+    }
+
     /// The length of the payload.
     pub(crate) fn payload_bytes(self) -> usize {
         self.bytes - self.payload_at
@@ -60,8 +72,29 @@ impl TcpLayout {
     }
 }
 
+/// Reports whether options are well formed, and none of them is a signature.
+fn is_unsigned(mut options: &[u8]) -> bool {
+    loop {
+        let length = match *options {
+            [] | [END_OF_OPTIONS, ..] => return true,
+            [NO_OPERATION, ..] => 1,
+            [MD5_SIGNATURE | AUTHENTICATION, ..] => return false,
+            [_, length, ..] if length >= 2 => usize::from(length),
+            _ => return false,
+        };
+        let Some(rest) = options.get(length..) else { return false };
+        options = rest;
+    }
+}
+
 /// Reads the sequence number of a TCP header.
 pub(crate) fn sequence(tcp: &[u8]) -> u32 {
     let field = tcp.get(SEQUENCE_AT..).and_then(|rest| rest.first_chunk::<4>());
     field.map_or(0, |field| u32::from_be_bytes(*field))
 }
+
+/// Options (RFC 9293 section 3.2, RFC 2385, RFC 5925).
+const END_OF_OPTIONS: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const MD5_SIGNATURE: u8 = 19;
+const AUTHENTICATION: u8 = 29;

@@ -10,7 +10,8 @@
 //!
 //! If a packet exceeds the path MTU, the worker sends an ICMP error with the MTU to the program
 //! (RFC 1191, RFC 8201). But if the packet may be fragmented, the worker fragments the ESP packet
-//! instead. If a packet has waited too long for a tunnel, the program gets an ICMP error too.
+//! instead. A TCP packet is divided in both cases. If a packet has waited too long for a tunnel,
+//! the program gets an ICMP error too.
 //!
 //! Limits: the worker reads at most [`PACKETS_PER_TURN`] packets from one device before it reads
 //! from other devices. A batch has a maximum length and a maximum number of datagrams.
@@ -199,11 +200,8 @@ fn seal(
         _ if packet.bytes > tunnel.inner_bytes_max => {
             seal_oversized(&packet, bytes, device, tunnel, batch, context)
         }
-        _ => batch.seal(tunnel, bytes, context),
+        _ => seal_one(&packet, bytes, tunnel, batch, context),
     };
-    if sealed.is_ok() && !matches!(offload, Offload::TcpSegments { .. }) {
-        context.traffic().add(&packet, packet.bytes);
-    }
     sealed.map_err(|reason| {
         tunnel.drops().add(reason);
         failed(reason)
@@ -224,11 +222,22 @@ fn seal_segments(
     let mut segments = divide(segment_bytes)?;
     let longest = segments.next_bytes().unwrap_or(0);
     if longest > tunnel.inner_bytes_max {
-        // TCP learns the MTU from an error about a later packet, which is not divided here.
+        // TCP learns the MTU from an error about a later packet, which has no offload.
         let excess = longest - tunnel.inner_bytes_max;
         segments = divide(segment_bytes.checked_sub(excess).ok_or(DropReason::TooBig)?)?;
     }
-    let class = traffic_class(bytes);
+    seal_parts(packet, segments, traffic_class(bytes), tunnel, batch, context)
+}
+
+/// Seals each part of a TCP packet.
+fn seal_parts(
+    packet: &IpPacket,
+    mut segments: Segments<'_>,
+    class: u8,
+    tunnel: &mut OutboundTunnel,
+    batch: &mut Batch,
+    context: &Context,
+) -> Result<(), DropReason> {
     // In transport mode the frame does not contain the IP header, on which the checksums of a part
     // depend: parts are made here.
     let mut part = Vec::new();
@@ -249,7 +258,21 @@ fn seal_segments(
     Ok(())
 }
 
-/// Fragments the ESP packet of an oversized packet, or answers with the MTU.
+/// Seals a packet as it is.
+fn seal_one(
+    packet: &IpPacket,
+    bytes: &[u8],
+    tunnel: &mut OutboundTunnel,
+    batch: &mut Batch,
+    context: &Context,
+) -> Result<(), DropReason> {
+    batch.seal(tunnel, bytes, context)?;
+    context.traffic().add(packet, packet.bytes);
+    Ok(())
+}
+
+/// Divides an oversized packet if it is TCP, or fragments what it is sealed in. Answers with the
+/// MTU if the packet must not be fragmented.
 fn seal_oversized(
     packet: &IpPacket,
     bytes: &[u8],
@@ -264,17 +287,24 @@ fn seal_oversized(
         // RFC 2473 section 7.1: IPv6 senders do not go below the minimum.
         false => packet.bytes <= V6_MTU_BYTES_MIN,
     };
-    if may_be_fragmented {
-        batch.flush(context);
-        batch.seal(tunnel, bytes, context)?;
-        batch.flush_fragmented(context);
-        context.counters.fragmented.add(1);
-        return Ok(());
+    if !may_be_fragmented {
+        let mtu_bytes = if packet.is_v4() { mtu_bytes } else { mtu_bytes.max(V6_MTU_BYTES_MIN) };
+        let cause = IcmpError::TooBig { mtu_bytes: u32::try_from(mtu_bytes).unwrap_or(u32::MAX) };
+        answer(cause, packet, bytes, device);
     }
-    let mtu_bytes = if packet.is_v4() { mtu_bytes } else { mtu_bytes.max(V6_MTU_BYTES_MIN) };
-    let cause = IcmpError::TooBig { mtu_bytes: u32::try_from(mtu_bytes).unwrap_or(u32::MAX) };
-    answer(cause, packet, bytes, device);
-    Err(DropReason::TooBig)
+    // Linux notes the MTU at the route that it finds without ports. If a rule of routing with ports
+    // leads to the device, TCP never learns it, and would repeat the packet without end.
+    if let Some(segments) = Segments::within(packet, bytes, tunnel.inner_bytes_max) {
+        return seal_parts(packet, segments, traffic_class(bytes), tunnel, batch, context);
+    }
+    if !may_be_fragmented {
+        return Err(DropReason::TooBig);
+    }
+    batch.flush(context);
+    seal_one(packet, bytes, tunnel, batch, context)?;
+    batch.flush_fragmented(context);
+    context.counters.fragmented.add(1);
+    Ok(())
 }
 
 /// ESP packets for one peer, all of one length but the last.

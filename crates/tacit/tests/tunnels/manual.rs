@@ -58,6 +58,18 @@ fn two_hosts_exchange_packets_with_manual_sas_and_only_udp_4500_is_on_the_wire()
 }
 
 #[test]
+fn a_stream_passes_a_path_whose_mtu_tcp_does_not_learn() {
+    let text = hosts(
+        "ip link set w0 mtu 1300; behind ip link set w1 mtu 1300
+        served
+        run bash -c '
+            curl -sS -m 60 http://10.2.0.1:8080/big | cmp - web/big && echo same
+            curl -sS -m 60 http://[fd00:2::1]:8080/big | cmp - web/big && echo same'",
+    );
+    assert_eq!(text, "same\nsame\n");
+}
+
+#[test]
 fn scapy_reads_and_writes_the_packets_of_manual_sas() {
     for (algorithms, name) in [(0, "SHA2-256-128"), (1, "SHA2-384-192"), (2, "SHA2-512-256")] {
         let text = hosts_with(
