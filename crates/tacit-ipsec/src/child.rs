@@ -3,12 +3,12 @@
 
 use std::net::IpAddr;
 
-use crate::cipher::Cipher;
+use crate::cipher::{Cipher, IntegrityHash};
 use crate::secret::SecretBytes;
 use crate::selector::TrafficSelector;
 
-/// The SPI of an ESP SA: the number by which its receiver finds the keys. Values below 256 are
-/// reserved (RFC 4303 section 2.1).
+/// The SPI of an ESP or AH SA: the number by which its receiver finds the keys. Values below 256
+/// are reserved (RFC 4303 section 2.1, RFC 4302 section 2.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EspSpi(u32);
 
@@ -31,9 +31,11 @@ impl EspSpi {
 pub struct SaKeys {
     /// The SPI in the packets of this direction; their receiver has chosen it.
     pub spi: EspSpi,
-    /// The encryption key, followed by the salt: `key_bytes() + salt_bytes()` of the cipher.
+    /// The encryption key, followed by the salt: `key_bytes() + salt_bytes()` of the cipher; empty
+    /// for AH.
     pub encryption: SecretBytes,
-    /// The integrity key: `integrity_key_bytes()` of the cipher; empty for an AEAD.
+    /// The integrity key: `integrity_key_bytes()` of the cipher, or `key_bytes()` of the hash for
+    /// AH; empty for an AEAD.
     pub integrity: SecretBytes,
 }
 
@@ -92,13 +94,54 @@ pub struct ManualKeys {
 /// The keys of one direction of manual SAs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectionKeys {
-    /// The key of the cipher.
+    /// The key of the cipher; empty for AH.
     pub encryption: SecretBytes,
     /// The key of the HMAC.
     pub integrity: SecretBytes,
 }
 
-/// What ESP packets contain (RFC 4303 section 3.1).
+/// How packets are protected, and what they are sent in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaProtocol {
+    /// ESP in UDP (RFC 3948).
+    EspInUdp(Cipher),
+    /// ESP as an IP protocol of its own (RFC 4303).
+    Esp(Cipher, UnderlayEnds),
+    /// AH (RFC 4302): packets are authenticated, and not encrypted.
+    Ah(IntegrityHash, UnderlayEnds),
+}
+
+/// The addresses of both hosts, between which the packets of an SA without UDP are sent. Both have
+/// the same IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnderlayEnds {
+    /// The address of this host.
+    pub local: IpAddr,
+    /// The address of the peer.
+    pub remote: IpAddr,
+}
+
+impl SaProtocol {
+    /// Returns how packets are encrypted; AH does not encrypt them.
+    #[must_use]
+    pub fn cipher(self) -> Option<Cipher> {
+        match self {
+            Self::EspInUdp(cipher) | Self::Esp(cipher, _) => Some(cipher),
+            Self::Ah(..) => None,
+        }
+    }
+
+    /// Returns the ends of the underlay, if packets are sent without UDP.
+    #[must_use]
+    pub fn ends(self) -> Option<UnderlayEnds> {
+        match self {
+            Self::EspInUdp(_) => None,
+            Self::Esp(_, ends) | Self::Ah(_, ends) => Some(ends),
+        }
+    }
+}
+
+/// What the packets of an SA contain (RFC 4303 section 3.1, RFC 4302 section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaMode {
     /// Whole IP packets.
@@ -112,11 +155,11 @@ pub enum SaMode {
     },
 }
 
-/// A pair of ESP SAs (RFC 7296 section 1.2).
+/// A pair of SAs (RFC 7296 section 1.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildSa {
-    /// The cipher of both directions.
-    pub cipher: Cipher,
+    /// How both directions are protected.
+    pub protocol: SaProtocol,
     /// Where the keys come from.
     pub origin: KeyOrigin,
     /// What packets contain.

@@ -42,7 +42,12 @@ pub(crate) struct AeadKey {
 pub(crate) struct CbcKey {
     encrypting: EncryptingKey,
     decrypting: DecryptingKey,
-    integrity: hmac::Key,
+    integrity: IntegrityKey,
+}
+
+/// The key of an HMAC, whose output is truncated to half its length (RFC 4868 section 2.1.1).
+pub(crate) struct IntegrityKey {
+    key: hmac::Key,
     icv_bytes: usize,
 }
 
@@ -125,16 +130,10 @@ impl CbcKey {
         integrity: &[u8],
     ) -> Result<Self, KeyLengthError> {
         let unbound = || UnboundCipherKey::new(algorithm, key).map_err(|_| KeyLengthError);
-        let hmac_algorithm = match hash {
-            IntegrityHash::Sha256 => hmac::HMAC_SHA256,
-            IntegrityHash::Sha384 => hmac::HMAC_SHA384,
-            IntegrityHash::Sha512 => hmac::HMAC_SHA512,
-        };
         Ok(Self {
             encrypting: EncryptingKey::cbc(unbound()?).map_err(|_| KeyLengthError)?,
             decrypting: DecryptingKey::cbc(unbound()?).map_err(|_| KeyLengthError)?,
-            integrity: hmac::Key::new(hmac_algorithm, integrity),
-            icv_bytes: hash.icv_bytes(),
+            integrity: IntegrityKey::new(hash, integrity),
         })
     }
 
@@ -164,13 +163,45 @@ impl CbcKey {
         &self,
         bytes: &'a mut [u8],
     ) -> Result<(&'a mut [u8], &'a mut [u8]), IntegrityError> {
-        let icv_at = bytes.len().checked_sub(self.icv_bytes).ok_or(IntegrityError)?;
+        let icv_at = bytes.len().checked_sub(self.integrity.icv_bytes).ok_or(IntegrityError)?;
         Ok(bytes.split_at_mut(icv_at))
     }
 
     /// Writes the ICV over these parts, as [`Self::split`] has divided the bytes.
     pub(crate) fn sign(&self, parts: [&[u8]; 2], icv: &mut [u8]) -> Result<(), IntegrityError> {
-        icv.copy_from_slice(self.icv(&self.tag(parts))?);
+        self.integrity.sign(parts, icv)
+    }
+
+    /// Verifies the ICV over these parts.
+    pub(crate) fn verify(&self, parts: [&[u8]; 2], icv: &[u8]) -> Result<(), IntegrityError> {
+        self.integrity.verify(parts, icv)
+    }
+}
+
+impl IntegrityKey {
+    /// Prepares a key of any length.
+    fn new(hash: IntegrityHash, key: &[u8]) -> Self {
+        let algorithm = match hash {
+            IntegrityHash::Sha256 => hmac::HMAC_SHA256,
+            IntegrityHash::Sha384 => hmac::HMAC_SHA384,
+            IntegrityHash::Sha512 => hmac::HMAC_SHA512,
+        };
+        Self { key: hmac::Key::new(algorithm, key), icv_bytes: hash.icv_bytes() }
+    }
+
+    /// Prepares a key of the length that RFC 4868 section 2.1.1 requires.
+    pub(crate) fn of_hash(hash: IntegrityHash, key: &[u8]) -> Result<Self, KeyLengthError> {
+        if key.len() == hash.key_bytes() { Ok(Self::new(hash, key)) } else { Err(KeyLengthError) }
+    }
+
+    /// Writes the ICV over these parts. The place has the length of the ICV.
+    pub(crate) fn sign(&self, parts: [&[u8]; 2], icv: &mut [u8]) -> Result<(), IntegrityError> {
+        let tag = self.tag(parts);
+        let computed = self.icv(&tag)?;
+        if icv.len() != computed.len() {
+            return Err(IntegrityError);
+        }
+        icv.copy_from_slice(computed);
         Ok(())
     }
 
@@ -181,14 +212,19 @@ impl CbcKey {
     }
 
     fn tag(&self, parts: [&[u8]; 2]) -> hmac::Tag {
-        let mut context = hmac::Context::with_key(&self.integrity);
+        let mut context = hmac::Context::with_key(&self.key);
         parts.into_iter().for_each(|part| context.update(part));
         context.sign()
     }
 
-    /// The truncated HMAC (RFC 4868 section 2.1.1).
     fn icv<'a>(&self, tag: &'a hmac::Tag) -> Result<&'a [u8], IntegrityError> {
         tag.as_ref().get(..self.icv_bytes).ok_or(IntegrityError)
+    }
+}
+
+impl fmt::Debug for IntegrityKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("IntegrityKey(not shown)")
     }
 }
 

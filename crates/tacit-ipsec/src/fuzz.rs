@@ -1,10 +1,14 @@
 //! Provides an entry point for fuzzing the code that processes IPsec packets. The entry point
 //! decrypts ESP packets, joins the inner packets into large packets, and divides the large packets
-//! again.
+//! again. A second one is for AH, and for ESP without UDP.
 
-use crate::child::{ChildSa, EspSpi, KeyOrigin, SaKeys, SaMode};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::child::{
+    ChildSa, EspSpi, KeyOrigin, ReplayCheck, SaKeys, SaMode, SaProtocol, UnderlayEnds,
+};
 use crate::cipher::{Cipher, IntegrityHash};
-use crate::esp::{DataLifetime, InboundSa, Opened, OutboundSa, UdpContent};
+use crate::esp::{DataLifetime, InboundSa, Opened, OutboundSa, OuterPacket, UdpContent};
 use crate::offload::{
     COALESCED_MAX, Offload, OpenedPacket, Segments, VNET_HEADER_BYTES, coalesce, fill_checksum,
 };
@@ -50,6 +54,128 @@ pub fn esp(input: &[u8]) {
     joined(&mut buffer, &packets);
 }
 
+/// Reads bytes as packets of manual SAs without UDP, between 10.1.0.1 and 10.2.0.1 or fd01::1 and
+/// fd02::1. The first byte selects the SAs: AH or ESP, tunnel or transport mode, the IP version and
+/// the hash; each packet has its length, in two bytes, and its kind before it:
+///
+/// * an IP packet of a stranger;
+/// * an IP packet with AH, which this function signs, so that it is authentic;
+/// * a packet of a program, which this function seals.
+///
+/// # Panics
+///
+/// If a delivered packet is not the one that was checked, or a packet is delivered twice.
+pub fn without_udp(input: &[u8]) {
+    let Some((&choice, mut rest)) = input.split_first() else { return };
+    let Some((mut outbound, mut inbound)) = sas_without_udp(choice) else { return };
+    while let Some((&[high, low, kind], after)) = rest.split_first_chunk::<3>() {
+        let length = usize::from(u16::from_be_bytes([high & 7, low])).min(after.len());
+        let (bytes, after) = after.split_at(length);
+        rest = after;
+        let mut packet = bytes.to_vec();
+        match kind % 3 {
+            0 => {}
+            1 => {
+                let Ok(outer) = OuterPacket::parse(&packet) else { continue };
+                if inbound.sign_ah(&mut packet, &outer).is_err() {
+                    continue;
+                }
+            }
+            _ => {
+                packet = vec![0; outbound.frame_bytes(bytes.len())];
+                if outbound.seal_packet(&mut packet, bytes).is_err() {
+                    continue;
+                }
+                if choice & 1 == 0 {
+                    packet = [ip_header(choice, packet.len()), packet].concat();
+                }
+            }
+        }
+        if open_without_udp(&mut inbound, &packet) {
+            assert!(!open_without_udp(&mut inbound, &packet), "a packet was delivered twice");
+        }
+    }
+}
+
+/// Opens a packet. Returns whether it was delivered.
+fn open_without_udp(inbound: &mut InboundSa, packet: &[u8]) -> bool {
+    let Ok(outer) = OuterPacket::parse(packet) else { return false };
+    let mut packet = packet.to_vec();
+    let Ok(Opened::Packet(parsed, place)) = inbound.open_without_udp(&mut packet, &outer) else {
+        return false;
+    };
+    assert_eq!(packet.get(place).map(IpPacket::parse), Some(Ok(parsed)));
+    true
+}
+
+/// SAs of this end with itself, which the bits of a byte select.
+fn sas_without_udp(choice: u8) -> Option<(OutboundSa, InboundSa)> {
+    let [is_ah, is_transport, is_v4] = [1, 2, 4].map(|bit| choice & bit != 0);
+    let hash = match choice >> 3 & 3 {
+        0 => IntegrityHash::Sha384,
+        1 => IntegrityHash::Sha512,
+        _ => IntegrityHash::Sha256,
+    };
+    let cipher = Cipher::Aes128Cbc(hash);
+    let [near, far] = if is_v4 { [NEAR_V4, FAR_V4] } else { [NEAR_V6, FAR_V6] };
+    let selector = |ends: [IpAddr; 2]| {
+        let all = ends.map(|end| TrafficSelector::of_addresses(end, end));
+        all.into_iter().collect::<Option<Vec<_>>>()
+    };
+    let child = |local, remote| {
+        let ends = UnderlayEnds { local, remote };
+        let keys = || {
+            let encryption = SecretBytes::new(vec![7; if is_ah { 0 } else { cipher.key_bytes() }]);
+            let integrity = SecretBytes::new(vec![9; hash.key_bytes()]);
+            Some(SaKeys { spi: EspSpi::new(0x1234_5678)?, encryption, integrity })
+        };
+        Some(ChildSa {
+            protocol: match is_ah {
+                true => SaProtocol::Ah(hash, ends),
+                false => SaProtocol::Esp(cipher, ends),
+            },
+            origin: KeyOrigin::Manual { nonce: [5; 8], replay: ReplayCheck::On },
+            mode: match is_transport {
+                true => SaMode::Transport { local, remote },
+                false => SaMode::Tunnel,
+            },
+            has_extended_sequence: false,
+            inbound: keys()?,
+            outbound: keys()?,
+            local: selector([NEAR_V4, NEAR_V6])?,
+            remote: selector([FAR_V4, FAR_V6])?,
+        })
+    };
+    let outbound = OutboundSa::new(&child(near, far)?, DataLifetime::UNLIMITED).ok()?;
+    let mut inbound = InboundSa::new(&child(far, near)?, DataLifetime::UNLIMITED).ok()?;
+    inbound.set_selectors(selector([FAR_V4, FAR_V6])?, selector([NEAR_V4, NEAR_V6])?);
+    Some((outbound, inbound))
+}
+
+/// The header that the kernel writes before an ESP packet.
+fn ip_header(choice: u8, payload_bytes: usize) -> Vec<u8> {
+    let high_and_low = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes();
+    if choice & 4 != 0 {
+        let [high, low] = high_and_low(20 + payload_bytes);
+        let mut header = vec![0x45, 0, high, low, 0, 0, 0x40, 0, 64, 50, 0, 0];
+        header.extend([10, 1, 0, 1, 10, 2, 0, 1]);
+        return header;
+    }
+    let [high, low] = high_and_low(payload_bytes);
+    let mut header = vec![0x60, 0, 0, 0, high, low, 50, 64];
+    for end in [NEAR_V6, FAR_V6] {
+        if let IpAddr::V6(end) = end {
+            header.extend(end.octets());
+        }
+    }
+    header
+}
+
+const NEAR_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
+const FAR_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1));
+const NEAR_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1));
+const FAR_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd02, 0, 0, 0, 0, 0, 0, 1));
+
 /// Both directions of a tunnel with itself.
 struct Tunnel {
     cipher: Cipher,
@@ -70,7 +196,7 @@ impl Tunnel {
             TrafficSelector::of_addresses([10, third, 0, 0].into(), last)
         };
         let child = ChildSa {
-            cipher,
+            protocol: SaProtocol::EspInUdp(cipher),
             origin: KeyOrigin::Ike,
             mode: SaMode::Tunnel,
             has_extended_sequence: true,
@@ -195,6 +321,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_do_no_harm(bytes in vec(any::<u8>(), 0..600)) {
             esp(&bytes);
+            without_udp(&bytes);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Implements the protocols of IPsec, without I/O. IKEv2 (RFC 7296) negotiates keys; ESP (RFC 4303)
-//! encrypts packets with these keys.
+//! encrypts packets with these keys, and AH (RFC 4302) authenticates them.
 //!
 //! Time and random bytes are arguments. So tests run two peers with a virtual clock, and fuzzing
 //! needs no network. aws-lc-rs provides the ciphers.
@@ -42,7 +42,8 @@ mod secret;
 mod selector;
 
 pub use child::{
-    ChildSa, DirectionKeys, EspSpi, KeyOrigin, ManualKeys, ReplayCheck, SaKeys, SaMode,
+    ChildSa, DirectionKeys, EspSpi, KeyOrigin, ManualKeys, ReplayCheck, SaKeys, SaMode, SaProtocol,
+    UnderlayEnds,
 };
 pub use cipher::{Cipher, IntegrityHash};
 pub use secret::SecretBytes;

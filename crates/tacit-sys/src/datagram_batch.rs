@@ -18,9 +18,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SocketFlags, SocketType, sockopt};
 
 use crate::datagram::enlarge_buffers;
@@ -35,8 +33,6 @@ pub const BATCH_DATAGRAMS_MAX: usize = 64;
 pub const BATCH_BYTES_MAX: usize = 65_507;
 /// The room for datagrams that arrive in a burst, if the kernel allows it.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
-/// How long a call waits for room in a full socket buffer before it drops a batch.
-const ROOM_WAIT: Duration = Duration::from_millis(10);
 
 /// A non-blocking UDP socket.
 #[derive(Debug)]
@@ -146,12 +142,7 @@ impl BatchSocket {
     /// # Errors
     /// The error of `getsockopt`.
     pub fn receive_queue(&self) -> io::Result<ReceiveQueue> {
-        let numbers = option::memory(self.as_fd())?;
-        Ok(ReceiveQueue {
-            bytes: numbers[option::MEMORY_RECEIVED].into(),
-            bytes_max: numbers[option::MEMORY_RECEIVED_MAX].into(),
-            drops: numbers[option::MEMORY_DROPS].into(),
-        })
+        Ok(ReceiveQueue::of(option::memory(self.as_fd())?))
     }
 
     /// Reports whether the socket has the IP version of an address.
@@ -239,32 +230,39 @@ impl BatchSocket {
             (_, None) => &[class],
             (_, Some(_)) => &[class, size],
         };
-        let send = || message::send(self.as_fd(), payload, batch.to, items);
-        match send() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.wait_for_room()?;
-                send()
-            }
-            result => result,
-        }
-    }
-
-    fn wait_for_room(&self) -> io::Result<()> {
-        let wait = Timespec::try_from(ROOM_WAIT).map_err(|_| io::ErrorKind::InvalidInput)?;
-        poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&wait))?;
-        Ok(())
+        message::send_waiting(self.as_fd(), payload, batch.to, items)
     }
 
     fn set_fragmentation(&self, fragmentation: Fragmentation) -> io::Result<()> {
-        let (name, forbidden, allowed) = match self.version {
-            IpVersion::V4 => (DISCOVERY_V4, libc::IP_PMTUDISC_DO, libc::IP_PMTUDISC_WANT),
-            IpVersion::V6 => (DISCOVERY_V6, libc::IPV6_PMTUDISC_DO, libc::IPV6_PMTUDISC_WANT),
-        };
-        let value = match fragmentation {
-            Fragmentation::Forbidden => forbidden,
-            Fragmentation::Allowed => allowed,
-        };
-        set_option(self.as_fd(), name, value)
+        set_fragmentation(self.as_fd(), self.version, fragmentation)
+    }
+}
+
+/// Decides whether this host may fragment what a socket sends.
+pub(crate) fn set_fragmentation(
+    socket: BorrowedFd<'_>,
+    version: IpVersion,
+    fragmentation: Fragmentation,
+) -> io::Result<()> {
+    let (name, forbidden, allowed) = match version {
+        IpVersion::V4 => (DISCOVERY_V4, libc::IP_PMTUDISC_DO, libc::IP_PMTUDISC_WANT),
+        IpVersion::V6 => (DISCOVERY_V6, libc::IPV6_PMTUDISC_DO, libc::IPV6_PMTUDISC_WANT),
+    };
+    let value = match fragmentation {
+        Fragmentation::Forbidden => forbidden,
+        Fragmentation::Allowed => allowed,
+    };
+    set_option(socket, name, value)
+}
+
+impl ReceiveQueue {
+    /// Takes the numbers of [`option::memory`].
+    pub(crate) fn of(numbers: [u32; option::MEMORY_NUMBERS]) -> Self {
+        Self {
+            bytes: numbers[option::MEMORY_RECEIVED].into(),
+            bytes_max: numbers[option::MEMORY_RECEIVED_MAX].into(),
+            drops: numbers[option::MEMORY_DROPS].into(),
+        }
     }
 }
 

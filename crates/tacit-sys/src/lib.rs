@@ -32,6 +32,7 @@ pub mod owner;
 pub mod process;
 pub mod processors;
 pub mod query;
+pub mod raw_ip;
 pub mod sandbox;
 pub mod schedule;
 mod seccomp;

@@ -65,7 +65,7 @@ pub(crate) fn memory(socket: BorrowedFd<'_>) -> io::Result<[u32; MEMORY_NUMBERS]
 }
 
 /// `SK_MEMINFO_VARS`.
-const MEMORY_NUMBERS: usize = 9;
+pub(crate) const MEMORY_NUMBERS: usize = 9;
 /// The positions of the bytes that wait to be received, of their limit, and of the packets that
 /// were dropped at this limit.
 pub(crate) const MEMORY_RECEIVED: usize = 0;

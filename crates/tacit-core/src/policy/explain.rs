@@ -86,7 +86,7 @@ impl TunnelExplanation {
             }
         };
         let inner = sa.inner.iter().map(ToString::to_string).collect();
-        Self { peer: sa.peer.to_string(), inner, without: without.to_owned() }
+        Self { peer: sa.peer_words(), inner, without: without.to_owned() }
     }
 
     fn of_ike(peer: &IkePeer, direction: Direction) -> Self {

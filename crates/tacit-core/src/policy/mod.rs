@@ -81,7 +81,7 @@ pub use rule::{
     Action, Answers, Deny, ForwardRule, InboundRule, Ipsec, PathChoice, Rule, RuleForm, SendProxy,
     TunnelKeying, UnixSocket,
 };
-pub use sa::{ManualMode, ManualSa, SaKeyFile};
+pub use sa::{ManualMode, ManualProtection, ManualSa, SaKeyFile};
 pub use selector::{Mismatch, NamePattern, SLICE, Selectors, UnknownOwner, unescaped, unit_of};
 pub use source::{INCLUDED_FILES_MAX, IncludePattern, POLICY_BYTES_MAX, PolicyText};
 pub use starttls::{

@@ -3,21 +3,22 @@
 //!
 //! Such SAs are also called manual SAs. They use no IKE, so they are never rekeyed, and after a
 //! restart the agent uses the same sequence numbers with the same key again. AES-CBC with HMAC-SHA2
-//! tolerates this, but an AEAD would repeat nonces (RFC 4106 section 10), so AEADs are rejected.
+//! tolerates this, but an AEAD would repeat nonces (RFC 4106 section 10), so AEADs are rejected. AH
+//! only has an HMAC, so its keys can be in files.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::diagnostic::SourcePosition;
-use super::ike::TunnelCipher;
+use super::ike::{Sha2, TunnelCipher};
 
 /// One `[sa.NAME]`: a pair of SAs, one for each direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManualSa {
-    /// The address of the peer, and the UDP port on which it receives ESP.
+    /// The address of the peer, and the UDP port on which it receives ESP; without UDP, port 0.
     pub peer: SocketAddr,
-    /// How packets are encrypted: always AES-CBC with an HMAC.
-    pub cipher: TunnelCipher,
+    /// How packets are protected.
+    pub protection: ManualProtection,
     /// The SPI of packets that tacit receives.
     pub spi_in: u32,
     /// The SPI of packets that tacit sends.
@@ -35,6 +36,56 @@ pub struct ManualSa {
     pub inner: Vec<IpAddr>,
     /// Where the table begins in the policy text.
     pub position: SourcePosition,
+}
+
+/// How the packets of manual SAs are protected, and in what they are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManualProtection {
+    /// ESP in UDP, with AES-CBC and an HMAC.
+    EspInUdp(TunnelCipher),
+    /// ESP as an IP protocol of its own, with AES-CBC and an HMAC.
+    Esp {
+        /// The cipher.
+        cipher: TunnelCipher,
+        /// The address of this host.
+        local: IpAddr,
+    },
+    /// AH, which encrypts nothing.
+    Ah {
+        /// The hash of the HMAC.
+        hash: Sha2,
+        /// The address of this host.
+        local: IpAddr,
+    },
+}
+
+impl ManualProtection {
+    /// Returns the address of this host, if packets are sent without UDP. This needs raw sockets.
+    #[must_use]
+    pub fn raw_local(self) -> Option<IpAddr> {
+        match self {
+            Self::EspInUdp(_) => None,
+            Self::Esp { local, .. } | Self::Ah { local, .. } => Some(local),
+        }
+    }
+
+    /// Returns the word for the protocol in displays.
+    #[must_use]
+    pub fn protocol(self) -> &'static str {
+        match self {
+            Self::EspInUdp(_) | Self::Esp { .. } => "esp",
+            Self::Ah { .. } => "ah",
+        }
+    }
+
+    /// Returns the word for what packets are sent in.
+    #[must_use]
+    pub fn encapsulation(self) -> &'static str {
+        match self {
+            Self::EspInUdp(_) => "udp",
+            Self::Esp { .. } | Self::Ah { .. } => "none",
+        }
+    }
 }
 
 /// What the packets of manual SAs contain.
@@ -63,6 +114,15 @@ impl ManualSa {
     pub const PORT_DEFAULT: u16 = 4500;
     /// The lowest SPI; those below are reserved (RFC 4303 section 2.1).
     pub const SPI_MIN: u32 = 256;
+
+    /// Returns the address of the peer, with its port if there is one.
+    #[must_use]
+    pub fn peer_words(&self) -> String {
+        match self.protection {
+            ManualProtection::EspInUdp(_) => self.peer.to_string(),
+            _ => self.peer.ip().to_string(),
+        }
+    }
 
     /// Returns the files with its keys.
     pub fn key_files(&self) -> impl Iterator<Item = &Path> {

@@ -293,6 +293,7 @@ mod tests {
         for (included, expected) in [
             ("version = 1\n", "x:1:1: error[misplaced-key]"),
             ("[agent]\nworkers = 1\n", "x:1:2: error[misplaced-key]"),
+            ("[sa.branch]\npeer = \"192.0.2.1\"\n", "x:1:2: error[misplaced-key]"),
             ("include = \"y\"\n", "x:1:1: error[misplaced-key]"),
             ("rule = []\n", "x:1:1: error[not-a-table]"),
             ("identity.web.cert = \"a\"\n", "x:1:1: error[not-a-table]"),

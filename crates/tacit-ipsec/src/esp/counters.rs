@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum DropReason {
     /// Received: too short for its cipher, or not a multiple of its block size.
     Malformed,
-    /// Received: no SA has this SPI.
+    /// Received: no SA of this protocol has this SPI.
     UnknownSpi,
+    /// Received without UDP: the IP header has other addresses than the SA.
+    OuterAddress,
     /// Received: the sequence number was received already.
     Replayed,
     /// Received: the sequence number lies before the replay window.
@@ -50,9 +52,10 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Malformed,
         Self::UnknownSpi,
+        Self::OuterAddress,
         Self::Replayed,
         Self::TooOld,
         Self::Integrity,
@@ -77,6 +80,7 @@ impl DropReason {
         match self {
             Self::Malformed => "malformed",
             Self::UnknownSpi => "unknown-spi",
+            Self::OuterAddress => "outer-address",
             Self::Replayed => "replayed",
             Self::TooOld => "too-old",
             Self::Integrity => "integrity",

@@ -1,4 +1,5 @@
-//! Decrypts (opens) ESP packets (RFC 4303 section 3.4), and checks the packets inside.
+//! Decrypts (opens) ESP packets (RFC 4303 section 3.4), verifies AH packets (RFC 4302 section 3.4),
+//! and checks the packets inside.
 //!
 //! ```text
 //! sequence number -> replay window -> ICV, decryption -> update window -> padding -> inner packet:
@@ -11,11 +12,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::ah::remove_header;
 use super::counters::{DropReason, SaCounters};
 use super::lifetime::{DataLifetime, LifetimeState};
 use super::outbound::{DUMMY, IPV4, IPV6, SelectorPairs, TRAILER_BYTES};
+use super::outer::{OuterPacket, OuterProtocol};
+use super::protection::PacketProtection;
 use super::replay::{ReplayError, ReplayWindow};
-use super::transform::{ESP_HEADER_BYTES, Transform};
+use super::transform::ESP_HEADER_BYTES;
 use super::transport::TransportEnds;
 use crate::child::{ChildSa, EspSpi};
 use crate::cipher::Cipher;
@@ -27,8 +31,7 @@ use crate::selector::TrafficSelector;
 #[derive(Debug)]
 pub struct InboundSa {
     spi: EspSpi,
-    cipher: Cipher,
-    transform: Transform,
+    protection: PacketProtection,
     /// `None`: tunnel mode.
     transport: Option<TransportEnds>,
     window: ReplayWindow,
@@ -58,8 +61,7 @@ impl InboundSa {
         };
         Ok(Self {
             spi: child.inbound.spi,
-            cipher: child.cipher,
-            transform: Transform::new(child, &child.inbound)?,
+            protection: PacketProtection::new(child, &child.inbound)?,
             transport: TransportEnds::of(child.mode),
             window,
             lifetime,
@@ -97,23 +99,77 @@ impl InboundSa {
         self.lifetime.state(&self.counters)
     }
 
-    /// Opens an ESP packet with this SPI in place. `traffic_class` is that of the outer header.
+    /// Opens an ESP packet with this SPI, which has arrived in UDP, in place. `traffic_class` is
+    /// that of the outer header.
     ///
     /// # Errors
     /// The reason why the packet is dropped; `frame` is then undefined.
     pub fn open(&mut self, frame: &mut [u8], traffic_class: u8) -> Result<Opened, DropReason> {
+        match self.protection {
+            PacketProtection::Esp(_, _, None) => self.open_esp(frame, traffic_class),
+            PacketProtection::Esp(..) | PacketProtection::Ah(..) => Err(DropReason::UnknownSpi),
+        }
+    }
+
+    /// Opens a packet with this SPI, which has arrived without UDP, in place. `packet` begins with
+    /// the IP header, and so does the place that is returned.
+    ///
+    /// # Errors
+    /// The reason why the packet is dropped; `packet` is then undefined.
+    pub fn open_without_udp(
+        &mut self,
+        packet: &mut [u8],
+        outer: &OuterPacket,
+    ) -> Result<Opened, DropReason> {
+        let ends = match (&self.protection, outer.protocol) {
+            (PacketProtection::Esp(_, _, Some(ends)), OuterProtocol::Esp)
+            | (PacketProtection::Ah(_, ends), OuterProtocol::Ah) => *ends,
+            _ => return Err(DropReason::UnknownSpi),
+        };
+        // RFC 4301 section 4.1: the SA is that of these addresses.
+        if outer.source != ends.remote || outer.destination != ends.local {
+            return Err(DropReason::OuterAddress);
+        }
+        match outer.protocol {
+            OuterProtocol::Esp => {
+                let frame = packet.get_mut(outer.at..outer.bytes).ok_or(DropReason::Malformed)?;
+                Ok(match self.open_esp(frame, outer.traffic_class)? {
+                    Opened::Packet(parsed, place) => {
+                        Opened::Packet(parsed, place.start + outer.at..place.end + outer.at)
+                    }
+                    Opened::Dummy => Opened::Dummy,
+                })
+            }
+            OuterProtocol::Ah => self.open_ah(packet, outer),
+        }
+    }
+
+    /// Writes the ICV of an AH packet as its sender would, for fuzzing.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn sign_ah(
+        &mut self,
+        packet: &mut [u8],
+        outer: &OuterPacket,
+    ) -> Result<(), DropReason> {
+        match &mut self.protection {
+            PacketProtection::Ah(key, _) => key.sign(packet, outer),
+            PacketProtection::Esp(..) => Err(DropReason::UnknownSpi),
+        }
+    }
+
+    fn open_esp(&mut self, frame: &mut [u8], traffic_class: u8) -> Result<Opened, DropReason> {
+        let PacketProtection::Esp(cipher, transform, _) = &self.protection else {
+            return Err(DropReason::UnknownSpi);
+        };
         if self.lifetime_state() == LifetimeState::Expired {
             return Err(DropReason::Expired);
         }
-        let text = self.text(frame.len())?;
+        let text = text(*cipher, frame.len())?;
         let low = frame.get(4..).and_then(|rest| rest.first_chunk::<4>());
         let low = u32::from_be_bytes(*low.ok_or(DropReason::Malformed)?);
         // RFC 4303 section 3.4.3: the cheap check first, and the window moves only after the ICV.
-        let sequence = self.window.check(low).map_err(|error| match error {
-            ReplayError::TooOld => DropReason::TooOld,
-            ReplayError::Duplicate => DropReason::Replayed,
-        })?;
-        self.transform.open(frame, sequence).map_err(|_| DropReason::Integrity)?;
+        let sequence = checked(&self.window, low)?;
+        transform.open(frame, sequence).map_err(|_| DropReason::Integrity)?;
         self.window.accept(sequence);
         let (next_header, inner) = without_padding(frame, text)?;
         match next_header {
@@ -121,39 +177,66 @@ impl InboundSa {
                 self.counters.add_dummy();
                 Ok(Opened::Dummy)
             }
-            IPV4 | IPV6 if self.transport.is_none() => {
-                let inner_bytes = frame.get_mut(inner.clone()).ok_or(DropReason::Padding)?;
-                let packet = self.inner_packet(inner_bytes, next_header, traffic_class)?;
-                self.counters.add_packet(packet.bytes);
-                Ok(Opened::Packet(packet, inner.start..inner.start + packet.bytes))
-            }
-            IPV4 | IPV6 => Err(DropReason::NextHeader),
+            IPV4 | IPV6 => self.open_tunneled(frame, inner, next_header, traffic_class),
             protocol => {
                 let ends = self.transport.ok_or(DropReason::NextHeader)?;
                 let place = ends.restore(frame, inner, protocol, traffic_class);
-                let place = place.ok_or(DropReason::InnerPacket)?;
-                let bytes = frame.get(place.clone()).ok_or(DropReason::InnerPacket)?;
-                let packet = IpPacket::parse(bytes).map_err(|_| DropReason::InnerPacket)?;
-                if !self.selectors.match_inbound(&packet) {
-                    return Err(DropReason::Selectors);
-                }
-                self.counters.add_packet(packet.bytes);
-                Ok(Opened::Packet(packet, place))
+                self.accept_transport(frame, place.ok_or(DropReason::InnerPacket)?)
             }
         }
     }
 
-    /// Returns where the plaintext will stand in a frame of this length.
-    fn text(&self, frame_bytes: usize) -> Result<Range<usize>, DropReason> {
-        let start = ESP_HEADER_BYTES + self.cipher.iv_bytes();
-        let end = frame_bytes.checked_sub(self.cipher.icv_bytes()).ok_or(DropReason::Malformed)?;
-        let text_bytes = end.checked_sub(start).ok_or(DropReason::Malformed)?;
-        let is_whole = text_bytes.is_multiple_of(self.cipher.block_bytes());
-        if text_bytes >= TRAILER_BYTES && is_whole {
-            Ok(start..end)
-        } else {
-            Err(DropReason::Malformed)
+    /// RFC 4302 section 3.4.
+    fn open_ah(&mut self, packet: &mut [u8], outer: &OuterPacket) -> Result<Opened, DropReason> {
+        if self.lifetime_state() == LifetimeState::Expired {
+            return Err(DropReason::Expired);
         }
+        let PacketProtection::Ah(key, _) = &mut self.protection else {
+            return Err(DropReason::UnknownSpi);
+        };
+        let (content_at, low) = key.parse(packet, outer)?;
+        // RFC 4302 section 3.4.3: as with ESP.
+        let sequence = checked(&self.window, low)?;
+        key.verify(packet, outer, content_at)?;
+        self.window.accept(sequence);
+        let next_header = *packet.get(outer.at).ok_or(DropReason::Malformed)?;
+        if matches!(next_header, IPV4 | IPV6) {
+            let content = content_at..outer.bytes;
+            return self.open_tunneled(packet, content, next_header, outer.traffic_class);
+        }
+        if self.transport.is_none() {
+            return Err(DropReason::NextHeader);
+        }
+        let start = remove_header(packet, outer, content_at).ok_or(DropReason::InnerPacket)?;
+        self.accept_transport(packet, start..outer.bytes)
+    }
+
+    /// Checks the packet of tunnel mode at a place of a buffer.
+    fn open_tunneled(
+        &mut self,
+        buffer: &mut [u8],
+        place: Range<usize>,
+        next_header: u8,
+        traffic_class: u8,
+    ) -> Result<Opened, DropReason> {
+        if self.transport.is_some() {
+            return Err(DropReason::NextHeader);
+        }
+        let inner = buffer.get_mut(place.clone()).ok_or(DropReason::Padding)?;
+        let packet = self.inner_packet(inner, next_header, traffic_class)?;
+        self.counters.add_packet(packet.bytes);
+        Ok(Opened::Packet(packet, place.start..place.start + packet.bytes))
+    }
+
+    /// Checks the packet of transport mode at a place of a buffer.
+    fn accept_transport(&self, buffer: &[u8], place: Range<usize>) -> Result<Opened, DropReason> {
+        let bytes = buffer.get(place.clone()).ok_or(DropReason::InnerPacket)?;
+        let packet = IpPacket::parse(bytes).map_err(|_| DropReason::InnerPacket)?;
+        if !self.selectors.match_inbound(&packet) {
+            return Err(DropReason::Selectors);
+        }
+        self.counters.add_packet(packet.bytes);
+        Ok(Opened::Packet(packet, place))
     }
 
     fn inner_packet(
@@ -176,6 +259,27 @@ impl InboundSa {
         }
         Ok(packet)
     }
+}
+
+/// Returns where the plaintext will stand in an ESP packet of this length.
+fn text(cipher: Cipher, frame_bytes: usize) -> Result<Range<usize>, DropReason> {
+    let start = ESP_HEADER_BYTES + cipher.iv_bytes();
+    let end = frame_bytes.checked_sub(cipher.icv_bytes()).ok_or(DropReason::Malformed)?;
+    let text_bytes = end.checked_sub(start).ok_or(DropReason::Malformed)?;
+    let is_whole = text_bytes.is_multiple_of(cipher.block_bytes());
+    if text_bytes >= TRAILER_BYTES && is_whole {
+        Ok(start..end)
+    } else {
+        Err(DropReason::Malformed)
+    }
+}
+
+/// Returns the whole sequence number, unless a packet with it was received already.
+fn checked(window: &ReplayWindow, low: u32) -> Result<u64, DropReason> {
+    window.check(low).map_err(|error| match error {
+        ReplayError::TooOld => DropReason::TooOld,
+        ReplayError::Duplicate => DropReason::Replayed,
+    })
 }
 
 /// Checks the padding (RFC 4303 section 2.4), and returns the next header and the place of the

@@ -1,20 +1,25 @@
-//! Implements ESP (RFC 4303) inside UDP (RFC 3948), in tunnel mode and in transport mode.
+//! Implements ESP (RFC 4303), inside UDP (RFC 3948) or not, and AH (RFC 4302), in tunnel mode and
+//! in transport mode.
 //!
 //! In reading order:
 //! * [`OutboundSa`] encrypts (seals) packets, and [`InboundSa`] decrypts (opens) them, both in
 //!   place;
-//! * [`UdpContent`] distinguishes ESP from IKE;
+//! * [`UdpContent`] distinguishes ESP from IKE; [`OuterPacket`] finds ESP or AH without UDP;
 //! * [`DataLifetime`] limits how many bytes a key protects;
 //! * [`SaCounters`] and [`DropCounters`] count packets and bytes for `tacit show`.
 //!
 //! Limit: a packet is dropped if its sequence number is [`REPLAY_WINDOW`] or more below the highest
 //! sequence number received.
 
+mod ah;
 mod counters;
 mod framing;
 mod inbound;
 mod lifetime;
+mod mutable;
 mod outbound;
+mod outer;
+mod protection;
 mod replay;
 mod transform;
 mod transport;
@@ -25,7 +30,10 @@ pub use framing::{KEEPALIVE, NON_ESP_MARKER, UdpContent};
 pub use inbound::{InboundSa, Opened};
 pub use lifetime::{DataLifetime, DataVolume, LifetimeState};
 pub use outbound::OutboundSa;
+pub use outer::OuterPacket;
 pub use replay::REPLAY_WINDOW;
 
+#[cfg(test)]
+mod ah_tests;
 #[cfg(test)]
 mod tests;

@@ -15,14 +15,15 @@
 
 use std::sync::Arc;
 
+use super::ah::AhFields;
 use super::counters::{DropReason, SaCounters};
 use super::lifetime::{DataLifetime, LifetimeState};
+use super::protection::PacketProtection;
 use super::transform::{ESP_HEADER_BYTES, Transform};
 use super::transport::TransportEnds;
 use crate::child::{ChildSa, EspSpi};
-use crate::cipher::Cipher;
 use crate::cipher_key::KeyLengthError;
-use crate::packet::IpPacket;
+use crate::packet::{IpPacket, traffic_class};
 use crate::selector::TrafficSelector;
 
 /// The protocol numbers of the next header field.
@@ -39,8 +40,7 @@ pub(crate) const TRAILER_BYTES: usize = 2;
 #[derive(Debug)]
 pub struct OutboundSa {
     spi: EspSpi,
-    cipher: Cipher,
-    transform: Transform,
+    protection: PacketProtection,
     /// `None`: tunnel mode.
     transport: Option<TransportEnds>,
     /// The number of the last packet; the first packet has number 1.
@@ -101,8 +101,7 @@ impl OutboundSa {
         let numbers_max = if child.has_extended_sequence { u64::MAX } else { u32::MAX.into() };
         Ok(Self {
             spi: child.outbound.spi,
-            cipher: child.cipher,
-            transform: Transform::new(child, &child.outbound)?,
+            protection: PacketProtection::new(child, &child.outbound)?,
             transport: TransportEnds::of(child.mode),
             sequence: 0,
             sequence_max: numbers_max,
@@ -165,21 +164,31 @@ impl OutboundSa {
     /// Returns the length of what precedes the inner packet in a frame.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
-        ESP_HEADER_BYTES + self.cipher.iv_bytes()
+        match &self.protection {
+            PacketProtection::Esp(cipher, ..) => ESP_HEADER_BYTES + cipher.iv_bytes(),
+            PacketProtection::Ah(key, ends) => key.header_bytes(*ends),
+        }
     }
 
-    /// Returns the length of the ESP packet for an inner packet.
+    /// Returns the length of the frame for an inner packet: the ESP packet, or with AH the whole IP
+    /// packet.
     #[must_use]
     pub fn frame_bytes(&self, inner_bytes: usize) -> usize {
         let not_sent = self.transport.map_or(0, TransportEnds::header_bytes);
         self.frame_bytes_of(inner_bytes.saturating_sub(not_sent))
     }
 
-    /// Returns the length of the ESP packet for a plaintext.
+    /// Returns the length of the frame for a plaintext.
     fn frame_bytes_of(&self, content_bytes: usize) -> usize {
-        let alignment = self.cipher.block_bytes().max(ALIGNMENT_BYTES);
-        let text_bytes = (content_bytes + TRAILER_BYTES).next_multiple_of(alignment);
-        self.header_bytes() + text_bytes + self.cipher.icv_bytes()
+        let behind = match &self.protection {
+            PacketProtection::Esp(cipher, ..) => {
+                let alignment = cipher.block_bytes().max(ALIGNMENT_BYTES);
+                let text_bytes = (content_bytes + TRAILER_BYTES).next_multiple_of(alignment);
+                text_bytes + cipher.icv_bytes()
+            }
+            PacketProtection::Ah(..) => content_bytes,
+        };
+        self.header_bytes() + behind
     }
 
     /// Copies an inner packet, or in transport mode its content, into `frame` and seals it. Returns
@@ -200,7 +209,7 @@ impl OutboundSa {
         };
         let (protocol, content) = ends.content(packet).ok_or(DropReason::InnerPacket)?;
         copy(content)?;
-        let sealed = self.seal_as(protocol, frame, content.len())?;
+        let sealed = self.seal_as(protocol, frame, content.len(), traffic_class(packet))?;
         self.counters.add_packet(packet.len());
         Ok(sealed)
     }
@@ -214,12 +223,15 @@ impl OutboundSa {
         if self.transport.is_some() {
             return Err(DropReason::InnerPacket);
         }
-        let next_header = match frame.get(self.header_bytes()).map(|first| first >> 4) {
+        let inner = frame.get(self.header_bytes()..).unwrap_or_default();
+        let next_header = match inner.first().map(|first| first >> 4) {
             Some(4) => IPV4,
             Some(6) => IPV6,
             _ => return Err(DropReason::InnerPacket),
         };
-        let sealed = self.seal_as(next_header, frame, inner_bytes)?;
+        // RFC 4301 section 5.1.2.1: DSCP and ECN are copied to the outer header.
+        let class = traffic_class(inner);
+        let sealed = self.seal_as(next_header, frame, inner_bytes, class)?;
         self.counters.add_packet(inner_bytes);
         Ok(sealed)
     }
@@ -234,35 +246,41 @@ impl OutboundSa {
         frame: &mut [u8],
         inner_bytes: usize,
     ) -> Result<usize, DropReason> {
-        let sealed = self.seal_as(DUMMY, frame, inner_bytes)?;
+        let sealed = self.seal_as(DUMMY, frame, inner_bytes, 0)?;
         self.counters.add_dummy();
         Ok(sealed)
     }
 
+    /// Seals the content behind the header in `frame`. `traffic_class` is that of the IP header
+    /// which AH has.
     fn seal_as(
         &mut self,
         next_header: u8,
         frame: &mut [u8],
         inner_bytes: usize,
+        traffic_class: u8,
     ) -> Result<usize, DropReason> {
         if self.lifetime_state() == LifetimeState::Expired {
             return Err(DropReason::Expired);
         }
         let frame_bytes = self.frame_bytes_of(inner_bytes);
+        let header_bytes = self.header_bytes();
         let frame = frame.get_mut(..frame_bytes).ok_or(DropReason::InnerPacket)?;
-        let trailer_at = frame_bytes - self.cipher.icv_bytes() - TRAILER_BYTES;
-        let padding = frame.get_mut(self.header_bytes() + inner_bytes..trailer_at);
-        let padding = padding.ok_or(DropReason::InnerPacket)?;
-        // RFC 4303 section 2.4: the padding is 1, 2, 3, and so on.
-        padding.iter_mut().zip(1..).for_each(|(byte, number)| *byte = number);
-        let pad_bytes = u8::try_from(padding.len()).map_err(|_| DropReason::InnerPacket)?;
-        frame[trailer_at..trailer_at + TRAILER_BYTES].copy_from_slice(&[pad_bytes, next_header]);
+        if let PacketProtection::Esp(cipher, ..) = &self.protection {
+            let behind = frame.get_mut(header_bytes + inner_bytes..).unwrap_or_default();
+            write_trailer(behind, cipher.icv_bytes(), next_header)?;
+        }
         // The number counts as used even if sealing fails.
         self.sequence += 1;
-        let [.., a, b, c, d] = self.sequence.to_be_bytes();
-        frame[..4].copy_from_slice(&self.spi.number().to_be_bytes());
-        frame[4..8].copy_from_slice(&[a, b, c, d]);
-        self.transform.seal(frame, self.sequence).map_err(|_| DropReason::Integrity)?;
+        let spi = self.spi;
+        let sequence = self.sequence;
+        match &mut self.protection {
+            PacketProtection::Esp(_, transform, _) => seal_esp(transform, frame, spi, sequence)?,
+            PacketProtection::Ah(key, ends) => {
+                let fields = AhFields { next_header, spi, sequence, traffic_class };
+                key.seal(frame, *ends, fields)?;
+            }
+        }
         Ok(frame_bytes)
     }
 
@@ -276,9 +294,35 @@ impl OutboundSa {
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn seal_frame(&mut self, frame: &mut [u8]) -> Result<(), DropReason> {
         self.sequence += 1;
-        let [.., a, b, c, d] = self.sequence.to_be_bytes();
-        frame[4..8].copy_from_slice(&[a, b, c, d]);
-        frame[..4].copy_from_slice(&self.spi.number().to_be_bytes());
-        self.transform.seal(frame, self.sequence).map_err(|_| DropReason::Integrity)
+        match &self.protection {
+            PacketProtection::Esp(_, transform, _) => {
+                seal_esp(transform, frame, self.spi, self.sequence)
+            }
+            PacketProtection::Ah(..) => Err(DropReason::InnerPacket),
+        }
     }
+}
+
+/// Writes padding, its length and the next header before the ICV, at the end of a frame.
+fn write_trailer(behind: &mut [u8], icv_bytes: usize, next_header: u8) -> Result<(), DropReason> {
+    let end = behind.len().checked_sub(icv_bytes + TRAILER_BYTES);
+    let (padding, rest) = behind.split_at_mut(end.ok_or(DropReason::InnerPacket)?);
+    // RFC 4303 section 2.4: the padding is 1, 2, 3, and so on.
+    padding.iter_mut().zip(1..).for_each(|(byte, number)| *byte = number);
+    let pad_bytes = u8::try_from(padding.len()).map_err(|_| DropReason::InnerPacket)?;
+    rest[..TRAILER_BYTES].copy_from_slice(&[pad_bytes, next_header]);
+    Ok(())
+}
+
+fn seal_esp(
+    transform: &Transform,
+    frame: &mut [u8],
+    spi: EspSpi,
+    sequence: u64,
+) -> Result<(), DropReason> {
+    let header = frame.first_chunk_mut::<ESP_HEADER_BYTES>().ok_or(DropReason::InnerPacket)?;
+    let [.., a, b, c, d] = sequence.to_be_bytes();
+    header[..4].copy_from_slice(&spi.number().to_be_bytes());
+    header[4..].copy_from_slice(&[a, b, c, d]);
+    transform.seal(frame, sequence).map_err(|_| DropReason::Integrity)
 }

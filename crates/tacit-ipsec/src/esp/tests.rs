@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::child::{ChildSa, EspSpi, KeyOrigin, ReplayCheck, SaKeys, SaMode};
+use crate::child::{ChildSa, EspSpi, KeyOrigin, ReplayCheck, SaKeys, SaMode, SaProtocol};
 use crate::cipher::{Cipher, IntegrityHash};
 use crate::packet::IpPacket;
 use crate::packet::testing::{udp_v4, udp_v6};
@@ -35,7 +35,7 @@ fn network(text: &str) -> TrafficSelector {
 /// The tunnel of packets from 10.1.0.1 and fd01::1; the peer is 10.2.0.1 and fd02::1.
 fn child(cipher: Cipher) -> ChildSa {
     ChildSa {
-        cipher,
+        protocol: SaProtocol::EspInUdp(cipher),
         origin: KeyOrigin::Ike,
         mode: SaMode::Tunnel,
         has_extended_sequence: true,

@@ -11,6 +11,7 @@
 //! for the computation (RFC 4303 section 2.2.1).
 
 use crate::child::{ChildSa, SaKeys};
+use crate::cipher::Cipher;
 use crate::cipher_key::{
     AEAD_IV_BYTES, AeadKey, CBC_IV_BYTES, CbcKey, CipherKey, IntegrityError, KeyLengthError,
     TAG_BYTES,
@@ -30,8 +31,12 @@ pub(crate) struct Transform {
 
 impl Transform {
     /// Prepares the keys of one direction of a tunnel.
-    pub(crate) fn new(child: &ChildSa, keys: &SaKeys) -> Result<Self, KeyLengthError> {
-        let ChildSa { cipher, origin, has_extended_sequence, .. } = *child;
+    pub(crate) fn new(
+        cipher: Cipher,
+        child: &ChildSa,
+        keys: &SaKeys,
+    ) -> Result<Self, KeyLengthError> {
+        let ChildSa { origin, has_extended_sequence, .. } = *child;
         let key = CipherKey::new(cipher, keys.encryption.as_bytes(), keys.integrity.as_bytes())?;
         Ok(Self { key, has_extended_sequence, nonce: origin.nonce() })
     }

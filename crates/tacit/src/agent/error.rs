@@ -33,6 +33,8 @@ pub enum AgentError {
     Control(PathBuf, io::Error),
     /// The host cannot be captured.
     Host(HostError),
+    /// The raw sockets cannot be opened that this `[sa.NAME]`, perhaps among others, needs.
+    Raw(String, io::Error),
     /// The programs of activations cannot be started.
     Activate(StarterError),
     /// The link cannot be used.
@@ -61,6 +63,7 @@ impl AgentError {
             Self::Listen(_) => MessageId("cannot-listen"),
             Self::Control(..) => MessageId("control-unusable"),
             Self::Host(error) => error.id(),
+            Self::Raw(..) => MessageId("raw-sockets-unusable"),
             Self::Activate(_) => MessageId("starter-unusable"),
             Self::Link(_) => MessageId("link-unusable"),
             Self::TakeOver(_) => MessageId("no-take-over"),
@@ -95,6 +98,12 @@ impl fmt::Display for AgentError {
                 path.display()
             ),
             Self::Host(error) => write!(f, "{error}"),
+            Self::Raw(sa, error) => write!(
+                f,
+                "cannot open a raw socket, which the packets of [sa.{sa}] need because they are \
+                 not sent in UDP: {error}\n    fix: start the agent as root or with \
+                 CAP_NET_RAW; or, with ESP, remove `encapsulation` so that packets are sent in UDP"
+            ),
             Self::Activate(error) => write!(f, "{error}"),
             Self::Link(error) => write!(f, "{error}"),
             Self::TakeOver(error) => {

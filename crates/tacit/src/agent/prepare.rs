@@ -17,10 +17,12 @@ use tacit_tls::verify::ChainCache;
 
 use super::listeners::{self, RequiredListeners};
 use super::sandbox::{RESTART, Sandbox};
+use super::tunnels::check_raw;
 use crate::live::{
     BuildContext, Built, Changes, Checked, Credentials, Installed, Live, Refreshed, RuleRefused,
     check_parsed, check_text, directory_of, read_policy, rebuild, renew,
 };
+use crate::packet::RawUnderlay;
 
 /// The input of a preparation.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(super) struct Inputs {
     pub(super) sandbox: Option<Arc<Sandbox>>,
     /// Whether the agent stores the text of the policy.
     pub(super) stores_text: bool,
+    /// The sockets of manual SAs without UDP.
+    pub(super) raw: Arc<RawUnderlay>,
 }
 
 /// Where a policy comes from.
@@ -132,7 +136,9 @@ impl Inputs {
                     |pattern: &IncludePattern, path: &Path| self.check_include(pattern, path);
                 let text = read_policy(&file, in_reach)?;
                 let admit = |policy: &Policy| {
-                    self.check_sandbox(policy).and_then(|()| self.check_activations(policy))
+                    self.check_sandbox(policy)
+                        .and_then(|()| check_raw(&self.raw, policy))
+                        .and_then(|()| self.check_activations(policy))
                 };
                 let checked = check_text(&text, &base, &self.keys, FindingsShown::All, admit);
                 *stored = self.stores_text.then(|| text.into_text());

@@ -272,6 +272,7 @@ impl Agent {
             chains: self.credentials.chains.clone(),
             sandbox: self.sandbox.clone(),
             stores_text: self.options.last_policy.is_some(),
+            raw: self.tunnels.raw(),
         }
     }
 

@@ -110,9 +110,9 @@ impl Agent {
         let (opened, tuns) = mpsc::channel(launchers::EVENTS_MAX);
         let outside = outside(&installed.policy, &options, &shared.log).await?;
         let runs = Runs::open(&options, &mut handover, shared.clone(), events, opened, outside)?;
-        let (notices, ike_notices) = mpsc::channel(launchers::EVENTS_MAX);
         let policy = &installed.policy;
         let metrics = Metrics::open(policy, &mut handover, &control.requests, &shared.log)?;
+        let (tunnels, ike_notices) = Tunnels::open(policy)?;
         let sandbox = enter_sandbox(policy, &options, &shared);
         sandbox.iter().for_each(|sandbox| sandbox.confine_signer(&signer, &shared.log));
         let workers = start_workers(policy, &shared, sandbox.as_deref()).await;
@@ -135,7 +135,7 @@ impl Agent {
             coverage: HostCoverage::default(),
             control,
             metrics,
-            tunnels: Tunnels::new(notices),
+            tunnels,
             draining: None,
             supervisor,
             sandbox,

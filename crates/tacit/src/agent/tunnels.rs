@@ -5,24 +5,27 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tacit_core::message_id::MessageId;
+use tacit_core::policy::{Diagnostic, ManualSa, Policy};
 use tacit_tls::KeyLogLine;
 use tokio::sync::mpsc;
 
-use super::Agent;
 use super::runs::Runs;
+use super::sandbox::RESTART;
+use super::{Agent, AgentError};
 use crate::control::display::tunnels::{self, IkeDisplay, SaDisplay};
 use crate::ike::{
     IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, RefusalSink, RefusedByPeer, RunNames,
-    TunnelRun,
+    TunnelRun, raw_kind, raw_kinds,
 };
 use crate::ledger::on_own_thread;
 use crate::live::Credentials;
 use crate::log::Event;
 use crate::net::target::LiveTarget;
-use crate::packet::PacketStatistics;
+use crate::packet::{PacketStatistics, RawUnderlay};
 use crate::run::Run;
 use crate::run::capture::Capture;
-use crate::run::launchers::{EnrolmentDecision, LauncherReply};
+use crate::run::launchers::{EVENTS_MAX, EnrolmentDecision, LauncherReply};
 use crate::run::tunnels::OpenedTun;
 use crate::session::account;
 use crate::session::trace::{Trace, TraceSelection, Traces};
@@ -41,12 +44,35 @@ pub(super) struct Tunnels {
     /// `None`: no run has needed a tunnel yet, or the driver cannot be started.
     driver: Option<IkeDriver>,
     notices: mpsc::Sender<IkeNotice>,
+    /// The sockets of manual SAs without UDP.
+    raw: Arc<RawUnderlay>,
+}
+
+/// Rejects manual SAs without UDP for which the agent has no raw socket.
+pub(super) fn check_raw(raw: &RawUnderlay, policy: &Policy) -> Result<(), Diagnostic> {
+    let lacks_socket = |sa: &&ManualSa| raw_kind(sa).is_some_and(|kind| !raw.has(kind));
+    let Some(sa) = policy.sas.values().find(lacks_socket) else { return Ok(()) };
+    let message = "this agent cannot send packets without UDP: when it started, no [sa.NAME] of \
+                   this protocol and IP version did, so it has no raw socket for them";
+    let id = MessageId("needs-restart");
+    Err(Diagnostic::error(id, sa.position, message).with_fix(RESTART))
 }
 
 impl Tunnels {
-    /// No tunnels yet. Reports of the driver will be sent to this queue.
-    pub(super) fn new(notices: mpsc::Sender<IkeNotice>) -> Self {
-        Self { driver: None, notices }
+    /// No tunnels yet. Opens the raw sockets that the policy needs: once, because the sandbox takes
+    /// the right away. Also returns the queue for reports of the driver.
+    pub(super) fn open(policy: &Policy) -> Result<(Self, mpsc::Receiver<IkeNotice>), AgentError> {
+        let first = policy.sas.iter().find(|(_, sa)| sa.protection.raw_local().is_some());
+        let name = first.map(|(name, _)| name.clone()).unwrap_or_default();
+        let raw = RawUnderlay::open(raw_kinds(policy));
+        let raw = raw.map_err(|error| AgentError::Raw(name, error))?;
+        let (notices, received) = mpsc::channel(EVENTS_MAX);
+        Ok((Self { driver: None, notices, raw: Arc::new(raw) }, received))
+    }
+
+    /// The sockets of manual SAs without UDP.
+    pub(super) fn raw(&self) -> Arc<RawUnderlay> {
+        Arc::clone(&self.raw)
     }
 
     /// Uses another policy.
@@ -160,7 +186,9 @@ impl Agent {
             let traces = Arc::clone(self.shared.table.traces());
             let tunnel_traces = Arc::new(TunnelTraces(Arc::clone(&traces)));
             let sink = self.refusal_sink();
-            match IkeDriver::start(self.ike_policy(), notices, log, sink, tunnel_traces) {
+            let policy = self.ike_policy();
+            let raw = self.tunnels.raw();
+            match IkeDriver::start(policy, raw, notices, log, sink, tunnel_traces) {
                 Ok(driver) => {
                     let requests = driver.key_requests();
                     traces.listen_for_tunnels(move |trace| give_keys(&requests, trace));

@@ -240,12 +240,15 @@ fn esp_proposal(suite: &EspSuite) -> EspProposal {
     EspProposal { cipher: cipher(suite.cipher), pfs: suite.group.map(group) }
 }
 
-pub(crate) fn cipher(cipher: TunnelCipher) -> Cipher {
-    let hash = |hash| match hash {
+pub(crate) fn hash(hash: Sha2) -> IntegrityHash {
+    match hash {
         Sha2::Sha256 => IntegrityHash::Sha256,
         Sha2::Sha384 => IntegrityHash::Sha384,
         Sha2::Sha512 => IntegrityHash::Sha512,
-    };
+    }
+}
+
+pub(crate) fn cipher(cipher: TunnelCipher) -> Cipher {
     match cipher {
         TunnelCipher::Aes128Gcm16 => Cipher::Aes128Gcm,
         TunnelCipher::Aes256Gcm16 => Cipher::Aes256Gcm,

@@ -39,12 +39,13 @@ pub(super) fn ike_row(sa: &IkeSaKeys) -> Option<KeyLogLine> {
 /// The rows of a child SA, one for each direction.
 pub(super) fn esp_rows(child: &ChildSa, path: &IkePath) -> Vec<KeyLogLine> {
     let [local, remote] = [path.local, path.remote].map(|end| end.ip());
-    let encryption = match child.cipher {
+    let Some(cipher) = child.protocol.cipher() else { return Vec::new() };
+    let encryption = match cipher {
         Cipher::Aes128Gcm | Cipher::Aes256Gcm => "AES-GCM with 16 octet ICV [RFC4106]",
         Cipher::Aes128Cbc(_) | Cipher::Aes256Cbc(_) => "AES-CBC [RFC3602]",
         Cipher::ChaCha20Poly1305 => return Vec::new(),
     };
-    let integrity = match child.cipher.integrity() {
+    let integrity = match cipher.integrity() {
         None => "NULL",
         Some(IntegrityHash::Sha256) => "HMAC-SHA-256-128 [RFC4868]",
         Some(IntegrityHash::Sha384) => "HMAC-SHA-384-192 [RFC4868]",

@@ -26,7 +26,7 @@ use super::manual_sa::{
 };
 use super::status::ChildStatus;
 use super::thread::{IkeThread, News};
-use super::words::{cipher_words, selector_words};
+use super::words::{protocol_words, selector_words};
 use crate::log::{AuditOutcome, Event, EventCause, Log};
 use crate::packet::{PeerAddress, Tunnel, TunnelPackets};
 
@@ -129,8 +129,13 @@ impl IkeThread {
 
     /// Logs once that few sequence numbers of an SA are left, and once that none is.
     pub(super) fn note_manual_end(&mut self, spi: EspSpi) {
+        self.note_manual_sent(spi, self.context.worker.sent_packets(spi));
+    }
+
+    /// The same for an SA that has sent this number of packets.
+    pub(super) fn note_manual_sent(&mut self, spi: EspSpi, sent: u64) {
         let Some(one) = self.manual.iter_mut().find(|one| one.spi == spi) else { return };
-        let end = SaEnd::after(self.context.worker.sent_packets(spi));
+        let end = SaEnd::after(sent);
         if one.logged < Some(end) {
             one.logged = Some(end);
             report_end(&self.context.log, one, end);
@@ -174,8 +179,12 @@ impl IkeThread {
             run: one.pair.run,
             run_name: one.run_name.clone(),
             sa: one.pair.ike.clone(),
-            peer: one.settings.peer,
-            local: one.local,
+            peer: one.settings.peer_words(),
+            local: match one.settings.protection.raw_local() {
+                Some(local) => local.to_string(),
+                None => one.local.to_string(),
+            },
+            encapsulation: one.settings.protection.encapsulation(),
             replay: replay_check(&one.settings),
             mode: one.settings.mode,
             child: one.status.clone(),
@@ -187,15 +196,18 @@ impl IkeThread {
 fn report_installed(log: &Log, one: &ManualTunnel, child: &ChildSa) {
     let words = |list: &[_]| list.iter().map(selector_words).collect::<Vec<_>>();
     let event = about(Event::new("sa-installed"), &one.pair, &one.run_name)
-        .field("peer", &one.settings.peer)
-        .field("proposal", &cipher_words(child.cipher))
+        .field("peer", &one.settings.peer_words())
+        .field("protocol", one.settings.protection.protocol())
+        .field("encapsulation", one.settings.protection.encapsulation())
+        .field("proposal", &protocol_words(child.protocol))
         .field("spi-in", &format_args!("{:08x}", child.inbound.spi.number()))
         .field("spi-out", &format_args!("{:08x}", child.outbound.spi.number()))
         .names("local", &words(&child.local))
         .names("remote", &words(&child.remote));
     log.info(event.clone());
     log.audit(AuditOutcome::Allowed, event);
-    if one.local.port() != PORT {
+    let is_in_udp = one.settings.protection.raw_local().is_none();
+    if is_in_udp && one.local.port() != PORT {
         let next = "end the program that uses UDP port 4500, and restart the agent; or \
                     configure the peer to send to the port in `local`";
         let event = about(Event::new("sa-port-not-available"), &one.pair, &one.run_name);
@@ -205,7 +217,7 @@ fn report_installed(log: &Log, one: &ManualTunnel, child: &ChildSa) {
 
 fn report_removed(log: &Log, one: &ManualTunnel) {
     let event = about(Event::new("sa-removed"), &one.pair, &one.run_name);
-    let event = event.field("peer", &one.settings.peer);
+    let event = event.field("peer", &one.settings.peer_words());
     log.info(event.clone());
     log.audit(AuditOutcome::Allowed, event);
 }

@@ -1,19 +1,21 @@
 //! Defines [`ManualTunnel`]: the manual SAs of a run. Creates these SAs with keys from files.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tacit_core::policy::{ManualMode, ManualSa, TunnelRoutes};
+use tacit_core::policy::{ManualMode, ManualProtection, ManualSa, Policy, TunnelRoutes};
 use tacit_ipsec::{
-    ChildSa, DirectionKeys, EspSpi, KeyOrigin, ManualKeys, ReplayCheck, SaKeys, SaMode,
-    TrafficSelector,
+    ChildSa, DirectionKeys, EspSpi, KeyOrigin, ManualKeys, ReplayCheck, SaKeys, SaMode, SaProtocol,
+    TrafficSelector, UnderlayEnds,
 };
+use tacit_sys::raw_ip::RawProtocol;
 
-use super::config::{cipher, flows, selectors};
+use super::config::{cipher, flows, hash, selectors};
 use super::connection::Pair;
 use super::status::ChildStatus;
 use crate::ledger::Account;
-use crate::packet::{TunId, TunnelAccounts, TunnelPackets};
+use crate::packet::{RawKind, TunId, TunnelAccounts, TunnelPackets};
 use crate::random;
 
 /// The most packets of an SA (RFC 4303 section 3.3.3).
@@ -58,10 +60,12 @@ pub struct ManualStatus {
     pub run_name: String,
     /// The name of the peer: `[sa.NAME]`.
     pub sa: String,
-    /// The address of the peer.
-    pub peer: SocketAddr,
-    /// The address from which this side sends.
-    pub local: SocketAddr,
+    /// The address of the peer, with its port if there is one.
+    pub peer: String,
+    /// The address from which this side sends, with its port if there is one.
+    pub local: String,
+    /// The word for what packets are sent in.
+    pub encapsulation: &'static str,
     /// Whether packets that arrive again are dropped.
     pub replay: ReplayCheck,
     /// What packets contain.
@@ -126,7 +130,7 @@ pub(super) fn child(
         Ok::<_, String>(SaKeys { spi, encryption, integrity })
     };
     Ok(ChildSa {
-        cipher: cipher(settings.cipher),
+        protocol: protocol(settings),
         mode: match settings.mode {
             ManualMode::Tunnel => SaMode::Tunnel,
             ManualMode::Transport { local } => {
@@ -140,6 +144,33 @@ pub(super) fn child(
         local: packets.local.clone(),
         remote: packets.remote.clone(),
     })
+}
+
+/// How packets are protected, and in what they are sent.
+fn protocol(settings: &ManualSa) -> SaProtocol {
+    let ends = |local| UnderlayEnds { local, remote: settings.peer.ip() };
+    match settings.protection {
+        ManualProtection::EspInUdp(with) => SaProtocol::EspInUdp(cipher(with)),
+        ManualProtection::Esp { cipher: with, local } => SaProtocol::Esp(cipher(with), ends(local)),
+        ManualProtection::Ah { hash: of, local } => SaProtocol::Ah(hash(of), ends(local)),
+    }
+}
+
+/// The raw socket that manual SAs need; `None`: they are in UDP.
+#[must_use]
+pub fn raw_kind(sa: &ManualSa) -> Option<RawKind> {
+    let protocol = match sa.protection {
+        ManualProtection::EspInUdp(_) => return None,
+        ManualProtection::Esp { .. } => RawProtocol::Esp,
+        ManualProtection::Ah { .. } => RawProtocol::Ah,
+    };
+    Some(RawKind::of(protocol, sa.peer.ip()))
+}
+
+/// The raw sockets that the manual SAs of a policy need.
+#[must_use]
+pub fn raw_kinds(policy: &Policy) -> BTreeSet<RawKind> {
+    policy.sas.values().filter_map(raw_kind).collect()
 }
 
 #[cfg(test)]

@@ -61,15 +61,15 @@ use tokio::sync::mpsc;
 use crate::log::Log;
 use crate::net::target::LiveTarget;
 use crate::packet::{
-    FilterCounter, PacketStatistics, PacketThreads, PacketWorker, TunLease, UdpUnderlay,
+    FilterCounter, PacketStatistics, PacketThreads, PacketWorker, RawUnderlay, TunLease, Underlay,
 };
 
-pub(crate) use config::cipher as esp_cipher;
+pub(crate) use config::{cipher as esp_cipher, hash as ah_hash};
 use inputs::Inputs;
-pub use manual_sa::ManualStatus;
+pub use manual_sa::{ManualStatus, raw_kind, raw_kinds};
 pub use status::{ChildStatus, IkeState, IkeStatus};
 use thread::IkeThread;
-pub(crate) use words::{auth_word, cipher_words, proposal_words, selector_words};
+pub(crate) use words::{auth_word, proposal_words, protocol_words, selector_words};
 
 /// The largest number of runs with tunnels.
 pub const RUNS_MAX: usize = 4096;
@@ -229,18 +229,19 @@ enum Order {
 }
 
 impl IkeDriver {
-    /// Opens the sockets to peers, and starts the threads.
+    /// Opens the UDP sockets to peers, and starts the threads.
     ///
     /// # Errors
     /// A socket or a thread cannot be created, or the kernel refuses the CPU of an engine.
     pub fn start(
         policy: IkePolicy,
+        raw: Arc<RawUnderlay>,
         notices: mpsc::Sender<IkeNotice>,
         log: Log,
         refusals: RefusalSink,
         traces: Arc<dyn KeyTraces>,
     ) -> io::Result<Self> {
-        let underlay = underlay()?;
+        let underlay = underlay()?.with_raw(raw);
         let locals = underlay.local_addresses()?;
         let inputs = Arc::<Inputs>::default();
         let threads = PacketThreads::of_policy(&policy.policy);
@@ -357,7 +358,7 @@ fn manual_test_keys() -> ManualKeys {
 
 /// Opens a socket for each IP version. If another agent has the port, peers see another one; only
 /// peers that open connections themselves need port 4500.
-fn underlay() -> io::Result<UdpUnderlay> {
+fn underlay() -> io::Result<Underlay> {
     let any = |port| [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0_u16; 8], port))];
     let [v4, v6] = any(PORT);
     let [other_v4, other_v6] = any(0);
@@ -365,7 +366,7 @@ fn underlay() -> io::Result<UdpUnderlay> {
     let attempts = [&[v4, v6][..], &[v4], &[other_v4, other_v6], &[other_v4]];
     let mut failure = io::Error::from(io::ErrorKind::AddrInUse);
     for addresses in attempts {
-        match UdpUnderlay::bind(addresses) {
+        match Underlay::bind(addresses) {
             Ok(underlay) => return Ok(underlay),
             Err(error) => failure = error,
         }

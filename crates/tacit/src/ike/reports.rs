@@ -12,7 +12,7 @@ use tacit_ipsec::ike::{IkeFailure, IkeIdentity, IkeProposal};
 
 use super::connection::PeerConnection;
 use super::unproved::Suppressed;
-use super::words::{auth_word, cipher_words, proposal_words, selector_words};
+use super::words::{auth_word, proposal_words, protocol_words, selector_words};
 use crate::log::{AuditOutcome, Event, EventCause, Log};
 
 /// A connection cannot begin: its key or its certificates cannot be used.
@@ -58,7 +58,7 @@ pub(super) fn installed(log: &Log, one: &PeerConnection, child: &ChildSa, before
     let words = |list: &[_]| list.iter().map(selector_words).collect::<Vec<_>>();
     let inner: Vec<String> = one.inner.iter().map(ToString::to_string).collect();
     let event = about(event, one)
-        .field("proposal", &cipher_words(child.cipher))
+        .field("proposal", &protocol_words(child.protocol))
         .field("spi-in", &format_args!("{:08x}", child.inbound.spi.number()))
         .field("spi-out", &format_args!("{:08x}", child.outbound.spi.number()))
         .names("inner", &inner)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tacit_core::policy::IkePeer;
 use tacit_ipsec::esp::DataLifetime;
 use tacit_ipsec::ike::{FailureSide, IkeProposal, IkeSummary};
-use tacit_ipsec::{ChildSa, Cipher, EspSpi, TrafficSelector};
+use tacit_ipsec::{ChildSa, EspSpi, SaProtocol, TrafficSelector};
 
 /// A connection of a run with a peer.
 #[derive(Clone, Debug)]
@@ -57,8 +57,8 @@ pub struct IkeStatus {
 pub struct ChildStatus {
     /// The SPI of packets that this side receives.
     pub inbound: EspSpi,
-    /// Its algorithms.
-    pub cipher: Cipher,
+    /// Its protocol and algorithms.
+    pub protocol: SaProtocol,
     /// Whether sequence numbers have 64 bits.
     pub has_extended_sequence: bool,
     /// The end of this side.
@@ -78,7 +78,7 @@ impl ChildStatus {
     pub(super) fn new(child: &ChildSa, rekeyed: u64, lifetime: DataLifetime) -> Self {
         Self {
             inbound: child.inbound.spi,
-            cipher: child.cipher,
+            protocol: child.protocol,
             has_extended_sequence: child.has_extended_sequence,
             local: child.local.clone(),
             remote: child.remote.clone(),

@@ -1,7 +1,7 @@
 //! Tests the IKE thread with gateways and unauthenticated senders on loopback.
 
 use std::net::UdpSocket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tacit_ipsec::TrafficSelector;
@@ -75,16 +75,16 @@ impl Scene {
     fn new(test: &str, inner: &str) -> Self {
         let peer = socket();
         let audit =
-            std::env::temp_dir().join(format!("tacit-ike-{test}-{}.log", std::process::id()));
+            std::env::temp_dir().join(format!("tacit-ike-{test}-{}.audit", std::process::id()));
         let log = Log::start(Settings {
             format: Format::Text,
             level: LogLevel::Info,
-            destination: LogDestination::None,
+            destination: LogDestination::File(audit.with_extension("main")),
             launcher: None,
             audit: Some(audit.clone()),
         })
         .unwrap();
-        let underlay = UdpUnderlay::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+        let underlay = Underlay::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let locals = underlay.local_addresses().unwrap();
         let inputs = Arc::<Inputs>::default();
         let threads = PacketThreads::default();
@@ -160,8 +160,12 @@ impl Scene {
 
     /// The lines of the audit log with this text.
     fn lines(&self, text: &str) -> usize {
+        self.lines_in(&self.audit, text)
+    }
+
+    fn lines_in(&self, file: &Path, text: &str) -> usize {
         self.log.flush();
-        let all = std::fs::read_to_string(&self.audit).unwrap();
+        let all = std::fs::read_to_string(file).unwrap();
         all.lines().filter(|line| line.contains(text)).count()
     }
 }
@@ -169,6 +173,7 @@ impl Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.audit);
+        let _ = std::fs::remove_file(self.audit.with_extension("main"));
     }
 }
 
@@ -361,4 +366,32 @@ fn an_assigned_address_is_taken_back_when_a_name_of_a_rule_has_it() {
         scene.thread.check_names(later);
         assert_eq!(scene.ending().is_some(), is_taken_back, "{name}");
     }
+}
+
+#[test]
+fn the_end_of_the_sequence_numbers_of_manual_sas_is_logged_once_each() {
+    let mut scene = Scene::new("ends", "10.1.0.1");
+    scene.thread.follow(IkePolicy::of_text(
+        "version = 1\n[sa.far]\npeer = \"192.0.2.1\"\nencryption = \"aes256-cbc\"\nintegrity = \
+         \"sha256\"\nspi-in = 257\nspi-out = 258\nkeys-in = \"in\"\nkeys-out = \"out\"\ninner = \
+         \"10.1.0.1\"\n[[rule]]\nname = \"web\"\ndirection = \"outbound\"\nremote = \
+         \"10.2.0.0/24\"\nipsec = { sa = \"far\" }\n",
+    ));
+    let spi = scene.thread.manual[0].spi;
+    let main = scene.audit.with_extension("main");
+    let numbers = u64::from(u32::MAX);
+    for (sent, ending, ended) in [
+        (numbers / 16 * 15 + 1, 1, 0),
+        (numbers - 1, 1, 0),
+        (numbers, 1, 1),
+        (numbers, 1, 1),
+        (numbers - 1, 1, 1),
+    ] {
+        scene.thread.note_manual_sent(spi, sent);
+        let lines = |name| scene.lines_in(&main, name);
+        assert_eq!((lines("sa-ending"), lines("sa-ended")), (ending, ended), "{sent}");
+        assert_eq!(scene.lines("sa-ended"), ended, "{sent}");
+    }
+    let next = scene.thread.manual_next(&Pair { run: RUN, ike: "far".to_owned() });
+    assert!(next.contains("has no sequence number left"), "{next}");
 }

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use tacit_core::policy::{IkeCredentials, IkeGroup, IkeSuite, Sha2, TunnelCipher};
 use tacit_ipsec::ike::IkeProposal;
-use tacit_ipsec::{Cipher, TrafficSelector};
+use tacit_ipsec::{Cipher, SaProtocol, TrafficSelector};
 
-use super::config::{cipher, group, prf};
+use super::config::{cipher, group, hash, prf};
 
 /// The words for the algorithms of an IKE SA. They are always those of a proposal of the policy.
 #[must_use]
@@ -19,10 +19,20 @@ pub(crate) fn proposal_words(proposal: IkeProposal) -> String {
     suite.map_or_else(|| format!("{proposal:?}"), |suite| suite.to_string())
 }
 
-/// The words for the algorithms of a child SA.
-#[must_use]
-pub(crate) fn cipher_words(cipher: Cipher) -> String {
+fn cipher_words(cipher: Cipher) -> String {
     tunnel_cipher(cipher).map_or_else(|| format!("{cipher:?}"), |cipher| cipher.to_string())
+}
+
+/// The words for the algorithms of SAs: with AH, only the hash of the HMAC.
+#[must_use]
+pub(crate) fn protocol_words(protocol: SaProtocol) -> String {
+    match protocol {
+        SaProtocol::EspInUdp(cipher) | SaProtocol::Esp(cipher, _) => cipher_words(cipher),
+        SaProtocol::Ah(of_sa, _) => {
+            let found = Sha2::ALL.into_iter().find(|one| hash(*one) == of_sa);
+            found.map_or_else(|| format!("{of_sa:?}"), |hash| hash.word().to_owned())
+        }
+    }
 }
 
 /// The word for how both sides prove who they are.

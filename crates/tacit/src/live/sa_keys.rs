@@ -1,13 +1,16 @@
 //! Reads the keys of manual SAs from the files in `keys-in` and `keys-out` of `[sa.NAME]`.
 //!
 //! A file has two lines of hexadecimal digits: the key of the cipher, then the key of the HMAC.
-//! Empty lines, and lines that begin with `#`, are ignored.
+//! With AH, there is no cipher, and so only the second of these lines. Empty lines, and lines that
+//! begin with `#`, are ignored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, ManualSa, Policy, SaKeyFile, SourcePosition, TunnelCipher};
+use tacit_core::policy::{
+    Diagnostic, ManualProtection, ManualSa, Policy, SaKeyFile, SourcePosition,
+};
 use tacit_ipsec::{DirectionKeys, ManualKeys, SecretBytes};
 use tacit_tls::files::read_secret;
 
@@ -45,7 +48,9 @@ struct KnownKeys(Vec<(SecretBytes, String)>);
 
 impl KnownKeys {
     fn admit(&mut self, keys: DirectionKeys, of: &SaKeyFile) -> Result<DirectionKeys, Diagnostic> {
-        for key in [&keys.encryption, &keys.integrity] {
+        let all = [&keys.encryption, &keys.integrity];
+        // AH has no key of a cipher.
+        for key in all.into_iter().filter(|key| !key.as_bytes().is_empty()) {
             if let Some((_, other)) = self.0.iter().find(|(known, _)| known == key) {
                 let message =
                     format!("a key occurs twice: in {} and in {other}", of.file.display());
@@ -70,17 +75,27 @@ fn read(sa: &ManualSa, path: &Path, position: SourcePosition) -> Result<Directio
         let fix = fix_of(&fault, path, "write the keys to the file, or correct the file name");
         refused(fault.to_string(), fix)
     })?;
-    let [encryption_bytes, integrity_bytes] = key_bytes(sa.cipher);
-    let how = format!(
-        "write two lines: the key of the cipher, from `openssl rand -hex {encryption_bytes}`, and \
-         the key of the HMAC, from `openssl rand -hex {integrity_bytes}`"
-    );
+    let KeyBytes { encryption: encryption_bytes, integrity: integrity_bytes } = key_bytes(sa);
+    let how = match encryption_bytes {
+        Some(encryption_bytes) => format!(
+            "write two lines: the key of the cipher, from `openssl rand -hex {encryption_bytes}`, \
+             and the key of the HMAC, from `openssl rand -hex {integrity_bytes}`"
+        ),
+        None => format!(
+            "write one line: the key of the HMAC, from `openssl rand -hex {integrity_bytes}`"
+        ),
+    };
     let refused = |what: String| refused(what, how.clone());
     let lines = bytes.as_bytes().split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let lines: Vec<&[u8]> =
         lines.filter(|line| !line.is_empty() && !line.starts_with(b"#")).collect();
-    let [encryption, integrity] = lines.as_slice() else {
-        return Err(refused(format!("the file has {} lines with keys instead of 2", lines.len())));
+    let wanted = if encryption_bytes.is_some() { 2 } else { 1 };
+    let last = lines.split_last().filter(|_| lines.len() == wanted);
+    let Some((integrity, before)) = last else {
+        return Err(refused(format!(
+            "the file has {} lines with keys instead of {wanted}",
+            lines.len()
+        )));
     };
     let key = |line: &[u8], what: &str, wanted: usize| {
         let key = hexadecimal(line)
@@ -95,16 +110,32 @@ fn read(sa: &ManualSa, path: &Path, position: SourcePosition) -> Result<Directio
         }
         Ok(key)
     };
-    Ok(DirectionKeys {
-        encryption: key(encryption, "the cipher", encryption_bytes)?,
-        integrity: key(integrity, "the HMAC", integrity_bytes)?,
-    })
+    let encryption = match (before, encryption_bytes) {
+        ([encryption], Some(bytes)) => key(encryption, "the cipher", bytes)?,
+        _ => SecretBytes::new(Vec::new()),
+    };
+    Ok(DirectionKeys { encryption, integrity: key(integrity, "the HMAC", integrity_bytes)? })
 }
 
-/// The lengths of the keys of the cipher and of the HMAC (RFC 4868 section 2.1.1).
-fn key_bytes(cipher: TunnelCipher) -> [usize; 2] {
-    let cipher = crate::ike::esp_cipher(cipher);
-    [cipher.key_bytes(), cipher.integrity_key_bytes()]
+/// The lengths of the keys of one direction.
+struct KeyBytes {
+    /// That of the cipher; AH has none.
+    encryption: Option<usize>,
+    /// That of the HMAC (RFC 4868 section 2.1.1).
+    integrity: usize,
+}
+
+fn key_bytes(sa: &ManualSa) -> KeyBytes {
+    match sa.protection {
+        ManualProtection::EspInUdp(cipher) | ManualProtection::Esp { cipher, .. } => {
+            let cipher = crate::ike::esp_cipher(cipher);
+            let encryption = Some(cipher.key_bytes());
+            KeyBytes { encryption, integrity: cipher.integrity_key_bytes() }
+        }
+        ManualProtection::Ah { hash, .. } => {
+            KeyBytes { encryption: None, integrity: crate::ike::ah_hash(hash).key_bytes() }
+        }
+    }
 }
 
 /// The bytes of hexadecimal digits, which may begin with `0x`.

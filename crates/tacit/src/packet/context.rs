@@ -7,7 +7,7 @@ use tacit_ipsec::esp::{DropCounters, DropReason};
 
 use super::direction::Direction;
 use super::statistics::{Counters, TrafficCounters};
-use super::underlay::UdpUnderlay;
+use super::underlay::Underlay;
 use super::{PacketEvent, PacketEvents};
 
 /// The threads of a packet worker.
@@ -21,7 +21,7 @@ pub(super) enum ThreadRole {
 
 /// What one direction uses.
 pub(super) struct Context {
-    pub(super) underlay: Arc<UdpUnderlay>,
+    pub(super) underlay: Arc<Underlay>,
     pub(super) counters: Arc<Counters>,
     direction: Direction,
     /// The thread that uses this direction.
@@ -31,7 +31,7 @@ pub(super) struct Context {
 
 impl Context {
     pub(super) fn new(
-        underlay: &Arc<UdpUnderlay>,
+        underlay: &Arc<Underlay>,
         counters: &Arc<Counters>,
         direction: Direction,
         events: impl PacketEvents + 'static,

@@ -4,16 +4,17 @@
 //! An outbound packet uses the newest matching tunnel of its TUN device. So after a rekey, outbound
 //! packets use the tunnel with the new keys. The old tunnel decrypts packets until it is removed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use tacit_ipsec::EspSpi;
 use tacit_ipsec::esp::{
     DataLifetime, DropCounters, DropReason, InboundSa, KeyLengthError, LifetimeState, OutboundSa,
     SaCounters,
 };
 use tacit_ipsec::packet::IpPacket;
+use tacit_ipsec::{EspSpi, SaProtocol, UnderlayEnds};
 use tacit_sys::datagram_batch::path_mtu;
+use tacit_sys::raw_ip::RawProtocol;
 
 use super::direction::Direction;
 use super::flow_cache::{FlowCache, FlowDecision};
@@ -35,6 +36,7 @@ pub(super) struct InstalledTunnel {
 pub(super) struct OutboundTunnel {
     pub(super) sa: OutboundSa,
     pub(super) peer: SocketAddr,
+    pub(super) carrier: Carrier,
     /// The longest inner packet for the path to the peer.
     pub(super) inner_bytes_max: usize,
     pub(super) flows: FlowCache,
@@ -43,6 +45,36 @@ pub(super) struct OutboundTunnel {
     /// What the other direction has processed.
     received: Arc<SaCounters>,
     peer_address: PeerAddress,
+}
+
+/// How frames are sent to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// In UDP.
+    Udp,
+    /// As an IP protocol, between these hosts.
+    Raw(RawProtocol, UnderlayEnds),
+}
+
+impl Carrier {
+    fn of(protocol: SaProtocol) -> Self {
+        match protocol {
+            SaProtocol::EspInUdp(_) => Self::Udp,
+            SaProtocol::Esp(_, ends) => Self::Raw(RawProtocol::Esp, ends),
+            SaProtocol::Ah(_, ends) => Self::Raw(RawProtocol::Ah, ends),
+        }
+    }
+
+    /// Returns the length of the headers before a frame.
+    fn header_bytes(self, peer: IpAddr) -> usize {
+        let ip_bytes = if peer.is_ipv4() { V4_HEADER_BYTES } else { V6_HEADER_BYTES };
+        match self {
+            Self::Udp => ip_bytes + UDP_HEADER_BYTES,
+            Self::Raw(RawProtocol::Esp, _) => ip_bytes,
+            // The frame is the whole packet.
+            Self::Raw(RawProtocol::Ah, _) => 0,
+        }
+    }
 }
 
 /// The direction from the peer.
@@ -79,6 +111,7 @@ impl InstalledTunnel {
         let mut outbound = OutboundTunnel {
             sa: OutboundSa::new(&child, lifetime)?,
             peer,
+            carrier: Carrier::of(child.protocol),
             inner_bytes_max: 0,
             flows: FlowCache::new(Direction::Outbound, flows, accounts, filter),
             drops,
@@ -136,8 +169,7 @@ impl OutboundTunnel {
     /// Computes the longest inner packet from the MTU of the path, as far as the kernel knows it.
     pub(super) fn learn_path(&mut self) {
         let mtu = path_mtu(self.peer.ip()).unwrap_or(MTU_BYTES_DEFAULT);
-        let outer_bytes = if self.peer.is_ipv4() { V4_HEADER_BYTES } else { V6_HEADER_BYTES };
-        let frame_bytes_max = mtu.saturating_sub(outer_bytes + UDP_HEADER_BYTES);
+        let frame_bytes_max = mtu.saturating_sub(self.carrier.header_bytes(self.peer.ip()));
         let fits = |inner: &usize| self.sa.frame_bytes(*inner) <= frame_bytes_max;
         self.inner_bytes_max = (0..=frame_bytes_max).rev().find(fits).unwrap_or(0);
     }

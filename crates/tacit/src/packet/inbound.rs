@@ -5,6 +5,8 @@
 //!        ─> check flows and filters ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
+//! ESP and AH without UDP arrive as single IP packets at raw sockets, and take the same way.
+//!
 //! The kernel may join datagrams of one peer that have different kinds, so the worker determines
 //! the kind of each datagram. After a full batch, the worker receives another batch before it
 //! writes, so that more packets can be joined.
@@ -17,12 +19,14 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 
 use tacit_core::meter::Component;
 use tacit_ipsec::EspSpi;
-use tacit_ipsec::esp::{DropReason, Opened, UdpContent};
+use tacit_ipsec::esp::{DropReason, Opened, OuterPacket, UdpContent};
 use tacit_ipsec::offload::{OpenedPacket, coalesce};
 use tacit_sys::datagram_batch::{BatchSocket, ReceivedBatch};
+use tacit_sys::raw_ip::{ROOM_BYTES, RawSocket, ReceivedRaw};
 
 use super::accounts::BatchShares;
 use super::context::Context;
@@ -32,6 +36,7 @@ use super::order::Order;
 use super::table::TunnelTable;
 use super::thread::OrderSender;
 use super::tunnel::{Permission, TunId};
+use super::underlay::ReceivingSocket;
 use super::{IkeDatagram, PacketEvent};
 use crate::ledger::meter;
 
@@ -45,6 +50,8 @@ const ROUNDS_PER_TURN: usize = 2;
 const OTHERS_PER_TURN: usize = 64;
 /// The room for one batch.
 const BATCH_ROOM_BYTES: usize = 65_535;
+/// How many packets are received from a raw socket before they are written.
+const RAW_PACKETS_MAX: usize = 64;
 /// A batch of this length was probably limited by its room, so another is waiting.
 const FULL_BATCH_BYTES: usize = 30_000;
 
@@ -72,6 +79,15 @@ struct Origin {
     traffic_class: u8,
 }
 
+/// How a packet of an SA has arrived.
+#[derive(Clone, Copy)]
+enum Arrival {
+    /// In UDP.
+    Udp(Origin),
+    /// As an IP packet, with these headers.
+    WithoutUdp(OuterPacket),
+}
+
 impl Inbound {
     pub(super) fn new() -> Self {
         let buffer = vec![0; RECEIVES_MAX * BATCH_ROOM_BYTES].into();
@@ -79,7 +95,7 @@ impl Inbound {
     }
 
     /// Receives datagrams until there are none, and delivers their packets.
-    pub(super) fn forward(&mut self, socket: usize, tunnels: &mut Tunnels, context: &mut Context) {
+    pub(super) fn forward(&mut self, socket: u64, tunnels: &mut Tunnels, context: &mut Context) {
         let mut rounds = 0;
         let mut others = 0;
         while rounds < ROUNDS_PER_TURN && others < OTHERS_PER_TURN {
@@ -97,21 +113,31 @@ impl Inbound {
         self.shares.finish();
     }
 
-    /// Receives batches into the buffer and opens their packets. Returns whether the socket is
-    /// empty.
-    fn fill(&mut self, socket: usize, tunnels: &mut Tunnels, context: &mut Context) -> bool {
+    /// Receives into the buffer and opens what arrives. Returns whether the socket is empty.
+    fn fill(&mut self, socket: u64, tunnels: &mut Tunnels, context: &mut Context) -> bool {
+        let underlay = Arc::clone(&context.underlay);
+        match underlay.socket(socket) {
+            Some(ReceivingSocket::Udp(socket)) => self.fill_udp(socket, tunnels, context),
+            Some(ReceivingSocket::Raw(socket)) => self.fill_raw(socket, tunnels, context),
+            None => true,
+        }
+    }
+
+    /// Receives batches.
+    fn fill_udp(
+        &mut self,
+        socket: &BatchSocket,
+        tunnels: &mut Tunnels,
+        context: &mut Context,
+    ) -> bool {
         let mut at = 0;
         for _ in 0..RECEIVES_MAX {
             let room = self.buffer.get_mut(at..at + BATCH_ROOM_BYTES).unwrap_or_default();
             meter::switch(Component::Receive);
-            let received = match receive(context, socket, room) {
+            let received = match socket.receive(room) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(_) => {
-                    context.drops().add(DropReason::Kernel);
-                    return true;
-                }
+                Err(error) => return note_error(&error, context),
             };
             meter::switch(Component::Open);
             self.open_batch(at, &received, tunnels, context);
@@ -121,6 +147,49 @@ impl Inbound {
             }
         }
         false
+    }
+
+    /// Receives IP packets, one with each call.
+    fn fill_raw(
+        &mut self,
+        socket: &RawSocket,
+        tunnels: &mut Tunnels,
+        context: &mut Context,
+    ) -> bool {
+        let mut at = 0;
+        for _ in 0..RAW_PACKETS_MAX {
+            let Some(room) = self.buffer.get_mut(at..at + ROOM_BYTES) else { return false };
+            meter::switch(Component::Receive);
+            let ReceivedRaw { place, is_cut } = match socket.receive(room) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return note_error(&error, context),
+            };
+            meter::switch(Component::Open);
+            let place = at + place.start..at + place.end;
+            at = place.end;
+            let result = match is_cut {
+                true => Err(DropReason::Malformed),
+                false => self.open_raw(place, tunnels, context),
+            };
+            if let Err(reason) = result {
+                context.drops().add(reason);
+            }
+        }
+        false
+    }
+
+    /// Opens the ESP or AH packet at a place of the buffer.
+    fn open_raw(
+        &mut self,
+        place: Range<usize>,
+        tunnels: &mut Tunnels,
+        context: &mut Context,
+    ) -> Result<(), DropReason> {
+        let packet = self.buffer.get(place.clone()).unwrap_or_default();
+        let outer = OuterPacket::parse(packet)?;
+        self.open_packet(outer.spi, place, Arrival::WithoutUdp(outer), tunnels, context)
+            .inspect_err(|reason| tunnels.note_drop(outer.spi, *reason))
     }
 
     /// Examines each datagram of a batch.
@@ -163,7 +232,7 @@ impl Inbound {
         let datagram = self.buffer.get_mut(place.clone()).unwrap_or_default();
         match UdpContent::of(datagram) {
             UdpContent::Esp(spi) => self
-                .open_esp(spi, place, origin, tunnels, context)
+                .open_packet(spi, place, Arrival::Udp(origin), tunnels, context)
                 .inspect_err(|reason| tunnels.note_drop(spi, *reason)),
             UdpContent::Ike(message) => {
                 context.counters.ike_messages.add(1);
@@ -178,11 +247,11 @@ impl Inbound {
         }
     }
 
-    fn open_esp(
+    fn open_packet(
         &mut self,
         spi: EspSpi,
         place: Range<usize>,
-        origin: Origin,
+        arrival: Arrival,
         tunnels: &mut Tunnels,
         context: &mut Context,
     ) -> Result<(), DropReason> {
@@ -190,11 +259,17 @@ impl Inbound {
         let tunnel = table.with_spi(spi).ok_or(DropReason::UnknownSpi)?;
         let frame = self.buffer.get_mut(place.clone()).ok_or(DropReason::Malformed)?;
         let before = tunnel.sa.sequence();
-        let opened = tunnel.sa.open(frame, origin.traffic_class)?;
+        let opened = match arrival {
+            Arrival::Udp(origin) => tunnel.sa.open(frame, origin.traffic_class)?,
+            Arrival::WithoutUdp(outer) => tunnel.sa.open_without_udp(frame, &outer)?,
+        };
         let is_newest = tunnel.sa.sequence() > before;
-        let to = origin.source;
         // If the queue is full, the next packet moves the peer.
-        if is_newest && tunnel.has_moved(to) && orders.try_order(Order::MovePeer(spi, to)) {
+        if let Arrival::Udp(Origin { source: to, .. }) = arrival
+            && is_newest
+            && tunnel.has_moved(to)
+            && orders.try_order(Order::MovePeer(spi, to))
+        {
             tunnel.move_peer(to);
             // If the queue is full, displays have the address before.
             let _ = context.report(PacketEvent::PeerMoved { spi, to });
@@ -255,8 +330,10 @@ impl Tunnels {
     }
 }
 
-fn receive(context: &Context, socket: usize, room: &mut [u8]) -> io::Result<ReceivedBatch> {
-    let socket: &BatchSocket =
-        context.underlay.sockets().get(socket).ok_or(io::ErrorKind::NotConnected)?;
-    socket.receive(room)
+/// Returns whether the socket is empty after an error; counts all other errors.
+fn note_error(error: &io::Error, context: &Context) -> bool {
+    if error.kind() != io::ErrorKind::WouldBlock {
+        context.drops().add(DropReason::Kernel);
+    }
+    true
 }

@@ -25,9 +25,6 @@ use super::spill::{SpillLimits, SpillMeter};
 use super::table::TunnelTable;
 use super::thread::{Descriptors, OrderSender, PacketLoop};
 
-/// The number of the first socket in an epoll.
-const FIRST_SOCKET: u64 = 0;
-
 /// The inbound direction.
 pub(super) struct InboundHalf {
     pub(super) context: Context,
@@ -70,7 +67,7 @@ impl SharedInbound {
         orders: OrderSender<Order>,
         second: Option<(SpillLimits, Descriptors)>,
     ) -> io::Result<Self> {
-        for (number, socket) in (FIRST_SOCKET..).zip(context.underlay.sockets()) {
+        for (number, socket) in context.underlay.sockets() {
             of_pipeline.add(number, socket)?;
         }
         let second = second.map(|(limits, descriptors)| SecondThread {
@@ -93,8 +90,7 @@ impl InboundHalf {
     /// Receives packets from the socket with this number in an epoll, and delivers them.
     pub(super) fn forward(&mut self, number: u64, role: ThreadRole) {
         self.context.role = role;
-        let socket = usize::try_from(number - FIRST_SOCKET).unwrap_or(usize::MAX);
-        self.inbound.forward(socket, &mut self.tunnels, &mut self.context);
+        self.inbound.forward(number, &mut self.tunnels, &mut self.context);
     }
 
     /// Adds a device to which packets are written.
@@ -129,10 +125,10 @@ impl InboundHalf {
 impl Context {
     /// Moves the sockets from one epoll to another. If the kernel refuses, they stay.
     fn move_sockets(&self, from: &Descriptors, to: &Descriptors) -> bool {
-        let sockets = || (FIRST_SOCKET..).zip(self.underlay.sockets());
+        let sockets = || self.underlay.sockets();
         // While a socket is in both, the mutex decides which thread reads it.
         let added = sockets().take_while(|(number, socket)| to.add(*number, socket).is_ok());
-        let is_moved = added.count() == self.underlay.sockets().len();
+        let is_moved = added.count() == sockets().count();
         let left = if is_moved { from } else { to };
         sockets().for_each(|(_, socket)| left.remove(socket));
         if is_moved {

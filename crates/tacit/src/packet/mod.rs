@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`PacketWorker`] is the handle of the thread. The thread owns all devices and tunnels of one
-//! [`UdpUnderlay`] (the UDP sockets to the peers). The thread does not know the policy: each
+//! [`Underlay`] (the sockets to the peers). The thread does not know the policy: each
 //! [`Tunnel`] contains the flows that it permits. The thread drops packets for which there is no
 //! tunnel, and never sends them in clear.
 //!
@@ -77,7 +77,7 @@ pub use statistics::{
     PacketStatistics, PacketThreadState, PacketVolume, SaVolume, Traffic, TunnelStatistics,
 };
 pub use tunnel::{FlowOpener, PeerAddress, TunId, Tunnel, TunnelFlow, TunnelPackets};
-pub use underlay::UdpUnderlay;
+pub use underlay::{RawKind, RawUnderlay, Underlay};
 
 use context::{Context, ThreadRole};
 use halves::InstalledTunnel;
@@ -91,7 +91,7 @@ use thread::{PacketThread, ThreadParts, ThreadSetup};
 /// The handle of the threads. The threads end when the handle is dropped.
 #[derive(Debug)]
 pub struct PacketWorker {
-    underlay: Arc<UdpUnderlay>,
+    underlay: Arc<Underlay>,
     counters: Arc<Counters>,
     next_tun: AtomicU64,
     pipeline: PacketThread<Order>,
@@ -176,7 +176,7 @@ impl PacketWorker {
     /// The threads or their descriptors cannot be created, or the kernel refuses the CPU or the
     /// scheduling class of the engine.
     pub fn start(
-        underlay: UdpUnderlay,
+        underlay: Underlay,
         events: impl PacketEvents + Clone + 'static,
         threads: PacketThreads,
     ) -> io::Result<Self> {

@@ -25,16 +25,17 @@ use tacit_ipsec::esp::DropReason;
 use tacit_ipsec::offload::{Offload, Segments, VNET_HEADER_BYTES, fill_checksum};
 use tacit_ipsec::packet::{IpPacket, traffic_class};
 use tacit_sys::datagram_batch::{
-    BATCH_BYTES_MAX, BATCH_DATAGRAMS_MAX, BatchSocket, DatagramBatch, is_too_big,
+    BATCH_BYTES_MAX, BATCH_DATAGRAMS_MAX, DatagramBatch, Fragmentation, is_too_big,
 };
 
 use super::PacketEvent;
 use super::accounts::BatchShares;
 use super::context::Context;
 use super::device::{OutboundDevice, is_multicast};
-use super::halves::{OutboundTunnel, tunnel_for};
+use super::halves::{Carrier, OutboundTunnel, tunnel_for};
 use super::table::TunnelTable;
 use super::tunnel::{Permission, TunId};
+use super::underlay::{RawFrames, Underlay};
 use crate::ledger::meter;
 
 /// How many packets are read from one device before others get their turn.
@@ -307,7 +308,7 @@ fn seal_oversized(
     Ok(())
 }
 
-/// ESP packets for one peer, all of one length but the last.
+/// Frames for one peer, all of one length but the last: ESP packets, or IP packets with AH.
 struct Batch {
     buffer: Box<[u8]>,
     bytes: usize,
@@ -317,6 +318,7 @@ struct Batch {
     /// Whether a shorter frame was added, after which no other may follow.
     is_complete: bool,
     peer: SocketAddr,
+    carrier: Carrier,
     traffic_class: u8,
     /// A peer whose path has a smaller MTU than was known.
     exceeded: Option<SocketAddr>,
@@ -332,6 +334,7 @@ impl Batch {
             frame_bytes: 0,
             is_complete: false,
             peer: SocketAddr::new(IpAddr::from([0; 4]), 0),
+            carrier: Carrier::Udp,
             traffic_class: 0,
             exceeded: None,
             shares: BatchShares::new(),
@@ -361,6 +364,7 @@ impl Batch {
     ) -> Result<&mut [u8], DropReason> {
         let frame_bytes = tunnel.sa.frame_bytes(packet_bytes);
         let continues = self.peer == tunnel.peer
+            && self.carrier == tunnel.carrier
             && self.traffic_class == traffic_class
             && frame_bytes <= self.frame_bytes
             && !self.is_complete
@@ -369,6 +373,7 @@ impl Batch {
         if !continues {
             self.flush(context);
             self.peer = tunnel.peer;
+            self.carrier = tunnel.carrier;
             self.traffic_class = traffic_class;
             self.frame_bytes = frame_bytes;
         }
@@ -384,31 +389,32 @@ impl Batch {
 
     /// Sends the batch.
     fn flush(&mut self, context: &Context) {
-        self.send(context, |socket, batch| socket.send(batch));
+        self.send(context, Fragmentation::Forbidden);
     }
 
     /// Sends the batch, whose frames exceed the MTU of the path.
     fn flush_fragmented(&mut self, context: &Context) {
-        self.send(context, |socket, batch| socket.send_fragmented(batch));
+        self.send(context, Fragmentation::Allowed);
     }
 
-    fn send(
-        &mut self,
-        context: &Context,
-        send: impl Fn(&BatchSocket, &DatagramBatch<'_>) -> io::Result<()>,
-    ) {
+    fn send(&mut self, context: &Context, fragmentation: Fragmentation) {
         if self.frames == 0 {
             return;
         }
-        let batch = DatagramBatch {
-            payloads: self.buffer.get(..self.bytes).unwrap_or_default(),
-            datagram_bytes: self.frame_bytes,
-            to: self.peer,
-            traffic_class: self.traffic_class,
-        };
-        let result = context.underlay.socket_for(self.peer);
         meter::switch(Component::Send);
-        let result = result.and_then(|socket| send(socket, &batch));
+        let result = match self.carrier {
+            Carrier::Udp => self.send_in_udp(&context.underlay, fragmentation),
+            Carrier::Raw(protocol, ends) => {
+                let frames = RawFrames {
+                    frames: self.buffer.get(..self.bytes).unwrap_or_default(),
+                    frame_bytes: self.frame_bytes,
+                    from: ends.local,
+                    to: ends.remote,
+                    traffic_class: self.traffic_class,
+                };
+                context.underlay.send_raw(protocol, &frames, fragmentation)
+            }
+        };
         meter::switch(Component::Seal);
         if let Err(error) = result {
             let reason = if is_too_big(&error) {
@@ -423,6 +429,20 @@ impl Batch {
         self.frames = 0;
         self.is_complete = false;
         self.frame_bytes = 0;
+    }
+
+    fn send_in_udp(&self, underlay: &Underlay, fragmentation: Fragmentation) -> io::Result<()> {
+        let batch = DatagramBatch {
+            payloads: self.buffer.get(..self.bytes).unwrap_or_default(),
+            datagram_bytes: self.frame_bytes,
+            to: self.peer,
+            traffic_class: self.traffic_class,
+        };
+        let socket = underlay.socket_for(self.peer)?;
+        match fragmentation {
+            Fragmentation::Forbidden => socket.send(&batch),
+            Fragmentation::Allowed => socket.send_fragmented(&batch),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tacit::packet::{
     FlowOpener, PacketEngine, PacketEvent, PacketThreads, PacketWorker, PeerAddress, SpillLimits,
-    Tunnel, TunnelAccounts, TunnelFlow, UdpUnderlay,
+    Tunnel, TunnelAccounts, TunnelFlow, Underlay,
 };
 use tacit_core::policy::EngineClass;
 use tacit_ipsec::esp::DataLifetime;
@@ -76,7 +76,7 @@ pub(crate) fn run(end: &str) {
     let addresses: Vec<_> =
         variable("PACKET_LOCAL").split(' ').map(|address| address.parse().unwrap()).collect();
     let (sender, events) = sync_channel::<PacketEvent>(16);
-    let underlay = UdpUnderlay::bind(&addresses).unwrap();
+    let underlay = Underlay::bind(&addresses).unwrap();
     let worker = PacketWorker::start(underlay, sender, threads()).unwrap();
     confine(&worker);
     let tun = worker.add_tun(tun).unwrap();

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use tacit_ipsec::{
-    ChildSa, Cipher, EspSpi, KeyOrigin, SaKeys, SaMode, SecretBytes, TrafficSelector,
+    ChildSa, Cipher, EspSpi, KeyOrigin, SaKeys, SaMode, SaProtocol, SecretBytes, TrafficSelector,
 };
 
 /// The ends of the tests: the inner networks of both families.
@@ -13,7 +13,7 @@ pub(crate) const FAR: [(&str, &str); 2] = [("10.2.0.0", "10.2.0.255"), ("fd02::"
 /// The tunnel as the near end sees it. `number` distinguishes SPIs and keys.
 pub(crate) fn near(cipher: Cipher, number: u8) -> ChildSa {
     ChildSa {
-        cipher,
+        protocol: SaProtocol::EspInUdp(cipher),
         origin: KeyOrigin::Ike,
         mode: SaMode::Tunnel,
         has_extended_sequence: true,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tacit::packet::{
     FlowOpener, PacketEvent, PacketStatistics, PacketThreads, PacketWorker, PeerAddress, TunId,
-    Tunnel, TunnelAccounts, TunnelFlow, UdpUnderlay,
+    Tunnel, TunnelAccounts, TunnelFlow, Underlay,
 };
 use tacit_core::packet::datagram;
 use tacit_ipsec::esp::{DataLifetime, DropReason, InboundSa, Opened, OutboundSa};
@@ -56,7 +56,7 @@ impl Lab {
     /// A worker at this address.
     pub(crate) fn with(tun: Tun, address: &str, threads: PacketThreads) -> Self {
         let (sender, events) = sync_channel(EVENTS_MAX);
-        let underlay = UdpUnderlay::bind(&[address.parse().unwrap()]).unwrap();
+        let underlay = Underlay::bind(&[address.parse().unwrap()]).unwrap();
         let worker = PacketWorker::start(underlay, sender, threads).unwrap();
         driver::confine(&worker);
         let tun = worker.add_tun(tun).unwrap();

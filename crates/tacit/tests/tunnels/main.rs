@@ -36,6 +36,7 @@ mod programs;
 mod public;
 mod refusals;
 mod rekey;
+mod without_udp;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -13,7 +13,7 @@ const ALGORITHMS: [(&str, &str, [&str; 2], &str); 3] = [
 ];
 
 /// Runs steps between two hosts with one of [`ALGORITHMS`].
-fn hosts_with(algorithms: usize, steps: &str) -> String {
+pub(super) fn hosts_with(algorithms: usize, steps: &str) -> String {
     let (encryption, integrity, [key, hmac], bits) = ALGORITHMS[algorithms];
     let script = concat!(
         include_str!("../peers/processes.sh"),
@@ -267,4 +267,38 @@ fn two_hosts_exchange_packets_in_transport_mode() {
         clear"#,
     );
     assert_eq!(text, "from behind\nsame\nCouldn't connect\nonly UDP 4500\n");
+}
+
+#[test]
+fn filters_deny_packets_of_manual_sas_until_a_reload_removes_them() {
+    let text = hosts(
+        r#"served
+        cp near/run.toml before
+        { sed '/^\[\[rule/,$d' before; cat <<'END'
+[[rule]]
+name = "denied"
+filter = "deny"
+tunnel = "far"
+protocol = "tcp"
+remote-ports = 8080
+[[rule]]
+name = "others"
+filter = "permit"
+tunnel = "far"
+END
+        sed -n '/^\[\[rule/,$p' before; } >near/run.toml
+        agent
+        enrolled bash -c 'curl -sS -m 3 http://10.2.0.1:8080/ 2>&1 | grep -o "timed out"
+            touch scratch/denied
+            until curl -sS -m 2 http://10.2.0.1:8080/ 2>/dev/null; do sleep 0.1; done
+            touch scratch/up; while [ ! -e scratch/end ]; do sleep 0.1; done' & program=$!
+        until_true [ -e scratch/denied ]
+        control show sa --wide | grep -c 'dropped .* filter'
+        cat before >near/run.toml
+        control reload >/dev/null || fail reload
+        until_true [ -e scratch/up ]
+        touch scratch/end; wait $program
+        clear"#,
+    );
+    assert_eq!(text, "timed out\n1\nfrom behind\nonly UDP 4500\n");
 }

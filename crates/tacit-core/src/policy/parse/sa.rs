@@ -11,7 +11,7 @@ use super::words::Scope;
 use crate::message_id::MessageId;
 use crate::policy::diagnostic::SourcePosition;
 use crate::policy::ike::{IkePeer, Sha2, TunnelCipher};
-use crate::policy::sa::{ManualMode, ManualSa, SaKeyFile};
+use crate::policy::sa::{ManualMode, ManualProtection, ManualSa, SaKeyFile};
 use crate::policy::text::{TomlTable, TomlValue};
 
 /// The SPIs of received packets, each with the table that has it.
@@ -47,17 +47,9 @@ fn read(
     let table = value.table(Scope::Sa, format!("[sa.{name}]"))?;
     let fix = "set the IP address of the peer: peer = \"192.0.2.1\"";
     let peer = table.required("peer", fix).and_then(|value| peer(&value));
-    let port = match table.value("port") {
-        Some(value) => {
-            let number = value.integer(1, u64::from(u16::MAX));
-            number.and_then(|port| u16::try_from(port).ok())
-        }
-        None => Some(ManualSa::PORT_DEFAULT),
-    };
-    let fix = "set the cipher: encryption = \"aes256-cbc\"";
-    let bits = table.required("encryption", fix).and_then(|value| encryption(&value));
-    let fix = "set the hash of the HMAC: integrity = \"sha256\"";
-    let hash = table.required("integrity", fix).and_then(|value| integrity(&value));
+    let wrapping = wrapping(&table)?;
+    let port = port(&table, wrapping);
+    let algorithms = algorithms(&table, wrapping);
     let fix = "set the SPI of received packets (spi-out of the peer): spi-in = 0x1001";
     let spi_in = table.required("spi-in", fix).and_then(|value| {
         let number = spi(&value)?;
@@ -70,18 +62,14 @@ fn read(
     let fix = "set the file with the keys for sent packets: keys-out = \"branch-out.keys\"";
     let keys_out = table.required("keys-out", fix).and_then(|value| key_file(&value));
     let anti_replay = table.boolean("anti-replay", false);
-    let ends = ends(&table, peer, users);
+    let ends = ends(&table, peer, wrapping, users);
     let keys_in = keys_in?;
     let keys_out = keys_out?;
     check_files(&table, &keys_in, &keys_out)?;
-    let cipher = match bits? {
-        CbcBits::Aes128 => TunnelCipher::Aes128Cbc(hash?),
-        CbcBits::Aes256 => TunnelCipher::Aes256Cbc(hash?),
-    };
-    let (mode, inner) = ends?;
+    let Ends { mode, inner, local } = ends?;
     Some(ManualSa {
         peer: SocketAddr::new(peer?, port?),
-        cipher,
+        protection: protection(wrapping, algorithms?, local)?,
         spi_in: spi_in?,
         spi_out: spi_out?,
         keys_in,
@@ -90,6 +78,78 @@ fn read(
         mode,
         inner,
         position: table.report.position(table.at.start),
+    })
+}
+
+/// The protocol, and what its packets are sent in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrapping {
+    EspInUdp,
+    Esp,
+    Ah,
+}
+
+fn wrapping(table: &TomlTable<'_>) -> Option<Wrapping> {
+    let is_ah = match table.value("protocol") {
+        Some(value) => value.choice(&[("esp", false), ("ah", true)])?,
+        None => false,
+    };
+    let Some(value) = table.value("encapsulation") else {
+        return Some(if is_ah { Wrapping::Ah } else { Wrapping::EspInUdp });
+    };
+    match (is_ah, value.choice(&[("udp", true), ("none", false)])?) {
+        (false, true) => Some(Wrapping::EspInUdp),
+        (false, false) => Some(Wrapping::Esp),
+        (true, false) => Some(Wrapping::Ah),
+        (true, true) => {
+            // RFC 3948 section 1 only has ESP.
+            let message =
+                "AH cannot be sent in UDP: it authenticates the addresses of the IP header";
+            value.error(message, "remove `encapsulation`, or set protocol = \"esp\"");
+            None
+        }
+    }
+}
+
+/// The UDP port of the peer; 0 without UDP.
+fn port(table: &TomlTable<'_>, wrapping: Wrapping) -> Option<u16> {
+    if wrapping != Wrapping::EspInUdp {
+        let why = "packets that are not sent in UDP have no ports";
+        table.refuse(&["port"], why, "remove the key");
+        return Some(0);
+    }
+    let Some(value) = table.value("port") else { return Some(ManualSa::PORT_DEFAULT) };
+    value.integer(1, u64::from(u16::MAX)).and_then(|port| u16::try_from(port).ok())
+}
+
+/// The cipher, which AH has not, and the hash of the HMAC.
+fn algorithms(table: &TomlTable<'_>, wrapping: Wrapping) -> Option<(Option<CbcBits>, Sha2)> {
+    let bits = if wrapping == Wrapping::Ah {
+        let why = "AH authenticates packets, and does not encrypt them";
+        table.refuse(&["encryption"], why, "remove the key, or set protocol = \"esp\"");
+        Some(None)
+    } else {
+        let fix = "set the cipher: encryption = \"aes256-cbc\"";
+        table.required("encryption", fix).and_then(|value| encryption(&value)).map(Some)
+    };
+    let fix = "set the hash of the HMAC: integrity = \"sha256\"";
+    let hash = table.required("integrity", fix).and_then(|value| integrity(&value));
+    bits.zip(hash)
+}
+
+fn protection(
+    wrapping: Wrapping,
+    (bits, hash): (Option<CbcBits>, Sha2),
+    local: Option<IpAddr>,
+) -> Option<ManualProtection> {
+    let cipher = bits.map(|bits| match bits {
+        CbcBits::Aes128 => TunnelCipher::Aes128Cbc(hash),
+        CbcBits::Aes256 => TunnelCipher::Aes256Cbc(hash),
+    });
+    Some(match wrapping {
+        Wrapping::EspInUdp => ManualProtection::EspInUdp(cipher?),
+        Wrapping::Esp => ManualProtection::Esp { cipher: cipher?, local: local? },
+        Wrapping::Ah => ManualProtection::Ah { hash, local: local? },
     })
 }
 
@@ -113,12 +173,22 @@ enum CbcBits {
     Aes256,
 }
 
-/// Parses the mode, and the addresses of the run that belong to it.
+/// The mode, and the addresses that belong to it.
+struct Ends {
+    mode: ManualMode,
+    /// The addresses of the run.
+    inner: Vec<IpAddr>,
+    /// The address of this host, in transport mode and without UDP.
+    local: Option<IpAddr>,
+}
+
+/// Parses the mode, and the addresses that belong to it.
 fn ends(
     table: &TomlTable<'_>,
     peer: Option<IpAddr>,
+    wrapping: Wrapping,
     users: &InnerUsers,
-) -> Option<(ManualMode, Vec<IpAddr>)> {
+) -> Option<Ends> {
     let is_transport = match table.value("mode") {
         Some(value) => value.choice(&[("tunnel", false), ("transport", true)])?,
         None => false,
@@ -126,30 +196,41 @@ fn ends(
     if is_transport {
         let why = "in transport mode, programs have the address of this host";
         table.refuse(&["inner"], why, "remove the key, and set `local`");
-        let fix = "set the address of this host: local = \"192.0.2.7\"";
-        let value = table.required("local", fix)?;
-        let fix = "write the address of this host, without a prefix length: \"192.0.2.7\"";
-        let inner = inner_addresses(&value, fix)?;
-        let [local] = *inner.as_slice() else {
-            value.error("`local` has more than one address", fix);
-            return None;
-        };
-        if local.is_ipv4() != peer?.is_ipv4() {
-            let message = "`local` and `peer` have different IP versions";
-            value.error(message, "write the address from which this host reaches the peer");
-            return None;
-        }
-        return Some((ManualMode::Transport { local }, inner));
+        let local = local(table, peer)?;
+        let mode = ManualMode::Transport { local };
+        return Some(Ends { mode, inner: vec![local], local: Some(local) });
     }
-    let why = "in tunnel mode, `inner` sets the address that programs have";
-    table.refuse(&["local"], why, "remove the key, or set mode = \"transport\"");
+    let local = if wrapping == Wrapping::EspInUdp {
+        let why = "in tunnel mode, `inner` sets the address that programs have";
+        table.refuse(&["local"], why, "remove the key, or set mode = \"transport\"");
+        None
+    } else {
+        Some(local(table, peer)?)
+    };
     let fix = "set the address that programs have inside the tunnel: inner = \"10.1.0.1\"";
     let value = table.required("inner", fix)?;
     let fix = "write the address that programs have inside the tunnel, without a prefix length: \
                \"10.1.0.1\"";
-    let addresses = inner_addresses(&value, fix)?;
-    check_users(&table.title, &value, &addresses, users)?;
-    Some((ManualMode::Tunnel, addresses))
+    let inner = inner_addresses(&value, fix)?;
+    check_users(&table.title, &value, &inner, users)?;
+    Some(Ends { mode: ManualMode::Tunnel, inner, local })
+}
+
+/// Parses the address from which this host reaches the peer.
+fn local(table: &TomlTable<'_>, peer: Option<IpAddr>) -> Option<IpAddr> {
+    let fix = "set the address of this host: local = \"192.0.2.7\"";
+    let value = table.required("local", fix)?;
+    let fix = "write the address of this host, without a prefix length: \"192.0.2.7\"";
+    let [local] = *inner_addresses(&value, fix)?.as_slice() else {
+        value.error("`local` has more than one address", fix);
+        return None;
+    };
+    if local.is_ipv4() != peer?.is_ipv4() {
+        let message = "`local` and `peer` have different IP versions";
+        value.error(message, "write the address from which this host reaches the peer");
+        return None;
+    }
+    Some(local)
 }
 
 fn encryption(value: &TomlValue<'_>) -> Option<CbcBits> {

@@ -209,6 +209,8 @@ const IKE: &[&str] = &[
 const SA: &[&str] = &[
     "peer",
     "port",
+    "protocol",
+    "encapsulation",
     "encryption",
     "integrity",
     "spi-in",

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use tacit_core::policy::{IkeCredentials, ManualMode};
 use tacit_ipsec::esp::{DataLifetime, DataVolume, DropReason, REPLAY_WINDOW};
 use tacit_ipsec::ike::{ChildSummary, IkeRole, IkeSummary};
-use tacit_ipsec::{EspSpi, ReplayCheck, TrafficSelector};
+use tacit_ipsec::{EspSpi, ReplayCheck, SaProtocol, TrafficSelector};
 use tacit_tls::credentials::LoadedIdentity;
 
 use crate::clock::{self, Rfc3339};
 use crate::ike::{
-    ChildStatus, IkeState, IkeStatus, ManualStatus, auth_word, cipher_words, proposal_words,
+    ChildStatus, IkeState, IkeStatus, ManualStatus, auth_word, proposal_words, protocol_words,
     selector_words,
 };
 use crate::packet::{PacketStatistics, SaVolume, TunnelStatistics};
@@ -201,11 +201,13 @@ pub struct SaEntry {
     pub ike: Option<String>,
     /// The name of the peer in `[sa.NAME]`; `null`: the SAs are those of IKE.
     pub sa: Option<String>,
-    /// Its address.
-    pub peer: SocketAddr,
-    /// The address from which this side sends.
-    pub outer_local: Option<SocketAddr>,
-    /// How ESP packets are sent: always `udp` (RFC 3948).
+    /// Its address, with its port if there is one.
+    pub peer: String,
+    /// The address from which this side sends, with its port if there is one.
+    pub outer_local: Option<String>,
+    /// How packets are protected: `esp` or `ah`.
+    pub protocol: String,
+    /// What packets are sent in: `udp` (RFC 3948) or `none`.
     pub encapsulation: String,
     /// What packets contain: `tunnel` (whole IP packets) or `transport` (what follows the IP
     /// header).
@@ -438,7 +440,7 @@ fn negotiated_entry(
     SaEntry {
         how: SaKeySource::Ike,
         ike: Some(status.ike.clone()),
-        outer_local: summary.map(|summary| summary.path.local),
+        outer_local: summary.map(|summary| summary.path.local.to_string()),
         is_sending: status.sending == Some(child.inbound),
         is_ending: timers.is_none_or(|timers| timers.is_ending),
         replay_window: REPLAY_WINDOW,
@@ -446,15 +448,17 @@ fn negotiated_entry(
             rekey_in_s: seconds_until(timers.rekey_at, now),
             expires_in_s: seconds_until(timers.expires_at, now),
         }),
-        ..entry((status.run, status.run_name.as_str()), status.peer, child, found)
+        ..entry((status.run, status.run_name.as_str()), status.peer.to_string(), child, found)
     }
 }
 
 fn manual_entry(status: &ManualStatus, found: &TunnelStatistics) -> SaEntry {
-    let ManualStatus { run, run_name, sa, peer, local, replay, mode, child } = status;
+    let ManualStatus { run, run_name, sa, peer, local, encapsulation, replay, mode, child } =
+        status;
     SaEntry {
         sa: Some(sa.clone()),
-        outer_local: Some(*local),
+        outer_local: Some(local.clone()),
+        encapsulation: (*encapsulation).to_owned(),
         mode: match mode {
             ManualMode::Tunnel => "tunnel".to_owned(),
             ManualMode::Transport { .. } => "transport".to_owned(),
@@ -463,14 +467,14 @@ fn manual_entry(status: &ManualStatus, found: &TunnelStatistics) -> SaEntry {
             ReplayCheck::On => REPLAY_WINDOW,
             ReplayCheck::Off => 0,
         },
-        ..entry((*run, run_name.as_str()), *peer, child, found)
+        ..entry((*run, run_name.as_str()), peer.clone(), child, found)
     }
 }
 
 /// What SAs of both kinds have; the rest is that of manual ones.
 fn entry(
     (run, run_name): (u64, &str),
-    peer: SocketAddr,
+    peer: String,
     child: &ChildStatus,
     found: &TunnelStatistics,
 ) -> SaEntry {
@@ -484,11 +488,15 @@ fn entry(
         sa: None,
         peer,
         outer_local: None,
+        protocol: match child.protocol {
+            SaProtocol::EspInUdp(_) | SaProtocol::Esp(..) => "esp".to_owned(),
+            SaProtocol::Ah(..) => "ah".to_owned(),
+        },
         encapsulation: "udp".to_owned(),
         mode: "tunnel".to_owned(),
         is_sending: true,
         is_ending: false,
-        proposal: cipher_words(child.cipher),
+        proposal: protocol_words(child.protocol),
         extended_sequence: child.has_extended_sequence,
         replay_window: 0,
         local: words(&child.local),

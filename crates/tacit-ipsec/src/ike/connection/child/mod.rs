@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::payloads::notifications;
 use super::tunnel::{Tunnel, TunnelState, rekey_delay};
 use super::{IkeConnection, IkeEvent};
-use crate::child::{ChildSa, EspSpi, KeyOrigin, SaKeys, SaMode};
+use crate::child::{ChildSa, EspSpi, KeyOrigin, SaKeys, SaMode, SaProtocol};
 use crate::ike::codec::{IkePayload, KePayload, NotifyPayload, Proposal, TsPayload};
 use crate::ike::crypto::{KeySecret, Nonces, child_keys, random_array};
 use crate::ike::failure::IkeFailure;
@@ -130,7 +130,7 @@ impl IkeConnection {
         let (sent, received) = if by_this_side { (first, second) } else { (second, first) };
         let keys = |spi, (encryption, integrity)| SaKeys { spi, encryption, integrity };
         let installed = ChildSa {
-            cipher,
+            protocol: SaProtocol::EspInUdp(cipher),
             origin: KeyOrigin::Ike,
             mode: SaMode::Tunnel,
             has_extended_sequence: chosen.has_extended_sequence,

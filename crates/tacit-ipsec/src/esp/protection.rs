@@ -1,0 +1,35 @@
+//! Defines [`PacketProtection`]: how an SA protects packets, with the keys of one direction.
+
+use super::ah::AhKey;
+use super::transform::Transform;
+use crate::child::{ChildSa, SaKeys, SaProtocol, UnderlayEnds};
+use crate::cipher::Cipher;
+use crate::cipher_key::KeyLengthError;
+
+/// How packets are protected.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an SA has one of them, and a box would cost each packet of ESP time"
+)]
+pub(crate) enum PacketProtection {
+    /// ESP; `None`: in UDP.
+    Esp(Cipher, Transform, Option<UnderlayEnds>),
+    /// AH.
+    Ah(AhKey, UnderlayEnds),
+}
+
+impl PacketProtection {
+    /// Prepares the keys of one direction.
+    pub(crate) fn new(child: &ChildSa, keys: &SaKeys) -> Result<Self, KeyLengthError> {
+        match child.protocol {
+            SaProtocol::EspInUdp(cipher) => {
+                Ok(Self::Esp(cipher, Transform::new(cipher, child, keys)?, None))
+            }
+            SaProtocol::Esp(cipher, ends) => {
+                Ok(Self::Esp(cipher, Transform::new(cipher, child, keys)?, Some(ends)))
+            }
+            SaProtocol::Ah(hash, ends) => Ok(Self::Ah(AhKey::new(hash, keys)?, ends)),
+        }
+    }
+}
