@@ -52,6 +52,7 @@ pub(crate) fn find(name: &str) -> Option<fn(&[u8])> {
         "starttls-telnet" => starttls::telnet,
         "stunnel" => import::stunnel,
         "syn" => wire::syn,
+        "without-udp" => tacit_ipsec::fuzz::without_udp,
         _ => return None,
     })
 }

@@ -33,7 +33,7 @@ const fn target(name: &'static str, bytes_max: usize, input: &'static str) -> Ta
 }
 
 /// All targets, sorted by name.
-pub(crate) const TARGETS: [Target; 36] = [
+pub(crate) const TARGETS: [Target; 37] = [
     target("attls", 4096, "AT-TLS policy, imported with a fixed map file"),
     target("certificate", 4096, "certificate or CRL in DER"),
     target("control", 1024, "request to the control socket of an agent"),
@@ -70,4 +70,5 @@ pub(crate) const TARGETS: [Target; 36] = [
     target("starttls-telnet", 1024, "telnet client and server before TLS"),
     target("stunnel", 4096, "configuration of stunnel"),
     target("syn", 256, "SYN packet that the kernel copied"),
+    target("without-udp", 2048, "IP packets with AH or ESP; see crates/tacit-ipsec/src/fuzz.rs"),
 ];
