@@ -505,8 +505,8 @@ fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
         Ok(GuardFallback::Closed(reason)) => {
             let message = format_args!(
                 "the last policy in {file} cannot be used either: {reason}\n    so the host is \
-                 closed: only DHCP, ICMP errors, the discovery of neighbours and clients of its TCP \
-                 port 22 pass\n    fix: correct the policy, and start tacit-host.service"
+                 closed: only DHCP, ICMP errors, the discovery of neighbours and clients of its \
+                 TCP port 22 pass\n    fix: correct the policy, and start tacit-host.service"
             );
             complain_of(MessageId("host-closed"), message);
         }
