@@ -125,11 +125,16 @@ pub fn audit_of(agent: &Agent, port: u64) -> Value {
 /// The same, where so many bytes were written before the connection: its port may have been that
 /// of an earlier one.
 pub fn audit_after(agent: &Agent, bytes: usize, port: u64) -> Value {
+    audit_line(agent, bytes, port, |_| true)
+}
+
+/// The same for the first line that `fits`.
+pub fn audit_line(agent: &Agent, bytes: usize, port: u64, fits: impl Fn(&Value) -> bool) -> Value {
     let remote = format!("127.0.0.1:{port}");
     let find = || {
         let audit = agent.audit();
         let mut lines = audit[bytes..].lines().filter_map(|line| serde_json::from_str(line).ok());
-        lines.find(|line: &Value| line["remote"] == remote.as_str())
+        lines.find(|line: &Value| line["remote"] == remote.as_str() && fits(line))
     };
     wait_for("the audit line", || find().is_some());
     find().unwrap()
