@@ -44,17 +44,44 @@ java Fetch.java $url; echo "java $?"
     assert!(["5\n5\n", "5\n4\n"].contains(&&*said), "{said}");
 }
 
-const PROBES: Comparison = Comparison {
+/// A server at port 8082 that starts when the file `scratch/open` exists, and ends with it.
+const LATE: &str = r#"
+cat >late.py <<'P'
+import os, socket, time
+while True:
+    while not os.path.exists("scratch/open"):
+        time.sleep(0.01)
+    with socket.create_server(("10.9.8.7", 8082)) as listener:
+        while os.path.exists("scratch/open"):
+            time.sleep(0.01)
+P
+start_ordinary python3 late.py
+"#;
+
+pub const PROBES: Comparison = Comparison {
     ports: &[8080],
-    servers: &[WEB],
+    servers: &[WEB, LATE],
+    // Else tacit would refuse closed ports by itself, without the server's answer.
+    rules: r#"
+[[rule]]
+name = "closed"
+direction = "outbound"
+remote = ["clear.example", "10.9.8.7"]
+remote-ports = "8081-8082"
+permit = true
+"#,
     script: r#"
 for port in 8080 8081; do
     nc -z $HOST $port; echo "nc $?"
     bash -c "exec 3<>/dev/tcp/$HOST/$port" 2>/dev/null; echo "bash $?"
 done
 curl -sv --retry 2 --retry-connrefused --retry-delay 1 http://$HOST:8081/ 2>&1 | grep -c Trying
+try=0; until nc -z 10.9.8.7 8082; do try=$((try + 1)); [ $try != 3 ] || touch scratch/open; done
+[ $try -ge 3 ] && echo waited
+rm scratch/open
+while bash -c 'exec 3<>/dev/tcp/10.9.8.7/8082' 2>/dev/null; do :; done; echo closed
 "#,
-    wanted: &["nc 1\nbash 1\n3\n"],
+    wanted: &["nc 1\nbash 1\n3\nwaited\nclosed\n"],
     ..Comparison::NONE
 };
 

@@ -56,7 +56,7 @@ fn node_sees_no_difference() {
     assert_eq!(talks, 51, "{same}");
 }
 
-const THOUSAND: Comparison = Comparison {
+pub const THOUSAND: Comparison = Comparison {
     ports: &[7000],
     servers: &[ECHO],
     script: "ulimit -n 4096; /usr/bin/python3 $PEERS/clients.py $HOST 7000 1000 2>&1",

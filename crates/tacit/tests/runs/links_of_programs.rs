@@ -11,7 +11,7 @@
 use crate::comparison::Comparison;
 use crate::links_of_hosts::HOSTS;
 use crate::network::Way;
-use crate::{datagrams, languages, programs, sockets};
+use crate::{connect, datagrams, languages, programs, sockets};
 
 /// Servers of links on both hosts. `unix CMD`, `tcp CMD` and `machine CMD` are runs on the near
 /// host.
@@ -98,4 +98,24 @@ fn clients_of_a_dual_name_see_no_difference_through_links() {
 #[test]
 fn every_socket_call_returns_the_same_through_links() {
     see_no_difference(&[sockets::SOCKETS, datagrams::DATAGRAMS]);
+}
+
+#[test]
+fn ssh_and_nginx_see_no_difference_through_links() {
+    see_no_difference(&[programs::SSH, programs::NGINX]);
+}
+
+#[test]
+fn clients_of_databases_see_no_difference_through_links() {
+    see_no_difference(&[programs::PSQL, programs::REDIS]);
+}
+
+#[test]
+fn probes_of_ports_see_which_are_closed_through_links() {
+    see_no_difference(&[connect::PROBES]);
+}
+
+#[test]
+fn a_thousand_connections_at_once_see_no_difference_through_links() {
+    see_no_difference(&[languages::THOUSAND]);
 }

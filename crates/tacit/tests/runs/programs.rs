@@ -78,7 +78,7 @@ fn git_over_http_sees_no_difference() {
     GIT.compare();
 }
 
-const SSH: Comparison = Comparison {
+pub const SSH: Comparison = Comparison {
     ports: &[2222],
     servers: &[r#"
         ordinary ssh-keygen -q -t ed25519 -N '' -f scratch/host
@@ -105,7 +105,7 @@ fn ssh_sees_no_difference() {
     SSH.compare();
 }
 
-const PSQL: Comparison = Comparison {
+pub const PSQL: Comparison = Comparison {
     ports: &[5432],
     servers: &[r#"
         PATH=$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)
@@ -133,7 +133,7 @@ fn psql_sees_no_difference() {
     PSQL.compare();
 }
 
-const REDIS: Comparison = Comparison {
+pub const REDIS: Comparison = Comparison {
     ports: &[6379],
     servers: &[r#"
         head -c 5000000 /dev/urandom >web
@@ -159,7 +159,7 @@ fn redis_sees_no_difference() {
 }
 
 /// nginx adds its socket to epoll before it connects.
-const NGINX: Comparison = Comparison {
+pub const NGINX: Comparison = Comparison {
     ports: &[8080],
     servers: &[WEB],
     script: r#"
