@@ -97,7 +97,7 @@ impl CheckReport {
                 let ok = !findings.iter().any(is_error);
                 Self {
                     ok,
-                    rules: ok.then_some(checked.policy.rules.len() + checked.policy.filters.len()),
+                    rules: ok.then(|| count_rules(&checked.policy)),
                     included: checked.policy.included.iter().map(ToString::to_string).collect(),
                     findings,
                     exposed_when_replaced: exposed(&checked.policy, path),
@@ -131,6 +131,11 @@ impl CheckReport {
         }
         text
     }
+}
+
+/// All rules, also those for packets and those of links.
+const fn count_rules(policy: &Policy) -> usize {
+    policy.rules.len() + policy.filters.len() + policy.link_rules.len()
 }
 
 /// Adds what a policy that captures a host would do to this one, and what it needs from it; and the

@@ -111,6 +111,14 @@ fn errors_of_files_have_the_position_that_names_the_file() {
 }
 
 #[test]
+fn rules_of_links_are_counted() {
+    let text = "version = 1\n[link.guest]\n[[rule]]\nname = \"out\"\nlink = \"guest\"\n\
+                direction = \"outbound\"\nremote = \"192.0.2.1\"\npermit = true\n";
+    let Checked { code, stdout: said, .. } = check(&Lab::new(), text, &[]);
+    assert_eq!((code, said.as_str()), (Some(0), "policy OK, 1 rule\n"));
+}
+
+#[test]
 fn certificates_for_another_use_are_rejected() {
     let lab = Lab::new();
     let ca = Ca::new("CA");
