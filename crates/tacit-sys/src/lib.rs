@@ -29,6 +29,7 @@ pub mod netlink;
 mod option;
 pub mod orphan;
 pub mod owner;
+pub mod peer;
 pub mod process;
 pub mod processors;
 pub mod query;

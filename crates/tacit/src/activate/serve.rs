@@ -42,6 +42,9 @@ use crate::run::protocol::{Frame, encode};
 /// The limit of open files of programs, unless they raise it: programs that use select(2) fail with
 /// more.
 const PROGRAM_DESCRIPTORS: u64 = 1024;
+/// The limit of locked memory of programs, which is that of other processes: the agent has none,
+/// for its signer.
+const PROGRAM_LOCKED_BYTES: u64 = 8 << 20;
 /// Where programs find other programs, as under systemd.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The number of the descriptor that a program gets with `LISTEN_FDS`.
@@ -73,6 +76,10 @@ fn serve_agent() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let current = limit.current.map(|limit| limit.min(PROGRAM_DESCRIPTORS));
     setrlimit(Resource::Nofile, Rlimit { current, ..limit })?;
+    let limit = getrlimit(Resource::Memlock);
+    let [current, maximum] = [limit.current, limit.maximum]
+        .map(|limit| Some(limit.unwrap_or(PROGRAM_LOCKED_BYTES).min(PROGRAM_LOCKED_BYTES)));
+    setrlimit(Resource::Memlock, Rlimit { current, maximum })?;
     let channel = rustix::io::fcntl_dupfd_cloexec(io::stdin(), LISTEN_FD)?;
     // Programs must not inherit the channel.
     rustix::stdio::dup2_stdin(open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;

@@ -18,6 +18,7 @@ mod credentials;
 mod departures;
 mod error;
 mod expiry;
+mod freed_memory;
 mod host_sockets;
 mod inbound;
 mod lanes;
@@ -73,6 +74,7 @@ use confirmation::Confirmation;
 use coverage::HostCoverage;
 pub(crate) use credentials::CredentialStore;
 pub use error::AgentError;
+use freed_memory::FreedMemory;
 use lanes::Workers;
 use last_policy::LastPolicy;
 use listeners::Listeners;
@@ -225,12 +227,8 @@ struct Agent {
     /// The sandbox that is in force; `None` if the policy disables it.
     sandbox: Option<Arc<Sandbox>>,
     user_names: UserNames,
-    /// The highest number of open connections since freed memory was last returned to the kernel.
-    connections_peak: usize,
+    freed_memory: FreedMemory,
 }
-
-/// Below this peak, the memory of ended connections is too small to be returned.
-const PEAK_NOTED: usize = 1000;
 
 /// The queues and signals that the control thread reads.
 struct Inbox {
@@ -383,10 +381,8 @@ impl Agent {
 
     /// Returns freed memory to the kernel when most connections have ended.
     fn return_freed_memory(&mut self) {
-        let open = self.shared.table.len();
-        self.connections_peak = self.connections_peak.max(open);
-        if self.connections_peak >= PEAK_NOTED && open < self.connections_peak / 2 {
-            self.connections_peak = open;
+        let table = &self.shared.table;
+        if self.freed_memory.is_due(table.len(), table.take_len_max()) {
             process::return_freed_memory();
         }
     }

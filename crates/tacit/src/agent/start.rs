@@ -17,6 +17,7 @@ use super::captured_host::{self, CaptureEnd};
 use super::confirmation::Confirmation;
 use super::coverage::HostCoverage;
 use super::credentials::CredentialStore;
+use super::freed_memory::FreedMemory;
 use super::lanes::Workers;
 use super::last_policy::LastPolicy;
 use super::listeners::Listeners;
@@ -140,7 +141,7 @@ impl Agent {
             supervisor,
             sandbox,
             user_names: UserNames::new(),
-            connections_peak: 0,
+            freed_memory: FreedMemory::default(),
         };
         agent.begin(handover, launcher, helper).await?;
         Ok((agent, Inbox { requests: received, run_events, tuns, ike_notices, signals }))

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tacit_sys::peer::PeerProcess;
 use tacit_sys::socket::PeerCredentials;
 use tacit_sys::{process, query, socket};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -109,7 +110,7 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
     let ServerContext { requests, secret, tracer } = context;
     let peer = socket::peer_credentials(stream.as_fd())?;
     let client = ControlClient { user: peer.uid, pid: peer.pid_or_zero() };
-    let refusal = refusal(&peer, query::network_of(stream.as_fd()));
+    let refusal = refusal(&stream, &peer);
     let mut stream = BufReader::new(stream);
     let mut is_successor = false;
     loop {
@@ -166,8 +167,8 @@ pub(crate) fn parse(line: &str) -> Result<Request, String> {
 /// Why a client may not control this agent; `None`: it may.
 ///
 /// The kernel reports in which network namespace the client's socket was created. Before Linux
-/// 5.14 it does not; then the client's process is looked up by its number, and must still exist.
-fn refusal(peer: &PeerCredentials, network: io::Result<u64>) -> Option<String> {
+/// 5.14 it does not; then the client's process is looked up, and must still exist.
+fn refusal(stream: &UnixStream, peer: &PeerCredentials) -> Option<String> {
     let uid = peer.uid;
     // The mode of the file excludes other users; this check also works where modes are ignored.
     if uid != 0 && uid != process::effective_user() {
@@ -177,15 +178,21 @@ fn refusal(peer: &PeerCredentials, network: io::Result<u64>) -> Option<String> {
         ));
     }
     // A program under `tacit run` is of the same user.
-    let is_elsewhere = match (network, query::own_network()) {
+    let is_elsewhere = match (query::network_of(stream.as_fd()), query::own_network()) {
         (Ok(network), Ok(own)) => network != own,
-        _ => process::lives_elsewhere(peer.pid_or_zero()),
+        _ => lives_elsewhere(stream, peer).unwrap_or(true),
     };
     is_elsewhere.then(|| {
         "a client in another network namespace may not control this agent\n    fix: run the \
          command in the agent's network namespace, outside of `tacit run`"
             .to_owned()
     })
+}
+
+/// Whether the process of a client is in another namespace; `None` if that is not known.
+fn lives_elsewhere(stream: &UnixStream, peer: &PeerCredentials) -> Option<bool> {
+    let process = PeerProcess::of(stream.as_fd(), peer.pid?)?;
+    process.read(|pid| Some(process::lives_elsewhere(pid.cast_signed())))
 }
 
 /// Passes a request to the agent and waits for the reply.

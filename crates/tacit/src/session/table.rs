@@ -4,7 +4,7 @@
 //! for another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use super::record::{ConnectionRecord, Opening};
 use super::trace::{Trace, Traces};
@@ -14,6 +14,8 @@ use super::trace::{Trace, Traces};
 pub struct ConnectionTable {
     records: papaya::HashMap<u64, Arc<ConnectionRecord>>,
     last_id: AtomicU64,
+    /// The most connections that were open at a time since this was last taken.
+    len_max: AtomicUsize,
     traces: Arc<Traces>,
     /// When the first certificate of a trusted peer expires, in unix seconds.
     next_end: AtomicI64,
@@ -26,6 +28,7 @@ impl Default for ConnectionTable {
         Self {
             records: papaya::HashMap::default(),
             last_id: AtomicU64::default(),
+            len_max: AtomicUsize::default(),
             traces: Arc::default(),
             next_end: AtomicI64::new(i64::MAX),
             has_outdated: AtomicBool::default(),
@@ -46,6 +49,11 @@ impl ConnectionTable {
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
+    }
+
+    /// The most connections that were open at a time since the last call.
+    pub fn take_len_max(&self) -> usize {
+        self.len_max.swap(0, Ordering::Relaxed)
     }
 
     /// Whether no connection is open.
@@ -120,6 +128,11 @@ impl ConnectionTable {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let record = Arc::new(ConnectionRecord::new(id, opening));
         self.records.pin().insert(id, Arc::clone(&record));
+        let len = self.records.len();
+        // Read first: most insertions set no maximum, and workers share the number.
+        if len > self.len_max.load(Ordering::Relaxed) {
+            self.len_max.fetch_max(len, Ordering::Relaxed);
+        }
         // This must be after the insertion: a trace that starts at the same time then sees either
         // the connection or this call.
         if self.traces.are_of(&record) {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tacit_core::flow::{Address, Direction, Flow, Protocol};
 use tacit_core::proxy_protocol::{self, ParsedHeader, ProxyHeader};
+use tacit_sys::peer::PeerProcess;
 use tacit_sys::socket::{self, AcceptedSocket};
 use tacit_sys::syn_log::Copies;
 use tacit_sys::watch::watch;
@@ -469,9 +470,9 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
         }
         only => only.clone(),
     };
-    let PeerProcess { user, program } = match &remote {
-        Address::Inet(_) => PeerProcess::default(),
-        _ => peer_process(socket)?,
+    let UnixClient { user, program } = match &remote {
+        Address::Inet(_) => UnixClient::default(),
+        _ => unix_client(socket)?,
     };
     Ok(Flow {
         direction: Direction::Inbound,
@@ -494,7 +495,7 @@ fn flow_of_client(listener: &Listener, socket: &OwnedFd, remote: Address) -> io:
 
 /// The process at the other end of a UNIX socket, as far as it is known.
 #[derive(Default)]
-struct PeerProcess {
+struct UnixClient {
     user: Option<String>,
     /// The program, which is only a label, because the process may have executed another one since.
     /// It is known only if a rule has `program`: otherwise the sandbox hides other processes.
@@ -502,10 +503,12 @@ struct PeerProcess {
 }
 
 /// Finds the process at the other end of a UNIX socket.
-fn peer_process(socket: &OwnedFd) -> io::Result<PeerProcess> {
+fn unix_client(socket: &OwnedFd) -> io::Result<UnixClient> {
     let credentials = socket::peer_credentials(socket.as_fd())?;
     let user = address::known_user_name(credentials.uid);
-    let program =
-        credentials.pid.and_then(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
-    Ok(PeerProcess { user: Some(user), program })
+    let process = credentials.pid.and_then(|pid| PeerProcess::of(socket.as_fd(), pid));
+    let program = process.and_then(|process| {
+        process.read(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).ok())
+    });
+    Ok(UnixClient { user: Some(user), program })
 }

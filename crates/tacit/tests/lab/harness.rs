@@ -99,6 +99,25 @@ impl Lab {
         agent
     }
 
+    /// Starts an agent with a limit, given as the arguments of `ulimit`.
+    pub fn agent_within(&self, rules: &str, limit: &str) -> Agent {
+        let file = self.write("few.toml", policy(rules));
+        let log = self.path("few.log");
+        let command =
+            format!("ulimit {limit}; exec {TACIT} agent --policy few.toml --control few.sock");
+        let child = self
+            .command("sh")
+            .args(["-c", &command])
+            .stdin(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let control = self.path("few.sock");
+        let agent = Agent { child, policy: file, control, audit: self.path("x"), log };
+        agent.wait_until_serving();
+        agent
+    }
+
     /// Starts an agent that may well refuse.
     pub fn try_agent(&self, rules: &str, arguments: &[&str]) -> Agent {
         self.start_agent(rules, arguments, &[])

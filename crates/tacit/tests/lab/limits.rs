@@ -2,7 +2,6 @@
 //! are served.
 
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, policy, wait_for};
@@ -10,21 +9,7 @@ use crate::peers::{TlsClient, connect_from, is_reset, ping};
 
 /// Starts an agent that may open so many descriptors.
 fn with_descriptors(lab: &Lab, rules: &str, descriptors: u32) -> Agent {
-    let file = lab.write("few.toml", policy(rules));
-    let log = lab.path("few.log");
-    let command =
-        format!("ulimit -n {descriptors}; exec {TACIT} agent --policy few.toml --control few.sock");
-    let child = lab
-        .command("sh")
-        .args(["-c", &command])
-        .stdin(Stdio::null())
-        .stderr(std::fs::File::create(&log).unwrap())
-        .spawn()
-        .unwrap();
-    let agent =
-        Agent { child, policy: file, control: lab.path("few.sock"), audit: lab.path("x"), log };
-    agent.wait_until_serving();
-    agent
+    lab.agent_within(rules, &format!("-n {descriptors}"))
 }
 
 fn permit(port: u16, more: &str) -> String {

@@ -116,6 +116,45 @@ fn a_signer_ends_with_its_agent() {
     wait_for("the signer's end", || !std::path::Path::new(&format!("/proc/{signer}")).exists());
 }
 
+/// The value of a line in `/proc/PID/status`.
+fn status(pid: u32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_start_matches(':').trim().to_owned()
+}
+
+#[test]
+fn the_memory_of_a_signer_is_in_no_core_dump_and_locked_if_there_is_no_limit() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can read the files of processes that hide their memory");
+        return;
+    }
+    let lab = Lab::new();
+    let rules = format!(
+        "[[rule]]\nname = \"r\"\nlisten = \"127.0.0.1:{}\"\nconnect = \"{}\"\n\
+         tls = {{ role = \"server\", identity = \"localhost\", client-cert = \"none\" }}\n",
+        free_port(),
+        echo()
+    );
+    for limit in ["-l unlimited", "-l 64"] {
+        let agent = lab.agent_within(&rules, limit);
+        let [signer] = signers(&agent)[..] else { panic!("one signer") };
+        let limits = std::fs::read_to_string(format!("/proc/{signer}/limits")).unwrap();
+        let locked = limits.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+        let is_unlimited = locked.contains("unlimited");
+        if !is_unlimited && limit == "-l unlimited" {
+            println!("skipped: locked memory, because CAP_SYS_RESOURCE is missing");
+        }
+        assert_eq!(status(signer, "VmLck") != "0 kB", is_unlimited, "{limit}");
+        let serving = *agent.serving_pids().last().unwrap();
+        for pid in [agent.child.id(), serving, signer] {
+            let filter = std::fs::read_to_string(format!("/proc/{pid}/coredump_filter")).unwrap();
+            assert_eq!(filter.trim(), "00000000", "{pid}");
+        }
+        assert_eq!(status(serving, "VmLck"), "0 kB", "bytes of connections may be swapped");
+    }
+}
+
 #[test]
 fn a_policy_may_keep_its_keys_in_the_agent() {
     let lab = Lab::new();
