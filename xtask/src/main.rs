@@ -1,13 +1,14 @@
-//! `cargo xtask COMMAND`: runs the commands for developers. Each command has a file or a directory.
+//! `cargo xtask COMMAND`: runs the commands for developers. Each command has a file or a directory;
+//! `chaos` and `flood` have one in `scripts`.
 
 use std::process::ExitCode;
 
 mod bench;
 mod bogo;
-mod chaos;
 mod ci;
 mod dependencies;
 mod fuzz;
+mod namespaced;
 mod samples;
 mod tidy;
 mod workspace;
@@ -23,6 +24,8 @@ usage: cargo xtask COMMAND
                           needs Go; downloads the runner, or uses the checkout in BORINGSSL
   chaos --minutes N       run agents under load while processes are killed and files replaced;
                           [--seed N] repeats the same events in the same order
+  flood                   measure how long floods of half-open connections delay other clients,
+                          and whether the agent returns the memory
   dependencies            check licences, bans, sources and advisories of the dependencies
                           (cargo-deny, deny.toml)
   samples DIR             import every configuration file of a directory: [--map FILE]
@@ -41,7 +44,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["bench", rest @ ..] => bench::run(rest),
         ["bogo", rest @ ..] => bogo::run(rest),
-        ["chaos", rest @ ..] => chaos::run(rest),
+        [name @ ("chaos" | "flood"), rest @ ..] => namespaced::run(name, rest),
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
         ["dependencies"] => dependencies::run(),
