@@ -81,6 +81,9 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
     if options.write {
         sections::write_report(&report.markdown())?;
     }
+    if let Some(title) = &options.section {
+        sections::write_section(title, &report.section())?;
+    }
     let seconds = begin.elapsed().as_secs_f64();
     println!("\nall samples:     {}", json.display());
     println!("page with charts: {}   (total time {seconds:.0} s)", page.display());

@@ -27,6 +27,8 @@ usage: cargo xtask bench [OPTIONS]
   --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit run
   --rounds N         number of samples of each peer in each workload [default: 5]
   --write            also replace BENCHMARKS.md; a copy is always in target/bench/
+  --section TITLE    also write the tables of these workloads to BENCHMARKS.md under this title,
+                     after the report, which stays as it is
   --json FILE        write all samples and the summary [default: target/bench/result.json]
   --congestion NAME  TCP congestion control of all sockets [default: cubic, or reno if the host
                      does not allow cubic]; `host` uses the host's setting
@@ -60,6 +62,8 @@ pub(crate) struct Options {
     pub(crate) length: Length,
     /// Whether to replace `BENCHMARKS.md`.
     pub(crate) write: bool,
+    /// The title in `BENCHMARKS.md` under which the workloads are written.
+    pub(crate) section: Option<String>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) congestion: Option<String>,
     /// Whether to measure the peers.
@@ -80,6 +84,7 @@ impl Options {
             rounds: ROUNDS_DEFAULT,
             length: Length::Whole,
             write: false,
+            section: None,
             json: None,
             congestion: None,
             proxies: true,
@@ -108,7 +113,8 @@ impl Options {
             let value = rest.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
             if word != "--json" {
                 let shown = value.as_deref().unwrap_or_default();
-                options.line.push_str(&format!(" {word} {shown}"));
+                let quote = if shown.contains(' ') { "'" } else { "" };
+                options.line.push_str(&format!(" {word} {quote}{shown}{quote}"));
             }
             match word {
                 "--workloads" => options.workloads = list(word, value?, workload)?,
@@ -121,6 +127,7 @@ impl Options {
                         return Err(format!("--only: unknown part `{only}`\n{USAGE}"));
                     }
                 }
+                "--section" => options.section = Some(value?.to_owned()),
                 "--json" => options.json = Some(PathBuf::from(value?)),
                 "--congestion" => options.congestion = Some(value?.to_owned()),
                 _ => return Err(format!("unknown option {word}\n{USAGE}")),
@@ -173,6 +180,14 @@ mod tests {
         assert_eq!(options.samples(), 3 * (2 + 1), "direct has no TLS");
         assert_eq!(options.peers[1].name, "tacit-run");
         assert_eq!(options.workloads[0].name, "1m");
+    }
+
+    #[test]
+    fn a_section_is_part_of_the_command_that_reproduces_it() {
+        let words = ["--workloads", "beside", "--section", "messages beside streams"];
+        let options = Options::parse(&words).unwrap();
+        assert_eq!(options.section.as_deref(), Some("messages beside streams"));
+        assert_eq!(options.line, " --workloads beside --section 'messages beside streams'");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Writes BENCHMARKS.md: the main report, followed by the sections of `bench compare`. A new main
-//! report replaces the old main report, but the other sections do not change.
+//! Writes BENCHMARKS.md: the main report, followed by the sections of `bench compare` and of single
+//! workloads. A new main report replaces the old main report, but the other sections do not change.
 
 use std::fs;
 

@@ -32,6 +32,8 @@ pub(crate) struct Report {
     /// The machine, the network and the number of rounds.
     head: Vec<String>,
     sections: Vec<Section>,
+    /// The tables of the workloads, which are also in `sections`.
+    of_workloads: Vec<DataTable>,
 }
 
 /// A section of the report.
@@ -68,8 +70,9 @@ impl Report {
                 options.rounds
             ),
         ];
-        let command = format!("cargo xtask bench{} --write", options.line);
-        Self { command, head, sections: Vec::new() }
+        let write = if options.section.is_none() { " --write" } else { "" };
+        let command = format!("cargo xtask bench{}{write}", options.line);
+        Self { command, head, sections: Vec::new(), of_workloads: Vec::new() }
     }
 
     /// Adds the results of the peers; returns them as JSON.
@@ -108,6 +111,16 @@ impl Report {
         self.sections.push(Section {
             title: "Comparison with programs that use TLS themselves".to_owned(),
             tables: inside.into_iter().flatten().collect(),
+            ..Section::default()
+        });
+        let fairness = tables::fairness(&summary);
+        self.of_workloads = fairness.iter().cloned().collect();
+        self.of_workloads
+            .extend(options.workloads.iter().map(|workload| tables::workload(&summary, workload)));
+        self.sections.push(Section {
+            title: "Short messages beside streams".to_owned(),
+            prose: tables::FAIRNESS_AIMS.to_owned(),
+            tables: fairness.into_iter().collect(),
             ..Section::default()
         });
         self.sections.extend(workloads(&summary, &options.workloads));
@@ -167,6 +180,16 @@ impl Report {
             if !section.columns.is_empty() {
                 out.push_str(&format!("\n```text\n{}```\n", section.columns));
             }
+        }
+        out
+    }
+
+    /// The tables of the workloads as Markdown, for a section of their own.
+    pub(crate) fn section(&self) -> String {
+        let Self { command, head, .. } = self;
+        let mut out = format!("`{command}`: {}.\n", head.join("; "));
+        for table in &self.of_workloads {
+            out.push_str(&format!("\n**{}**\n\n{}", table.title, table.markdown()));
         }
         out
     }
@@ -343,5 +366,8 @@ mod tests {
         }
         let command = "`cargo xtask bench --workloads 2k --write`";
         assert!(report.markdown().contains(command));
+        let section = report.section();
+        assert!(section.contains(command) && section.contains("**2k: 2 KB"), "{section}");
+        assert!(!section.contains("1.50"), "the memory of idle connections");
     }
 }

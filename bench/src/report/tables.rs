@@ -25,6 +25,16 @@ const PAPER: [(&str, f64); 5] = [
 /// The goal for the 1 MB round trip: at most this much longer, in percent.
 const PAPER_GOAL: f64 = 5.0;
 
+/// The workload of [`fairness`], and its aims.
+const FAIRNESS: &str = "beside";
+const FAIRNESS_RATE_MIN: f64 = 15_000.0;
+const FAIRNESS_P50_US_MAX: f64 = 400.0;
+const FAIRNESS_P99_RATIO_MAX: f64 = 2.0;
+/// The aims in words.
+pub(super) const FAIRNESS_AIMS: &str = "\
+The aims for tacit are a median of at most 400 us, at least 15,000 exchanges a second, and a 99th \
+percentile of at most twice that of connections without TLS beside streams of their own.";
+
 /// Further configurations of tacit in the table of goals.
 const FORMS: [&str; 4] = [PLACED, "tacit-fixed", "tacit-fixed-no-cache", "tacit-one-cpu"];
 
@@ -155,6 +165,41 @@ pub(super) fn workload(summary: &Summary, workload: &Workload) -> DataTable {
     });
     let title = format!("{}: {}", workload.name, workload.title);
     table(&title, &columns, rows.collect())
+}
+
+/// Short messages beside streams: the latency of each peer, compared with the connections without
+/// TLS in the same run.
+pub(super) fn fairness(summary: &Summary) -> Option<DataTable> {
+    let columns = ["", "op/s", "p50 us", "p99 us", "p99 / p99 of direct", "aims reached"];
+    let latency = |row: &Row| Some(row.figures?.latency);
+    let direct = summary.row(FAIRNESS, "direct").and_then(latency);
+    let rows = summary.of(FAIRNESS).map(|row| {
+        let found = latency(row);
+        let p99_ratio = found.zip(direct).map(|(found, direct)| found.p99_us / direct.p99_us);
+        let rate = row.figures.map(|figures| figures.rate);
+        let p50_us = found.map(|found| found.p50_us);
+        let reached = match (rate, p50_us, p99_ratio) {
+            _ if !row.peer.is_tacit() => "-",
+            (Some(rate), Some(p50_us), Some(p99)) => {
+                let is_reached = rate >= FAIRNESS_RATE_MIN
+                    && p50_us <= FAIRNESS_P50_US_MAX
+                    && p99 <= FAIRNESS_P99_RATIO_MAX;
+                if is_reached { "yes" } else { "no" }
+            }
+            _ => "not measured",
+        };
+        vec![
+            text(row.peer.name),
+            number(rate),
+            number(p50_us),
+            number(found.map(|found| found.p99_us)),
+            share(p99_ratio),
+            text(reached),
+        ]
+    });
+    let title = "100 byte request and reply on 10 connections, while 5 other connections transfer \
+                 streams of data";
+    filled(table(title, &columns, rows.collect()))
 }
 
 /// The same as a bar chart.
@@ -328,6 +373,28 @@ mod tests {
     }
 
     #[test]
+    fn short_messages_beside_streams_are_compared_with_direct_connections_of_the_same_run() {
+        let beside = crate::workload::workload(FAIRNESS).unwrap();
+        let of = |peer, rate: f64, p50_us: f64, p99_us: f64| {
+            let latency = crate::measure::Latency { p50_us, p99_us };
+            Sample { workload: beside, units: rate, latency, ..sample(peer, 50) }
+        };
+        let samples = [
+            of("direct", 60_000.0, 90.0, 500.0),
+            of("envoy", 400.0, 14_000.0, 30_000.0),
+            of("tacit-fixed", 16_000.0, 300.0, 1_001.0),
+            of(SUBJECT, 15_000.0, 400.0, 1_000.0),
+        ];
+        let peers = samples.each_ref().map(|sample| crate::peers::peer(sample.peer).unwrap());
+        let table = fairness(&Summary::new(&peers, &[beside], &samples)).unwrap();
+        let reached = table.rows.iter().map(|row| row.last().cloned().unwrap());
+        let reached: Vec<_> = reached.collect();
+        assert_eq!(reached, ["-", "-", "no", "yes"].map(text), "{}", table.text());
+        assert!(table.text().contains("60.00"), "p99 of envoy: {}", table.text());
+        assert!(fairness(&summary(&[sample("envoy", 50)])).is_none(), "not measured");
+    }
+
+    #[test]
     fn every_cell_says_how_many_samples_were_dropped() {
         let found = summary(&[sample("envoy", 50), sample("envoy", 60), sample("envoy", 90)]);
         let text = workload(&found, &WORKLOADS[0]).text();
@@ -337,7 +404,7 @@ mod tests {
     #[test]
     fn what_stands_beside_other_systems_names_workloads_that_exist() {
         let known = |name: &str| WORKLOADS.iter().any(|workload| workload.name == name);
-        assert!(INSIDE.iter().all(|(name, _)| known(name)));
+        assert!(known(FAIRNESS) && INSIDE.iter().all(|(name, _)| known(name)));
         assert!(PAPER.iter().all(|(name, _)| known(name)));
     }
 }
