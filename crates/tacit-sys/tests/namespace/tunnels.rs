@@ -33,7 +33,8 @@ fn groups() -> Vec<FlowGroup> {
     let mut all = Vec::new();
     for (version, network, prefix_bits, own) in NETWORKS {
         let source = Some(own.parse().unwrap());
-        let route = FlowRoute { address: network.parse().unwrap(), prefix_bits, source };
+        let route =
+            FlowRoute { address: network.parse().unwrap(), prefix_bits, source, mtu_bytes: None };
         let icmp = if version == IpVersion::V4 { 1 } else { 58 };
         let mut group = |protocol, local_ports, remote_ports, routes| {
             all.push(FlowGroup { version, protocol, local_ports, remote_ports, routes });

@@ -15,8 +15,8 @@ use super::sandbox::RESTART;
 use super::{Agent, AgentError};
 use crate::control::display::tunnels::{self, IkeDisplay, SaDisplay};
 use crate::ike::{
-    IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, RefusalSink, RefusedByPeer, RunNames,
-    TunnelRun, raw_kind, raw_kinds,
+    IkeDriver, IkeNotice, IkePolicy, KeyRequests, KeyTraces, PeerFact, RefusalSink, RefusedByPeer,
+    RunNames, TunnelRun, raw_kind, raw_kinds,
 };
 use crate::ledger::on_own_thread;
 use crate::live::Credentials;
@@ -262,13 +262,15 @@ impl Runs {
             }
             return;
         };
-        let IkeNotice { ike, addresses, .. } = notice;
-        let has_changed = match addresses {
-            Ok(addresses) => {
-                enrolled.capture.tunnels.assign(ike, addresses);
+        let IkeNotice { ike, fact, .. } = notice;
+        let tunnels = &enrolled.capture.tunnels;
+        let has_changed = match fact {
+            PeerFact::Addresses(Ok(addresses)) => {
+                tunnels.assign(ike, addresses);
                 true
             }
-            Err(reason) => enrolled.capture.tunnels.note_failure(ike, reason),
+            PeerFact::Addresses(Err(reason)) => tunnels.note_failure(ike, reason),
+            PeerFact::Path { inner_bytes_max } => tunnels.note_path(ike, inner_bytes_max),
         };
         if !has_changed {
             return;

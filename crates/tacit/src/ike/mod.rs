@@ -202,15 +202,27 @@ impl KeyRequests {
     }
 }
 
-/// What the driver reports to the agent about the addresses of a run.
+/// What the driver reports to the agent about a peer of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IkeNotice {
     /// The number of the run.
     pub run: u64,
     /// The name of the peer.
     pub ike: String,
+    /// What it reports.
+    pub fact: PeerFact,
+}
+
+/// A fact about a peer of a run that the routes of the run depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerFact {
     /// The addresses that the peer has assigned, or why it has assigned none.
-    pub addresses: Result<Vec<IpAddr>, String>,
+    Addresses(Result<Vec<IpAddr>, String>),
+    /// The length of the longest packet for the path to the peer.
+    Path {
+        /// The length.
+        inner_bytes_max: usize,
+    },
 }
 
 /// An order of the agent.

@@ -27,8 +27,8 @@ use super::manual_sa::{ManualStatus, ManualTunnel};
 use super::status::IkeStatus;
 use super::unproved::UnprovedFailures;
 use super::{
-    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, KeySink, KeyTraces, Order, RefusalSink, RefusedByPeer,
-    reports,
+    CLOSE_WAIT_MAX, IkeNotice, IkePolicy, KeySink, KeyTraces, Order, PeerFact, RefusalSink,
+    RefusedByPeer, reports,
 };
 use crate::clock::boottime;
 use crate::ledger::{Account, ThreadKind, meter};
@@ -81,6 +81,8 @@ pub(super) struct IkeThread {
     peers: HashSet<IpAddr>,
     /// Addresses that peers have assigned, or failures, which the agent does not know yet.
     pub(super) assigned: BTreeMap<Pair, Result<Vec<IpAddr>, String>>,
+    /// The longest packets for the paths to peers that the agent does not know yet.
+    paths: BTreeMap<Pair, usize>,
     /// When looked-up names are compared with assigned addresses next.
     pub(super) names_check_at: Instant,
     unproved: UnprovedFailures,
@@ -116,6 +118,7 @@ impl IkeThread {
             places: HashMap::new(),
             peers: HashSet::new(),
             assigned: BTreeMap::new(),
+            paths: BTreeMap::new(),
             names_check_at: boottime(),
             unproved: UnprovedFailures::default(),
             published: boottime(),
@@ -158,23 +161,24 @@ impl IkeThread {
             self.follow_peers();
         }
         self.pass_time();
-        self.report_addresses();
+        self.report_to_agent();
         self.publish();
         None
     }
 
-    /// Reports assigned addresses to the agent, as far as its queue has room. This thread never
-    /// waits for the agent, which may wait for this thread.
-    fn report_addresses(&mut self) {
-        while let Some(first) = self.assigned.first_entry() {
-            let Pair { run, ike } = first.key().clone();
-            let addresses = first.get().clone();
-            let notice = IkeNotice { run, ike, addresses };
-            if let Err(TrySendError::Full(_)) = self.context.notices.try_send(notice) {
-                return;
-            }
-            drop(first.remove());
-        }
+    /// Reports assigned addresses and paths to the agent, as far as its queue has room. This thread
+    /// never waits for the agent, which may wait for this thread.
+    fn report_to_agent(&mut self) {
+        let notices = self.context.notices.clone();
+        let is_taken = |pair: &Pair, fact: PeerFact| {
+            let Pair { run, ike } = pair.clone();
+            !matches!(notices.try_send(IkeNotice { run, ike, fact }), Err(TrySendError::Full(_)))
+        };
+        self.assigned
+            .retain(|pair, addresses| !is_taken(pair, PeerFact::Addresses(addresses.clone())));
+        self.paths.retain(|pair, bytes_max| {
+            !is_taken(pair, PeerFact::Path { inner_bytes_max: *bytes_max })
+        });
     }
 
     fn obey(&mut self, order: Order) {
@@ -204,6 +208,11 @@ impl IkeThread {
                 self.rekey_child(spi);
             }
             PacketEvent::PeerMoved { spi, to } => self.note_peer_address(spi, to),
+            PacketEvent::PathLearnt { spi, inner_bytes_max } => {
+                if let Some(pair) = self.pair_of(spi) {
+                    self.paths.insert(pair, inner_bytes_max);
+                }
+            }
         }
     }
 
@@ -326,6 +335,13 @@ impl IkeThread {
         self.connections.iter().find(is_other).map(|one| one.run_name.clone())
     }
 
+    /// The run and the peer of the tunnel with this inbound SPI.
+    fn pair_of(&self, spi: EspSpi) -> Option<Pair> {
+        let manual = self.manual.iter().find(|one| one.spi == spi).map(|one| &one.pair);
+        let of_connection = || self.connections.iter().find(|one| one.has_child(spi));
+        manual.or_else(|| of_connection().map(|one| &one.pair)).cloned()
+    }
+
     fn rekey_child(&mut self, spi: EspSpi) {
         let Some(at) = self.connections.iter().position(|one| one.has_child(spi)) else { return };
         if let Some(open) = &mut self.connections[at].open {
@@ -397,7 +413,8 @@ impl IkeThread {
             let timeout = one.open.as_ref().and_then(IkeConnection::poll_timeout);
             [timeout, one.begins_at(), one.trust_check_at()]
         });
-        let report = (!self.assigned.is_empty()).then(|| boottime() + REPORT_INTERVAL);
+        let has_reports = !self.assigned.is_empty() || !self.paths.is_empty();
+        let report = has_reports.then(|| boottime() + REPORT_INTERVAL);
         let publish = (self.news != News::None).then(|| self.published + PUBLISH_INTERVAL);
         let times = times.flatten().chain(report).chain(publish).chain(self.unproved.next_at());
         times.min().unwrap_or_else(|| boottime() + WAIT_MAX)

@@ -16,6 +16,8 @@ use tacit_ipsec::{EspSpi, SaProtocol, UnderlayEnds};
 use tacit_sys::datagram_batch::path_mtu;
 use tacit_sys::raw_ip::RawProtocol;
 
+use super::PacketEvent;
+use super::context::Context;
 use super::direction::Direction;
 use super::flow_cache::{FlowCache, FlowDecision};
 use super::statistics::{DirectionDrops, TunnelCounters};
@@ -39,6 +41,8 @@ pub(super) struct OutboundTunnel {
     pub(super) carrier: Carrier,
     /// The longest inner packet for the path to the peer.
     pub(super) inner_bytes_max: usize,
+    /// The same, as it was reported last.
+    reported_bytes_max: Option<usize>,
     pub(super) flows: FlowCache,
     drops: Arc<DirectionDrops>,
     lifetime: DataLifetime,
@@ -113,6 +117,7 @@ impl InstalledTunnel {
             peer,
             carrier: Carrier::of(child.protocol),
             inner_bytes_max: 0,
+            reported_bytes_max: None,
             flows: FlowCache::new(Direction::Outbound, flows, accounts, filter),
             drops,
             lifetime,
@@ -172,6 +177,16 @@ impl OutboundTunnel {
         let frame_bytes_max = mtu.saturating_sub(self.carrier.header_bytes(self.peer.ip()));
         let fits = |inner: &usize| self.sa.frame_bytes(*inner) <= frame_bytes_max;
         self.inner_bytes_max = (0..=frame_bytes_max).rev().find(fits).unwrap_or(0);
+    }
+
+    /// Reports the length of the longest inner packet, if it was not reported yet. A lost report is
+    /// repeated by the next call.
+    pub(super) fn report_path(&mut self, spi: EspSpi, context: &mut Context) {
+        let inner_bytes_max = self.inner_bytes_max;
+        let is_news = self.reported_bytes_max != Some(inner_bytes_max);
+        if is_news && context.report(PacketEvent::PathLearnt { spi, inner_bytes_max }).is_ok() {
+            self.reported_bytes_max = Some(inner_bytes_max);
+        }
     }
 
     /// Reports whether an SA of one of the directions needs a successor.

@@ -147,6 +147,14 @@ pub enum PacketEvent {
         /// The new address.
         to: SocketAddr,
     },
+    /// The path of the tunnel with this inbound SPI takes packets of another length than was
+    /// reported before. Reported at most once a second, and for each new tunnel.
+    PathLearnt {
+        /// The SPI.
+        spi: EspSpi,
+        /// The length of the longest packet that is not fragmented.
+        inner_bytes_max: usize,
+    },
 }
 
 /// An IKE message of a peer.

@@ -293,8 +293,9 @@ fn seal_oversized(
         let cause = IcmpError::TooBig { mtu_bytes: u32::try_from(mtu_bytes).unwrap_or(u32::MAX) };
         answer(cause, packet, bytes, device);
     }
-    // Linux notes the MTU at the route that it finds without ports. If a rule of routing with ports
-    // leads to the device, TCP never learns it, and would repeat the packet without end.
+    // Linux notes the MTU at the route that it finds without ports. If a routing rule with ports
+    // leads to the device, TCP does not learn it before the routes of the run have it
+    // (`PacketEvent::PathLearnt`), and would repeat the packet.
     if let Some(segments) = Segments::within(packet, bytes, tunnel.inner_bytes_max) {
         return seal_parts(packet, segments, traffic_class(bytes), tunnel, batch, context);
     }

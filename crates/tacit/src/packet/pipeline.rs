@@ -101,7 +101,8 @@ impl Pipeline {
     }
 
     fn install(&mut self, tunnel: InstalledTunnel) {
-        let InstalledTunnel { tun, spi, outbound, inbound } = tunnel;
+        let InstalledTunnel { tun, spi, mut outbound, inbound } = tunnel;
+        outbound.report_path(spi, &mut self.context);
         self.inbound.lock().tunnels.table.add(spi, tun, *inbound);
         self.table.add(spi, tun, *outbound);
     }
@@ -214,6 +215,8 @@ impl PacketLoop for Pipeline {
         if self.turns.is_multiple_of(TURNS_PER_PATH) {
             self.table.iter_mut().for_each(|(_, tunnel)| tunnel.learn_path());
         }
+        let context = &mut self.context;
+        self.table.iter_mut().for_each(|(spi, tunnel)| tunnel.report_path(spi, context));
         for (tun, device) in &mut self.devices {
             for late in device.turn() {
                 outbound::refuse(&late.bytes, DropReason::NoSa, device, &self.context);

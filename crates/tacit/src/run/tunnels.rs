@@ -63,11 +63,17 @@ pub struct PlannedGroup {
     pub source: Option<IpAddr>,
     /// The networks, each with the length of its prefix.
     pub prefixes: Vec<(IpAddr, u8)>,
+    /// The largest size of a packet, in bytes; `None`: that of the device. Older helpers ignore it.
+    #[serde(default)]
+    pub mtu_bytes: Option<u32>,
 }
 
 /// The size of packets inside a tunnel, in bytes. With the headers of ESP and UDP they fit into
 /// 1,500 bytes, also over IPv6 and PPPoE.
 const MTU_BYTES: u32 = 1400;
+/// The smallest MTU that IP permits (RFC 791 section 3.2, RFC 8200 section 5). If a path has a
+/// smaller one, the packet worker fragments.
+const MTU_BYTES_MIN: [u32; 2] = [68, 1280];
 
 /// A TUN device that the helper of a run has made.
 #[derive(Debug)]
@@ -86,6 +92,8 @@ pub struct RunTunnels {
     mirror: Mutex<Mirror>,
     /// The addresses that peers have assigned, by the name of the peer.
     assigned: StdMutex<BTreeMap<String, Vec<IpAddr>>>,
+    /// The longest packets for the paths to peers, by the name of the peer.
+    paths: StdMutex<BTreeMap<String, u32>>,
     /// How far the addresses of peers are that assign them.
     progress: watch::Sender<AddressProgress>,
     opened: mpsc::Sender<OpenedTun>,
@@ -158,7 +166,8 @@ impl RunTunnels {
     #[must_use]
     pub fn new(opened: mpsc::Sender<OpenedTun>) -> Self {
         let (progress, _) = watch::channel(AddressProgress::default());
-        Self { mirror: Mutex::default(), assigned: StdMutex::default(), progress, opened }
+        let (assigned, paths) = Default::default();
+        Self { mirror: Mutex::default(), assigned, paths, progress, opened }
     }
 
     /// Records the addresses that a peer has assigned to the run, in place of earlier ones.
@@ -175,6 +184,14 @@ impl RunTunnels {
         drop(assigned);
         self.progress.send_modify(|progress| drop(progress.failed.insert(ike, reason)));
         gives_up
+    }
+
+    /// Records the longest packet for the path to a peer. Returns whether the routes have another
+    /// MTU now.
+    pub fn note_path(&self, ike: String, inner_bytes_max: usize) -> bool {
+        let bytes_max = u32::try_from(inner_bytes_max).unwrap_or(u32::MAX).min(MTU_BYTES);
+        let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.insert(ike, bytes_max).unwrap_or(MTU_BYTES) != bytes_max
     }
 
     /// The peers for which the policy has the address of the run.
@@ -222,8 +239,10 @@ impl RunTunnels {
             progress.fixed = fixed;
         });
         let mut groups = Vec::new();
+        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for group in routes.groups() {
-            groups.extend(planned(group, inner.get(&group.peer).map_or(&[], Vec::as_slice)));
+            let path = paths.get(&group.peer).copied().unwrap_or(MTU_BYTES);
+            groups.extend(planned(group, inner.get(&group.peer).map_or(&[], Vec::as_slice), path));
         }
         let addresses: BTreeSet<IpAddr> = inner.into_values().flatten().collect();
         let addresses = addresses.into_iter().collect();
@@ -297,8 +316,13 @@ fn is_assigning(policy: &Policy, ike: &str) -> bool {
     policy.ikes.get(ike).is_some_and(|peer| peer.inner == InnerAddressSource::Gateway)
 }
 
-/// Divides a group by the IP version of its prefixes.
-fn planned(group: &TunnelGroup, inner: &[IpAddr]) -> impl Iterator<Item = PlannedGroup> {
+/// Divides a group by the IP version of its prefixes. `path_bytes_max` is the longest packet for
+/// the path to its peer.
+fn planned(
+    group: &TunnelGroup,
+    inner: &[IpAddr],
+    path_bytes_max: u32,
+) -> impl Iterator<Item = PlannedGroup> {
     let ends = |range: &RangeInclusive<u16>| (*range.start(), *range.end());
     [false, true].into_iter().filter_map(move |ipv6| {
         let of_version = group.prefixes.iter().filter(|one| one.network.is_ipv6() == ipv6);
@@ -316,6 +340,8 @@ fn planned(group: &TunnelGroup, inner: &[IpAddr]) -> impl Iterator<Item = Planne
             remote_ports: group.remote_ports.as_ref().map(ends),
             source: inner.iter().copied().find(|address| address.is_ipv6() == ipv6),
             prefixes,
+            mtu_bytes: Some(path_bytes_max.max(MTU_BYTES_MIN[usize::from(ipv6)]))
+                .filter(|bytes| *bytes < MTU_BYTES),
         })
     })
 }
@@ -344,6 +370,7 @@ impl PlannedGroup {
             address: *address,
             prefix_bits: *prefix_bits,
             source: self.source,
+            mtu_bytes: self.mtu_bytes,
         };
         FlowGroup {
             version: if self.ipv6 { IpVersion::V6 } else { IpVersion::V4 },
@@ -357,7 +384,38 @@ impl PlannedGroup {
 
 #[cfg(test)]
 mod tests {
+    use tacit_core::flow::Direction;
+    use tacit_core::policy::TunnelPrefix;
+
     use super::*;
+
+    #[test]
+    fn routes_have_the_mtu_of_the_path_to_their_peer() {
+        let (opened, _) = mpsc::channel(1);
+        let tunnels = RunTunnels::new(opened);
+        let note = |bytes| tunnels.note_path("far".to_owned(), bytes);
+        assert_eq!([1_438, 1_230, 1_230, 1_310, 1_400].map(note), [false, true, false, true, true]);
+        let group = |address: &str, path| {
+            let prefix = TunnelPrefix { network: address.parse().unwrap(), length: 24 };
+            let group = TunnelGroup {
+                peer: "far".to_owned(),
+                direction: Direction::Outbound,
+                protocol: Protocol::Udp,
+                local_ports: None,
+                remote_ports: None,
+                prefixes: vec![prefix],
+            };
+            planned(&group, &[], path).next().unwrap().mtu_bytes
+        };
+        assert_eq!(
+            [1_400, 1_230, 0].map(|path| group("10.2.0.0", path)),
+            [None, Some(1_230), Some(68)]
+        );
+        assert_eq!(
+            [1_400, 1_310, 1_230].map(|path| group("fd00::", path)),
+            [None, Some(1_310), Some(1_280)]
+        );
+    }
 
     #[test]
     fn a_device_that_the_agent_could_not_use_is_made_again() {

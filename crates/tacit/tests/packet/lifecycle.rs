@@ -259,4 +259,7 @@ fn a_path_that_becomes_narrower_is_learnt() {
     lab.wait_for_drops(DropReason::TooBig, 2);
     program.send_to(&[7; 1_300], QUESTION.1).unwrap();
     assert!(lab.receive(&mut sas).len() < 1_300);
+    // The path of the new tunnel, and the narrower one.
+    let [wide, narrow] = [lab.next_path(), lab.next_path()];
+    assert!(wide > 1_400 && (1_200..1_300).contains(&narrow), "{wide} {narrow}");
 }

@@ -119,8 +119,24 @@ impl Lab {
         self.socket.send_to(frame, WORKER).unwrap();
     }
 
+    /// Waits for an event other than that a path was learnt.
     pub(crate) fn next_event(&self) -> PacketEvent {
-        self.events.recv_timeout(Duration::from_secs(10)).unwrap()
+        loop {
+            let event = self.events.recv_timeout(Duration::from_secs(10)).unwrap();
+            if !matches!(event, PacketEvent::PathLearnt { .. }) {
+                return event;
+            }
+        }
+    }
+
+    /// Waits for the report of a learnt path, and returns the longest packet.
+    pub(crate) fn next_path(&self) -> usize {
+        loop {
+            let event = self.events.recv_timeout(Duration::from_secs(10)).unwrap();
+            if let PacketEvent::PathLearnt { inner_bytes_max, .. } = event {
+                return inner_bytes_max;
+            }
+        }
     }
 }
 

@@ -8,6 +8,9 @@
   datagrams.py see ADDRESS PORT
   datagrams.py unconnected ADDRESS PORT ADDRESS PORT
   datagrams.py error ADDRESS PORT SIZE
+  datagrams.py path ADDRESS PORT SIZE COUNT
+                                           sends datagrams that must not be fragmented, until the
+                                           kernel refuses their size, and then COUNT that fit
   datagrams.py segments ADDRESS PORT
   datagrams.py transfers ADDRESS PORT FROM [FROM-PORT]
                                            answers each first datagram from another socket, and
@@ -146,6 +149,58 @@ def error(address, port, size):
                 print("mtu", client.getsockopt(socket.IPPROTO_IP, IP_MTU))
             return
     print("nothing")
+
+
+def path(address, port, size, count):
+    version = (socket.IPPROTO_IPV6, 23, 24, 48) if ":" in address else (socket.IPPROTO_IP, 10, 14, 28)
+    level, discover, mtu_name, header = version
+    to = (address, int(port))
+    for kind in "connected", "unconnected":
+        client = new(address)
+        client.settimeout(0.2)
+        client.setsockopt(level, discover, IP_PMTUDISC_DO)
+        if kind == "connected":
+            client.connect(to)
+
+        def fits(bytes_sent):
+            try:
+                client.send(bytes(bytes_sent)) if kind == "connected" else client.sendto(bytes(bytes_sent), to)
+            except OSError as failure:
+                assert failure.errno == errno.EMSGSIZE, failure
+                return False
+            return True
+
+        def mtu():
+            other = new(address)
+            other.connect(to)
+            return other.getsockopt(level, mtu_name)
+
+        is_served = False
+        while not is_served:
+            try:
+                client.send(bytes(1)) if kind == "connected" else client.sendto(bytes(1), to)
+                is_served = client.recv(65536) == bytes(1)
+            except OSError:
+                time.sleep(0.1)
+        until = time.monotonic() + PATIENCE
+        while mtu() >= int(size) + header and time.monotonic() < until:
+            fits(int(size))
+            time.sleep(0.1)
+        largest = mtu() - header
+        # Errors that have arrived meanwhile come first, and the old route may be there for a moment.
+        while time.monotonic() < until and not (fits(largest) and not fits(largest + 1)):
+            time.sleep(0.1)
+        answers = 0
+        for _ in range(int(count)):
+            assert fits(largest), largest
+            assert not fits(largest + 1), largest
+            try:
+                while len(client.recv(65536)) != largest:
+                    pass
+                answers += 1
+            except TimeoutError:
+                pass
+        print(f"{kind}: mtu {largest + header}, {answers} of {count}")
 
 
 def segments(address, port):

@@ -70,6 +70,43 @@ fn a_stream_passes_a_path_whose_mtu_tcp_does_not_learn() {
 }
 
 #[test]
+fn datagrams_that_must_not_be_fragmented_meet_the_mtu_of_the_path() {
+    for (mtu, address) in [(1300, "10.2.0.1"), (1380, "fd00:2::1")] {
+        let text = hosts(&format!(
+            r#"unshare -n sleep 600 & router=$!
+            apart() {{ [ "$(readlink "/proc/$router/ns/net")" != "$(readlink /proc/$$/ns/net)" ]; }}
+            until_true apart
+            between() {{ nsenter -t $router -n "$@"; }}
+            behind ip link set w1 netns $router
+            between ip address add 10.99.0.2/24 dev w1
+            between ip link set w1 up
+            between ip link add n0 mtu {mtu} type veth peer name n1 netns $peer mtu {mtu}
+            between ip address add 10.98.0.1/24 dev n0
+            between ip link set n0 up
+            between sysctl -qw net.ipv4.ip_forward=1
+            behind ip address add 10.98.0.2/24 dev n1
+            behind ip link set n1 up
+            behind ip route replace default via 10.98.0.1
+            sed -i 's/10.99.0.2/10.98.0.2/
+                s|^remote = "10.2.0.0/24"|remote = ["10.2.0.0/24", "fd00:2::/64"]|' near/run.toml
+            sed -i 's/^local-ports.*/local-ports = 5000\nprotocol = "udp"/' far/run.toml
+            behind $USER_OF_RUNS timeout 60 ./tacit run --policy far/run.toml -- \
+                python3 "$PEERS/datagrams.py" serve :: 5000 >served.out 2>far.log & far=$!
+            run python3 "$PEERS/datagrams.py" path {address} 5000 1350 20 || fail
+            clear"#
+        ));
+        let inner = mtu - 70;
+        assert_eq!(
+            text,
+            format!(
+                "connected: mtu {inner}, 20 of 20\nunconnected: mtu {inner}, 20 of 20\n\
+                 only UDP 4500\n"
+            )
+        );
+    }
+}
+
+#[test]
 fn scapy_reads_and_writes_the_packets_of_manual_sas() {
     for (algorithms, name) in [(0, "SHA2-256-128"), (1, "SHA2-384-192"), (2, "SHA2-512-256")] {
         let text = hosts_with(

@@ -8,10 +8,12 @@
 //!   5, 6      packets of the agent's own sockets         table `local`
 //!   10..      routing rules by protocol and port range   a separate table for each rule
 //!   80..      the same after a change: each change moves the rules to the other range
+//!   196..     IPv6: all other packets by protocol         table `local`: the nftables rules decide
+//!   199       IPv6: ICMP errors about tunnels             no route
 //!   200       all other packets                          table `local`: the nftables rules decide
 //!
 //! each of these tables
-//!   PREFIX dev tacitN src ADDRESS        into the tunnel
+//!   PREFIX dev tacitN src ADDRESS mtu N  into the tunnel
 //!   unreachable PREFIX metric 1000       while there is no such device
 //! ```
 //!
@@ -21,7 +23,13 @@
 //!
 //! When the process that holds the device ends, the device and its routes disappear. The
 //! `unreachable` routes remain, so no packet takes another route in clear. This module installs the
-//! `unreachable` routes before all other routes.
+//! `unreachable` routes before all other routes. It adds the rules that lead to new tables when
+//! these are complete, so no packet is refused during a change. But if a table cannot be completed,
+//! it adds the rules nevertheless.
+//!
+//! A program learns from its route how long a packet may be. An ICMP error does not lower the MTU
+//! of the route: to find the route of the error, the kernel looks for one without ports, and the
+//! rules for groups with ports do not match. So the routes have the MTU of the path.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue.
 //!
@@ -78,6 +86,8 @@ pub struct FlowRoute {
     /// The address of programs inside the tunnel; `None`: it is not known yet, and packets reach no
     /// host.
     pub source: Option<IpAddr>,
+    /// The largest size of a packet, in bytes; `None`: that of the device.
+    pub mtu_bytes: Option<u32>,
 }
 
 /// The TUN device of a run, and its addresses.
@@ -107,7 +117,7 @@ pub fn replace(
         return Err(Error::Invalid("the tunnels of a run have too many prefixes"));
     }
     let index = device.map(|device| device::index(route, &device.name)).transpose()?;
-    let mut changes = Vec::new();
+    let mut changes: Vec<Change<'_>> = Vec::new();
     for version in IpVersion::ALL {
         let groups: Vec<_> = groups.iter().filter(|group| group.version == version).collect();
         if groups.len() > GROUPS_MAX {
@@ -135,6 +145,13 @@ pub fn replace(
                 .enumerate()
                 .flat_map(|(number, group)| route::guards(group, place.table(number))),
         )?;
+    }
+    let led = match device.zip(index) {
+        Some((device, index)) => lead_into(route, device, index, &changes),
+        None => Ok(()),
+    };
+    for (_, groups, present) in &changes {
+        let place = present.free_place();
         send(
             route,
             groups
@@ -143,18 +160,7 @@ pub fn replace(
                 .filter_map(|(number, group)| rule::of_group(group, place, number)),
         )?;
     }
-    if let (Some(device), Some(index)) = (device, index) {
-        device::configure(route, device, index)?;
-        for (_, groups, present) in &changes {
-            let place = present.free_place();
-            send(
-                route,
-                groups.iter().enumerate().flat_map(|(number, group)| {
-                    route::into_device(group, place.table(number), index)
-                }),
-            )?;
-        }
-    }
+    led?;
     for (version, _, present) in &changes {
         let old = present.free_place().other();
         rule::remove(route, *version, old)?;
@@ -162,6 +168,33 @@ pub fn replace(
     }
     Ok(())
 }
+
+/// Configures the device, and completes the new tables with the routes into it.
+fn lead_into(
+    route: &mut Netlink,
+    device: &TunnelDevice,
+    index: u32,
+    changes: &[Change<'_>],
+) -> Result<(), Error> {
+    device::configure(route, device, index)?;
+    if changes.iter().any(|(version, ..)| *version == IpVersion::V6) {
+        rule::shield(route, &device.addresses)?;
+    }
+    for (_, groups, present) in changes {
+        let place = present.free_place();
+        send(
+            route,
+            groups
+                .iter()
+                .enumerate()
+                .flat_map(|(number, group)| route::into_device(group, place.table(number), index)),
+        )?;
+    }
+    Ok(())
+}
+
+/// The new groups of an IP version, and the rules that are present.
+type Change<'a> = (IpVersion, Vec<&'a FlowGroup>, Present);
 
 /// Sends some messages at a time.
 fn send(route: &mut Netlink, messages: impl Iterator<Item = NetlinkRequest>) -> Result<(), Error> {

@@ -30,6 +30,11 @@ pub(super) fn into_device(
         let mut message = message(ADDING, *version, route, table, kind);
         message.attribute(RTA_OIF, &device.to_ne_bytes());
         message.attribute(RTA_PREFSRC, &octets(source));
+        if let Some(mtu_bytes) = route.mtu_bytes {
+            message.nest(RTA_METRICS, |metrics| {
+                metrics.attribute(RTAX_MTU, &mtu_bytes.to_ne_bytes());
+            });
+        }
         Some(message)
     })
 }
@@ -136,6 +141,8 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
+const RTA_METRICS: u16 = 8;
+const RTAX_MTU: u16 = 2;
 const RTA_TABLE: u16 = 15;
 const RTPROT_STATIC: u8 = 4;
 const RTN_UNICAST: u8 = 1;

@@ -1,7 +1,9 @@
 //! Adds, finds and removes the routing rules for the IPsec tunnels of a run (a program under `tacit
 //! run`).
 
-use super::{FlowGroup, GROUPS_MAX, Place, family, ignore, unbroken};
+use std::net::IpAddr;
+
+use super::{FlowGroup, GROUPS_MAX, Place, family, ignore, octets, unbroken};
 use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
@@ -82,6 +84,52 @@ pub(super) fn prepare(route: &mut Netlink, version: IpVersion) -> Result<(), Err
     ignore(route.run(vec![local(version, 0, DELETE)]), libc::ENOENT)
 }
 
+/// Leads the look-ups of ICMPv6 errors that are about packets from these addresses to no route, and
+/// no other packets. The kernel would note the MTU of the error at the route for all addresses of
+/// the table `local`, as a route with a full prefix, which the rule for own addresses would take.
+pub(super) fn shield(route: &mut Netlink, addresses: &[IpAddr]) -> Result<(), Error> {
+    let wanted: Vec<_> = addresses.iter().copied().filter(IpAddr::is_ipv6).collect();
+    let present = unbroken(|| list_shielded(route))?;
+    // Such a look-up has no protocol.
+    for (protocol, priority) in TRANSPORTS.into_iter().zip(TRANSPORT_PRIORITY..) {
+        let mut rule = local(IpVersion::V6, priority, NEW);
+        rule.attribute(FRA_IP_PROTO, &[protocol]);
+        ignore(route.run(vec![rule]), libc::EEXIST)?;
+    }
+    for address in &wanted {
+        ignore(route.run(vec![shielding(*address, NEW)]), libc::EEXIST)?;
+    }
+    for address in present.into_iter().filter(|one| !wanted.contains(one)) {
+        ignore(route.run(vec![shielding(address, DELETE)]), libc::ENOENT)?;
+    }
+    Ok(())
+}
+
+fn shielding(address: IpAddr, change: Change) -> NetlinkRequest {
+    let mut fields = header(IpVersion::V6, ACTION_UNREACHABLE);
+    fields[SOURCE_BITS_AT] = 128;
+    let mut message = NetlinkRequest::new(change.step, change.kind, change.flags).fixed(&fields);
+    message.attribute(FRA_PRIORITY, &SHIELD_PRIORITY.to_ne_bytes());
+    message.attribute(FRA_SRC, &octets(address));
+    message
+}
+
+fn list_shielded(route: &mut Netlink) -> Result<Vec<IpAddr>, Error> {
+    let mut found = Vec::new();
+    let question = NetlinkRequest::new("listing the routing rules", GETRULE, NLM_F_DUMP);
+    route.ask(question.fixed(&header(IpVersion::V6, 0)), ReplyCount::ManyUnbroken, |answer| {
+        let all = answer.get(HEADER_BYTES..).unwrap_or_default();
+        let of_kind =
+            |wanted| attributes(all).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+        if of_kind(FRA_PRIORITY).and_then(|value| read_u32(value, 0)) == Some(SHIELD_PRIORITY) {
+            let source = of_kind(FRA_SRC).and_then(|value| value.first_chunk::<16>());
+            found.extend(source.map(|octets| IpAddr::from(*octets)));
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 /// Leads the flows of a group to a table. The kernel accepts no range with the port 65535, so flows
 /// with that port reach no host; `None`: the group has no others.
 pub(super) fn of_group(group: &FlowGroup, place: Place, number: usize) -> Option<NetlinkRequest> {
@@ -103,11 +151,14 @@ pub(super) fn of_group(group: &FlowGroup, place: Place, number: usize) -> Option
     Some(message)
 }
 
-/// Removes the rules of all groups at a place.
+/// Removes the rules of all groups at a place, the last one first: a rule must not take the packets
+/// of one before it.
 pub(super) fn remove(route: &mut Netlink, version: IpVersion, place: Place) -> Result<(), Error> {
     let at = place.priority(0)..=place.priority(GROUPS_MAX - 1);
-    let present = of_groups(route, version)?;
-    for priority in present.priorities.into_iter().filter(|priority| at.contains(priority)) {
+    let mut present = of_groups(route, version)?;
+    present.priorities.sort_unstable();
+    let of_place = present.priorities.into_iter().rev().filter(|priority| at.contains(priority));
+    for priority in of_place {
         let table = place.first_table() + (priority - place.first_priority());
         ignore(route.run(vec![rule(version, priority, table, DELETE)]), libc::ENOENT)?;
     }
@@ -152,12 +203,20 @@ const PORT_MAX: u16 = u16::MAX - 1;
 const OWN_PRIORITY: u32 = 3;
 const AGENT_PRIORITY: u32 = 5;
 const RELEASE_PRIORITY: u32 = 6;
+const TRANSPORT_PRIORITY: u32 = 196;
+const SHIELD_PRIORITY: u32 = 199;
 const LAST_PRIORITY: u32 = 200;
+/// TCP, UDP and ICMPv6.
+const TRANSPORTS: [u8; 3] = [6, 17, 58];
 const RT_TABLE_LOCAL: u32 = 255;
 const HEADER_BYTES: usize = 12;
 const GETRULE: u16 = 34;
 const NLM_F_DUMP: u16 = 0x300;
 const ACTION_TABLE: u8 = 1;
+const ACTION_UNREACHABLE: u8 = 7;
+/// The length of the source prefix in the header.
+const SOURCE_BITS_AT: usize = 2;
+const FRA_SRC: u16 = 2;
 const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
 const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
