@@ -158,8 +158,8 @@ class World:
         each = (during - before) / max(count, 1)
         print(f"memory of agent, signer and supervisor in KiB: {before} before, {during} with "
               f"{count} half-open connections ({each:.1f} each), {after} after them")
-        agent.end()
         failures = agent.too_few("half-open connections", count, MEMORY_SOCKETS)
+        agent.end()
         if after > allowed:
             failures.append(f"after {RETURN_MAX_S} s, {after - before} KiB more than before the "
                             f"half-open connections are left; at most {allowed - before} may be")
