@@ -111,12 +111,12 @@ def reason(error):
         return "timeout"
     return errno.errorcode.get(error.errno, type(error).__name__)
 
-def ask(host, port, word, trust=None):
+def ask(host, port, word, trust=None, name=None):
     try:
         connection = socket.create_connection((host, int(port)), timeout=8)
         if trust:
             context = ssl.create_default_context(cafile=trust)
-            connection = context.wrap_socket(connection, server_hostname=host)
+            connection = context.wrap_socket(connection, server_hostname=name or host)
         connection.sendall(word.encode())
         print(connection.recv(4096).decode("ascii", "replace") or "end")
     except OSError as error:

@@ -71,6 +71,12 @@ pub(super) enum HostExpression {
     IsLocal(PacketEnd),
     /// The address does not belong to this host.
     IsForeign(PacketEnd),
+    /// The kernel gives the address the type anycast: of this host, or of others.
+    IsAnycast(PacketEnd),
+    /// The kernel gives the address another type.
+    IsNotAnycast(PacketEnd),
+    /// The route of the destination leaves by no interface. Only for the hook `prerouting`.
+    StaysHere,
     /// The destination address is in this range of addresses of one family.
     ToAddresses {
         first: IpAddr,
@@ -205,10 +211,7 @@ impl HostExpression {
                 load(rule, NETWORK, 0, 1, REGISTER_1);
                 compare(rule, NOT_EQUAL, &[PLAIN_V4]);
             }
-            Self::SourceRouted(route) => {
-                has_source_route(rule, route);
-                compare(rule, EQUAL, &[1]);
-            }
+            Self::SourceRouted(route) => has_source_route(rule, route),
             Self::OfUser(user) => compare_owner(rule, META_SKUID, user),
             Self::OfGroup(group) => compare_owner(rule, META_SKGID, group),
             Self::OfCgroup(cgroup) => compare_cgroup(rule, cgroup),
@@ -226,8 +229,11 @@ impl HostExpression {
             }
             Self::ToPorts { first, last } => is_in_ports(rule, PacketEnd::Destination, first, last),
             Self::Flow(expression) => expression.write(rule),
-            Self::IsLocal(end) => compare_with_local(rule, end, EQUAL),
-            Self::IsForeign(end) => compare_with_local(rule, end, NOT_EQUAL),
+            Self::IsLocal(end) => compare_type(rule, end, EQUAL, RTN_LOCAL),
+            Self::IsForeign(end) => compare_type(rule, end, NOT_EQUAL, RTN_LOCAL),
+            Self::IsAnycast(end) => compare_type(rule, end, EQUAL, RTN_ANYCAST),
+            Self::IsNotAnycast(end) => compare_type(rule, end, NOT_EQUAL, RTN_ANYCAST),
+            Self::StaysHere => stays_here(rule),
             Self::Verdict(map, family) => {
                 load_end(rule, PacketEnd::Destination, family);
                 look_up_verdict(rule, &map.name());
@@ -259,10 +265,10 @@ fn compare_connection_mark(rule: &mut NetlinkRequest, operation: u32, bits: Mark
     compare_bits(rule, operation, bits);
 }
 
-/// Compares the type of an address with that of the host's own addresses.
-fn compare_with_local(rule: &mut NetlinkRequest, end: PacketEnd, operation: u32) {
-    address_type(rule, end);
-    compare(rule, operation, &RTN_LOCAL.to_ne_bytes());
+/// Compares the type of an address (`RTN_*`).
+fn compare_type(rule: &mut NetlinkRequest, end: PacketEnd, operation: u32, kind: u32) {
+    route_of(rule, end, FIB_ADDRESS_TYPE);
+    compare(rule, operation, &kind.to_ne_bytes());
 }
 
 fn compare_bits(rule: &mut NetlinkRequest, operation: u32, bits: MarkBits) {
@@ -314,20 +320,27 @@ fn connection(rule: &mut NetlinkRequest, property: u32) {
     });
 }
 
-/// Loads the type of the address of one end of the packet (`RTN_*`).
-fn address_type(rule: &mut NetlinkRequest, end: PacketEnd) {
+/// Continues if no interface leads to the destination.
+fn stays_here(rule: &mut NetlinkRequest) {
+    route_of(rule, PacketEnd::Destination, FIB_INTERFACE);
+    compare(rule, EQUAL, &[0; 4]);
+}
+
+/// Loads a property of the route to one end of the packet: the type of the address (`RTN_*`), or
+/// the interface.
+fn route_of(rule: &mut NetlinkRequest, end: PacketEnd, property: u32) {
     expression(rule, "fib", |data| {
         let flag = match end {
             PacketEnd::Source => FIB_SOURCE,
             PacketEnd::Destination => FIB_DESTINATION,
         };
         data.be32(1, REGISTER_1);
-        data.be32(2, FIB_ADDRESS_TYPE);
+        data.be32(2, property);
         data.be32(3, flag);
     });
 }
 
-/// Loads whether the packet has a source route.
+/// Continues if the packet has a source route.
 fn has_source_route(rule: &mut NetlinkRequest, route: SourceRoute) {
     let (operation, kind) = match route {
         SourceRoute::Loose => (EXTHDR_IPV4, IPOPT_LSRR),
@@ -342,6 +355,7 @@ fn has_source_route(rule: &mut NetlinkRequest, route: SourceRoute) {
         data.be32(5, EXTHDR_PRESENT);
         data.be32(6, operation);
     });
+    compare(rule, EQUAL, &[1]);
 }
 
 /// Continues if the set of counters has the destination, and counts the packet.
@@ -477,10 +491,13 @@ const EXTHDR_IPV4: u32 = 2;
 const IPOPT_LSRR: u8 = 131;
 const IPOPT_SSRR: u8 = 137;
 const NEXTHDR_ROUTING: u8 = 43;
+/// `NFT_FIB_RESULT_OIF` and `NFT_FIB_RESULT_ADDRTYPE`.
+const FIB_INTERFACE: u32 = 1;
 const FIB_ADDRESS_TYPE: u32 = 3;
 const FIB_SOURCE: u32 = 1;
 const FIB_DESTINATION: u32 = 2;
 const RTN_LOCAL: u32 = 2;
+const RTN_ANYCAST: u32 = 4;
 /// `lo` is the first interface of every namespace.
 const LO: u32 = 1;
 /// `NFT_JUMP`.

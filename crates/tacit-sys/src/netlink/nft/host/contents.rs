@@ -7,7 +7,7 @@ use super::super::sets::{SetValue, declare_ranges};
 use super::elements::{self, inbound, outbound};
 use super::names::{Chain, Hook, INBOUND, MAPS, Openers};
 use super::{HostTable, Layout, NEWCHAIN, Stage};
-use super::{counted, filters, flows, named, rules, untracked};
+use super::{counted, filters, flows, input, named, rules, untracked};
 use crate::ip_version::{IpSupport, IpVersion};
 use crate::netlink::message::NetlinkRequest;
 
@@ -34,6 +34,9 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
     messages.extend(flows::declarations());
     messages.extend(table.filters.iter().flat_map(filters::declarations));
     let needed = |chain: &Chain| {
+        if *chain == Chain::Input {
+            return input::is_needed(table);
+        }
         if chain.is_for_filters() {
             return filters::needs(table, *chain);
         }

@@ -17,6 +17,7 @@
 //!   filter_*                          filters of single packets (see `filters/mod.rs`)
 //!   chains capture refuse prohibit    the decisions to which the maps lead
 //!   chain prerouting                  sends packets on lo and from clients to the agent
+//!   chain input                       refuses clients that reach a captured port past prerouting
 //!   chain postrouting                 drops captured packets that would leave the host
 //! ```
 //!
@@ -42,6 +43,7 @@ mod counted;
 mod elements;
 mod filters;
 mod flows;
+mod input;
 mod named;
 mod names;
 mod nat;

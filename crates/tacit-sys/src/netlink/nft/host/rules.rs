@@ -14,6 +14,7 @@
 //!   returned   sends captured packets on lo to the agent; holds a SYN until the agent releases it
 //!   clients    sends packets of clients to the agent if a program listens at a captured port
 //!   closed     refuses packets to the agent's own ports
+//! input        refuses clients that reach a captured port past `clients` (see `input.rs`)
 //! postrouting  drops captured packets that would leave the host
 //! ```
 //!
@@ -45,9 +46,10 @@ use Expression::{
 };
 use HostExpression::{
     AnySocket, ConnectionMarkIs, ConnectionMarkIsNot, Counted, Flow, FromLo, Goto,
-    HasMoreThanPlainV4, IsForeign, IsLocal, IsOriginal, IsReply, IsRewritten, Jump, MarkIs,
-    MarkIsNot, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser, ReceivedOn, SentFrom,
-    SetConnectionMark, SetMark, SourceRouted, ToInbound, ToLo, ToSection, Transparent, Verdict,
+    HasMoreThanPlainV4, IsAnycast, IsForeign, IsLocal, IsNotAnycast, IsOriginal, IsReply,
+    IsRewritten, Jump, MarkIs, MarkIsNot, Named, NotFromLo, NotToLo, OfCgroup, OfGroup, OfUser,
+    ReceivedOn, SentFrom, SetConnectionMark, SetMark, SourceRouted, StaysHere, ToInbound, ToLo,
+    ToSection, Transparent, Verdict,
 };
 
 pub(super) const TCP: u8 = 6;
@@ -63,6 +65,15 @@ pub(super) const KEYS: [(u8, NftFamily, Expression); 4] = [
     (UDP, NftFamily::V6, V6),
 ];
 
+/// What a packet is that the kernel will deliver to this host, for chains of the hook `prerouting`.
+///
+/// The kernel gives the type *anycast* to the base address of each IPv6 prefix that has a route
+/// without a router: of a local prefix, and of one that other hosts have.
+pub(super) const TO_THIS_HOST: [&[Expression]; 2] = [
+    &[Host(IsLocal(PacketEnd::Destination))],
+    &[V6, Host(IsAnycast(PacketEnd::Destination)), Host(StaysHere)],
+];
+
 /// All rules.
 pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> Vec<NetlinkRequest> {
     let redirect = match kernel {
@@ -75,6 +86,7 @@ pub(super) fn all(kernel: IpSupport, table: &HostTable<'_>, layout: Layout) -> V
         Openers::Tracked => rules.push_tracked(table),
     }
     rules.push_filters(table);
+    rules.push_input(table);
     if layout.stage == Stage::Replacing {
         rules.push_strays();
         if layout.openers == Openers::InSets {
@@ -132,6 +144,11 @@ impl Bits {
             kept: release,
             in_name: captured,
         }
+    }
+
+    /// The marks of packets that containers send to the agent.
+    pub(super) fn of_containers(self) -> [MarkBits; 2] {
+        [self.captured, self.release]
     }
 }
 
@@ -252,7 +269,8 @@ impl Rules {
         // The kernel's answers for sockets of the agent have no mark. A program can bind a foreign
         // address too, and can open a flow in the name of its peer, so that its own flow looks like
         // the answer: therefore a SYN or a datagram is no answer here. A client's connection is
-        // noted only at an address of this host, which may have lost the address meanwhile.
+        // noted only at an address of this host, which may have lost the address meanwhile. Anycast
+        // addresses have another type than local ones, and are those of servers, too.
         let in_name_of_others = [
             Transport(TCP),
             PastSyn,
@@ -260,13 +278,12 @@ impl Rules {
             Host(ConnectionMarkIsNot(client)),
             Host(ConnectionMarkIsNot(in_name)),
             Host(IsForeign(PacketEnd::Source)),
-            Accept,
         ];
-        self.push(
-            output,
-            "adding the nft rule that accepts answers with the source address of another host",
-            &in_name_of_others,
-        );
+        for of_agent in [Host(IsNotAnycast(PacketEnd::Source)), Host(Transparent(true))] {
+            let step =
+                "adding the nft rule that accepts answers with the source address of another host";
+            self.push(output, step, &[&in_name_of_others[..], &[of_agent, Accept]].concat());
+        }
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
         self.push(output, "adding the nftables rule for connections with a conntrack mark", &noted);
         self.push_noted_connections();
@@ -534,14 +551,15 @@ impl Rules {
     fn push_noted(&mut self, table: &HostTable<'_>) {
         let Bits { none, client, .. } = self.bits;
         let chain = Chain::Prerouting;
-        let local = Host(IsLocal(PacketEnd::Destination));
         let first = [Host(NotFromLo), Host(IsOriginal), Host(ConnectionMarkIs(none))];
         let note = Host(SetConnectionMark(client));
         let tcp = [&[Transport(TCP), Syn], &first[..]].concat();
         let udp = [&[Transport(UDP)], &first[..]].concat();
         if table.forwarded.is_empty() {
-            let tcp = [&tcp[..], &[local, note]].concat();
-            self.push(chain, "adding the nft rule that marks clients' connections", &tcp);
+            for own in TO_THIS_HOST {
+                let tcp = [&tcp[..], own, &[note]].concat();
+                self.push(chain, "adding the nft rule that marks clients' connections", &tcp);
+            }
         } else {
             // Those of containers too; a captured one is noted as that already.
             let tcp = [&tcp[..], &[note]].concat();
@@ -550,8 +568,10 @@ impl Rules {
             let to_containers = [&udp[..], &[foreign, note]].concat();
             self.push(chain, "adding the nft rule that marks clients' UDP flows", &to_containers);
         }
-        let udp = [&udp[..], &[local, Host(AnySocket), note]].concat();
-        self.push(chain, "adding the nft rule that marks clients' UDP flows", &udp);
+        for own in TO_THIS_HOST {
+            let udp = [&udp[..], own, &[Host(AnySocket), note]].concat();
+            self.push(chain, "adding the nft rule that marks clients' UDP flows", &udp);
+        }
     }
 
     /// What rules by name need: questions, and flows that such a rule may decide.
@@ -615,16 +635,13 @@ impl Rules {
     /// What clients send to captured ports.
     fn push_clients(&mut self, table: &HostTable<'_>) {
         for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
-            let to_port = [
-                Host(NotFromLo),
-                family_is,
-                Transport(TCP),
-                Expression::Captured(set, family),
-                Host(IsLocal(PacketEnd::Destination)),
-                Host(Goto(Chain::Clients.name())),
-            ];
-            let step = "adding the nft rule that checks packets from clients to captured ports";
-            self.push(Chain::Prerouting, step, &to_port);
+            let captured = Expression::Captured(set, family);
+            let to_port = [Host(NotFromLo), family_is, Transport(TCP), captured];
+            let clients = Host(Goto(Chain::Clients.name()));
+            for own in TO_THIS_HOST {
+                let step = "adding the nft rule that checks packets from clients to captured ports";
+                self.push(Chain::Prerouting, step, &[&to_port, own, &[clients]].concat());
+            }
         }
         let chain = Chain::Clients;
         self.push_filter_of_clients(table);
@@ -662,13 +679,11 @@ impl Rules {
             );
         }
         for (protocol, port, refusal) in closed {
-            let to_port =
-                [Transport(protocol), ToPort(port), Host(IsLocal(PacketEnd::Destination)), refusal];
-            self.push(
-                Chain::Closed,
-                "adding the nft rule that rejects packets to the agent's ports",
-                &to_port,
-            );
+            for own in TO_THIS_HOST {
+                let to_port = [&[Transport(protocol), ToPort(port)], own, &[refusal]].concat();
+                let step = "adding the nft rule that rejects packets to the agent's ports";
+                self.push(Chain::Closed, step, &to_port);
+            }
         }
     }
 

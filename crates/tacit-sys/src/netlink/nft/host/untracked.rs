@@ -33,7 +33,7 @@ use super::super::primitive::{ACK, NftFamily, PacketEnd, SYN};
 use super::bounds::Bounds;
 use super::flows::{CLOSING, DATAGRAMS, OPEN, OPENING, SERVED};
 use super::names::{CLIENTS, Chain, KEPT, MAPS, NAMED, Openers};
-use super::rules::{FAMILIES, KEYS, Rules, TCP, UDP};
+use super::rules::{FAMILIES, KEYS, Rules, TCP, TO_THIS_HOST, UDP};
 use super::{HostTable, Lifetime};
 
 use Expression::{Accept, Drop, Host, PastSyn, PortUnreachable, Prohibited, Reset, Syn, Transport};
@@ -321,15 +321,14 @@ impl Rules {
                 continue;
             }
             let key = FlowKey::Received(family);
-            let to_socket = [Host(IsLocal(PacketEnd::Destination)), Host(AnySocket)];
             let noted = [flow(NotInFlows(kept, key)), flow(KeepFlow(clients, key, DATAGRAMS))];
             let from = [Host(NotFromLo), family_is, Transport(UDP)];
-            let client = [&from[..], &bounds.from(), &to_socket, &noted].concat();
-            self.push(
-                Chain::Prerouting,
-                "adding the nft rule that marks clients' UDP flows",
-                &client,
-            );
+            for own in TO_THIS_HOST {
+                let to_socket = [own, &[Host(AnySocket)]].concat();
+                let client = [&from[..], &bounds.from(), &to_socket, &noted].concat();
+                let step = "adding the nft rule that marks clients' UDP flows";
+                self.push(Chain::Prerouting, step, &client);
+            }
         }
     }
 

@@ -5,9 +5,9 @@
 //! maps filter_N                 fields of a packet -> verdict, each element with a counter
 //! set filter_windows            numbers of schedules, each with its time
 //! filter_fragments              hook prerouting, before the kernel reassembles packets
-//! filter_input                  hook input: packets to this host
 //! filter_forward                hook forward: packets from other hosts to other hosts
-//! filter_in filter_out          called for packets to this host and from this host
+//! filter_in                     called for packets to this host, from `input` and `clients`
+//! filter_out                    called for packets from this host
 //!   filter_in_tcp4 ...          looks up the packet in each group, in order
 //!     filter_drop ...           drops or rejects a denied packet
 //! ```
@@ -29,8 +29,8 @@ use super::super::filter_expression::{FilterExpression, GroupLookup, RuleName};
 use super::super::host_expression::HostExpression;
 use super::super::primitive::{NftFamily, PacketEnd};
 use super::HostTable;
-use super::names::{Chain, INBOUND};
-use super::rules::{Bits, FAMILIES, Rules, TCP, UDP};
+use super::names::Chain;
+use super::rules::{Bits, Rules, TCP, UDP};
 
 use groups::DiscardPlace;
 pub use groups::{
@@ -40,11 +40,11 @@ pub use groups::{
 pub(super) use groups::{contents, declarations};
 
 use Expression::{
-    Accept, AtMostPerSecond, Captured, Drop, Host, MarkedSocket, PastSyn, PortUnreachable,
-    Prohibited, Reset, Transport,
+    Accept, AtMostPerSecond, Drop, Host, MarkedSocket, PastSyn, PortUnreachable, Prohibited, Reset,
+    Transport,
 };
 use FilterExpression::{IsFragmentV4, IsFragmentV6, Lookup, WindowIs};
-use HostExpression::{Filter, FromLo, Goto, IsRewritten, Jump, MarkIs, OfUser, SetMark};
+use HostExpression::{Filter, Goto, IsRewritten, Jump, MarkIs, OfUser, SetMark};
 
 /// The class of fragments. The bits 1, 2, 4 and 8 are TCP, UDP, ICMP and other protocols.
 const FRAGMENTS: u8 = 16;
@@ -144,7 +144,7 @@ pub(super) fn needs(table: &HostTable<'_>, chain: Chain) -> bool {
     match chain {
         Chain::FilterFragments => has(Way::Fragments),
         Chain::FilterForward => has(Way::Routed),
-        Chain::FilterInput | Chain::FilterIn => has(Way::In),
+        Chain::FilterIn => has(Way::In),
         Chain::FilterOut => has(Way::Out),
         _ => true,
     }
@@ -193,9 +193,6 @@ impl Rules {
         for (way, family) in ways(filters) {
             self.push_classes(filters, way, family);
         }
-        if needs(table, Chain::FilterInput) {
-            self.push_input(table);
-        }
     }
 
     /// Calls the filter for packets from this host. Packets that stay on the host are not filtered.
@@ -223,29 +220,6 @@ impl Rules {
             let call = [Host(Jump(Chain::FilterIn.name()))];
             self.push(Chain::Clients, "adding the nft rule that filters packets of clients", &call);
         }
-    }
-
-    fn push_input(&mut self, table: &HostTable<'_>) {
-        let chain = Chain::FilterInput;
-        let step = "adding the nft rule that accepts packets that stay on the host";
-        self.push(chain, step, &[Host(FromLo), Accept]);
-        // They have their own interfaces.
-        let Bits { captured, release, .. } = self.bits();
-        if !table.forwarded.is_empty() {
-            for mark in [captured, release] {
-                let step = "adding the nft rule that accepts captured packets of containers";
-                self.push(chain, step, &[Host(MarkIs(mark)), Accept]);
-            }
-        }
-        if !table.inbound.is_empty() {
-            for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
-                let decided = [family_is, Transport(TCP), Captured(set, family), Accept];
-                let step = "adding the nft rule that accepts packets to captured ports";
-                self.push(chain, step, &decided);
-            }
-        }
-        let filtered = [Host(Goto(Chain::FilterIn.name()))];
-        self.push(chain, "adding the nft rule that filters packets to this host", &filtered);
     }
 
     /// The rules of a way for one IP version: those that select a chain, and those in these chains.

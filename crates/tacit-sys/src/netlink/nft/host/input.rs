@@ -1,0 +1,90 @@
+//! Builds the nftables rules for packets that the kernel delivers to this host.
+//!
+//! Packets of clients to captured ports go to the agent at the hook `prerouting`, where the kernel
+//! has not yet decided which packets are for this host. The nftables rules there ask for the type
+//! of the destination address. This type is not that of a local address if policy routing or a VRF
+//! makes the address local. Also, NAT changes ports after `prerouting`. Therefore the chain `input`
+//! refuses every packet to a captured port that the agent does not receive.
+//!
+//! ```text
+//! input  accepts packets that stay on the host, and captured packets of containers
+//!        accepts packets that the agent receives from clients
+//!        accepts packets to captured ports that a filter permitted in the chain `clients`, so that
+//!        filters count them once
+//!        filters the others
+//!        refuses those to captured ports
+//! ```
+
+use super::super::expression::Expression;
+use super::super::host_expression::HostExpression;
+use super::super::primitive::PacketEnd;
+use super::filters;
+use super::names::{Chain, INBOUND};
+use super::rules::{FAMILIES, Rules, TCP};
+use super::{HostTable, Lifetime};
+
+use Expression::{Accept, Captured, Host, Reset, Transport};
+use HostExpression::{FromLo, IsAnycast, IsLocal, IsRewritten, Jump, MarkIs, Transparent};
+
+/// Whether the table needs the chain.
+pub(super) fn is_needed(table: &HostTable<'_>) -> bool {
+    refuses(table) || filters::needs(table, Chain::FilterIn)
+}
+
+/// Whether clients that the agent does not receive are refused. In audit mode, none is.
+fn refuses(table: &HostTable<'_>) -> bool {
+    !table.inbound.is_empty() && table.lifetime == Lifetime::Unlimited
+}
+
+impl Rules {
+    /// What the kernel delivers to this host.
+    pub(super) fn push_input(&mut self, table: &HostTable<'_>) {
+        if !is_needed(table) {
+            return;
+        }
+        let chain = Chain::Input;
+        let step = "adding the nft rule that accepts packets that stay on the host";
+        self.push(chain, step, &[Host(FromLo), Accept]);
+        // They have their own interfaces.
+        if !table.forwarded.is_empty() {
+            for mark in self.bits().of_containers() {
+                let step = "adding the nft rule that accepts captured packets of containers";
+                self.push(chain, step, &[Host(MarkIs(mark)), Accept]);
+            }
+        }
+        let to_agent = Host(Transparent(true));
+        let step = "adding the nft rule that accepts packets that clients send to the agent";
+        self.push_to_captured_ports(table, step, &[to_agent, Accept]);
+        let refused = [Host(Transparent(false)), Reset];
+        if filters::needs(table, Chain::FilterIn) {
+            let filtered = [Host(Jump(Chain::FilterIn.name()))];
+            let step = "adding the nft rule that checks packets that NAT leads to captured ports";
+            for then in [&filtered[..], &refused] {
+                let then = [&[Host(IsRewritten(true))], then].concat();
+                self.push_to_captured_ports(table, step, &then);
+            }
+            let step = "adding the nft rule that accepts filtered packets to captured ports";
+            for own in [IsLocal(PacketEnd::Destination), IsAnycast(PacketEnd::Destination)] {
+                self.push_to_captured_ports(table, step, &[Host(own), Accept]);
+            }
+            self.push(chain, "adding the nft rule that filters packets to this host", &filtered);
+        }
+        let step = "adding the nft rule that rejects packets of clients to captured ports";
+        self.push_to_captured_ports(table, step, &refused);
+    }
+
+    fn push_to_captured_ports(
+        &mut self,
+        table: &HostTable<'_>,
+        step: &'static str,
+        then: &[Expression],
+    ) {
+        if !refuses(table) {
+            return;
+        }
+        for (set, (family, family_is)) in INBOUND.into_iter().zip(FAMILIES) {
+            let to_port = [family_is, Transport(TCP), Captured(set, family)];
+            self.push(Chain::Input, step, &[&to_port, then].concat());
+        }
+    }
+}
