@@ -651,6 +651,15 @@ mod tests {
     }
 
     #[test]
+    fn dialled_and_accepted_sockets_detect_peers_that_no_longer_exist() {
+        let (dialled, accepted) = pair();
+        for socket in [dialled, accepted] {
+            assert!(sockopt::socket_keepalive(&socket).unwrap());
+            assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEPALIVE_IDLE);
+        }
+    }
+
+    #[test]
     fn bytes_cross_and_an_orderly_end_reads_as_end_of_file() {
         let (client, server) = pair();
         write(client.as_fd(), b"hello").unwrap();
