@@ -9,7 +9,8 @@
 //! 2. Scale the CPU time of each rule with its traffic. Metered CPU time that belongs to no rule
 //!    does not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
-//!    again ([`land`]).
+//!    again ([`land`]). Packets of tunnels that were processed without an engine cost another CPU
+//!    time with one, because they come in other batches; a factor of the request says so.
 //! 4. Compute the factor by which the sum of the metered CPU time has changed, and multiply the
 //!    unmetered CPU time of the agent by this factor.
 
@@ -31,6 +32,8 @@ pub struct ProjectionRequest {
     pub engines: Option<u32>,
     /// The factor by which the traffic changes.
     pub scale: f64,
+    /// The CPU time of packets of tunnels if there are engines, divided by that without engines.
+    pub packet_factor: f64,
     /// The changes of each rule, in order.
     pub changes: BTreeMap<String, Vec<RuleChange>>,
 }
@@ -247,6 +250,11 @@ fn changed(
             RuleChange::Engine => cells.map(|_, cell| eligible(cell)),
         };
     }
+    let has_engines = question.engines.is_some_and(|engines| engines > 0);
+    if rule.owner == CostsOwner::Packets && has_engines {
+        let factor = question.packet_factor;
+        cells = cells.map(|_, cell| PlaceCosts { eligible: cell.eligible * factor, ..cell });
+    }
     Ok(cells.map(|_, cell| cell.times(question.scale)))
 }
 
@@ -357,7 +365,7 @@ mod tests {
         for (name, change) in change {
             changes.entry((*name).into()).or_default().push(*change);
         }
-        ProjectionRequest { engines: None, scale: 1.0, changes }
+        ProjectionRequest { engines: None, scale: 1.0, packet_factor: 1.0, changes }
     }
 
     #[test]
@@ -422,6 +430,26 @@ mod tests {
         near(after.rules[3].general + after.rules[3].eligible, 0.0);
         // It is not a rule, so no setting of a rule applies to it.
         assert!(costs.rule("packets").is_none());
+    }
+
+    #[test]
+    fn packets_cost_their_factor_once_an_engine_processes_them() {
+        let mut costs = second();
+        let cell = PlaceCosts { general: 10_000.0, engine: 50_000.0, eligible: 100_000.0 };
+        costs.rules.push(rule("packets", &[(Component::Open, cell)]));
+        let mut question = ProjectionRequest { packet_factor: 1.2, ..ask(&[]) };
+        let of = |question: &_| project(&costs, question).unwrap().after;
+        near(of(&question).rules[3].total(), 16.0);
+        question.engines = Some(0);
+        near(of(&question).rules[3].total(), 16.0);
+        question.engines = Some(1);
+        let after = of(&question);
+        near(after.rules[3].engine, 5.0 + 12.0);
+        near(after.rules[3].general, 1.0);
+        // Handshakes cost the same on an engine.
+        near(after.rules[1].total(), 80.0);
+        question.scale = 2.0;
+        near(of(&question).rules[3].total(), 36.0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Defines the options and arguments of `tacit project`.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,6 +14,8 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 /// The highest factor: beyond it, the measurement does not support a projection.
 const SCALE_MAX: f64 = 1000.0;
+/// Other factors are errors of a measurement.
+const PACKET_FACTORS: RangeInclusive<f64> = 0.1..=10.0;
 
 /// Estimate the CPU time of measured traffic with other settings
 #[derive(Debug, Args)]
@@ -25,6 +28,8 @@ Examples:
     tacit project --costs before.json --costs after.json --scale 2 --suite chacha20
   How many engines the packets of tunnels need, if each engine is busy for at most 70 %:
     tacit project --target 70
+  The packets of tunnels with one engine, where they cost 8 % more CPU time on this machine:
+    tacit project --engines 1 --packet-factor 1.08
   The cost of TLS: without TLS for one rule, and with TLS for another:
     tacit project --rule orders-db=permit --rule resolver=tls
 
@@ -45,6 +50,11 @@ pub struct ProjectArgs {
     /// The engines are CPUs in addition to those of the machine
     #[arg(long, requires = "engines")]
     pub(super) added: bool,
+    /// CPU time of packets with engines, divided by that without engines; `tacit workload paper
+    /// ipsec` measures it on this machine
+    #[arg(long, requires = "engines", value_name = "FACTOR", default_value = "1",
+          value_parser = packet_factor)]
+    pub(super) packet_factor: f64,
     /// How busy an engine may be, for the number of engines that are needed
     #[arg(long, value_name = "PERCENT", default_value = "80", value_parser = target)]
     pub(super) target: f64,
@@ -137,6 +147,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
+fn packet_factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| PACKET_FACTORS.contains(factor));
+    factor.ok_or_else(|| "expected a factor from 0.1 to 10, such as 1.08".to_owned())
+}
+
 fn target(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent| *percent >= 1.0 && *percent <= 100.0);
     percent.ok_or_else(|| "expected a percentage from 1 to 100, such as 80".to_owned())
@@ -177,6 +192,10 @@ mod tests {
         assert_eq!(scale("2.5"), Ok(2.5));
         for wrong in ["0", "-1", "NaN", "inf", "1001", "two"] {
             assert!(scale(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(packet_factor("1.08"), Ok(1.08));
+        for wrong in ["0", "-1", "NaN", "10.1", "more"] {
+            assert!(packet_factor(wrong).is_err(), "{wrong}");
         }
         assert_eq!(target("70"), Ok(70.0));
         for wrong in ["0", "-1", "NaN", "101", "all"] {

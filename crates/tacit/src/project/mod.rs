@@ -109,7 +109,8 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
     }
     let mut units = Units::new(costs, MEASURE_TIME);
     let changes = units.changes(args, &suites, &mut assumptions).map_err(ProjectError::Units)?;
-    let question = ProjectionRequest { engines, scale: args.scale, changes };
+    let packet_factor = args.packet_factor;
+    let question = ProjectionRequest { engines, scale: args.scale, packet_factor, changes };
     let projected = project(costs, &question).map_err(ProjectError::Refused)?;
     let cpus = if args.added { EngineCpus::Added } else { EngineCpus::OfMachine };
     let target = EngineTarget { percent: args.target, cpus };

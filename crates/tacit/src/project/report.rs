@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use tacit_core::meter::Component;
 use tacit_core::projection::{
-    Components, CpuLoad, CpuReading, EngineSplit, MeasuredCosts, PlaceCosts, Projection,
-    ProjectionRequest, RateAtUtilisation, engines_needed, of_whole, rate_per_utilisation,
+    Components, CostsOwner, CpuLoad, CpuReading, EngineSplit, MeasuredCosts, PlaceCosts,
+    Projection, ProjectionRequest, RateAtUtilisation, engines_needed, of_whole,
+    rate_per_utilisation,
 };
 
 use crate::control::display::VERSION;
@@ -93,6 +94,17 @@ impl Answer {
                  process less often, so the result is too high for more traffic and too low for \
                  less traffic",
             );
+        }
+        let has_packets = costs
+            .rules
+            .iter()
+            .any(|rule| rule.owner == CostsOwner::Packets && rule.cpu_us.total().eligible > 0.0);
+        if question.engines.is_some_and(|engines| engines > 0) && has_packets {
+            assume(&format!(
+                "the packets of tunnels cost {} times the measured CPU time with engines \
+                 (--packet-factor), because they are processed in other batches",
+                question.packet_factor
+            ));
         }
         if question.engines.is_some() {
             assume(
@@ -371,7 +383,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
-    use tacit_core::projection::{CostsOwner, MeasuredRuleCosts, project};
+    use tacit_core::projection::{MeasuredRuleCosts, project};
 
     const OF_MACHINE: EngineTarget = EngineTarget { percent: 80.0, cpus: EngineCpus::OfMachine };
 
@@ -411,7 +423,8 @@ mod tests {
     }
 
     fn answer(engines: Option<u32>, scale: f64) -> Answer {
-        let question = ProjectionRequest { engines, scale, changes: BTreeMap::new() };
+        let changes = BTreeMap::new();
+        let question = ProjectionRequest { engines, scale, packet_factor: 1.0, changes };
         let projected = project(&costs(), &question).unwrap();
         Answer::new(&costs(), &question, projected, OF_MACHINE, vec!["a thing".into()])
     }
@@ -434,7 +447,8 @@ mod tests {
     }
 
     fn added(costs: &MeasuredCosts, engines: Option<u32>) -> Answer {
-        let question = ProjectionRequest { engines, scale: 1.0, changes: BTreeMap::new() };
+        let changes = BTreeMap::new();
+        let question = ProjectionRequest { engines, scale: 1.0, packet_factor: 1.0, changes };
         let projected = project(costs, &question).unwrap();
         let target = EngineTarget { percent: 100.0, cpus: EngineCpus::Added };
         Answer::new(costs, &question, projected, target, Vec::new())

@@ -121,6 +121,14 @@ fn ipsec_compares_forecasts_with_later_measurements() {
     assert_eq!([counted(0, 1), counted(1, 1)], [Some(1.0), Some(3.0)]);
     assert_eq!(counted(1, 2), Some(f64::from(within)));
     assert_eq!(counted(0, 2), Some(if within == 3 { 1.0 } else { 0.0 }));
+    for row in tables[2]["rows"].as_array().unwrap() {
+        let [without, with, factor] = [1, 2, 3].map(|at: usize| row[at]["measured"].as_f64());
+        let Some(with) = with else {
+            assert_eq!(row[2]["empty"], "skipped", "{row}");
+            continue;
+        };
+        assert!((factor.unwrap() - with / without.unwrap()).abs() < 0.01, "{row}");
+    }
 }
 
 #[test]

@@ -141,16 +141,29 @@ impl CellSamples {
         self.gaps.contains_key(subject)
     }
 
-    /// The median of the samples of a figure.
-    pub(super) fn median(&self, subject: &str, figure: &str) -> Measurement {
+    /// The samples of a figure; at least one.
+    fn values(&self, subject: &str, figure: &str) -> Result<&[f64], Gap> {
         if let Some(gap) = self.gaps.get(subject) {
             return Err(gap.clone());
         }
         let key = (subject.to_owned(), figure.to_owned());
         match self.values.get(&key) {
-            Some(values) if !values.is_empty() => Ok(median(values)),
+            Some(values) if !values.is_empty() => Ok(values),
             _ => Err(Gap::failed(format!("{subject}: the report has no figure `{figure}`"))),
         }
+    }
+
+    /// The median of the samples of a figure.
+    pub(super) fn median(&self, subject: &str, figure: &str) -> Measurement {
+        self.values(subject, figure).map(median)
+    }
+
+    /// The difference between the lowest and the highest sample, in percent of the median.
+    pub(super) fn spread(&self, subject: &str, figure: &str) -> Measurement {
+        let values = self.values(subject, figure)?;
+        let [low, high] = [f64::min, f64::max]
+            .map(|extreme| values.iter().copied().reduce(extreme).unwrap_or_default());
+        Ok((high - low) / median(values) * 100.0)
     }
 
     pub(super) fn cell(&self, subject: &str, figure: &str) -> PaperCell {

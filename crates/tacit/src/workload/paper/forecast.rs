@@ -3,21 +3,24 @@
 //! packets. Then this CPU time is measured with one engine.
 //!
 //! ```text
+//! other loads ──> without and with an engine ──> packet factors
 //! seed ──> three loads ──┬─ without engine ──> tacit project ──> forecast ──┐
 //!                        └─ with one engine ──> ledger ──────────> measured ┴─> difference
 //! ```
 //!
-//! Requests are sent at scheduled times. A stream is sent as fast as possible, and its rate with an
-//! engine differs from its rate without one. So the forecast is multiplied by the ratio of the two
-//! rates, as `tacit project --scale` does. Engines do not poll here, because polling uses CPU time
+//! CPU time is that of an exchange or of a MB: an engine changes the rate of streams, and with it
+//! the CPU time of a second, but not the number of bytes. Requests are sent at scheduled times. The
+//! packet factors are measured with other loads (`calibration.rs`), so a forecast contains nothing
+//! of the measurement that it predicts. Engines do not poll here, because polling uses CPU time
 //! even without packets, and a forecast does not contain this CPU time.
 
 use std::ops::RangeInclusive;
 
+use super::calibration::Calibration;
 use super::cell::{CellSamples, Measurement, PaperCell};
 use super::drawn::Load;
 use super::ipsec;
-use super::joint::{ELIGIBLE, Joint, MEASURED_ENGINE, MEASURED_SPILL, RATE, subject};
+use super::joint::{FORECAST, Joint, PACKETS, subject};
 use super::sheet::{PaperSheet, PaperTable};
 use super::stage::Stage;
 
@@ -44,21 +47,20 @@ pub(super) fn seeds(text: &str) -> Result<Seeds, String> {
 struct Comparison {
     seed: u64,
     load: Load,
-    /// CPU time of packets, in percent of one CPU.
+    /// CPU time of packets, in microseconds for an exchange or a MB.
     forecast: Measurement,
     measured: Measurement,
+    /// The difference between the lowest and the highest measurement, in percent of the median.
+    spread: Measurement,
 }
 
 impl Comparison {
     fn of(seed: u64, load: Load, samples: &CellSamples) -> Self {
         let [before, after] = [Joint::Secured, Joint::Unpolled].map(|joint| subject(joint, load));
-        let forecast = samples
-            .median(&before, ELIGIBLE)
-            .and_then(|eligible| Ok(eligible * samples.ratio(RATE, &after, &before)?));
-        let measured = samples
-            .median(&after, MEASURED_ENGINE)
-            .and_then(|engine| Ok(engine + samples.median(&after, MEASURED_SPILL)?));
-        Self { seed, load, forecast, measured }
+        let forecast = samples.median(&before, FORECAST);
+        let measured = samples.median(&after, PACKETS);
+        let spread = samples.spread(&after, PACKETS);
+        Self { seed, load, forecast, measured, spread }
     }
 
     /// The difference of the measurement to the forecast, in percent of the measurement.
@@ -72,12 +74,13 @@ impl Comparison {
     }
 }
 
-/// Measures the loads of all seeds.
+/// Measures the loads for the packet factors, and then the loads of all seeds.
 pub(super) fn measure(stage: &Stage, seeds: &Seeds) -> PaperSheet {
-    let mut samples = CellSamples::default();
     let peer = ipsec::peer(stage);
+    let mut samples = CellSamples::default();
     let loads: Vec<(u64, Load)> =
         seeds.0.clone().flat_map(|seed| Load::forecast(seed).map(|load| (seed, load))).collect();
+    let calibration = Calibration::measure(stage, &peer, &loads);
     for round in 1..=stage.extent.rounds {
         for (at, (seed, load)) in loads.iter().enumerate() {
             for joint in [Joint::Secured, Joint::Unpolled] {
@@ -90,26 +93,31 @@ pub(super) fn measure(stage: &Stage, seeds: &Seeds) -> PaperSheet {
                 stage.progress(&format!(
                     "ipsec: load {number} of {all}, seed {seed}: {subject}, round {round}"
                 ));
-                samples.add(&subject, ipsec::take(stage, &peer, *load, joint));
+                let factor = calibration.factor(*load);
+                let taken =
+                    factor.and_then(|factor| ipsec::take(stage, &peer, *load, joint, factor));
+                samples.add(&subject, taken);
             }
         }
     }
     let compared = loads.into_iter().map(|(seed, load)| Comparison::of(seed, load, &samples));
-    sheet(&compared.collect::<Vec<_>>())
+    sheet(&compared.collect::<Vec<_>>(), calibration.table())
 }
 
-fn sheet(all: &[Comparison]) -> PaperSheet {
+fn sheet(all: &[Comparison], calibration: PaperTable) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "ipsec",
         title: "zIIP-assisted IPsec: forecasts for random loads",
         method: format!(
-            "CPU time that the client's agent uses for packets, in percent of one CPU. `tacit \
-             project` makes the forecast from a measurement without an engine, for the rate of \
-             the later measurement with one engine. Each seed selects three random loads. A seed \
-             counts as within {DIFFERENCE_MAX} % only if the forecasts of all three loads differ \
-             from the measured values by at most {DIFFERENCE_MAX} %"
+            "CPU time that the client's agent uses for packets, for each exchange or each MB. \
+             `tacit project` makes the forecast from a measurement without an engine, and from a \
+             packet factor: the ratio of the CPU times with and without an engine, measured with \
+             other loads before. Nothing in a forecast is from the measurement that it predicts. \
+             Each seed selects three random loads. A seed counts as within {DIFFERENCE_MAX} % \
+             only if the forecasts of all three loads differ from the measured values by at most \
+             {DIFFERENCE_MAX} %"
         ),
-        tables: vec![loads_table(all), seeds_table(all)],
+        tables: vec![loads_table(all), seeds_table(all), calibration],
         ..PaperSheet::default()
     };
     sheet.note(summary(all));
@@ -117,8 +125,10 @@ fn sheet(all: &[Comparison]) -> PaperSheet {
 }
 
 fn loads_table(all: &[Comparison]) -> PaperTable {
-    let columns = ["seed", "load", "forecast, %", "measured, %", "difference, %", "within"];
-    let title = "Forecast and measured CPU time of packets on one engine";
+    let columns =
+        ["seed", "load", "forecast, us", "measured, us", "difference, %", "within", "spread, %"];
+    let title =
+        "Forecast and measured CPU time of packets with one engine, for an exchange or a MB";
     let mut table = PaperTable::new("forecasts", title, &columns);
     for one in all {
         let within = match one.difference() {
@@ -132,6 +142,7 @@ fn loads_table(all: &[Comparison]) -> PaperTable {
             one.measured.clone().into(),
             one.difference().into(),
             within,
+            one.spread.clone().into(),
         ]);
     }
     table
@@ -171,36 +182,33 @@ mod tests {
     use super::super::cell::Gap;
     use super::*;
 
-    /// A measurement without engine, and one with an engine.
-    fn samples(load: Load, before: [f64; 2], after: [f64; 3]) -> CellSamples {
-        let mut samples = CellSamples::default();
-        let mut add = |joint, keys: &[&str], values: &[f64]| {
-            let figures = keys.iter().map(|key| (*key).to_owned()).zip(values.iter().copied());
-            samples.add(&subject(joint, load), Ok(figures.collect()));
-        };
-        add(Joint::Secured, &[RATE, ELIGIBLE], &before);
-        add(Joint::Unpolled, &[RATE, MEASURED_ENGINE, MEASURED_SPILL], &after);
-        samples
-    }
-
     #[test]
-    fn a_forecast_follows_the_rate_of_the_later_measurement() {
+    fn a_forecast_is_compared_with_the_median_of_the_later_measurements() {
         let [load, ..] = Load::forecast(1);
-        let slower = samples(load, [1000.0, 60.0], [500.0, 25.0, 8.0]);
-        let one = Comparison::of(1, load, &slower);
+        let mut samples = CellSamples::default();
+        let mut add = |joint, key: &str, value: f64| {
+            samples.add(&subject(joint, load), Ok(vec![(key.to_owned(), value)]));
+        };
+        for (forecast, measured) in [(30.0, 33.0), (29.0, 22.0), (40.0, 35.2)] {
+            add(Joint::Secured, FORECAST, forecast);
+            // What was measured without an engine does not count.
+            add(Joint::Secured, PACKETS, 1.0);
+            add(Joint::Unpolled, PACKETS, measured);
+        }
+        let one = Comparison::of(1, load, &samples);
         assert_eq!((one.forecast.clone(), one.measured.clone()), (Ok(30.0), Ok(33.0)));
         let difference = one.difference().unwrap();
         assert!((difference + 100.0 / 11.0).abs() < 1e-9 && one.is_within(), "{difference}");
-        let far = samples(load, [1000.0, 60.0], [1000.0, 50.0, 4.0]);
-        let far = Comparison::of(1, load, &far);
-        assert!((far.difference().unwrap() - 100.0 / 9.0).abs() < 1e-9 && !far.is_within());
+        assert!((one.spread.clone().unwrap() - 40.0).abs() < 1e-9, "{one:?}");
+        let far = Comparison { forecast: Ok(36.4), ..one };
+        assert!(!far.is_within(), "{far:?}");
     }
 
     #[test]
     fn a_seed_is_within_the_limit_if_all_its_loads_are() {
         let one = |seed, forecast: Measurement| {
             let [load, ..] = Load::forecast(seed);
-            Comparison { seed, load, forecast, measured: Ok(100.0) }
+            Comparison { seed, load, forecast, measured: Ok(100.0), spread: Ok(0.0) }
         };
         let all = [
             one(1, Ok(90.0)),
@@ -210,7 +218,7 @@ mod tests {
             one(3, Err(Gap::failed("no tunnel"))),
         ];
         assert_eq!(summary(&all), "1 of 3 seeds within 10 %, and 3 of 5 loads");
-        let sheet = sheet(&all);
+        let sheet = sheet(&all, PaperTable::new("calibration", "", &[]));
         let [seeds, loads] = [0, 1].map(|row: usize| sheet.tables[1].rows[row][1..].to_vec());
         assert_eq!(seeds, [3.0, 1.0].map(PaperCell::Measured));
         assert_eq!(loads, [5.0, 3.0].map(PaperCell::Measured));

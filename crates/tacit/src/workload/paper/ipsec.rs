@@ -18,8 +18,8 @@ use super::aims;
 use super::cell::{CellSamples, Gap, PaperCell};
 use super::drawn::{Load, LoadKind, LoadTransport};
 use super::joint::{
-    AGENT, CPU, ELIGIBLE, Joint, MEASURED_ENGINE, MEASURED_SPILL, NEEDED, ON_ENGINE, P50, RATE,
-    SHARE, SPILLED, subject,
+    AGENT, CPU, ELIGIBLE, FORECAST, Joint, MEASURED_ENGINE, MEASURED_SPILL, NEEDED, ON_ENGINE, P50,
+    PACKETS, RATE, SHARE, SPILLED, subject,
 };
 use super::paths::{HERE, THERE, other_side};
 use super::session::{Session, SessionResult};
@@ -84,7 +84,7 @@ pub(super) fn measure(stage: &Stage, share: NetworkShare, seed: Option<u64>) -> 
                     continue;
                 }
                 stage.progress(&format!("ipsec: {subject}, round {round}"));
-                samples.add(&subject, take(stage, &peer, load, joint));
+                samples.add(&subject, take(stage, &peer, load, joint, 1.0));
             }
         }
     }
@@ -96,12 +96,14 @@ pub(super) fn peer(stage: &Stage) -> Result<StagedProcess, Gap> {
     other_side(stage).and_then(|peer| prepare(stage).map(|()| peer))
 }
 
-/// Measures one load, if that is possible on this machine.
+/// Measures one load, if that is possible on this machine. `packet_factor` is the one of `tacit
+/// project`, for the forecast.
 pub(super) fn take(
     stage: &Stage,
     peer: &Result<StagedProcess, Gap>,
     load: Load,
     joint: Joint,
+    packet_factor: f64,
 ) -> Result<Vec<(String, f64)>, Gap> {
     if let Some(gap) = joint.missing() {
         return Err(gap);
@@ -110,7 +112,7 @@ pub(super) fn take(
     if joint.is_clear() {
         in_clear(stage, peer, load, joint)
     } else {
-        secured(stage, peer, load, joint)
+        secured(stage, peer, load, joint, packet_factor)
     }
 }
 
@@ -205,6 +207,7 @@ fn secured(
     peer: &StagedProcess,
     load: Load,
     joint: Joint,
+    packet_factor: f64,
 ) -> Result<Vec<(String, f64)>, Gap> {
     let tacit = stage.tacit();
     let run = |side: &str| {
@@ -241,11 +244,14 @@ fn secured(
         let [before, after] = [&before, &after].map(|files| files[side].as_ref());
         before.map_err(Clone::clone).and_then(|before| {
             let after = after.map_err(Clone::clone)?;
-            projection(stage, [before, after])
+            projection(stage, [before, after], packet_factor)
         })
     });
     let [near, far] = [near?, far?];
     let mut all = figures(load, &result, near.engine_s + far.engine_s)?;
+    let [_, units] = rate_and_units(load, &result.report)?;
+    let costs = [(PACKETS, near.packets_s), (FORECAST, near.forecast_s)];
+    all.extend(costs.map(|(key, seconds)| (key.to_owned(), seconds * 1e6 / units)));
     all.extend(near.figures);
     Ok(all)
 }
@@ -288,21 +294,31 @@ fn with_log(stage: &Stage, gap: Gap) -> Gap {
 struct LedgerInterval {
     /// The CPU time of engines.
     engine_s: f64,
+    /// The CPU time of packets, measured and as forecast for one engine.
+    packets_s: f64,
+    forecast_s: f64,
     /// The work by kind of CPU, and the forecast for one engine.
     figures: Vec<(String, f64)>,
 }
 
 /// The eligible work of the client's agent, and the forecast for one engine.
-fn projection(stage: &Stage, files: [&String; 2]) -> Result<LedgerInterval, Gap> {
+fn projection(
+    stage: &Stage,
+    files: [&String; 2],
+    packet_factor: f64,
+) -> Result<LedgerInterval, Gap> {
     let [before, after] = files;
     let text = stage.shell(&format!(
-        "{} project --costs {before} --costs {after} --engines 1 --added --json",
+        "{} project --costs {before} --costs {after} --engines 1 --added --packet-factor \
+         {packet_factor} --json",
         stage.tacit()
     ))?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| Gap::failed(format!("not a projection: {error}")))?;
     let [general, engine, eligible] = ["general", "engine", "eligible"]
         .map(|place| value["before"]["total"][place].as_f64().unwrap_or(0.0));
+    let [on_engine, spilled] =
+        ["on-engines-percent", "spilled-percent"].map(|part| value["engines"][part].as_f64());
     let figures = [
         (AGENT, Some(general + engine + eligible)),
         (MEASURED_ENGINE, Some(engine)),
@@ -310,15 +326,18 @@ fn projection(stage: &Stage, files: [&String; 2]) -> Result<LedgerInterval, Gap>
         (ELIGIBLE, value["eligible-percent"].as_f64()),
         (SHARE, value["eligible-share-percent"].as_f64()),
         (NEEDED, value["engines-needed"].as_f64()),
-        (ON_ENGINE, value["engines"]["on-engines-percent"].as_f64()),
-        (SPILLED, value["engines"]["spilled-percent"].as_f64()),
+        (ON_ENGINE, on_engine),
+        (SPILLED, spilled),
     ];
     let figures = figures.into_iter().map(|(key, value)| Some((key.to_owned(), value?)));
     let figures: Option<Vec<_>> = figures.collect();
     let seconds = value["interval-s"].as_f64();
-    match figures.zip(seconds) {
-        Some((figures, seconds)) => {
-            Ok(LedgerInterval { engine_s: engine / 100.0 * seconds, figures })
+    let forecast = on_engine.zip(spilled).map(|(on_engine, spilled)| on_engine + spilled);
+    match figures.zip(seconds).zip(forecast) {
+        Some(((figures, seconds), forecast)) => {
+            let [engine_s, packets_s, forecast_s] =
+                [engine, engine + eligible, forecast].map(|percent| percent / 100.0 * seconds);
+            Ok(LedgerInterval { engine_s, packets_s, forecast_s, figures })
         }
         None => Err(Gap::failed("the output of `tacit project` has no value for a figure")),
     }
@@ -328,20 +347,21 @@ fn projection(stage: &Stage, files: [&String; 2]) -> Result<LedgerInterval, Gap>
 fn figures(load: Load, result: &SessionResult, engine_s: f64) -> Result<Vec<(String, f64)>, Gap> {
     let SessionResult { report, cpu_s } = result;
     let general_s = (cpu_s - engine_s).max(0.0);
-    let figures = &report["figures"];
+    let [rate, units] = rate_and_units(load, report)?;
+    let p50 = report["figures"]["latency_p50_us"].as_f64().map(|p50| (P50.to_owned(), p50));
+    let all = [(RATE.to_owned(), rate), (CPU.to_owned(), general_s * 1e6 / units)];
+    Ok(all.into_iter().chain(p50).collect())
+}
+
+/// Exchanges or MB: in a second, and all.
+fn rate_and_units(load: Load, report: &Value) -> Result<[f64; 2], Gap> {
     let [rate, units] = match load.kind {
         LoadKind::Interactive => ["exchanges_per_s", "exchanges"],
         _ => ["mb_per_s", "mb"],
     }
-    .map(|key| figures[key].as_f64().filter(|value| *value > 0.0));
-    match rate.zip(units) {
-        Some((rate, units)) => {
-            let p50 = figures["latency_p50_us"].as_f64().map(|p50| (P50.to_owned(), p50));
-            let all = [(RATE.to_owned(), rate), (CPU.to_owned(), general_s * 1e6 / units)];
-            Ok(all.into_iter().chain(p50).collect())
-        }
-        None => Err(Gap::failed(format!("unexpected report: {report}"))),
-    }
+    .map(|key| report["figures"][key].as_f64().filter(|value| *value > 0.0));
+    let both = rate.zip(units).map(|(rate, units)| [rate, units]);
+    both.ok_or_else(|| Gap::failed(format!("unexpected report: {report}")))
 }
 
 /// The loads beside those of the paper, for the table of aims.

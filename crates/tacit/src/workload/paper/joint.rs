@@ -97,3 +97,6 @@ pub(super) const ON_ENGINE: &str = "on engine";
 pub(super) const SPILLED: &str = "spilled";
 pub(super) const MEASURED_ENGINE: &str = "measured on engine";
 pub(super) const MEASURED_SPILL: &str = "measured spill";
+/// CPU time of packets, measured and forecast, for an exchange or a MB.
+pub(super) const PACKETS: &str = "packets";
+pub(super) const FORECAST: &str = "forecast";

@@ -17,6 +17,7 @@
 
 mod agents;
 mod aims;
+mod calibration;
 mod cell;
 mod drawn;
 mod forecast;
