@@ -216,7 +216,8 @@ pub struct Settings {
 /// A handle to the log. Cloning it is cheap.
 #[derive(Clone, Debug)]
 pub struct Log {
-    queue: SyncSender<Message>,
+    /// Boxed, because the queue allocates and writes all its slots when it is created.
+    queue: SyncSender<Box<Message>>,
     lost: Arc<AtomicU64>,
     repeated_queued: Arc<Queued>,
     has_audit: bool,
@@ -332,7 +333,7 @@ impl Log {
     /// Waits, for a limited time, until all lines sent so far are written. Called before exit.
     pub fn flush(&self) {
         let (done, answer) = sync_channel(1);
-        if self.queue.try_send(Message::Flush(done)).is_ok() {
+        if self.queue.try_send(Box::new(Message::Flush(done))).is_ok() {
             // A stuck terminal does not keep the process alive.
             let _ = answer.recv_timeout(FLUSH_WAIT_MAX);
         }
@@ -341,7 +342,7 @@ impl Log {
     /// Calls a function on the writing thread, and waits for it for a limited time.
     pub fn on_its_thread(&self, work: impl FnOnce() + Send + 'static) {
         let (done, answer) = sync_channel(1);
-        if self.queue.send(Message::Do(Box::new(work), done)).is_ok() {
+        if self.queue.send(Box::new(Message::Do(Box::new(work), done))).is_ok() {
             let _ = answer.recv_timeout(FLUSH_WAIT_MAX);
         }
     }
@@ -354,12 +355,12 @@ impl Log {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let refused = match self.queue.try_send(Message::Line(line)) {
+        let refused = match self.queue.try_send(Box::new(Message::Line(line))) {
             Ok(()) => return,
             Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => message,
         };
         self.lost.fetch_add(1, Ordering::Relaxed);
-        if let Message::Line(line) = refused
+        if let Message::Line(line) = *refused
             && may_repeat
         {
             self.repeated_queued.leave(&line.event.cause);
@@ -395,7 +396,7 @@ struct ReportedLost {
 }
 
 impl Writer {
-    fn run(mut self, messages: &Receiver<Message>) {
+    fn run(mut self, messages: &Receiver<Box<Message>>) {
         meter::start(ThreadKind::General);
         loop {
             let now = Instant::now();
@@ -406,7 +407,7 @@ impl Writer {
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             meter::wakes();
-            match message {
+            match message.map(|message| *message) {
                 Ok(Message::Line(line)) => {
                     if line.may_repeat() {
                         self.repeated_queued.leave(&line.event.cause);
@@ -676,7 +677,7 @@ mod tests {
     }
 
     /// A log whose queue is never read.
-    fn stuck() -> (Log, Receiver<Message>) {
+    fn stuck() -> (Log, Receiver<Box<Message>>) {
         let (queue, messages) = sync_channel(QUEUE_LINES_MAX);
         let level = LogLevel::Info;
         let log = Log {
@@ -726,7 +727,7 @@ mod tests {
         }
         assert!(log.lost() < lost + 3, "{}", log.lost());
         for message in messages.try_iter() {
-            let Message::Line(line) = message else { panic!("a line") };
+            let Message::Line(line) = *message else { panic!("a line") };
             log.repeated_queued.leave(&line.event.cause);
         }
         log.audit(AuditOutcome::Denied, caused_by(1, "denied"));
