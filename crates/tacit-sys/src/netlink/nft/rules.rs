@@ -23,7 +23,9 @@
 //!
 //! To hold a SYN, the kernel sends a copy to the agent and drops the SYN. When the destination has
 //! answered, the agent sends the SYN again (releases the SYN), or refuses the connection. Until
-//! then, the program's kernel retransmits the SYN.
+//! then, the program's kernel retransmits the SYN. A SYN to another host is held in any case, so
+//! only captured ports of loopback and own addresses, and captured destinations of UDP, must be in
+//! the sets.
 //!
 //! Traffic between programs of the run does not pass through the agent. Packets from a TUN device
 //! come out of an IPsec tunnel, and the agent has already checked them.

@@ -1,6 +1,7 @@
 //! Maintains the addresses that the kernel redirects to the agent, for one run (a program under
 //! `tacit run`). The addresses change with the policy, and when a program looks up a name.
 
+mod elements;
 mod families;
 mod names;
 
@@ -31,6 +32,7 @@ use crate::run::host::HostAddresses;
 use crate::run::named::NamedCapture;
 use crate::run::protocol::SocketSet;
 use crate::run::tunnels::{RunTunnels, WantedTunnels};
+use elements::elements;
 use families::families;
 
 /// How long new names are only added to the ranges. After that time, the ranges are computed from
@@ -58,7 +60,8 @@ pub struct Capture {
 /// The state of the address sets in the kernel, as far as it is known.
 #[derive(Debug, Default)]
 struct Mirror {
-    /// The ranges in the sets; `None` if they are not known.
+    /// The captured ranges, of which the sets contain those that [`elements`] selects; `None` if
+    /// they are not known.
     ranges: Option<BTreeSet<CaptureRange>>,
     /// The number of looked-up names whose addresses are in the sets.
     news: u64,
@@ -313,9 +316,12 @@ impl Capture {
         if ranges.len() >= CAPTURE_RANGES_MAX {
             return false;
         }
+        let host = mirror.host.as_deref();
+        let [gone, new] = [gone, new].map(|some| elements(some, host));
         // If this future is dropped, the state of the kernel's sets is not known.
         mirror.ranges = None;
-        if !new.is_empty() && self.run.helper.change(gone, new).await.is_err() {
+        let is_same = gone.is_empty() && new.is_empty();
+        if !is_same && self.run.helper.change(gone, new).await.is_err() {
             return false;
         }
         mirror.ranges = Some(ranges);
@@ -345,23 +351,28 @@ impl Capture {
         let helper = &self.run.helper;
         let tunnels = self.tunnels.wanted(&self.run, &self.live.load().policy);
         let families = tunnels.as_ref().map(WantedTunnels::families).unwrap_or_default();
+        let host_before = mirror.host.clone();
         self.give_network(&wanted, families, mirror).await?;
         // The packets of tunnels take no other route after a failure, so everything else follows.
         let routed = match tunnels {
             Ok(tunnels) => self.tunnels.follow(&self.run, tunnels).await,
             Err(error) => Err(error),
         };
+        let in_sets = elements(wanted.iter().copied(), mirror.host.as_deref());
         let changed = match mirror.ranges.take() {
             None => false,
             Some(before) => {
-                let gone: Vec<_> = before.difference(&wanted).copied().collect();
-                let new: Vec<_> = wanted.difference(&before).copied().collect();
+                let before: BTreeSet<_> =
+                    elements(before, host_before.as_deref()).into_iter().collect();
+                let now: BTreeSet<_> = in_sets.iter().copied().collect();
+                let gone: Vec<_> = before.difference(&now).copied().collect();
+                let new: Vec<_> = now.difference(&before).copied().collect();
                 // If a helper died during a change, the kernel may have it already, and refuses it.
                 (gone.is_empty() && new.is_empty()) || helper.change(gone, new).await.is_ok()
             }
         };
         if !changed {
-            helper.replace_captured(wanted.iter().copied().collect()).await?;
+            helper.replace_captured(in_sets).await?;
         }
         mirror.ranges = Some(wanted);
         mirror.news = news;
