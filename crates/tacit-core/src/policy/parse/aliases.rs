@@ -75,7 +75,7 @@ pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
     for Read { value, rule } in outbound {
         let is_alias = |selector: &&AddressSelector| is_within(aliases.ranges, selector);
         let Some(selector) = rule.selectors.remote.iter().find(is_alias) else { continue };
-        let at = value.value.get("remote").map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let at = value.at_key("remote");
         let message = format!(
             "`remote` {selector} is in a range that is reserved for aliases ({})",
             aliases.ranges

@@ -301,8 +301,7 @@ pub(super) fn check(
         let before = rules.get(..filter.flows_before).unwrap_or_default();
         check_order(value, filter, before.iter().copied().flatten());
         if !host.forwarded.is_empty() && filter.selectors.routing != Routing::Local {
-            let at =
-                value.value.get("routing").map_or_else(|| value.at.clone(), toml::Spanned::span);
+            let at = value.at_key("routing");
             let message = format!(
                 "rule `{}` filters forwarded packets, but [host] has the key `forwarded`: tacit \
                  captures flows from these interfaces, and does not filter their packets",
@@ -348,7 +347,7 @@ fn check_order_of_tunnel(
 ) {
     let mut found = filter.selectors.tunnels.iter().filter_map(|ike| leading.get(ike.as_str()));
     let Some((_, rule)) = found.find(|(at, _)| *at < filter.flows_before) else { return };
-    let at = value.value.get("tunnel").map_or_else(|| value.at.clone(), toml::Spanned::span);
+    let at = value.at_key("tunnel");
     let message = format!(
         "rule `{}` filters the packets of a tunnel, but the earlier rule `{}` sends packets \
          through the tunnel, and the first rule that matches decides",
@@ -377,7 +376,7 @@ fn check_order<'r>(
         let sender = lists.into_iter().find(|(_, is_empty)| !is_empty).map(|(key, _)| key);
         let by_name = named::is_by_name(rule).then_some("remote");
         let Some(key) = sender.or(by_name) else { continue };
-        let at = value.value.get("filter").map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let at = value.at_key("filter");
         let message = format!(
             "rule `{}` filters packets by their headers, but the earlier rule `{}` selects by {}, \
              which no header contains",

@@ -178,7 +178,7 @@ pub(super) fn refuse_rules(rules: &[Read<'_, '_>]) {
             rule.name
         );
         let fix = "remove the key; or, to capture this host, add [host]";
-        let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let at = value.at_key(key);
         value.report.error(MessageId("not-for-runs"), &at, message, fix);
     }
     for Read { value, rule } in rules.iter().filter(|read| read.rule.form == RuleForm::HostInbound)
@@ -207,7 +207,7 @@ pub(super) fn check_rules(host: &HostSettings, rules: &[Read<'_, '_>]) {
             | RuleForm::Forward(_) => continue,
         };
         let Some(Unsupported { key, problem, fix }) = found else { continue };
-        let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let at = value.at_key(key);
         let message = format!("rule `{}` does not work on a captured host: {problem}", rule.name);
         let fix = or.map_or_else(|| fix.to_owned(), |or| format!("{fix}; or {or}"));
         value.report.error(MessageId("not-for-host"), &at, message, fix);
@@ -246,7 +246,7 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         if rules[place + 1..].iter().any(|read| for_all(&read)) {
             continue;
         }
-        let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let at = value.at_key(key);
         let message = format!(
             "rule `{}` selects by `{key}`, but tacit captures the flows of all programs to the \
              destinations of this rule. tacit refuses the flows that `{key}` does not select, \
@@ -287,7 +287,7 @@ fn check_groups(rules: &[Read<'_, '_>]) {
         } else {
             continue;
         };
-        let at = value.value.get("group").map_or_else(|| value.at.clone(), toml::Spanned::span);
+        let at = value.at_key("group");
         let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
         let fix = "select by `user` or `slice` instead. `group` works only in rules with permit or \
                    deny that come before all rules with `program` or `unit`, and only if no rule \

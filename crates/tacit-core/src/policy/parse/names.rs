@@ -385,7 +385,7 @@ fn file_positions(table: &TomlTable<'_>, keys: &[&'static str]) -> FilePositions
         // Errors in the values were reported when they were read.
         let list = value.value.as_array();
         let items = list.map_or_else(Vec::new, |list| list.iter().collect());
-        let items = items.into_iter().map(|item| (item.get_ref(), item.span()));
+        let items = items.into_iter().map(|item| (item.get_ref(), value.span(item)));
         let items = items.chain(list.is_none().then(|| (value.value, value.at.clone())));
         files.extend(items.filter_map(|(item, at)| {
             Some((PathBuf::from(item.as_str()?), position(&at, table.report)))

@@ -19,18 +19,19 @@ use crate::policy::when::When;
 
 /// Reports duplicate names, including names of rules with other errors.
 pub(super) fn names(rules: &[TomlValue<'_>]) {
-    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut seen: HashMap<&str, usize> = HashMap::with_capacity(rules.len());
     for rule in rules {
         let Some(name) = rule.value.get("name") else { continue };
         let Some(text) = name.get_ref().as_str() else { continue };
+        let at = rule.span(name);
         if let Some(first) = seen.get(text) {
-            let from = rule.report.position(name.span().start);
+            let from = rule.report.position(at.start);
             let line = rule.report.line(rule.report.position(*first), from);
             let message = format!("two rules are named `{}`", text.escape_debug());
             let fix = format!("rename one of the two rules; the other rule is in line {line}");
-            rule.report.error(MessageId("name-taken"), &name.span(), message, fix);
+            rule.report.error(MessageId("name-taken"), &at, message, fix);
         } else {
-            seen.insert(text, name.span().start);
+            seen.insert(text, at.start);
         }
     }
 }
@@ -120,7 +121,7 @@ fn shared_listens(rules: &[Read<'_, '_>]) {
                 continue;
             };
             let message = format!("rules `{}` and `{}` conflict: {problem}", first.name, rule.name);
-            let at = value.value.get(key).map_or_else(|| value.at.clone(), toml::Spanned::span);
+            let at = value.at_key(key);
             value.report.error(MessageId("shared-listen"), &at, message, fix);
         }
     }

@@ -109,7 +109,7 @@ fn beyond_transport(read: &Read<'_, '_>, sa: &ManualSa) {
     );
     let fix =
         format!("write remote = \"{peer}\", or set mode = \"tunnel\" in the table of the SAs");
-    let at = read.value.value.get("remote").map_or_else(|| read.value.at.clone(), |v| v.span());
+    let at = read.value.at_key("remote");
     read.value.report.error(MessageId("beyond-transport"), &at, message, fix);
 }
 
@@ -130,7 +130,7 @@ fn two_tunnels(read: &Read<'_, '_>, earlier: &Rule) {
     );
     let fix = "give both rules addresses or ports that do not overlap; or let the earlier rule \
                select only a part of the flows of the later rule";
-    let at = read.value.value.get("ipsec").map_or_else(|| read.value.at.clone(), |v| v.span());
+    let at = read.value.at_key("ipsec");
     report.error(MessageId("two-tunnels"), &at, message, fix);
 }
 
@@ -148,7 +148,7 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
          not overlap",
         rule.name
     );
-    let at = earlier.value.value.get(key).map_or_else(|| earlier.value.at.clone(), |v| v.span());
+    let at = earlier.value.at_key(key);
     report.error(MessageId("not-by-route"), &at, message, fix);
 }
 

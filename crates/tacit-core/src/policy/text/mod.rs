@@ -39,5 +39,5 @@ pub use super::diagnostic::one_line;
 pub use document::TomlDocument;
 pub use report::{ByteSpan, Diagnostics};
 pub use schema::{PlannedKey, TableKeys, TableSchema};
-pub use table::{LIST_ITEMS_MAX, TomlTable, TomlValue};
+pub use table::{LIST_ITEMS_MAX, SpanOrigin, TomlTable, TomlValue};
 pub use words::{nearest_word, word_list};

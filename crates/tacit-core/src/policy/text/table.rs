@@ -8,9 +8,10 @@
 //! the unknown key is used for the missing key. Otherwise the table reports no missing keys,
 //! because the unknown key may be one of them.
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::document::TomlDocument;
+use super::document::{LIST_IN_PARTS, TomlDocument};
 use super::report::{ByteSpan, Diagnostics};
 use super::schema::{TableKeys, TableSchema};
 use super::words::{nearest_word, word_list};
@@ -30,9 +31,27 @@ pub struct TomlTable<'a> {
     pub title: String,
     schema: TableSchema,
     entries: &'a DeTable<'a>,
+    origin: SpanOrigin<'a>,
     /// The [`mark_of`] of each key of the text.
     marks: u64,
     unknown: Unknown<'a>,
+}
+
+/// Where the spans in a value begin to count. Parts of a text can be parsed separately.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SpanOrigin<'a> {
+    /// The offset of the part that contains the value.
+    part: usize,
+    /// The offsets of the parts that contain its items; empty: they are in the same part.
+    items: &'a [usize],
+}
+
+impl SpanOrigin<'_> {
+    /// The position of a key or a value in the whole text.
+    fn span<T>(self, spanned: &Spanned<T>) -> ByteSpan {
+        let ByteSpan { start, end } = spanned.span();
+        start + self.part..end + self.part
+    }
 }
 
 /// Returns one of 64 bits for a key. Most keys that a table may have are missing, and are known to
@@ -67,13 +86,14 @@ impl<'a> TomlTable<'a> {
         schema: impl Into<TableSchema>,
         title: impl Into<String>,
     ) -> Self {
-        Self::open(report, document.top(), 0..0, schema, title)
+        let origin = SpanOrigin { part: 0, items: document.parts() };
+        Self::open(report, (document.top(), origin), 0..0, schema, title)
     }
 
     /// Reports keys that are unknown, not supported yet, or misplaced.
     fn open(
         report: &'a Diagnostics<'a>,
-        entries: &'a DeTable<'a>,
+        (entries, origin): (&'a DeTable<'a>, SpanOrigin<'a>),
         at: ByteSpan,
         schema: impl Into<TableSchema>,
         title: impl Into<String>,
@@ -82,9 +102,9 @@ impl<'a> TomlTable<'a> {
         let schema = schema.into();
         let marks = entries.keys().fold(0, |marks, key| marks | mark_of(key.get_ref()));
         let unknown = Unknown::default();
-        let mut table = Self { report, at, title, schema, entries, marks, unknown };
+        let mut table = Self { report, at, title, schema, entries, origin, marks, unknown };
         for (key, value) in entries {
-            table.check_key(key.get_ref(), &key.span(), &value.span());
+            table.check_key(key.get_ref(), &origin.span(key), &origin.span(value));
         }
         table
     }
@@ -107,12 +127,15 @@ impl<'a> TomlTable<'a> {
             self.schema
         );
         let (name, value) = self.entries.get_key_value(self.written(key)?)?;
+        let is_in_parts = name.get_ref() == LIST_IN_PARTS;
+        let items = if is_in_parts { self.origin.items } else { &[] };
         Some(TomlValue {
             report: self.report,
             name: key,
-            name_at: name.span(),
-            at: value.span(),
+            name_at: self.origin.span(name),
+            at: self.origin.span(value),
             value: value.get_ref(),
+            origin: SpanOrigin { items, ..self.origin },
         })
     }
 
@@ -168,9 +191,10 @@ impl<'a> TomlTable<'a> {
             let named = TomlValue {
                 report: self.report,
                 name: "",
-                name_at: name.span(),
-                at: value.span(),
+                name_at: self.origin.span(name),
+                at: self.origin.span(value),
                 value: value.get_ref(),
+                origin: SpanOrigin { items: &[], ..self.origin },
             };
             (name.get_ref().as_ref(), named)
         })
@@ -224,8 +248,10 @@ pub struct TomlValue<'a> {
     pub name_at: ByteSpan,
     /// The position of the value.
     pub at: ByteSpan,
-    /// The value.
+    /// The value. [`Self::span`] returns the positions of its parts.
     pub value: &'a DeValue<'a>,
+    /// Where the spans in the value begin to count.
+    pub origin: SpanOrigin<'a>,
 }
 
 impl<'a> TomlValue<'a> {
@@ -237,6 +263,17 @@ impl<'a> TomlValue<'a> {
     /// Reports an error that has an identifier of its own.
     pub fn error_of(&self, id: MessageId, message: impl Into<String>, fix: impl Into<String>) {
         self.report.error(id, &self.at, message, fix);
+    }
+
+    /// The position of a key or a value in this value.
+    pub fn span<T>(&self, spanned: &Spanned<T>) -> ByteSpan {
+        self.origin.span(spanned)
+    }
+
+    /// The position of the value of a key, if this value is a table with that key. Otherwise the
+    /// position of this value.
+    pub fn at_key(&self, key: &str) -> ByteSpan {
+        self.value.get(key).map_or_else(|| self.at.clone(), |value| self.span(value))
     }
 
     /// Reads text: one line, not empty, without control characters.
@@ -296,6 +333,7 @@ impl<'a> TomlValue<'a> {
             self.wrong_type("a table");
             return None;
         };
+        let entries = (entries, self.origin);
         Some(TomlTable::open(self.report, entries, self.at.clone(), schema, title))
     }
 
@@ -325,12 +363,12 @@ impl<'a> TomlValue<'a> {
             self.error_of(MessageId("too-many"), message, "merge entries, or use several rules");
             return None;
         }
-        let item = |value: &'a toml::Spanned<DeValue<'a>>| Self {
-            at: value.span(),
-            value: value.get_ref(),
-            ..self.clone()
+        let item = |(at, value): (usize, &'a Spanned<DeValue<'a>>)| {
+            let part = self.origin.items.get(at).copied().unwrap_or(self.origin.part);
+            let origin = SpanOrigin { part, items: &[] };
+            Self { at: origin.span(value), value: value.get_ref(), origin, ..self.clone() }
         };
-        Some(list.iter().map(item).collect())
+        Some(list.iter().enumerate().map(item).collect())
     }
 
     /// Reads every item, and reports all errors; `None` if there was an error.
