@@ -31,12 +31,19 @@ pub fn collect() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Returns the processes of the run, without those in `kept`.
+/// Returns the processes of the run, without those in `kept` and their descendants: the program
+/// must have ended.
 #[must_use]
 pub fn members(kept: &[u32]) -> Vec<u32> {
+    let mut children = owner::children(std::process::id());
+    children.retain(|pid| !kept.contains(pid));
+    if children.is_empty() {
+        return Vec::new();
+    }
     let Ok(outside) = fs::read_link("/proc/self/ns/net") else { return Vec::new() };
-    let mut all = owner::descendants(std::process::id());
-    all.retain(|pid| !kept.contains(pid) && is_inside(*pid, &outside));
+    let below = children.iter().flat_map(|child| owner::descendants(*child));
+    let mut all: Vec<_> = below.chain(children.iter().copied()).collect();
+    all.retain(|pid| is_inside(*pid, &outside));
     all
 }
 
