@@ -26,6 +26,8 @@ pub fn confine_threads(files: &Reach, log: &Log) -> io::Result<FilesConfined> {
     let rules = files.rules()?;
     let copy = rules.copy()?;
     // An error is not reported here: the call below fails in the same way.
-    log.on_its_thread(move || drop(copy.confine_thread()));
-    rules.confine_thread()
+    let of_log = log.on_its_thread(move || drop(copy.confine_thread()));
+    let confined = rules.confine_thread();
+    of_log.wait();
+    confined
 }

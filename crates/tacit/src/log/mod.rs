@@ -339,12 +339,12 @@ impl Log {
         }
     }
 
-    /// Calls a function on the writing thread, and waits for it for a limited time.
-    pub fn on_its_thread(&self, work: impl FnOnce() + Send + 'static) {
+    /// Calls a function on the writing thread, after those of earlier calls.
+    pub fn on_its_thread(&self, work: impl FnOnce() + Send + 'static) -> LogThreadCall {
         let (done, answer) = sync_channel(1);
-        if self.queue.send(Box::new(Message::Do(Box::new(work), done))).is_ok() {
-            let _ = answer.recv_timeout(FLUSH_WAIT_MAX);
-        }
+        // If the thread has ended, the answer is the end of this channel.
+        let _ = self.queue.send(Box::new(Message::Do(Box::new(work), done)));
+        LogThreadCall(answer)
     }
 
     fn send(&self, kind: Kind, event: Event) {
@@ -365,6 +365,18 @@ impl Log {
         {
             self.repeated_queued.leave(&line.event.cause);
         }
+    }
+}
+
+/// A function that the writing thread calls while the caller continues.
+#[must_use]
+#[derive(Debug)]
+pub struct LogThreadCall(Receiver<()>);
+
+impl LogThreadCall {
+    /// Waits for a limited time until the function has returned.
+    pub fn wait(self) {
+        let _ = self.0.recv_timeout(FLUSH_WAIT_MAX);
     }
 }
 

@@ -80,12 +80,14 @@ impl Sandbox {
     ) -> Self {
         let reachable = reach::of(policy, options);
         let kept = rights::kept(policy, options, &reachable.files, congestion_control);
-        log.on_its_thread(move || drop(sandbox::keep_capabilities(kept & confine::OF_LOG)));
+        let keep = move || drop(sandbox::keep_capabilities(kept & confine::OF_LOG));
+        let rights_of_log = log.on_its_thread(keep);
         let files = if reach::looks_at_programs(policy) {
             Files::AllForPrograms
         } else {
             Files::confine(reachable, log)
         };
+        rights_of_log.wait();
         let filtered = sandbox::filter_process(ProcessSockets::WithoutVsock);
         if let Err(error) = &filtered
             && sandbox::has_call_filters()

@@ -47,7 +47,8 @@ impl ServerSandbox {
         let named = policy_files(policy, file);
         let reachable = Reachable::of(&named, sockets, directory_of_log);
         let kept = kept(policy, &named, &reachable);
-        log.on_its_thread(move || drop(sandbox::keep_capabilities(kept & confine::OF_LOG)));
+        let keep = move || drop(sandbox::keep_capabilities(kept & confine::OF_LOG));
+        log.on_its_thread(keep).wait();
         let reachable = match confine_threads(&reachable.files, log) {
             Ok(FilesConfined::Wholly | FilesConfined::InPart) => Some(reachable),
             Ok(FilesConfined::No) => None,
