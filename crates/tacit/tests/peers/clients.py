@@ -38,4 +38,4 @@ async def main():
         print(times, end)
 
 
-asyncio.run(asyncio.wait_for(main(), 60))
+asyncio.run(asyncio.wait_for(main(), 150))

@@ -55,7 +55,7 @@ descriptors() { ls /proc/$LINK/fd | wc -l; }
 # Whether the link has no run and no socket.
 idle() { [ "$(state 'link["sockets"], len(link["runs"])')" = "0 0" ]; }
 serve
-start unshare -n sleep 200; NEAR=$!
+start unshare -n sleep 600; NEAR=$!
 until_true grep -q sleep /proc/$NEAR/comm
 linked() {
     nsenter --net --target $NEAR $USER_OF_RUNS timeout 60 \

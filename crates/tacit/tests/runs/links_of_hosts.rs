@@ -9,7 +9,7 @@ use crate::network::Network;
 /// The near host is the namespace of `$NEAR`, whose only interface leads to this one.
 pub const HOSTS: &str = r#"
 ip route add unreachable 10.9.9.0/24
-start unshare -n sleep 200; NEAR=$!
+start unshare -n sleep 600; NEAR=$!
 until_true grep -q sleep /proc/$NEAR/comm
 near() { nsenter --net --target $NEAR "$@"; }
 ip link add far0 type veth peer name near0 netns $NEAR

@@ -58,7 +58,7 @@ start_ordinary ./tacit link serve --policy far.link.toml
 start_near near.link.toml
 for link in unix host tcp machine; do until_true [ -S $TMPDIR/$link.sock ]; done
 through() {
-    near $USER_OF_RUNS timeout 60 ./tacit run --link $TMPDIR/$1.sock --policy run.toml -- "${@:2}"
+    near $USER_OF_RUNS timeout 200 ./tacit run --link $TMPDIR/$1.sock --policy run.toml -- "${@:2}"
 }
 unix() { through unix "$@"; }
 tcp() { through tcp "$@"; }

@@ -122,7 +122,10 @@ pub const PSQL: Comparison = Comparison {
         $way -c 'select 1/0' 2>&1
         $way -c 'select inet_server_addr(), inet_server_port()'
         # Taking back a statement takes a second connection.
-        timeout --foreground -s INT 1 $way -c 'select pg_sleep(30)' 2>&1
+        $way -c 'select pg_sleep(50)' 2>&1 & sleeping=$!
+        query="select count(*) from pg_stat_activity where query like 'select pg_sleep%'"
+        until [ "$($way -c "$query")" = 1 ]; do sleep 0.05; done
+        kill -INT $sleeping; wait $sleeping
         $way -c 'drop table t'"#,
     wanted: &["ERROR:  canceling statement due to user request"],
     ..Comparison::NONE
@@ -146,8 +149,10 @@ pub const REDIS: Comparison = Comparison {
         $way ping; $way flushall
         head -c 5000000 web | $way -x set large | cat; $way get large | sha256sum
         seq 10000 | sed 's/.*/SET key& value&/' | $way --pipe; $way dbsize
-        (timeout 5 $way subscribe news | head -n 6 | tail -n 1) & 
-        for try in $(seq 100); do [ $($way publish news told) = 1 ] && break; sleep 0.02; done
+        (timeout 50 $way subscribe news | head -n 6 | tail -n 1) &
+        until [ $($way publish news told) = 1 ]; do sleep 0.02; done
+        # The subscriber ends when it cannot write.
+        until [ $($way publish news again) = 0 ]; do sleep 0.02; done
         wait; $way -n 99 ping"#,
     wanted: &["errors: 0, replies: 10000\n10001\ntold\n"],
     ..Comparison::NONE
@@ -180,7 +185,7 @@ pub const NGINX: Comparison = Comparison {
         }
 END
         nginx -p $at -c $at/nginx.conf -e $at/error.log 2>/dev/null & nginx=$!
-        for try in $(seq 200); do curl -s -o /dev/null http://127.0.0.1:8088/ && break; sleep 0.02
+        for try in $(seq 1000); do curl -s -o /dev/null http://127.0.0.1:8088/ && break; sleep 0.02
         done
         curl -sS http://127.0.0.1:8088/large | sha256sum
         curl -sS -o /dev/null -w '%{http_code}\n' http://127.0.0.1:8088/absent
