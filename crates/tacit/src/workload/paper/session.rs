@@ -5,11 +5,17 @@
 //! result as one line of JSON, and waits for another line. During the second wait, all processes of
 //! the path still run, so that their CPU clocks can be read. `tacit workload client --steered`
 //! prints and reads these lines itself. For other programs, a shell script does so.
+//!
+//! A program that prints no line in time is ended with all its descendants. The limit is shorter
+//! than that of the command `timeout`, which ends only its own process group: other processes, such
+//! as those of pasta, would keep the pipe open.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::os::fd::AsFd;
 use std::process::{ChildStdin, ChildStdout};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tacit_sys::cpu;
 use tacit_sys::process::descendants;
@@ -26,6 +32,8 @@ pub(super) struct Session {
     pub(super) process: StagedProcess,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    /// How long the program may take for a line.
+    line_time_max: Duration,
 }
 
 /// The result of a session.
@@ -40,7 +48,8 @@ impl Session {
         let mut process = stage.start_with_pipes(name, words)?;
         let pipes = process.child.stdin.take().zip(process.child.stdout.take());
         let (input, output) = pipes.ok_or_else(|| Gap::failed(format!("{name} has no pipes")))?;
-        Ok(Self { process, input, output: BufReader::new(output) })
+        let line_time_max = stage.extent.time_max();
+        Ok(Self { process, input, output: BufReader::new(output), line_time_max })
     }
 
     /// Waits until the program is ready.
@@ -78,9 +87,13 @@ impl Session {
     }
 
     fn line(&mut self) -> Result<String, Gap> {
-        let mut line = String::new();
-        match self.output.read_line(&mut line) {
-            Ok(bytes) if bytes > 0 => Ok(line),
+        match read_line(&mut self.output, Instant::now() + self.line_time_max) {
+            Ok(Some(line)) => Ok(line),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let seconds = self.line_time_max.as_secs();
+                let name = self.process.name();
+                Err(Gap::failed(format!("{name} did not end within {seconds} seconds")))
+            }
             _ => Err(self.ended()),
         }
     }
@@ -98,4 +111,53 @@ fn cpu_ns(roots: &[u32]) -> u64 {
     // A process that ends meanwhile is counted by its parent.
     let of = |pid| cpu::process_ns(pid).unwrap_or(0) + cpu::waited_for_ns(pid).unwrap_or(0);
     families.map(of).sum()
+}
+
+/// Reads a line; `None`: the output has ended.
+fn read_line<R: Read + AsFd>(
+    output: &mut BufReader<R>,
+    end: Instant,
+) -> io::Result<Option<String>> {
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        if output.buffer().is_empty() {
+            wait_for_data(output.get_ref(), end)?;
+        }
+        let found = output.fill_buf()?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let bytes = found.iter().position(|byte| *byte == b'\n').map_or(found.len(), |at| at + 1);
+        line.extend_from_slice(&found[..bytes]);
+        output.consume(bytes);
+    }
+    String::from_utf8(line).map(Some).map_err(io::Error::other)
+}
+
+fn wait_for_data(output: &impl AsFd, end: Instant) -> io::Result<()> {
+    let left = end.saturating_duration_since(Instant::now());
+    let left = Timespec::try_from(left).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&left))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_does_not_come_in_time_is_an_error_while_the_pipe_is_open() {
+        let (output, mut input) = io::pipe().unwrap();
+        let mut output = BufReader::new(output);
+        let soon = || Instant::now() + Duration::from_millis(20);
+        input.write_all(b"first\nsecond\npart").unwrap();
+        assert_eq!(read_line(&mut output, soon()).unwrap().as_deref(), Some("first\n"));
+        assert_eq!(read_line(&mut output, soon()).unwrap().as_deref(), Some("second\n"));
+        let error = read_line(&mut output, soon()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(input);
+        assert_eq!(read_line(&mut output, soon()).unwrap(), None);
+    }
 }

@@ -35,6 +35,8 @@ use crate::exit;
 pub(super) const SERVER: &str = "10.9.8.7";
 /// How long a measurement may take in addition to its own length. One that takes longer has failed.
 const MEASUREMENT_TIME_MAX: Duration = Duration::from_secs(180);
+/// How much longer a client may run than its output is awaited.
+const CLIENT_MARGIN: Duration = Duration::from_secs(60);
 /// How long a server or an agent may run.
 const SERVER_TIME_MAX: Duration = Duration::from_secs(86_400);
 /// How long a listener may take to appear.
@@ -92,7 +94,7 @@ pub(super) struct Extent {
 
 impl Extent {
     /// How long a client may run: it may measure all rounds.
-    fn time_max(&self) -> Duration {
+    pub(super) fn time_max(&self) -> Duration {
         let rounds = u32::try_from(self.rounds).unwrap_or(u32::MAX);
         MEASUREMENT_TIME_MAX.saturating_add(self.time).saturating_mul(rounds)
     }
@@ -242,7 +244,8 @@ impl Stage {
         let failed = |error: io::Error| Gap::failed(format!("cannot start {name}: {error}"));
         let log = self.directory.join(format!("{name}.log"));
         let errors = File::create(&log).map_err(failed)?;
-        let mut command = self.command(words, self.extent.time_max());
+        let time_max = self.extent.time_max().saturating_add(CLIENT_MARGIN);
+        let mut command = self.command(words, time_max);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let child = command.spawn().map_err(failed)?;
         Ok(StagedProcess { child, name: name.to_owned(), log })
@@ -348,6 +351,10 @@ impl StagedProcess {
     /// The process id of `timeout`, whose descendants are the processes of the program.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// `NAME=PID`, as `--cpu-of` expects.
