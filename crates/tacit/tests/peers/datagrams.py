@@ -191,6 +191,7 @@ def path(address, port, size, count):
         while time.monotonic() < until and not (fits(largest) and not fits(largest + 1)):
             time.sleep(0.1)
         answers = 0
+        client.settimeout(2)
         for _ in range(int(count)):
             assert fits(largest), largest
             assert not fits(largest + 1), largest
