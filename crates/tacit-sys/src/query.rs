@@ -20,6 +20,8 @@ use rustix::net::{
 /// The address of the query socket in the environment of programs; `@` stands for the byte 0, as is
 /// customary.
 pub const ADDRESS: &str = "@tacit-query";
+/// The environment variable with this address. Every program of a run has it.
+pub const VARIABLE: &str = "TACIT_QUERY";
 
 /// The largest number of descriptors in a message, `SCM_MAX_FD`. With room for all of them, the
 /// kernel closes no descriptor itself.

@@ -203,16 +203,20 @@ pub fn dial_from(
 ) -> io::Result<DialledSocket> {
     let socket = new_stream(address.address_family(), options)?;
     if let Some(local) = local {
-        // The kernel then chooses the port when it knows the destination, so connections to other
-        // destinations can have the same port.
-        set_option(socket.as_fd(), BIND_ADDRESS_ONLY, 1)?;
-        rustix::net::bind(&socket, &SocketAddr::new(local, 0))?;
+        bind_address(socket.as_fd(), local)?;
     }
     match rustix::net::connect(&socket, address) {
         Ok(()) => Ok(DialledSocket { socket, is_connected: true }),
         Err(Errno::INPROGRESS) => Ok(DialledSocket { socket, is_connected: false }),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Binds an address without a port. The kernel chooses the port when it knows the destination, so
+/// connections to other destinations can have the same port.
+pub(crate) fn bind_address(socket: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
+    set_option(socket, BIND_ADDRESS_ONLY, 1)?;
+    Ok(rustix::net::bind(socket, &SocketAddr::new(local, 0))?)
 }
 
 /// A connection that was accepted from a listener.

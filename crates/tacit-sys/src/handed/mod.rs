@@ -24,7 +24,8 @@ pub use caller::{Caller, DESCRIPTORS_MAX, PendingSignal, References};
 pub use epoll::{Registration, move_registrations};
 pub use options::SocketOptions;
 pub use socket::{
-    ConnectState, Destination, SocketIdentity, StatusFlags, UNCONNECTED, connect, connect_timeout,
-    connection_result, cookie, destination, disconnect, identity, interrupted_connection,
-    namespace_cookie, new_tcp, set_blocking, state, status_flags, tcp_version,
+    ConnectState, Destination, SocketIdentity, StatusFlags, UNCONNECTED, adopt, connect,
+    connect_timeout, connection_result, cookie, destination, disconnect, identity,
+    interrupted_connection, namespace_cookie, new_tcp, new_tcp_from, set_blocking, state,
+    status_flags, tcp_version,
 };

@@ -99,6 +99,41 @@ pub fn new_tcp(version: IpVersion) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The same, with a local address. A socket for IPv6 has an IPv4 address in its IPv6 form.
+///
+/// # Errors
+/// The error of `socket` or `bind`.
+pub fn new_tcp_from(version: IpVersion, local: IpAddr) -> io::Result<OwnedFd> {
+    let socket = new_tcp(version)?;
+    let local = match (version, local) {
+        (IpVersion::V6, IpAddr::V4(local)) => local.to_ipv6_mapped().into(),
+        _ => local,
+    };
+    crate::socket::bind_address(std::os::fd::AsFd::as_fd(&socket), local)?;
+    Ok(socket)
+}
+
+/// Checks a socket that another process has made for a program: it is a TCP socket of this version
+/// and network namespace, and is not connected. Returns its identity.
+///
+/// # Errors
+/// It is another kind of socket, or a system call fails.
+pub fn adopt(
+    socket: BorrowedFd<'_>,
+    version: IpVersion,
+    namespace: u64,
+) -> io::Result<SocketIdentity> {
+    let is_wanted = tcp_version(socket) == Some(version)
+        && namespace_cookie(socket)? == namespace
+        && state(socket)? == ConnectState::Unconnected;
+    if !is_wanted {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    // The process that connects it must not wait.
+    rustix::io::ioctl_fionbio(socket, true)?;
+    identity(socket)
+}
+
 /// Reads the address that was passed to `connect` for a socket of this version.
 #[must_use]
 pub fn destination(bytes: &[u8], version: IpVersion) -> Destination {

@@ -9,17 +9,19 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::netlink::{self as families, SocketAddrNetlink};
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::diag::{self, SOCK_DIAG_BY_FAMILY};
 use super::error::Error;
 use super::message::{NetlinkRequest, answers};
 use super::protocol::IpProtocol;
-use super::socket::{Netlink, ReplyCount};
+use super::socket::{Netlink, REPLY_WAIT, ReplyCount, Subsystem};
+use crate::handed::namespace_cookie;
 
 /// How much a TCP socket has transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,56 @@ pub fn watch_destroyed() -> io::Result<OwnedFd> {
     watch_groups(DESTROY_GROUPS)
 }
 
+/// The two sockets with which another process reads the usage of the sockets of a network
+/// namespace.
+#[derive(Debug)]
+pub struct UsageSockets {
+    /// Reports destroyed sockets: [`watch_destroyed`].
+    pub destroyed: OwnedFd,
+    /// Answers questions about open ones: [`of_socket`].
+    pub diagnosis: Netlink,
+}
+
+impl UsageSockets {
+    /// Opens them in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The error of a system call.
+    pub fn open() -> io::Result<Self> {
+        let diagnosis = Netlink::open(Subsystem::SocketDiagnosis)?;
+        Ok(Self { destroyed: watch_destroyed()?, diagnosis })
+    }
+
+    /// Uses those that another process has opened.
+    ///
+    /// # Errors
+    /// They are other sockets, or do not belong to one network namespace.
+    pub fn adopt(destroyed: OwnedFd, diagnosis: OwnedFd) -> io::Result<Self> {
+        let namespace = |socket: &OwnedFd| namespace_cookie(socket.as_fd());
+        let is_diagnosis = |socket: &OwnedFd| {
+            matches!(sockopt::socket_domain(socket), Ok(AddressFamily::NETLINK))
+                && matches!(sockopt::socket_protocol(socket), Ok(Some(families::SOCK_DIAG)))
+        };
+        if ![&destroyed, &diagnosis].into_iter().all(is_diagnosis)
+            || namespace(&destroyed)? != namespace(&diagnosis)?
+        {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        rustix::io::ioctl_fionbio(&destroyed, true)?;
+        rustix::io::ioctl_fionbio(&diagnosis, false)?;
+        sockopt::set_socket_timeout(&diagnosis, Timeout::Recv, Some(REPLY_WAIT))?;
+        Ok(Self { destroyed, diagnosis: Netlink::adopt(diagnosis) })
+    }
+
+    /// The number of their network namespace.
+    ///
+    /// # Errors
+    /// The kernel does not number network namespaces.
+    pub fn namespace(&self) -> io::Result<u64> {
+        namespace_cookie(self.destroyed.as_fd())
+    }
+}
+
 /// Reads the next message about a destroyed socket; `None` if none waits.
 ///
 /// # Errors
@@ -66,7 +118,7 @@ fn watch_groups(groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let protocol = Some(families::SOCK_DIAG);
     let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
-    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+    sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
 }
@@ -95,8 +147,13 @@ fn next<T>(
 /// A message about sockets that were closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The socket with this number was closed by all processes.
-    Socket(u64),
+    /// All processes have closed the socket.
+    Socket {
+        /// Its number.
+        cookie: u64,
+        /// Whether it is a TCP socket whose connection was established.
+        was_established: bool,
+    },
     /// The kernel has dropped messages.
     Lost,
 }
@@ -117,7 +174,8 @@ pub fn watch_ended() -> io::Result<OwnedFd> {
 pub fn next_ended(watched: BorrowedFd<'_>) -> io::Result<Option<Ended>> {
     let cookie = |payload: &[u8]| {
         let cookie = payload.get(COOKIE_AT..)?.first_chunk()?;
-        Some(Ended::Socket(u64::from_ne_bytes(*cookie)))
+        let was_established = usage_of(payload).is_some_and(|usage| usage.was_established);
+        Some(Ended::Socket { cookie: u64::from_ne_bytes(*cookie), was_established })
     };
     next(watched, Ended::Lost, cookie)
 }
@@ -188,11 +246,23 @@ const HAVE_NO_FIN: [u8; 5] = [1, 2, 3, 4, 5];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::Subsystem;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsFd;
+
+    #[test]
+    fn only_sockets_of_one_namespace_that_report_about_it_are_adopted() {
+        let open = || UsageSockets::open().unwrap();
+        let into = |sockets: UsageSockets| (sockets.destroyed, sockets.diagnosis.into_socket());
+        let (destroyed, diagnosis) = into(open());
+        let cookie = namespace_cookie(destroyed.as_fd()).unwrap();
+        let adopted = UsageSockets::adopt(destroyed, diagnosis).unwrap();
+        assert_eq!(adopted.namespace().unwrap(), cookie);
+        let route = Netlink::open(Subsystem::Route).unwrap().into_socket();
+        assert!(UsageSockets::adopt(into(open()).0, route).is_err());
+        let pair = || OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0);
+        assert!(UsageSockets::adopt(pair(), into(open()).1).is_err());
+    }
 
     #[test]
     fn bytes_are_counted_exactly_while_a_socket_is_open_and_when_it_is_destroyed() {
@@ -205,7 +275,7 @@ mod tests {
             server.read_exact(&mut [0; 70_000]).unwrap();
             server.write_all(b"answer").unwrap();
             client.read_exact(&mut [0; 6]).unwrap();
-            let cookie = rustix::net::sockopt::socket_cookie(&client).unwrap();
+            let cookie = sockopt::socket_cookie(&client).unwrap();
             let wanted =
                 TcpUsage { cookie, was_established: true, sent_bytes: 70_000, received_bytes: 6 };
             let [local, peer] = [client.local_addr(), client.peer_addr()].map(Result::unwrap);
@@ -225,7 +295,7 @@ mod tests {
         let watched = watch_ended().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let datagrams = std::net::UdpSocket::bind("[::1]:0").unwrap();
-        let cookie = |socket: &dyn AsFd| rustix::net::sockopt::socket_cookie(socket.as_fd());
+        let cookie = |socket: &dyn AsFd| sockopt::socket_cookie(socket.as_fd());
         let wanted = [cookie(&listener).unwrap(), cookie(&datagrams).unwrap()];
         drop((listener, datagrams));
         let mut found = Vec::new();
@@ -233,7 +303,10 @@ mod tests {
             let mut polled = [PollFd::new(&watched, PollFlags::IN)];
             let wait = Timespec { tv_sec: 10, tv_nsec: 0 };
             assert_eq!(poll(&mut polled, Some(&wait)).unwrap(), 1, "no message");
-            if let Some(Ended::Socket(cookie)) = next_ended(watched.as_fd()).unwrap() {
+            if let Some(Ended::Socket { cookie, was_established }) =
+                next_ended(watched.as_fd()).unwrap()
+            {
+                assert!(!was_established || !wanted.contains(&cookie));
                 found.push(cookie);
             }
         }
@@ -243,7 +316,7 @@ mod tests {
     fn a_socket_that_was_refused_was_not_established() {
         let watched = watch_destroyed().unwrap();
         let socket = crate::handed::new_tcp(crate::IpVersion::V4).unwrap();
-        let cookie = rustix::net::sockopt::socket_cookie(&socket).unwrap();
+        let cookie = sockopt::socket_cookie(&socket).unwrap();
         let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let _ = crate::handed::connect(socket.as_fd(), crate::IpVersion::V4, nowhere);
         drop(socket);

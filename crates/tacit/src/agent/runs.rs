@@ -14,6 +14,7 @@ use tacit_core::dns::KnownName;
 use tacit_core::flow::Address;
 use tacit_core::held::HELD_MAX;
 use tacit_core::policy::{PathChoice, Policy};
+use tacit_sys::netlink::usage::UsageSockets;
 use tacit_sys::process;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -92,9 +93,13 @@ pub(super) struct Runs {
 }
 
 /// The table of connections whose sockets programs have. The kernel must report their ends.
-fn handed(log: &Log) -> Result<Rc<HandedConnections>, RelayReason> {
+fn handed(outside: &Outside, log: &Log) -> Result<Rc<HandedConnections>, RelayReason> {
+    let usage = match outside {
+        Outside::Host => UsageSockets::open(),
+        Outside::Link(link) => Ok(link.take_usage().ok_or(RelayReason::Link)?),
+    };
     let table = HandedConnections::new(log.clone());
-    match table.watch() {
+    match usage.and_then(|usage| table.watch(usage)) {
         Ok(()) => Ok(table),
         Err(error) => {
             log.warn(Event::new("sockets-not-handed").field("error", &error));
@@ -175,10 +180,10 @@ impl Runs {
             tuns,
             assigned: Vec::new(),
             held_syns_max: held_syns_max(shared.places.available_permits()),
-            handed: match (options.private, &outside) {
-                (true, Outside::Host) => handed(&shared.log),
-                (true, Outside::Link(_)) => Err(RelayReason::Link),
-                (false, _) => Err(RelayReason::Agent),
+            handed: if options.private {
+                handed(&outside, &shared.log)
+            } else {
+                Err(RelayReason::Agent)
             },
             outside,
             shared,

@@ -38,7 +38,7 @@ use std::process::{Child, Command, ExitCode};
 
 use tacit_core::message_id::MessageId;
 use tacit_sys::spawn::{self, ConnectCalls, LauncherState, SpawnOptions};
-use tacit_sys::{job, schedule};
+use tacit_sys::{job, query, schedule};
 
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain_of, fail, print, warn};
 use crate::log::LogDestination;
@@ -53,9 +53,6 @@ use join::JoinedNetwork;
 pub use policy::OptionsError;
 use policy::{HOW_TO_START, PolicySource};
 use running::Running;
-
-/// The environment variable with the address of the query socket.
-const QUERY_VARIABLE: &str = "TACIT_QUERY";
 
 /// Runs the command.
 #[must_use]
@@ -118,7 +115,7 @@ fn run_own(args: &RunArgs, source: &PolicySource) -> Result<ExitCode, RunError> 
         warn(MessageId("run-policy"), warning);
     }
     let mut command = command(args);
-    command.env(QUERY_VARIABLE, tacit_sys::query::ADDRESS);
+    command.env(query::VARIABLE, query::ADDRESS);
     let needs_helper = terms.hands_sockets;
     let StartedProgram { child, mounts, files } =
         origin.start(command, &helper, terms, Some(channel.as_fd()))?;

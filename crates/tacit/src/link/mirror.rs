@@ -243,7 +243,7 @@ impl Mirror {
     pub(super) async fn report_closed(self: Rc<Self>) {
         while let Ok(mut ready) = self.reports.readable().await {
             match usage::next_ended(self.reports.get_ref().as_fd()) {
-                Ok(Some(Ended::Socket(cookie))) => {
+                Ok(Some(Ended::Socket { cookie, .. })) => {
                     if let Some(task) = self.waiting.borrow_mut().remove(&cookie) {
                         // The task may have ended.
                         let _ = task.send(());

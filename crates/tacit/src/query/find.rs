@@ -38,6 +38,8 @@ pub(super) struct QueryResponder {
     network: u64,
     /// The network namespace of the agent.
     outside: u64,
+    /// That of sockets that programs get.
+    handed: u64,
     /// The socket to the previous agent, for one query at a time; `None` when that agent has ended.
     predecessor: Mutex<Option<Watched>>,
 }
@@ -62,8 +64,8 @@ struct Found {
 enum Place {
     /// In the network of the run.
     Run,
-    /// In the network of the agent: it is a handed socket, or was made outside the run and passed
-    /// to its program.
+    /// In the network of handed sockets: it is one, or was made outside the run and passed to its
+    /// program.
     Agent,
 }
 
@@ -75,7 +77,8 @@ impl QueryResponder {
         predecessor: Option<Watched>,
     ) -> std::io::Result<Self> {
         let outside = query::own_network()?;
-        Ok(Self { run, table, network, outside, predecessor: Mutex::new(predecessor) })
+        let handed = run.outside.handed_namespace().unwrap_or(outside);
+        Ok(Self { run, table, network, outside, handed, predecessor: Mutex::new(predecessor) })
     }
 
     /// Answers one query about the connection of a descriptor.
@@ -127,7 +130,7 @@ impl QueryResponder {
         }
         let place = match query::network_of(descriptor) {
             Ok(network) if network == self.network => Place::Run,
-            Ok(network) if network == self.outside && self.hands_sockets() => Place::Agent,
+            Ok(network) if network == self.handed && self.hands_sockets() => Place::Agent,
             Ok(network) if network == self.outside => return Ok(None),
             _ => return Err(QueryError::NotThisRun),
         };

@@ -165,6 +165,16 @@ impl Outside {
         }
     }
 
+    /// The number of the network namespace of the link's sockets that programs connect themselves;
+    /// `None` without a link, or if programs get none of it.
+    #[must_use]
+    pub fn handed_namespace(&self) -> Option<u64> {
+        match self {
+            Self::Host => None,
+            Self::Link(link) => link.handed_namespace(),
+        }
+    }
+
     /// Whether connections of the run stay open after its end, until programs close them.
     #[must_use]
     pub fn outlives_run(&self) -> bool {

@@ -237,7 +237,7 @@ pub enum HelperRequest {
     /// reply: the helper sends [`FromConnects`] on it, and the agent [`ToConnects`].
     #[serde(rename = "judge")]
     Connects {
-        /// The number of the agent's network namespace.
+        /// The number of the network namespace of the sockets that programs get.
         outside: u64,
     },
     /// Reset the connection of a socket of the agent that a program has.
@@ -330,6 +330,9 @@ pub struct ConnectAnswer {
     /// The address to which the socket has to be connected; `None` if the connection is not one
     /// for a socket of the agent.
     pub to: Option<SocketAddr>,
+    /// The error of `connect`, if the other side of a link refuses the socket.
+    #[serde(default)]
+    pub error: Option<i32>,
 }
 
 /// Why the agent relays a connection that its rule permits.
@@ -354,7 +357,7 @@ pub enum RelayReason {
     Nested,
     /// The agent does not belong to the run alone.
     Agent,
-    /// The run uses a link.
+    /// The run uses a link that passes no sockets on.
     Link,
     /// The run was started without sockets of the agent.
     Start,

@@ -1,5 +1,5 @@
 # Misbehaves as the server of a link within one kernel: answers three runs wrongly, then each request for a
-# socket in another wrong way. argv: the path of its socket.
+# socket in another wrong way. argv: the path of its socket; "hands" if programs shall connect sockets themselves.
 import itertools
 import json
 import os
@@ -9,7 +9,7 @@ import sys
 
 WELCOME = {
     "version": 1, "link": "lies", "session": 7, "ipv4": True, "ipv6": False, "sockets-max": 1000,
-    "resolvers": [],
+    "resolvers": [], "hands": sys.argv[2:] == ["hands"],
 }
 
 
@@ -40,7 +40,15 @@ WRONG_DESCRIPTORS = [
     [pipe[0]], [pipe[1], pipe[0]], [datagram.fileno()], [listening.fileno()], [unconnected.fileno()],
     [0, 1, 2], [os.open("/dev/null", os.O_RDWR)], [os.open("/proc/self", os.O_PATH)],
 ]
+if WELCOME["hands"]:
+    # That is what a program gets.
+    WRONG_DESCRIPTORS.remove([unconnected.fileno()])
 welcomes = iter(WRONG_WELCOMES)
+NETLINK_SOCK_DIAG = 4
+reporting = [socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) for number in range(2)]
+usages = itertools.chain(
+    [[], [pipe[0], pipe[1]], [listening.fileno()] * 2], itertools.repeat([one.fileno() for one in reporting])
+)
 answers = itertools.cycle([(lie, []) for lie in LIES] + [(message("socket"), wrong) for wrong in WRONG_DESCRIPTORS])
 runs = []
 
@@ -53,6 +61,8 @@ def serve(stream):
         if text:
             sent = socket.send_fds(stream, [text], descriptors)
             stream.sendall(text[sent:])
+    elif "usage" in request:
+        socket.send_fds(stream, [message("usage")], next(usages))
     elif "hello" in request and (wrong := next(welcomes, None)):
         stream.sendall(wrong)
     elif "hello" in request:

@@ -112,7 +112,7 @@ fn a_socket_that_is_not_taken_stays_with_its_program() {
 }
 
 /// `giver.py NAME` opens a connection, which `taker.py NAME` gets. On an isolated link, the taker
-/// waits for the end of the connection; on a shared one, it uses the connection afterwards.
+/// waits for the end of the relayed connection; otherwise, it uses the connection afterwards.
 const OUTLIVING: &str = r#"
 chmod 777 .
 cat >server.py <<'P'
@@ -141,7 +141,7 @@ cat >taker.py <<'P'
 import os, socket, sys, time
 stream = socket.socket(fileno=0)
 result = "closed"
-if sys.argv[1] == "shared":
+if sys.argv[1] != "isolated":
     while not os.path.exists("over"):
         time.sleep(0.05)
     stream.sendall(b"two")
@@ -163,31 +163,43 @@ pass() {
     until_true [ -s giver.$1 ] || cat $1.log
     start_ordinary ./tacit link take $1 -- python3 taker.py $1; taker=$!
     until_true [ -S scratch/tacit/takers/$1.sock ]
-    ordinary ./tacit link give $(cat giver.$1) --to $1 --then kill | sed 's/[0-9]\+/PID/'
+    local from=($(cat giver.$1))
+    [ -z "${3-}" ] || from=($(number) --control $(control))
+    near link give ${from[@]} --to $1 --then kill | sed 's/[0-9]\+/PID/'
     wait $run
+}
+control() { ls -d scratch/tacit-run-*/agent.sock; }
+# A command for the agent, which serves only its own network.
+near() { nsenter --net --target $NEAR $USER_OF_RUNS ./tacit "$@"; }
+# The number of the only connection.
+number() {
+    near show connections --json --control $(control) |
+        grep -o '"id": [0-9]*' | head -1 | grep -o '[0-9]*$'
 }
 "#;
 
 #[test]
-fn connections_outlive_their_run_only_on_a_shared_link() {
+fn relayed_connections_outlive_their_run_only_on_a_shared_link() {
     let setup = format!("export XDG_RUNTIME_DIR=$PWD/scratch\n{LINK}\n{OUTLIVING}");
     let said = Network::new(&[], &setup).with_rules(RULES).ok(r#"
         sed -i 's/^sockets = 16/&\nshare = true/' link.toml; kill -HUP $LINK
         until_true grep -q link-reloaded link.log
+        pass handed named by-number; handed=$taker
         pass shared $AT; shared=$taker
+        RUN_OPTIONS="--path relay"
         pass isolated named; isolated=$taker
         has_ended() { state 'link["runs"][0]["ended"]' >/dev/null 2>&1; }
         until_true has_ended
         wait $isolated; cat isolated.out
         ordinary ./tacit link info $AT --tasks --json | tr -d '\n'; echo
         ordinary ./tacit link info $AT --tasks | grep -c '10.9.8.7:8090 .* ended'
-        touch over; wait $shared; cat shared.out
+        touch over; wait $shared; cat shared.out; wait $handed; cat handed.out
         until_true idle; echo idle"#);
     let lines: Vec<_> = said.lines().collect();
     let given = "process PID has the socket";
-    assert_eq!(lines[..3], [given, given, "closed"], "{said}");
-    assert_fits("link-info", lines[3]);
-    let info: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
+    assert_eq!(lines[..4], [given, given, given, "closed"], "{said}");
+    assert_fits("link-info", lines[4]);
+    let info: serde_json::Value = serde_json::from_str(lines[4]).unwrap();
     assert_eq!((&info["share"], &info["tasks"][0]["outlived-run"]), (&true.into(), &true.into()));
-    assert_eq!(lines[4..], ["1", "TWO", "idle"], "{said}");
+    assert_eq!(lines[5..], ["1", "TWO", "TWO", "idle"], "{said}");
 }

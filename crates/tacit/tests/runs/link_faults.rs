@@ -68,11 +68,19 @@ fn a_server_of_the_same_kernel_that_lies_gives_no_connection() {
         until_true [ -S $TMPDIR/lies.sock ]
         OPTION_LINK="--link $TMPDIR/lies.sock"
         for one in 1 2 3; do linked echo ran 2>told.$one; echo $?; done
+        linked python3 visit.py 44 2>told
+        start_ordinary python3 "$PEERS/hostile_near.py" $TMPDIR/hands.sock hands
+        until_true [ -S $TMPDIR/hands.sock ]
+        OPTION_LINK="--link $TMPDIR/hands.sock"
+        for one in 1 2 3; do linked echo ran 2>told.$one; echo $?; done
+        for one in 1 2 3; do linked python3 visit.py 2 2>told; done
         linked python3 visit.py 44 2>told"#
     ));
     let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines[..3], ["125"; 3], "{said}");
+    assert_eq!((&lines[..3], &lines[4..7]), (&["125"; 3][..], &["125"; 3][..]), "{said}");
     assert_eq!(lines[3], "44 0 ['ConnectionRefusedError', 'ConnectionResetError']", "{said}");
+    assert!(lines[7..10].iter().all(|line| line.starts_with("2 0 ['Conn")), "{said}");
+    assert!(lines[10].starts_with("44 0 ['Conn") && !lines[10].contains("'end'"), "{said}");
 }
 
 /// Echoes through one connection while the cable is out, and after that waits for its reset.

@@ -37,6 +37,7 @@ mod languages;
 mod link_faults;
 mod link_scripts;
 mod links;
+mod links_handed;
 mod links_of_hostile_hosts;
 mod links_of_hosts;
 mod links_of_programs;

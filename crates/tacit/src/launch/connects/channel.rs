@@ -124,7 +124,7 @@ impl AgentChannel {
         match message {
             ToConnects::Answer(answer) => {
                 let given = answer.to.zip(descriptors.pop());
-                Ok(Some(Answer { number: answer.number, given }))
+                Ok(Some(Answer { number: answer.number, given, error: answer.error }))
             }
             ToConnects::AskAbout(ranges) => {
                 self.ask_about = ranges;
@@ -141,6 +141,8 @@ pub(super) struct Answer {
     pub(super) number: u64,
     /// The address to connect to, and the socket for it.
     pub(super) given: Option<(SocketAddr, OwnedFd)>,
+    /// The error of the call, if there is no socket and the agent does not relay.
+    pub(super) error: Option<i32>,
 }
 
 #[cfg(test)]

@@ -421,16 +421,17 @@ impl ConnectHandler {
 
     /// Finishes the call that an answer of the agent is about.
     fn take_answer(&mut self, listener: &mut NotifyListener, answer: Answer) {
-        let Answer { number, given } = answer;
+        let Answer { number, given, error } = answer;
         let Some(asked) = self.asked.remove(&number) else {
             // The call was answered without it.
             self.agent.tell(FromConnects::Ended { number, error: None });
             return;
         };
         // An error of the listener means that all programs have ended.
-        let _ = match given {
-            Some((to, given)) => self.swap(listener, asked, number, to, given),
-            None => self.relay(listener, &asked.connect),
+        let _ = match (given, error) {
+            (Some((to, given)), _) => self.swap(listener, asked, number, to, given),
+            (None, Some(error)) => listener.reply(&asked.connect.call, NotifyReply::Error(error)),
+            (None, None) => self.relay(listener, &asked.connect),
         };
     }
 

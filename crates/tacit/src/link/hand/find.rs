@@ -3,9 +3,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use tacit_core::flow::Address;
+use tacit_sys::handed::Caller;
+use tacit_sys::socket;
 
 use crate::control::Request;
 use crate::control::client::{self, ClientError};
@@ -69,9 +72,37 @@ fn of_program(connection: &ConnectionDisplay) -> io::Result<DescriptorOf> {
         let mut sockets = text.lines().filter_map(socket_in);
         sockets.find(|one| one.is_between(*local, remote)).map(|one| one.inode)
     });
+    let number = match inode {
+        Some(inode) => descriptor_of(pid, inode)?,
+        // The socket of a link is in the network of the link's server.
+        None if connection.path == HANDED => descriptor_between(pid, *local, remote)?,
+        None => None,
+    };
     let gone = || invalid(format!("process {pid} no longer has the socket"));
-    let number = descriptor_of(pid, inode.ok_or_else(gone)?)?.ok_or_else(gone)?;
-    Ok(DescriptorOf { pid, number })
+    Ok(DescriptorOf { pid, number: number.ok_or_else(gone)? })
+}
+
+/// The number of the descriptor of a connection in its process, whichever network it is in.
+fn descriptor_between(pid: u32, local: SocketAddr, remote: SocketAddr) -> io::Result<Option<i32>> {
+    let caller = Caller::open(pid)?;
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let entry = entry?;
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let is_socket = target.to_string_lossy().starts_with("socket:");
+        let Some(number) = number.filter(|_| is_socket) else { continue };
+        // The program may have closed it meanwhile.
+        let Ok(file) = caller.descriptor(number) else { continue };
+        let inet = |address: socket::SocketAddress| SocketAddr::try_from(address).ok();
+        let own = socket::local_address(file.as_fd()).ok().and_then(inet);
+        let peer = socket::peer_address(file.as_fd()).ok().flatten().and_then(inet);
+        if own.map(canonical) == Some(canonical(local))
+            && peer.map(canonical) == Some(canonical(remote))
+        {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
 }
 
 /// A line of `/proc/PID/net/tcp`.

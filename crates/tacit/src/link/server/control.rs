@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::socket_file::SocketFile;
 use super::{ServedLink, Server};
 use crate::log::Event;
-use crate::run::link::protocol::{LinkControl, OpenRequest};
+use crate::run::link::protocol::{LinkControl, OpenKind, OpenRequest};
 
 /// What operators can change on a link.
 #[derive(Debug, Default)]
@@ -89,6 +89,8 @@ pub(super) fn trace(
     let event = event.value("session", number).field("kind", &kind.word());
     let event = event.field("address", address);
     server.log.info(match result {
+        // The program connects it.
+        Ok(()) if *kind == OpenKind::Handed => event.field("result", "handed"),
         Ok(()) => event.field("result", "opened"),
         Err(error) => event.field("result", error),
     });

@@ -180,7 +180,7 @@ impl Opening<'_> {
         let local = SocketAddr::try_from(socket::local_address(socket.as_fd())?)?;
         stream.send_message(&LinkAnswer::Connected(local)).await?;
         match request.kind {
-            OpenKind::Connected => {
+            OpenKind::Connected | OpenKind::Handed => {
                 let socket = Arc::into_inner(socket).ok_or(io::ErrorKind::Other)?;
                 // The server of the run reports that a stream was lost.
                 let _ = transfer::run(stream, StreamSocket::new(socket, Security::Clear)?).await;
@@ -226,7 +226,7 @@ fn kind_between_kernels(kind: OpenKind) -> Option<OpenKind> {
         OpenKind::Connected | OpenKind::Bound => Some(kind),
         OpenKind::Datagrams | OpenKind::DatagramsOfHost => Some(OpenKind::Datagrams),
         // Only the server without network needs these kinds.
-        OpenKind::BoundAgain | OpenKind::DatagramsOfAll => None,
+        OpenKind::Handed | OpenKind::BoundAgain | OpenKind::DatagramsOfAll => None,
     }
 }
 

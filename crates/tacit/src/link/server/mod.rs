@@ -47,8 +47,8 @@ use std::time::{Duration, SystemTime};
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy};
 use tacit_sys::netlink::usage::{self, Ended};
-use tacit_sys::process;
 use tacit_sys::watch::watch;
+use tacit_sys::{process, query};
 use tokio::io::Interest;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -172,6 +172,9 @@ struct Server {
     since: Rfc3339,
     /// A random number, by which runs recognise another process.
     instance: u64,
+    /// Whether programs may connect sockets of this server themselves. Not in a run: its rules must
+    /// see the program that connects.
+    hands: bool,
     /// The addresses of this host.
     host: HostNetwork,
     resolvers: Resolvers,
@@ -307,6 +310,7 @@ async fn serve_links(mut prepared: Prepared, log: Log) -> Result<(), ServeError>
         files_max: prepared.files_max,
         since: Rfc3339(SystemTime::now()),
         instance: unused(|_| false).map_err(ServeError::Process)?,
+        hands: std::env::var_os(query::VARIABLE).is_none(),
         host: HostNetwork::new(),
         resolvers: Resolvers::new(&[]),
         links,
@@ -466,8 +470,14 @@ impl Server {
     fn forget_ended(&self, destroyed: std::os::fd::BorrowedFd<'_>) -> bool {
         for _ in 0..READ_AT_ONCE_MAX {
             match usage::next_ended(destroyed) {
-                Ok(Some(Ended::Socket(cookie))) => {
-                    self.links.values().for_each(|link| link.state.borrow_mut().end(cookie));
+                Ok(Some(Ended::Socket { cookie, was_established })) => {
+                    for link in self.links.values() {
+                        let mut state = link.state.borrow_mut();
+                        match was_established {
+                            true => state.end(cookie),
+                            false => state.end_unconnected(cookie),
+                        }
+                    }
                 }
                 Ok(Some(Ended::Lost)) => {
                     self.links.values().for_each(|link| link.state.borrow_mut().forget_unknown());

@@ -12,6 +12,7 @@ use tacit_core::policy::{LinkNames, LinkVerdict};
 use tacit_sys::datagram::{self, AnswerSources};
 use tacit_sys::socket::{self, SocketAddress, StreamOptions};
 use tacit_sys::watch::watch;
+use tacit_sys::{IpVersion, handed};
 use tokio::io::Interest;
 
 use super::Server;
@@ -36,7 +37,7 @@ impl Server {
         let address = canonical(address);
         let none = SocketAddr::new(unspecified(address), 0);
         let (direction, protocol) = match kind {
-            OpenKind::Connected => (Direction::Outbound, Protocol::Tcp),
+            OpenKind::Connected | OpenKind::Handed => (Direction::Outbound, Protocol::Tcp),
             OpenKind::Bound | OpenKind::BoundAgain => (Direction::Inbound, Protocol::Tcp),
             OpenKind::Datagrams | OpenKind::DatagramsOfHost | OpenKind::DatagramsOfAll => {
                 (Direction::Outbound, Protocol::Udp)
@@ -176,6 +177,13 @@ pub(super) async fn open(request: &OpenRequest, local: Option<IpAddr>) -> io::Re
     let address = canonical(request.address);
     let socket = match request.kind {
         OpenKind::Connected => return connect(local, address).await,
+        OpenKind::Handed => {
+            let version = IpVersion::of(request.address.ip());
+            local.map_or_else(
+                || handed::new_tcp(version),
+                |local| handed::new_tcp_from(version, local),
+            )
+        }
         OpenKind::Bound | OpenKind::BoundAgain => {
             let at = SocketAddress::from(address);
             socket::reserve(&at, &StreamOptions::default().for_address(&at))
@@ -204,7 +212,7 @@ async fn connect(local: Option<IpAddr>, address: SocketAddr) -> io::Result<Arc<O
 }
 
 /// IPv4 addresses inside IPv6 are connected as IPv4, and compared with rules as such.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
             SocketAddr::new(address.ip().to_canonical(), address.port())

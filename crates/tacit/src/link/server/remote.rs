@@ -76,7 +76,7 @@ pub(super) async fn serve_run(
     let sockets_max = own.sockets_max.min(welcome.sockets_max);
     let LinkWelcome { session: number, link: name, share, instance, .. } = own;
     let offered = LinkWelcome { session: number, link: name, sockets_max, share, ..welcome };
-    let offered = LinkWelcome { remote: true, instance, ..offered };
+    let offered = LinkWelcome { remote: true, hands: false, instance, ..offered };
     write(stream, &LinkAnswer::Welcome(offered), None).await?;
     tokio::select! {
         () = session.last(stream) => far.close().await,
@@ -121,9 +121,15 @@ pub(super) async fn serve_socket(
         Ok(pending) => pending,
         Err(reason) => return write(&mut stream, &LinkAnswer::Refused(reason), None).await,
     };
-    if request.kind == OpenKind::DatagramsOfAll {
-        let reason = "a link to another kernel has no datagrams of other addresses: remove \
-                      `answers` from the rule";
+    let reason = match request.kind {
+        OpenKind::DatagramsOfAll => Some(
+            "a link to another kernel has no datagrams of other addresses: remove `answers` from \
+             the rule",
+        ),
+        OpenKind::Handed => Some("a socket of another kernel cannot be passed on"),
+        _ => None,
+    };
+    if let Some(reason) = reason {
         return write(&mut stream, &LinkAnswer::Refused(reason.to_owned()), None).await;
     }
     let far_session = pending.far_session.unwrap_or_default();
@@ -189,7 +195,8 @@ impl Opened<'_> {
         let link = self.link;
         let request = self.request;
         let passed = match request.kind {
-            OpenKind::Connected => self.pass_stream(stream).await,
+            // `serve_socket` has refused the second kind.
+            OpenKind::Connected | OpenKind::Handed => self.pass_stream(stream).await,
             OpenKind::Bound => self.pass_bound(stream).await,
             OpenKind::BoundAgain => self.keep_bound(stream).await,
             OpenKind::Datagrams | OpenKind::DatagramsOfHost | OpenKind::DatagramsOfAll => {

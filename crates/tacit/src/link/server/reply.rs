@@ -16,9 +16,18 @@ pub(super) async fn write(
     answer: &LinkAnswer,
     socket: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let bytes = encode(answer)?;
     let sockets: Vec<_> = socket.into_iter().collect();
-    let send = || descriptor::send(&*stream, &bytes, &sockets);
+    write_with(stream, answer, &sockets).await
+}
+
+/// Writes an answer, with these sockets.
+pub(super) async fn write_with(
+    stream: &mut UnixStream,
+    answer: &LinkAnswer,
+    sockets: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let bytes = encode(answer)?;
+    let send = || descriptor::send(&*stream, &bytes, sockets);
     let sent = stream.async_io(Interest::WRITABLE, send).await?;
     stream.write_all(bytes.get(sent..).unwrap_or_default()).await
 }

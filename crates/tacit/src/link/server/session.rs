@@ -92,6 +92,7 @@ impl<'a> Session<'a> {
             sockets_max: sockets_max(server, &self.link),
             resolvers: server.offered_resolvers(&self.link.name),
             remote: false,
+            hands: false,
             share: shares(server, &self.link),
             instance: server.instance,
             host: host_name(),

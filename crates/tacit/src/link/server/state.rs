@@ -10,7 +10,7 @@ use crate::address;
 use crate::clock::Rfc3339;
 use crate::link::wire::handshake::PeerCertificate;
 use crate::random;
-use crate::run::link::protocol::{LinkSocket, LinkedRun, OpenRequest, SOCKETS_SHOWN_MAX};
+use crate::run::link::protocol::{LinkSocket, LinkedRun, OpenKind, OpenRequest, SOCKETS_SHOWN_MAX};
 
 /// The other end of a stream.
 #[derive(Clone, Debug)]
@@ -247,6 +247,19 @@ impl LinkState {
         all
     }
 
+    /// The socket with this number was closed, and had no connection. If the run was to connect it,
+    /// it counts as failed.
+    pub(super) fn end_unconnected(&mut self, cookie: u64) {
+        let is_handed = |(_, socket): &(u64, LinkSocket)| socket.kind == OpenKind::Handed;
+        if self.requests.get(&cookie).is_some_and(is_handed)
+            && let Some(run) = self.open.get(&cookie).and_then(|of| self.runs.get_mut(of))
+        {
+            run.opened -= 1;
+            run.failed += 1;
+        }
+        self.end(cookie);
+    }
+
     /// The socket with this number was closed.
     pub(super) fn end(&mut self, cookie: u64) {
         let session = self.open.remove(&cookie);
@@ -351,6 +364,23 @@ mod tests {
         let local = OtherEnd::Process { uid: 0, pid: 1 };
         let session = state.begin(run_of(&local)).unwrap();
         assert_eq!(state.sockets_of_host(session), None);
+    }
+
+    #[test]
+    fn a_socket_that_its_run_did_not_connect_counts_as_failed() {
+        let mut state = LinkState::default();
+        let session = state.begin(run_of(&host("aa"))).unwrap();
+        let address = "192.0.2.1:80".parse().unwrap();
+        let kinds = [OpenKind::Handed, OpenKind::Handed, OpenKind::Connected];
+        for (cookie, kind) in (1..).zip(kinds) {
+            state.add(cookie, session);
+            state.describe(cookie, &OpenRequest { session, kind, address });
+            state.run(session).unwrap().opened += 1;
+        }
+        state.end(1);
+        (2..=4).for_each(|cookie| state.end_unconnected(cookie));
+        let LinkTotals { opened, failed, refused } = state.totals();
+        assert_eq!((opened, failed, refused, state.sockets()), (2, 1, 0, 0));
     }
 
     #[test]

@@ -7,14 +7,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use tacit_core::link_frame::begins_frames;
+use tacit_sys::netlink::usage::UsageSockets;
 use tacit_sys::socket::PeerCredentials;
 use tacit_sys::{handed, process, socket};
 use tokio::net::UnixStream;
 
-use super::open::Reached;
-use super::reply::{ended, write};
+use super::open::{Reached, canonical};
+use super::reply::{ended, write, write_with};
 use super::sandbox::{self, ServerSandbox};
-use super::session::{RequestPlace, Session, admit, count, errno_of, shares, sockets_max};
+use super::session::{RequestPlace, Session, admit, count, errno_of, run_end, shares, sockets_max};
 use super::state::OtherEnd;
 use super::{
     REQUEST_WAIT_MAX, RUNS_MAX, STREAMS_MAX, ServedLink, Server, control, framed, host_name, open,
@@ -25,7 +26,8 @@ use crate::net::Security;
 use crate::net::stream_socket::StreamSocket;
 use crate::run::channel::read_first;
 use crate::run::link::protocol::{
-    LinkAnswer, LinkControl, LinkHello, LinkRequest, LinkStatus, OpenRequest, REQUEST_BYTES_MAX,
+    LinkAnswer, LinkControl, LinkHello, LinkRequest, LinkStatus, LinkWelcome, OpenRequest,
+    REQUEST_BYTES_MAX,
 };
 use crate::run::protocol::Frame;
 
@@ -86,10 +88,17 @@ async fn answer(
         (LinkRequest::Open(request), Some(remote)) => {
             remote::serve_socket(server, link, remote, stream, &end, request).await
         }
+        (LinkRequest::Usage(session), None) => serve_usage(link, &mut stream, &end, session).await,
         (LinkRequest::Listening(request), Some(remote)) => {
             remote.set_listening(&mut stream, request).await
         }
-        (LinkRequest::Listening(_) | LinkRequest::Take(_) | LinkRequest::RunEnded, _) => {
+        (
+            LinkRequest::Usage(_)
+            | LinkRequest::Listening(_)
+            | LinkRequest::Take(_)
+            | LinkRequest::RunEnded,
+            _,
+        ) => {
             let reason = "the link does not serve this request".to_owned();
             write(&mut stream, &LinkAnswer::Refused(reason), None).await
         }
@@ -139,9 +148,25 @@ async fn serve_run(
         Ok(session) => session,
         Err(reason) => return write(stream, &LinkAnswer::Refused(reason), None).await,
     };
-    write(stream, &LinkAnswer::Welcome(session.welcome(server)), None).await?;
+    let welcome = LinkWelcome { hands: server.hands, ..session.welcome(server) };
+    write(stream, &LinkAnswer::Welcome(welcome), None).await?;
     session.last(stream).await;
     Ok(())
+}
+
+/// Passes the sockets on with which an agent reads the usage of sockets.
+async fn serve_usage(
+    link: &Rc<ServedLink>,
+    stream: &mut UnixStream,
+    end: &OtherEnd,
+    session: u64,
+) -> io::Result<()> {
+    if run_end(link, end, session).is_none() {
+        let reason = "the link does not know this run".to_owned();
+        return write(stream, &LinkAnswer::Refused(reason), None).await;
+    }
+    let UsageSockets { destroyed, diagnosis } = UsageSockets::open()?;
+    write_with(stream, &LinkAnswer::Usage, &[destroyed.as_fd(), diagnosis.as_fd()]).await
 }
 
 /// Opens a socket, and passes it on.
@@ -168,6 +193,7 @@ async fn serve_socket(
         Ok(socket) => {
             let cookie = handed::cookie(socket.as_fd())?;
             link.state.borrow_mut().add(cookie, request.session);
+            let request = OpenRequest { address: canonical(request.address), ..request };
             link.state.borrow_mut().describe(cookie, &request);
             control::trace(server, link, &request, Ok(()));
             count(link, request.session, |run| run.opened += 1);

@@ -17,11 +17,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use tacit_sys::netlink::usage::UsageSockets;
 use tacit_sys::socket::{DialledSocket, SocketAddress, StreamOptions, UnixAddress};
 use tacit_sys::{descriptor, process, socket};
 use tokio::io::AsyncWriteExt;
@@ -52,6 +53,9 @@ pub struct LinkClient {
     session: ArcSwapOption<LinkWelcome>,
     /// What it offered at the start of the run.
     first: LinkWelcome,
+    /// The network namespace of the sockets that programs connect themselves; `None` if they get
+    /// none.
+    handed: Option<HandedNetwork>,
     /// The addresses that a server of another kernel has bound for the run, and its last order for
     /// each. A later server binds them again.
     bound: Mutex<BTreeMap<SocketAddr, ListenOrder>>,
@@ -61,6 +65,15 @@ pub struct LinkClient {
     generation: AtomicU64,
     /// Wakes when the agent must bind addresses.
     rebind: Notify,
+}
+
+/// The network of sockets that programs connect themselves.
+#[derive(Debug)]
+struct HandedNetwork {
+    /// The number of the network namespace.
+    namespace: u64,
+    /// Report what these sockets transfer, until they are taken.
+    usage: StdMutex<Option<UsageSockets>>,
 }
 
 /// Why a link cannot be used.
@@ -96,11 +109,14 @@ impl LinkClient {
     pub async fn open(path: &Path, run: &str, log: Log) -> Result<Arc<Self>, LinkError> {
         let (stream, welcome) = hello(path, run).await?;
         let session = ArcSwapOption::from_pointee(welcome.clone());
+        // Without it, the agent relays all connections.
+        let handed = handed_network(path, &welcome).await.ok().flatten();
         let client = Self {
             path: path.to_owned(),
             run: run.to_owned(),
             session,
             first: welcome,
+            handed,
             bound: Mutex::default(),
             run_ended: watch::Sender::new(false),
             generation: AtomicU64::new(0),
@@ -121,6 +137,21 @@ impl LinkClient {
     #[must_use]
     pub fn offer(&self) -> &LinkWelcome {
         &self.first
+    }
+
+    /// The number of the network namespace of [`OpenKind::Handed`] sockets; `None` if programs
+    /// get none.
+    #[must_use]
+    pub fn handed_namespace(&self) -> Option<u64> {
+        self.handed.as_ref().map(|handed| handed.namespace)
+    }
+
+    /// The sockets that report what such sockets transfer; `None` if there are none, or they were
+    /// taken before.
+    #[must_use]
+    pub fn take_usage(&self) -> Option<UsageSockets> {
+        let usage = &self.handed.as_ref()?.usage;
+        usage.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// A number that changes when the sockets that are bound through the link get no clients any
@@ -298,6 +329,26 @@ async fn hello(path: &Path, run: &str) -> Result<(UnixStream, LinkWelcome), Link
         LinkAnswer::Refused(reason) => Err(failed(reason)),
         _ => Err(failed(WRONG_ANSWER.to_owned())),
     }
+}
+
+/// The network of sockets that programs can connect themselves, if the server passes such sockets
+/// on.
+async fn handed_network(path: &Path, welcome: &LinkWelcome) -> io::Result<Option<HandedNetwork>> {
+    if !welcome.hands || welcome.remote {
+        return Ok(None);
+    }
+    let request = LinkRequest::Usage(welcome.session);
+    let answer = tokio::time::timeout(HELLO_WAIT_MAX, ask(path, &request)).await?;
+    let Frame { message, descriptors } = answer?.1;
+    let mut descriptors = descriptors.into_iter();
+    let (LinkAnswer::Usage, Some(destroyed), Some(diagnosis)) =
+        (message, descriptors.next(), descriptors.next())
+    else {
+        return Ok(None);
+    };
+    let usage = UsageSockets::adopt(destroyed, diagnosis)?;
+    let namespace = usage.namespace()?;
+    Ok(Some(HandedNetwork { namespace, usage: StdMutex::new(Some(usage)) }))
 }
 
 /// Sends one request on a new stream, and reads the answer.

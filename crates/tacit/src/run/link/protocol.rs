@@ -61,6 +61,9 @@ pub enum LinkRequest {
     RunEnded,
     /// Open a socket.
     Open(OpenRequest),
+    /// Pass the sockets with which the agent reads the usage of the sockets that programs have: two
+    /// netlink sockets. Contains the number of the session.
+    Usage(u64),
     /// Listen at a bound socket, or do not listen any more. Only if the server is not the one that
     /// has the network.
     Listening(ListeningRequest),
@@ -188,6 +191,9 @@ pub struct OpenRequest {
 pub enum OpenKind {
     /// A TCP socket that is connected.
     Connected,
+    /// A TCP socket for a program of the run, which connects it to the address. If the address is
+    /// written as an IPv6 address, the socket is one for IPv6. Only within one kernel.
+    Handed,
     /// A TCP socket that is bound, for connections from outside.
     Bound,
     /// The same after the server of another kernel was lost. The run still has its own end, and
@@ -206,7 +212,7 @@ impl OpenKind {
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Self::Connected => "tcp",
+            Self::Connected | Self::Handed => "tcp",
             Self::Bound | Self::BoundAgain => "tcp-listen",
             Self::Datagrams | Self::DatagramsOfHost | Self::DatagramsOfAll => "udp",
         }
@@ -230,6 +236,8 @@ pub enum LinkAnswer {
     Welcome(LinkWelcome),
     /// The socket comes with this.
     Socket,
+    /// The sockets for [`LinkRequest::Usage`] come with this: that of destroyed sockets first.
+    Usage,
     /// The socket is open at this address. Its bytes follow. Only between servers.
     Connected(SocketAddr),
     /// The order was obeyed.
@@ -265,6 +273,9 @@ pub struct LinkWelcome {
     /// Whether another server, on another kernel, has the network.
     #[serde(default)]
     pub remote: bool,
+    /// Whether programs of the run can get sockets that they connect themselves.
+    #[serde(default)]
+    pub hands: bool,
     /// Whether connections outlive their run.
     #[serde(default)]
     pub share: bool,

@@ -1,6 +1,9 @@
 //! Decides whether a program under `tacit run` gets a socket of the agent's network namespace,
 //! instead of a relayed connection. The run's helper process asks for this decision at each
 //! `connect` call.
+//!
+//! If the run uses a link, the server of the link opens the socket, by its own rules, and the agent
+//! passes the socket on. Other questions are answered meanwhile.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,22 +13,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use tacit_core::datagram::is_for_one;
 use tacit_core::flow::{Address, Protocol};
 use tacit_sys::IpVersion;
 use tacit_sys::handed::{self, SocketIdentity};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
+use tokio::task::JoinSet;
 
 use super::table::{HandedConnections, StartedConnection};
 use crate::dns::Forwarder;
 use crate::live::LiveAction;
-use crate::run::Scope;
 use crate::run::channel::{adopt, read_frame, write_frame};
+use crate::run::link::client::LinkClient;
+use crate::run::link::protocol::OpenKind;
 use crate::run::protocol::{
     ConnectAnswer, ConnectProgress, ConnectQuestion, FromConnects, HelperReply, HelperRequest,
     REPLY_BYTES_MAX, REPORT_BYTES_MAX, RelayReason, ToConnects, receive_packet, send_packet,
 };
+use crate::run::{Outside, Scope};
 use crate::session::{Failure, Unreached, account};
 use crate::stream::admit::{self, ReservedConnection};
 use crate::stream::intercept::flow_of_program;
@@ -33,7 +40,12 @@ use crate::stream::lane::Shared;
 
 /// How long the helper may take to accept the offer.
 const OFFER_WAIT_MAX: Duration = Duration::from_secs(1);
-/// The maximum number of sockets for which the helper has not reported a result.
+/// How long a link may take for a socket. The helper waits as long for the answer.
+const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
+/// The numbers of errors.
+const ERRORS: std::ops::RangeInclusive<i32> = 1..=4095;
+/// The maximum number of sockets that were requested from a link, or for which the helper has not
+/// reported a result.
 pub(super) const PENDING_MAX: usize = 4096;
 
 /// Decides for the programs of one run.
@@ -44,13 +56,15 @@ pub struct ConnectJudge {
     names: Arc<Forwarder>,
     table: Rc<HandedConnections>,
     pending: HashMap<u64, PendingSocket>,
-    /// Sockets for the next answers, for IPv4 and IPv6.
+    /// Sockets of the agent for the next answers, for IPv4 and IPv6.
     spare: [Option<OwnSocket>; 2],
+    /// Requests for sockets of a link, each for the connection that it is for.
+    requests: JoinSet<Requested>,
     /// The generation of the policy of which the helper knows what to ask about.
     told: u64,
 }
 
-/// A socket of the agent that no program has.
+/// A socket of the agent or of a link that no program has.
 #[derive(Debug)]
 struct OwnSocket {
     socket: OwnedFd,
@@ -77,7 +91,8 @@ impl ConnectJudge {
         table: Rc<HandedConnections>,
     ) -> Self {
         let pending = HashMap::new();
-        Self { shared, scope, names, table, pending, spare: [None, None], told: 0 }
+        let requests = JoinSet::new();
+        Self { shared, scope, names, table, pending, spare: [None, None], requests, told: 0 }
     }
 
     /// Offers the helper to answer its questions; returns the socket for [`Self::serve`].
@@ -85,9 +100,15 @@ impl ConnectJudge {
     /// # Errors
     /// The helper does not answer, or the kernel does not number network namespaces.
     pub async fn offer(&mut self) -> io::Result<Watched> {
-        let own = self.socket(IpVersion::V4)?;
-        let outside = handed::namespace_cookie(own.socket.as_fd())?;
-        self.spare[index(IpVersion::V4)] = Some(own);
+        let outside = match self.scope.run().outside.handed_namespace() {
+            Some(of_link) => of_link,
+            None => {
+                let own = self.socket(IpVersion::V4)?;
+                let cookie = handed::namespace_cookie(own.socket.as_fd())?;
+                self.spare[index(IpVersion::V4)] = Some(own);
+                cookie
+            }
+        };
         let mut channel = adopt(self.scope.run().helper.another().await?)?;
         write_frame(&mut channel, &HelperRequest::Connects { outside }).await?;
         let reply = read_frame::<HelperReply>(&mut channel, REPLY_BYTES_MAX);
@@ -107,6 +128,13 @@ impl ConnectJudge {
             let message = tokio::select! {
                 received = receive(&questions, &mut space) => received,
                 () = scope.run().reloaded() => continue,
+                Some(requested) = self.requests.join_next() => {
+                    let Ok(requested) = requested else { return };
+                    if self.conclude(&questions, requested).is_err() {
+                        return;
+                    }
+                    continue;
+                }
             };
             let Ok(Some(message)) = message else { return };
             match message {
@@ -141,40 +169,94 @@ impl ConnectJudge {
     }
 
     fn answer(&mut self, questions: &Watched, question: ConnectQuestion) -> io::Result<()> {
-        let number = question.number;
+        let judged = match self.judge(&question) {
+            Ok(judged) => judged,
+            Err(reason) => return self.leave(questions, &question, reason),
+        };
         let version = version_of(&question);
-        let made = self.judge(&question).and_then(|judged| {
-            let own = match self.spare[index(version)].take() {
-                Some(spare) => spare,
-                None => self.socket(version).map_err(|_| Some(RelayReason::Kernel))?,
-            };
-            Ok((judged, own))
-        });
-        let mut to = None;
-        let mut socket = None;
-        match made {
-            Ok((judged, own)) => {
-                let asked = Instant::now();
-                let Judged { reserved, to: at } = judged;
-                let OwnSocket { socket: given, identity } = own;
-                self.table.expect(identity.cookie);
-                let pending = PendingSocket { reserved, question, identity, to: at, asked };
-                self.pending.insert(number, pending);
-                (to, socket) = (Some(at), Some(given));
-            }
-            Err(Some(reason)) => self.scope.run().note_relayed(question.remote, reason),
-            Err(None) => {}
+        if let Outside::Link(link) = &self.scope.run().outside {
+            let request = request(Arc::clone(link), version, judged.to);
+            self.requests.spawn_local(async move {
+                let result = request.await;
+                Requested { judged, question, result }
+            });
+            return Ok(());
         }
-        let answer = ToConnects::Answer(ConnectAnswer { number, to });
-        let descriptors: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-        // The helper has a limited number of questions without an answer, so the buffer has room.
-        send_packet(questions.get_ref(), &answer, &descriptors)?;
+        let own = match self.spare[index(version)].take() {
+            Some(spare) => spare,
+            None => match self.socket(version) {
+                Ok(own) => own,
+                Err(_) => return self.leave(questions, &question, Some(RelayReason::Kernel)),
+            },
+        };
+        self.give(questions, question, judged, own)?;
         // While the helper connects the socket, there is time to make the next.
-        let spare = &self.spare[index(version)];
-        if socket.is_some() && spare.is_none() {
+        if self.spare[index(version)].is_none() {
             self.spare[index(version)] = self.socket(version).ok();
         }
         Ok(())
+    }
+
+    /// Answers after the link has passed a socket on, or has refused it.
+    fn conclude(&mut self, questions: &Watched, requested: Requested) -> io::Result<()> {
+        let Requested { judged, question, result } = requested;
+        if judged.generation != self.shared.live.load().generation {
+            // The agent decides by the new policy when it relays the connection.
+            return self.leave(questions, &question, None);
+        }
+        let own = result.and_then(|own| match &self.shared.congestion_control {
+            Some(name) => {
+                let set = tacit_sys::socket::set_congestion_control(own.socket.as_fd(), name);
+                set.map(|()| own).map_err(|_| NotPassed::Unusable)
+            }
+            None => Ok(own),
+        });
+        match own {
+            Ok(own) => self.give(questions, question, judged, own),
+            Err(NotPassed::Unusable) => self.leave(questions, &question, Some(RelayReason::Link)),
+            Err(NotPassed::Refused(error)) => {
+                let errno = error.raw_os_error().filter(|errno| ERRORS.contains(errno));
+                let errno = errno.unwrap_or(Errno::CONNREFUSED.raw_os_error());
+                let number = question.number;
+                let Judged { reserved, to, .. } = judged;
+                self.note_failed(reserved, question, to, &error);
+                let answer = ConnectAnswer { number, to: None, error: Some(errno) };
+                send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[])
+            }
+        }
+    }
+
+    /// Gives the helper a socket for a program.
+    fn give(
+        &mut self,
+        questions: &Watched,
+        question: ConnectQuestion,
+        judged: Judged,
+        own: OwnSocket,
+    ) -> io::Result<()> {
+        let number = question.number;
+        let Judged { reserved, to, .. } = judged;
+        let OwnSocket { socket, identity } = own;
+        self.table.expect(identity.cookie);
+        let pending = PendingSocket { reserved, question, identity, to, asked: Instant::now() };
+        self.pending.insert(number, pending);
+        let answer = ToConnects::Answer(ConnectAnswer { number, to: Some(to), error: None });
+        // The helper has a limited number of questions without an answer, so the buffer has room.
+        send_packet(questions.get_ref(), &answer, &[socket.as_fd()])
+    }
+
+    /// Lets the agent relay a connection; `reason` is shown with it.
+    fn leave(
+        &self,
+        questions: &Watched,
+        question: &ConnectQuestion,
+        reason: Option<RelayReason>,
+    ) -> io::Result<()> {
+        if let Some(reason) = reason {
+            self.scope.run().note_relayed(question.remote, reason);
+        }
+        let answer = ConnectAnswer { number: question.number, to: None, error: None };
+        send_packet(questions.get_ref(), &ToConnects::Answer(answer), &[])
     }
 
     /// A socket without options of the agent: the program gets what it would get without tacit.
@@ -208,12 +290,12 @@ impl ConnectJudge {
         if admit::hindrance(&self.shared, &live, &rule, &flow).is_some() {
             return Err(None);
         }
-        if self.pending.len() >= PENDING_MAX {
+        if self.pending.len() + self.requests.len() >= PENDING_MAX {
             return Err(Some(RelayReason::Limit));
         }
         let reserved = admit::reserve(&self.shared, rule, flow, self.scope.clone());
         let reserved = reserved.ok_or(Some(RelayReason::Limit))?;
-        Ok(Judged { reserved, to })
+        Ok(Judged { reserved, to, generation: live.generation })
     }
 
     fn start(&mut self, number: u64, local: SocketAddr, progress: ConnectProgress) {
@@ -239,12 +321,59 @@ impl ConnectJudge {
         self.table.forget(pending.identity.cookie);
         let Some(error) = error else { return };
         let PendingSocket { reserved, question, to, .. } = pending;
+        self.note_failed(reserved, question, to, &error);
+    }
+
+    /// Records a connection that has failed at once.
+    fn note_failed(
+        &self,
+        reserved: ReservedConnection,
+        question: ConnectQuestion,
+        to: SocketAddr,
+        error: &io::Error,
+    ) {
         let local = SocketAddr::new(version_of(&question).unspecified(), 0);
         let connection = reserved.open(&self.shared, local, question.owner);
-        let failure = Failure::Dial(Unreached::new(&to, &error));
+        let failure = Failure::Dial(Unreached::new(&to, error));
         account::failed(&self.shared.log, &connection, &failure);
         connection.record().settle();
     }
+}
+
+/// A request for a socket of a link that has its result.
+struct Requested {
+    judged: Judged,
+    question: ConnectQuestion,
+    result: Result<OwnSocket, NotPassed>,
+}
+
+/// Why there is no socket of a link.
+enum NotPassed {
+    /// The other side has refused it.
+    Refused(io::Error),
+    /// It is no socket for a program, or comes too late.
+    Unusable,
+}
+
+/// Requests a socket of a link for a program.
+async fn request(
+    link: Arc<LinkClient>,
+    version: IpVersion,
+    to: SocketAddr,
+) -> Result<OwnSocket, NotPassed> {
+    let address = match (version, to) {
+        (IpVersion::V6, SocketAddr::V4(to)) => {
+            SocketAddr::new(to.ip().to_ipv6_mapped().into(), to.port())
+        }
+        _ => to,
+    };
+    let socket = link.socket(OpenKind::Handed, address);
+    let socket = tokio::time::timeout(LINK_WAIT_MAX, socket).await;
+    let socket = socket.map_err(|_| NotPassed::Unusable)?.map_err(NotPassed::Refused)?;
+    let namespace = link.handed_namespace().ok_or(NotPassed::Unusable)?;
+    // The server may have been replaced by one in another network namespace.
+    let identity = handed::adopt(socket.as_fd(), version, namespace);
+    Ok(OwnSocket { socket, identity: identity.map_err(|_| NotPassed::Unusable)? })
 }
 
 /// Waits for a message of the helper; `None` if it has ended.
@@ -270,6 +399,8 @@ struct Judged {
     reserved: ReservedConnection,
     /// The address to which the socket is connected.
     to: SocketAddr,
+    /// The generation of the policy that permits it.
+    generation: u64,
 }
 
 fn version_of(question: &ConnectQuestion) -> IpVersion {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tacit_sys::handed::SocketIdentity;
-use tacit_sys::netlink::usage::{self, Destroyed, TcpUsage};
-use tacit_sys::netlink::{Netlink, Subsystem};
+use tacit_sys::netlink::Netlink;
+use tacit_sys::netlink::usage::{self, Destroyed, TcpUsage, UsageSockets};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 use tokio::sync::Notify;
@@ -84,13 +84,14 @@ impl HandedConnections {
         Rc::new(Self { log, state: RefCell::default(), started: Notify::new() })
     }
 
-    /// Receives the ends of connections until the table is dropped.
+    /// Receives the ends of connections of one network namespace until the table is dropped.
     ///
     /// # Errors
-    /// The kernel does not report them.
-    pub fn watch(self: &Rc<Self>) -> io::Result<()> {
-        let destroyed = watch(Arc::new(usage::watch_destroyed()?), Interest::READABLE)?;
-        self.state.borrow_mut().diagnosis = Some(Netlink::open(Subsystem::SocketDiagnosis)?);
+    /// The runtime does not watch the socket.
+    pub fn watch(self: &Rc<Self>, sockets: UsageSockets) -> io::Result<()> {
+        let UsageSockets { destroyed, diagnosis } = sockets;
+        let destroyed = watch(Arc::new(destroyed), Interest::READABLE)?;
+        self.state.borrow_mut().diagnosis = Some(diagnosis);
         tokio::task::spawn_local(receive(Rc::downgrade(self), destroyed));
         Ok(())
     }

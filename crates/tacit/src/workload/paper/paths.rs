@@ -171,7 +171,7 @@ impl NetworkPath {
     }
 
     /// Checks that the open connections of a run take this path. The agent of a run with a link is
-    /// in another namespace, and cannot be asked from here; such a run has no other path.
+    /// in another namespace, and cannot be asked from here.
     pub(super) fn check(self, stage: &Stage, session: &Session) -> Result<(), Gap> {
         let wanted = match self {
             Self::Relay => "relay",
