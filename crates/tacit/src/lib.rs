@@ -57,6 +57,7 @@ pub mod policy_test;
 pub mod project;
 pub mod random;
 pub mod show;
+mod temporary_file;
 pub mod top;
 pub mod trace;
 pub mod workload;

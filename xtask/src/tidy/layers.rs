@@ -55,6 +55,7 @@ const LAYERS: [Layers; 3] = [
             "clock",
             "random",
             "host_file",
+            "temporary_file",
             "address",
             "cgroups",
             "placement",

@@ -4,12 +4,13 @@
 //! complete, it gets its final name. A new file gets its name by a hard link, which fails if the
 //! name exists. So a new file never replaces another file.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
 
 use super::error::CaError;
+use crate::temporary_file::TemporaryFile;
 
 /// The files of the CA.
 pub(super) const CA_CERT: &str = "ca.pem";
@@ -42,16 +43,15 @@ pub(super) fn create_pair(
     if let Some(path) = [cert_path, key_path].into_iter().find(|path| path.exists()) {
         return Err(CaError::Exists(path.into()));
     }
-    let key_made = TemporaryFile::write(key_path, key, KEY_MODE)?;
-    let cert_made = TemporaryFile::write(cert_path, cert, CERT_MODE)?;
-    key_made.publish_new(key_path)?;
-    cert_made.publish_new(cert_path).inspect_err(|_| drop(fs::remove_file(key_path)))
+    let key_made = write(key_path, key, KEY_MODE)?;
+    let cert_made = write(cert_path, cert, CERT_MODE)?;
+    publish_new(key_made, key_path)?;
+    publish_new(cert_made, cert_path).inspect_err(|_| drop(fs::remove_file(key_path)))
 }
 
 /// Replaces a certificate atomically.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), CaError> {
-    let made = TemporaryFile::write(path, text, CERT_MODE)?;
-    fs::rename(&made.0, path).map_err(file_error("cannot replace", path))
+    write(path, text, CERT_MODE)?.replace(path).map_err(file_error("cannot replace", path))
 }
 
 /// Reads a PEM file.
@@ -77,39 +77,22 @@ fn read_limited(file: &File, path: &Path) -> Result<String, CaError> {
     Ok(text)
 }
 
-/// A complete file under its temporary name; removed when dropped, unless it was renamed.
-struct TemporaryFile(PathBuf);
-
-impl TemporaryFile {
-    fn write(final_path: &Path, text: &str, mode: u32) -> Result<Self, CaError> {
-        let name = final_path.file_name().unwrap_or_default().to_string_lossy();
-        let path = final_path.with_file_name(format!(".{name}.{}", std::process::id()));
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&path)
-            .map_err(file_error("cannot create", &path))?;
-        let hidden = Self(path);
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .map_err(file_error("cannot write", &hidden.0))?;
-        Ok(hidden)
-    }
-
-    fn publish_new(&self, path: &Path) -> Result<(), CaError> {
-        fs::hard_link(&self.0, path).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => CaError::Exists(path.into()),
-            _ => file_error("cannot create", path)(source),
-        })
-    }
+/// Writes a complete file under its temporary name.
+fn write(final_path: &Path, text: &str, mode: u32) -> Result<TemporaryFile, CaError> {
+    let name = final_path.file_name().unwrap_or_default().to_string_lossy();
+    let path = final_path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let made = TemporaryFile::create(path.clone(), mode);
+    let made = made.map_err(file_error("cannot create", &path))?;
+    let written = made.write(text).and_then(|()| made.file().sync_all());
+    written.map_err(file_error("cannot write", &path))?;
+    Ok(made)
 }
 
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        // Fails after a rename. Otherwise a leftover file is harmless.
-        drop(fs::remove_file(&self.0));
-    }
+fn publish_new(made: TemporaryFile, path: &Path) -> Result<(), CaError> {
+    made.publish_new(path).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => CaError::Exists(path.into()),
+        _ => file_error("cannot create", path)(source),
+    })
 }
 
 fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> CaError + use<> {
@@ -134,10 +117,9 @@ mod tests {
     fn publishing_over_a_file_fails_and_leaves_it_unchanged() {
         let dir = super::super::tests::scratch("publish");
         let path = dir.join("c.pem");
-        let made = TemporaryFile::write(&path, "new", CERT_MODE).unwrap();
+        let made = write(&path, "new", CERT_MODE).unwrap();
         fs::write(&path, "old").unwrap();
-        assert!(matches!(made.publish_new(&path), Err(CaError::Exists(_))));
-        drop(made);
+        assert!(matches!(publish_new(made, &path), Err(CaError::Exists(_))));
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(fs::read_dir(&*dir).unwrap().count(), 1, "a hidden file was left behind");
     }

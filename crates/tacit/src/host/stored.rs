@@ -13,8 +13,8 @@
 //! Limit: [`POLICY_BYTES_MAX`] bytes of policy.
 
 use std::fmt;
-use std::fs::{File, OpenOptions, remove_file, rename};
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions, remove_file};
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,7 @@ use tacit_core::policy::{Diagnostic, POLICY_BYTES_MAX};
 use tacit_sys::process;
 
 use crate::live::directory_of;
+use crate::temporary_file::TemporaryFile;
 
 /// The first word of the file.
 const FORMAT: &str = "tacit-policy";
@@ -120,12 +121,11 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let written = fill(&temporary, text).and_then(|()| rename(&temporary, path));
-    if written.is_err() {
-        // It is replaced next time.
-        let _ = remove_file(&temporary);
-    }
-    written?;
+    let made = TemporaryFile::create(temporary, MODE)?;
+    made.write(&header(text))?;
+    made.write(text)?;
+    made.file().sync_all()?;
+    made.replace(path)?;
     // A power failure then loses neither the old file nor the new one.
     File::open(directory_of(path))?.sync_all()
 }
@@ -134,13 +134,6 @@ fn temporary_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
-}
-
-fn fill(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
-    file.write_all(header(text).as_bytes())?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 fn header(text: &str) -> String {

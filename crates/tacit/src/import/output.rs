@@ -13,8 +13,10 @@
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::Path;
+
+use crate::temporary_file::TemporaryFile;
 
 /// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +87,9 @@ fn create(path: &Path, text: &str) -> Result<()> {
     if std::fs::symlink_metadata(path).is_ok() {
         return std::fs::write(path, text);
     }
-    let temporary = TemporaryFile::new(path, 0o666)?;
-    temporary.fill(text)?;
-    temporary.rename_to(path)
+    let temporary = temporary_for(path, 0o666)?;
+    temporary.write(text)?;
+    temporary.replace(path)
 }
 
 /// Replaces a regular file by one with the same mode and owner. An agent that reloads reads either
@@ -96,13 +98,13 @@ fn replace(path: &Path, old: &Metadata, text: &str) -> Result<()> {
     // Replaces the target of a link, not the link.
     let target = std::fs::canonicalize(path)?;
     let is_denied = |error: &Error| error.kind() == ErrorKind::PermissionDenied;
-    let temporary = match TemporaryFile::new(&target, 0o600) {
+    let temporary = match temporary_for(&target, 0o600) {
         Ok(temporary) => temporary,
         // The directory is not writable, but the file may be.
         Err(error) if is_denied(&error) => return write_in_place(&target, text),
         Err(error) => return Err(error),
     };
-    match temporary.take_owner(old) {
+    match take_owner(temporary.file(), old) {
         Ok(()) => {}
         // Only root may change the owner, and only to a user of its user namespace.
         Err(error) if is_denied(&error) || error.kind() == ErrorKind::InvalidInput => {
@@ -111,10 +113,10 @@ fn replace(path: &Path, old: &Metadata, text: &str) -> Result<()> {
         }
         Err(error) => return Err(error),
     }
-    temporary.fill(text)?;
+    temporary.write(text)?;
     // The mode is set last, because changing the owner and writing clear some of its bits.
-    temporary.file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-    temporary.rename_to(&target)
+    temporary.file().set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+    temporary.replace(&target)
 }
 
 fn write_in_place(path: &Path, text: &str) -> Result<()> {
@@ -128,47 +130,18 @@ fn write_through(path: &Path, text: &str) -> Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// A temporary file in the same directory, which is removed unless it replaces the other file.
-struct TemporaryFile {
-    path: PathBuf,
-    file: File,
-    is_renamed: bool,
+/// Creates a file with a temporary name in the same directory.
+fn temporary_for(path: &Path, mode: u32) -> Result<TemporaryFile> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", std::process::id()));
+    TemporaryFile::create(temporary.into(), mode)
 }
 
-impl TemporaryFile {
-    /// Creates the file; fails if the name exists.
-    fn new(path: &Path, mode: u32) -> Result<Self> {
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(format!(".{}", std::process::id()));
-        let path = PathBuf::from(temporary);
-        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
-        Ok(Self { path, file, is_renamed: false })
+/// Gives a file the owner of another one.
+fn take_owner(file: &File, old: &Metadata) -> Result<()> {
+    let new = file.metadata()?;
+    if new.uid() != old.uid() || new.gid() != old.gid() {
+        fchown(file, Some(old.uid()), Some(old.gid()))?;
     }
-
-    /// Sets the owner to that of another file.
-    fn take_owner(&self, old: &Metadata) -> Result<()> {
-        let new = self.file.metadata()?;
-        if new.uid() != old.uid() || new.gid() != old.gid() {
-            fchown(&self.file, Some(old.uid()), Some(old.gid()))?;
-        }
-        Ok(())
-    }
-
-    fn fill(&self, text: &str) -> Result<()> {
-        (&self.file).write_all(text.as_bytes())
-    }
-
-    fn rename_to(mut self, path: &Path) -> Result<()> {
-        std::fs::rename(&self.path, path)?;
-        self.is_renamed = true;
-        Ok(())
-    }
-}
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        if !self.is_renamed {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+    Ok(())
 }
