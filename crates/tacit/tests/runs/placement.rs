@@ -196,7 +196,7 @@ fn bytes_arrive_whole_while_a_program_changes_its_cpu() {
         let said = Network::new(&[9000], &format!("{cpus}{ECHO}")).ok(&format!(
             "relayed python3 blocks.py {host} $first $last >whole & asking=$!
              until_true [ -s whole ]; cat whole
-             sum() {{ threads | awk '{{ handed += $4; left += $5 }} END {{ print handed, left }}'; }}
+             sum() {{ threads | awk '{{ h += $4; l += $5 }} END {{ print h, l }}'; }}
              equal() {{ sum >sums; read -r handed left <sums; [ $handed = $left ]; }}
              until_true equal; cat sums
              touch scratch/done; wait $asking; echo status $?"
