@@ -20,7 +20,8 @@ use rustix::net::{
 /// The address of the query socket in the environment of programs; `@` stands for the byte 0, as is
 /// customary.
 pub const ADDRESS: &str = "@tacit-query";
-/// The environment variable with this address. Every program of a run has it.
+/// The environment variable with this address. Programs that a run starts have it; programs of a
+/// network namespace that tacit has joined do not.
 pub const VARIABLE: &str = "TACIT_QUERY";
 
 /// The largest number of descriptors in a message, `SCM_MAX_FD`. With room for all of them, the
@@ -42,6 +43,17 @@ pub fn listener() -> io::Result<OwnedFd> {
     rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Whether the network namespace of the calling thread is that of a run: it has a query socket.
+/// Without certainty, this returns `true`.
+#[must_use]
+pub fn is_in_run() -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let name = SocketAddrUnix::new_abstract_name(ADDRESS.trim_start_matches('@').as_bytes());
+    let (Ok(socket), Ok(name)) = (socket, name) else { return true };
+    rustix::net::connect(&socket, &name) != Err(rustix::io::Errno::CONNREFUSED)
 }
 
 /// Creates two connected sockets of the same kind.

@@ -38,6 +38,8 @@ impl Running {
                 }
             }
         };
+        // The program was reaped, so one of the remaining processes may get its number.
+        self.program = None;
         self.handle_orphans(orphans).map_err(own)?;
         match state {
             ChildState::Exited(status) => Ok(u8::try_from(status).unwrap_or(u8::MAX).into()),

@@ -229,10 +229,12 @@ impl Connection {
     }
 
     /// Sets the bytes of a connection whose bytes do not pass this process. Its messages are not
-    /// known.
+    /// known. A total never becomes lower: the kernel forgets its counters when a program resets
+    /// the socket.
     pub fn set_totals(&self, sent: u64, received: u64) {
-        let set =
-            |to: &AtomicU64, total: u64| total.saturating_sub(to.swap(total, Ordering::Relaxed));
+        let set = |to: &AtomicU64, total: u64| {
+            total.saturating_sub(to.fetch_max(total, Ordering::Relaxed))
+        };
         let record = &self.record;
         let [sent, received] =
             [set(&record.sent_bytes, sent), set(&record.received_bytes, received)];

@@ -310,7 +310,7 @@ async fn serve_links(mut prepared: Prepared, log: Log) -> Result<(), ServeError>
         files_max: prepared.files_max,
         since: Rfc3339(SystemTime::now()),
         instance: unused(|_| false).map_err(ServeError::Process)?,
-        hands: std::env::var_os(query::VARIABLE).is_none(),
+        hands: !query::is_in_run(),
         host: HostNetwork::new(),
         resolvers: Resolvers::new(&[]),
         links,
