@@ -204,6 +204,8 @@ fn the_protection_ends_with_the_namespace_and_not_in_clear() {
         until_true none
         until_true refused
         start nsenter -t $box -n sleep 600; process=$!
+        entered() { [ /proc/$process/ns/net -ef /proc/$box/ns/net ]; }
+        until_true entered
         join --pid $process
         in_box_ask 192.0.2.2 4433 marked
         kill $process
