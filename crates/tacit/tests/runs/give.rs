@@ -100,7 +100,7 @@ fn a_socket_that_is_not_taken_stays_with_its_program() {
             grep -o 'refused the socket: cannot start the program'
         wait $taker; echo "taker $?"
         is_running && echo running
-        ordinary ./tacit link take worker -- cat >/dev/null 2>&1 & taker=$!
+        ordinary exec ./tacit link take worker -- cat >/dev/null 2>&1 & taker=$!
         until_true [ -S scratch/tacit/takers/worker.sock ]
         ordinary ./tacit link give $pid/1 --to worker 2>&1 | grep -o 'is not a connected socket'
         ordinary ./tacit link give $$/0 --to worker 2>&1 | grep -c .

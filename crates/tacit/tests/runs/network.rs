@@ -75,7 +75,7 @@ ordinary() {
 await() {
     local give_up_at=$((SECONDS + 60))
     until ss -Hltn "src 10.9.8.7:$1 or src 0.0.0.0:$1" | grep -q .; do
-        [ $SECONDS -lt $give_up_at ] || { echo "nobody listens on port $1"; exit 99; }
+        [ $SECONDS -lt $give_up_at ] || { echo "no server listens on port $1"; exit 99; }
         sleep 0.02
     done
 }
