@@ -38,6 +38,7 @@
 
 mod bounds;
 mod changes;
+mod comment;
 mod contents;
 mod counted;
 mod elements;

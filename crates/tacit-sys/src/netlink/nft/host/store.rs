@@ -22,7 +22,7 @@ use super::named::{
     self, Change, GARBAGE_INTERVAL_MS, PartAddress, SET_TIMEOUT, TYPE_BITS, TYPE_MARK, TYPE_V6,
     key_of, read_set, renewals, set_of, time_left, time_of, write_time,
 };
-use super::{DECLARING, NEWTABLE};
+use super::{DECLARING, NEWTABLE, comment};
 use crate::netlink::error::Error;
 use crate::netlink::message::{NetlinkRequest, attributes};
 use crate::netlink::socket::Netlink;
@@ -129,10 +129,10 @@ fn write_element(element: &mut NetlinkRequest, one: &StoredName) {
     let StoredName { name, time, .. } = one;
     element.nest(1, |held| held.attribute(1, &key(one)));
     write_time(element, Some(*time));
-    // A comment is a type, a length and a text that ends with a zero byte.
-    let length = u8::try_from(name.len() + 1).unwrap_or(u8::MAX);
-    let comment = [&[COMMENT, length][..], name.as_bytes(), &[0]].concat();
-    element.attribute(USER_DATA, &comment);
+    // A name has at most STORED_NAME_BYTES_MAX bytes, so it fits.
+    if let Some(comment) = comment::encode(name) {
+        element.attribute(USER_DATA, &comment);
+    }
 }
 
 /// The key of a name in its set.
@@ -150,9 +150,7 @@ fn key(StoredName { address, name, .. }: &StoredName) -> Vec<u8> {
 fn name_of(element: &[u8]) -> Option<StoredName> {
     let address = Ipv6Addr::from(*key_of(element)?.first_chunk::<16>()?);
     let (_, comment) = attributes(element).find(|(kind, _)| *kind == USER_DATA)?;
-    let (&[COMMENT, length], text) = comment.split_first_chunk()? else { return None };
-    let text = text.get(..usize::from(length))?.strip_suffix(&[0])?;
-    let name = std::str::from_utf8(text).ok()?.to_owned();
+    let name = comment::decode(comment)?.to_owned();
     let address = IpAddr::from(address).to_canonical();
     Some(StoredName { address, name, time: time_left(element)? })
 }
@@ -165,7 +163,6 @@ const NAMES: &str = "names";
 /// An attribute has 64 KiB, an element about 300 bytes.
 const NAMES_PER_MESSAGE_MAX: usize = 200;
 const USER_DATA: u16 = 6;
-const COMMENT: u8 = 0;
 
 #[cfg(test)]
 mod tests {

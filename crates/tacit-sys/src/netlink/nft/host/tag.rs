@@ -5,7 +5,7 @@
 //! there is known to be of this boot.
 
 use super::super::batch::{TABLE, message};
-use super::GETTABLE;
+use super::{GETTABLE, comment};
 use crate::netlink::error::Error;
 use crate::netlink::message::{NetlinkRequest, attributes};
 use crate::netlink::socket::{Netlink, ReplyCount};
@@ -40,18 +40,16 @@ pub(super) fn tag(mut declaration: NetlinkRequest) -> NetlinkRequest {
 }
 
 fn this_boot() -> Option<Vec<u8>> {
-    comment(std::fs::read_to_string(BOOT_ID).ok()?.trim_end())
+    comment_of(std::fs::read_to_string(BOOT_ID).ok()?.trim_end())
 }
 
-/// The comment as the program nft encodes it: kind, length, and text with a zero at its end.
-fn comment(boot: &str) -> Option<Vec<u8>> {
+/// The comment that names a boot.
+fn comment_of(boot: &str) -> Option<Vec<u8>> {
     let is_identifier = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
     if boot.is_empty() || boot.len() > BOOT_ID_BYTES_MAX || !boot.bytes().all(is_identifier) {
         return None;
     }
-    let text = format!("of boot {boot}\0");
-    let len = u8::try_from(text.len()).ok()?;
-    Some([&[COMMENT, len], text.as_bytes()].concat())
+    comment::encode(&format!("of boot {boot}"))
 }
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -59,8 +57,6 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const BOOT_ID_BYTES_MAX: usize = 64;
 /// `NFTA_TABLE_USERDATA`.
 const USER_DATA: u16 = 6;
-/// `NFTNL_UDATA_TABLE_COMMENT`.
-const COMMENT: u8 = 0;
 
 #[cfg(test)]
 mod tests {
@@ -68,9 +64,9 @@ mod tests {
 
     #[test]
     fn a_comment_names_a_boot() {
-        assert_eq!(comment("1f-2e").unwrap(), b"\x00\x0eof boot 1f-2e\0");
+        assert_eq!(comment_of("1f-2e").unwrap(), b"\x00\x0eof boot 1f-2e\0");
         for other in ["", "x y", "1f\n2e", &"1".repeat(BOOT_ID_BYTES_MAX + 1)] {
-            assert_eq!(comment(other), None, "{other}");
+            assert_eq!(comment_of(other), None, "{other}");
         }
         assert!(this_boot().is_some());
     }
