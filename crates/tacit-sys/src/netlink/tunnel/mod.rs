@@ -138,13 +138,7 @@ pub fn replace(
         let place = present.free_place();
         rule::remove(route, *version, place)?;
         route::remove(route, *version, place)?;
-        send(
-            route,
-            groups
-                .iter()
-                .enumerate()
-                .flat_map(|(number, group)| route::guards(group, place.table(number))),
-        )?;
+        send_of_each(route, groups, |number, group| route::guards(group, place.table(number)))?;
     }
     let led = match device.zip(index) {
         Some((device, index)) => lead_into(route, device, index, &changes),
@@ -152,13 +146,7 @@ pub fn replace(
     };
     for (_, groups, present) in &changes {
         let place = present.free_place();
-        send(
-            route,
-            groups
-                .iter()
-                .enumerate()
-                .filter_map(|(number, group)| rule::of_group(group, place, number)),
-        )?;
+        send_of_each(route, groups, |number, group| rule::of_group(group, place, number))?;
     }
     led?;
     for (version, _, present) in &changes {
@@ -182,19 +170,25 @@ fn lead_into(
     }
     for (_, groups, present) in changes {
         let place = present.free_place();
-        send(
-            route,
-            groups
-                .iter()
-                .enumerate()
-                .flat_map(|(number, group)| route::into_device(group, place.table(number), index)),
-        )?;
+        send_of_each(route, groups, |number, group| {
+            route::into_device(group, place.table(number), index)
+        })?;
     }
     Ok(())
 }
 
 /// The new groups of an IP version, and the rules that are present.
 type Change<'a> = (IpVersion, Vec<&'a FlowGroup>, Present);
+
+/// Sends the messages of each group.
+fn send_of_each<'a, M: IntoIterator<Item = NetlinkRequest>>(
+    route: &mut Netlink,
+    groups: &[&'a FlowGroup],
+    messages: impl Fn(usize, &'a FlowGroup) -> M,
+) -> Result<(), Error> {
+    let groups = groups.iter().enumerate();
+    send(route, groups.flat_map(|(number, group)| messages(number, group)))
+}
 
 /// Sends some messages at a time.
 fn send(route: &mut Netlink, messages: impl Iterator<Item = NetlinkRequest>) -> Result<(), Error> {
