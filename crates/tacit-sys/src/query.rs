@@ -39,8 +39,7 @@ pub fn listener() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kind = SocketType::SEQPACKET;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    let name = ADDRESS.trim_start_matches('@').as_bytes();
-    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    rustix::net::bind(&socket, &name()?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -51,9 +50,12 @@ pub fn listener() -> io::Result<OwnedFd> {
 pub fn is_in_run() -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    let name = SocketAddrUnix::new_abstract_name(ADDRESS.trim_start_matches('@').as_bytes());
-    let (Ok(socket), Ok(name)) = (socket, name) else { return true };
+    let (Ok(socket), Ok(name)) = (socket, name()) else { return true };
     rustix::net::connect(&socket, &name) != Err(rustix::io::Errno::CONNREFUSED)
+}
+
+fn name() -> rustix::io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(ADDRESS.trim_start_matches('@').as_bytes())
 }
 
 /// Creates two connected sockets of the same kind.

@@ -204,12 +204,9 @@ impl ConnectJudge {
             // The agent decides by the new policy when it relays the connection.
             return self.leave(questions, &question, None);
         }
-        let own = result.and_then(|own| match &self.shared.congestion_control {
-            Some(name) => {
-                let set = tacit_sys::socket::set_congestion_control(own.socket.as_fd(), name);
-                set.map(|()| own).map_err(|_| NotPassed::Unusable)
-            }
-            None => Ok(own),
+        let own = result.and_then(|own| {
+            let set = self.set_congestion_control(&own.socket);
+            set.map(|()| own).map_err(|_| NotPassed::Unusable)
         });
         match own {
             Ok(own) => self.give(questions, question, judged, own),
@@ -262,11 +259,16 @@ impl ConnectJudge {
     /// A socket without options of the agent: the program gets what it would get without tacit.
     fn socket(&self, version: IpVersion) -> io::Result<OwnSocket> {
         let socket = handed::new_tcp(version)?;
-        if let Some(name) = &self.shared.congestion_control {
-            tacit_sys::socket::set_congestion_control(socket.as_fd(), name)?;
-        }
+        self.set_congestion_control(&socket)?;
         let identity = handed::identity(socket.as_fd())?;
         Ok(OwnSocket { socket, identity })
+    }
+
+    fn set_congestion_control(&self, socket: &OwnedFd) -> io::Result<()> {
+        self.shared
+            .congestion_control
+            .as_ref()
+            .map_or(Ok(()), |name| tacit_sys::socket::set_congestion_control(socket.as_fd(), name))
     }
 
     /// Decides about a connection. The error is the reason to relay it, if neither the policy nor
