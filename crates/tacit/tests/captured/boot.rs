@@ -2,7 +2,7 @@
 //! protected flow may leave the host in clear.
 
 use crate::containers::BOX;
-use crate::machines::{Machines, TLS};
+use crate::machines::{Machines, SERVED, TLS};
 
 /// What the scripts share.
 const STEPS: &str = r#"
@@ -23,14 +23,6 @@ lose_power() {
     removed() { ./tacit agent --host --remove 2>/dev/null; }
     until_true removed
 }
-"#;
-
-const SERVED: &str = r#"
-[[rule]]
-name = "served"
-direction = "inbound"
-local-ports = 7070
-tls = { identity = "host", client-cert = "none" }
 "#;
 
 fn expect(machines: &Machines, script: &str, wanted: &str) {

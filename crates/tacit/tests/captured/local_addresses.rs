@@ -1,16 +1,7 @@
 //! Tests inbound rules and filters at addresses that are local by a route, and not because an
 //! interface has them.
 
-use crate::machines::Machines;
-
-/// Port 7070 is captured; programs serve there and at port 7073.
-const SERVED: &str = r#"
-[[rule]]
-name = "served"
-direction = "inbound"
-local-ports = 7070
-tls = { identity = "host", client-cert = "none" }
-"#;
+use crate::machines::{Machines, SERVED};
 
 /// A local prefix. The kernel calls its base address anycast. It drops TCP to the anycast address
 /// of a network that it routes, 2001:db8::.

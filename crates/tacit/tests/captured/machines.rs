@@ -201,6 +201,15 @@ remote-ports = 4433
 tls = { trust = "ca", server-name = "far.example" }
 "#;
 
+/// Port 7070 of the host is captured.
+pub const SERVED: &str = r#"
+[[rule]]
+name = "served"
+direction = "inbound"
+local-ports = 7070
+tls = { identity = "host", client-cert = "none" }
+"#;
+
 /// Two machines for one test.
 pub struct Machines {
     public: Public,

@@ -3,7 +3,7 @@
 //! and two kills. A tap records which bytes are on the network link.
 
 use crate::containers::BOX;
-use crate::machines::{Machines, TLS};
+use crate::machines::{Machines, SERVED, TLS};
 
 /// The programs of the host. None of them is started again or knows of tacit.
 ///
@@ -77,14 +77,6 @@ coproc session {
 }
 background+=($session_PID)
 until_true [ -e app.log -a -e boxed.log -a -e plain.log -a -e boxed-plain.log -a -e job.log ]
-"#;
-
-const SERVED: &str = r#"
-[[rule]]
-name = "served"
-direction = "inbound"
-local-ports = 7070
-tls = { identity = "host", client-cert = "none" }
 "#;
 
 const STEPS: &str = r#"

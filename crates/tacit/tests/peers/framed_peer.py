@@ -1,31 +1,16 @@
 # Misbehaves as a server of links of another kernel: argv[1] is the path of the socket of a link.
-import json
 import select
 import socket
-import struct
 import time
 
-from link_wire import Wire, open_request
+from link_wire import MESSAGE, Wire, frame, framed_answer, message, open_request
 
-MESSAGE, DATA, END, RESET, DATAGRAM, NOTICE, ALIVE = range(1, 8)
-
-
-def frame(kind, payload=b""):
-    return struct.pack(">BH", kind, len(payload)) + payload
-
-
-def message(content):
-    return frame(MESSAGE, json.dumps(content).encode())
+DATA, END, RESET, DATAGRAM, NOTICE, ALIVE = range(2, 8)
 
 
 def answer(stream):
     try:
-        head = stream.recv(3, socket.MSG_WAITALL)
-        if len(head) < 3:
-            return None
-        kind, length = struct.unpack(">BH", head)
-        payload = stream.recv(length, socket.MSG_WAITALL) if length else b""
-        return json.loads(payload) if kind == MESSAGE else (kind, payload)
+        return framed_answer(stream)
     except (ConnectionResetError, BrokenPipeError):
         return None
 

@@ -1,7 +1,11 @@
 # What the hostile peers of links share: argv[1] is the path of the socket of a link.
+import json
 import socket
+import struct
 import sys
 import time
+
+MESSAGE = 1
 
 
 def dial():
@@ -13,6 +17,25 @@ def dial():
 
 def open_request(session, port=8080, kind="connected"):
     return {"open": {"session": session, "kind": kind, "address": f"10.9.8.7:{port}"}}
+
+
+def frame(kind, payload=b""):
+    """A frame of a link between kernels."""
+    return struct.pack(">BH", kind, len(payload)) + payload
+
+
+def message(content):
+    return frame(MESSAGE, json.dumps(content).encode())
+
+
+def framed_answer(stream):
+    """The content of a message, another frame, or None at the end of the stream."""
+    head = stream.recv(3, socket.MSG_WAITALL)
+    if len(head) < 3:
+        return None
+    kind, length = struct.unpack(">BH", head)
+    payload = stream.recv(length, socket.MSG_WAITALL) if length else b""
+    return json.loads(payload) if kind == MESSAGE else (kind, payload)
 
 
 class Wire:

@@ -123,21 +123,15 @@ fn texts_of_another_host_do_not_control_the_terminal() {
 fn users_of_one_guest_cannot_guess_sessions_and_clients_of_each_other() {
     let said = network(MACHINE).ok(r#"
         ordinary python3 - "$PEERS" $FAR_AT <<'END'
-import json, socket, struct, sys, time
+import socket, sys, time
 sys.argv, peers = ["", sys.argv[2]], sys.argv[1]
 sys.path.insert(0, peers)
-from link_wire import Wire, open_request
-def encode(content):
-    payload = json.dumps(content).encode()
-    return struct.pack(">BH", 1, len(payload)) + payload
-def answer(stream):
-    kind, length = struct.unpack(">BH", stream.recv(3, socket.MSG_WAITALL))
-    return json.loads(stream.recv(length, socket.MSG_WAITALL))
-wire = Wire(encode, answer)
+from link_wire import Wire, framed_answer as answer, message, open_request
+wire = Wire(message, answer)
 control, session = wire.hello("alice")
 listener = wire.send(open_request(session, 8099, "bound"))
 assert "connected" in answer(listener)
-listener.sendall(encode("listen"))
+listener.sendall(message("listen"))
 assert answer(listener) == "done"
 client = socket.create_connection(("10.9.8.7", 8099))
 ticket = answer(listener)["arrived"]["ticket"]
@@ -209,22 +203,15 @@ fn a_socket_of_another_kernel_that_is_denied_while_it_is_opened_is_not_connected
         "{FULL}\n{}",
         r#"
         cat >ask.py <<'END'
-import json, socket, struct, sys
+import sys
 sys.argv, peers = ["", sys.argv[2]], sys.argv[1]
 sys.path.insert(0, peers)
-from link_wire import Wire, open_request
-def encode(content):
-    payload = json.dumps(content).encode()
-    return struct.pack(">BH", 1, len(payload)) + payload
-def answer(stream):
-    stream.settimeout(60)
-    head = stream.recv(3, socket.MSG_WAITALL)
-    if head:
-        _, length = struct.unpack(">BH", head)
-        return json.loads(stream.recv(length, socket.MSG_WAITALL))
-wire = Wire(encode, answer)
+from link_wire import Wire, framed_answer, message, open_request
+wire = Wire(message, framed_answer)
 control, session = wire.hello("slow")
-print(answer(wire.send(open_request(session, 8090))))
+stream = wire.send(open_request(session, 8090))
+stream.settimeout(60)
+print(framed_answer(stream))
 END
         ordinary python3 ask.py "$PEERS" $FAR_AT >seen & ask=$!
         asked() { [ "$(far_state 'link["requests"]')" = 1 ]; }

@@ -32,6 +32,40 @@ fn hosts(steps: &str) -> String {
     hosts_with(0, steps)
 }
 
+/// Fetches a page while a tap records the packets between the hosts in `wire.pcap`.
+pub(super) fn recorded_page() -> String {
+    format!(
+        r#"cat >tap.py <<'PYTHON'
+{}
+PYTHON
+        ip link set w0 gso_max_segs 1; behind ip link set w1 gso_max_segs 1
+        python3 tap.py w0 wire.pcap >tap.out 2>&1 & tap=$!
+        until_true grep -q ready tap.out
+        served
+        run curl -sS -m 20 http://10.2.0.1:8080/
+        kill $tap; wait $tap
+"#,
+        include_str!("../packet/tap.py")
+    )
+}
+
+/// `decrypted FILTER` counts the recorded packets that a filter of tshark selects, with the files
+/// of keys of the SAs; these steps check that tshark decrypts all packets of ESP.
+pub(super) const DECRYPTED: &str = r#"
+settings() {
+    row near/out.keys 10.99.0.1 10.99.0.2 0x00001002
+    row near/in.keys 10.99.0.2 10.99.0.1 0x00001001
+    echo esp.enable_encryption_decode:TRUE
+    echo esp.enable_authentication_check:TRUE
+}
+decrypted() {
+    settings | sed 's/^/-o/' | xargs -d '\n' tshark -r wire.pcap -Y "$1" 2>tshark.log | wc -l
+}
+all=$(decrypted esp)
+good=$(decrypted 'esp.icv_good == 1 and not _ws.malformed')
+[ "$all" -ge 8 ] && [ "$good" = "$all" ] || fail "decrypted $good of $all"
+"#;
+
 /// A program that asks the server again and again.
 const ASKS: &str = r#"started bash -c 'while :; do
         curl -sS -m 2 http://10.2.0.1:8080/ >>scratch/said 2>&1; sleep 0.1; done'
@@ -131,33 +165,13 @@ fn scapy_reads_and_writes_the_packets_of_manual_sas() {
 #[test]
 fn tshark_decrypts_manual_sas_with_their_key_files_and_not_with_other_keys() {
     let text = hosts(&format!(
-        r#"cat >tap.py <<'PYTHON'
-{}
-PYTHON
-        ip link set w0 gso_max_segs 1; behind ip link set w1 gso_max_segs 1
-        python3 tap.py w0 wire.pcap >tap.out 2>&1 & tap=$!
-        until_true grep -q ready tap.out
-        served
-        run curl -sS -m 20 http://10.2.0.1:8080/
-        kill $tap; wait $tap
-        settings() {{
-            row near/out.keys 10.99.0.1 10.99.0.2 0x00001002
-            row near/in.keys 10.99.0.2 10.99.0.1 0x00001001
-            echo esp.enable_encryption_decode:TRUE
-            echo esp.enable_authentication_check:TRUE
-        }}
-        decrypted() {{
-            settings | sed 's/^/-o/' |
-                xargs -d '\n' tshark -r wire.pcap -Y "$1" 2>tshark.log | wc -l
-        }}
-        all=$(decrypted esp)
-        good=$(decrypted 'esp.icv_good == 1 and not _ws.malformed')
-        [ "$all" -ge 8 ] && [ "$good" = "$all" ] || fail "decrypted $good of $all"
+        "{}{DECRYPTED}{}",
+        recorded_page(),
+        r#"
         [ "$(decrypted 'esp.icv_good == 1 and http')" -ge 2 ] || fail http
         keys
         [ "$(decrypted 'esp.icv_good == 1')" = 0 ] || fail 'with other keys'
-        echo decrypted"#,
-        include_str!("../packet/tap.py")
+        echo decrypted"#
     ));
     assert_eq!(text, "from behind\ndecrypted\n");
 }

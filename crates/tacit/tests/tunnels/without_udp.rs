@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::fits::assert_fits;
-use crate::manual::hosts_with;
+use crate::manual::{DECRYPTED, hosts_with, recorded_page};
 
 /// Runs steps between two hosts with an algorithm of `manual.rs`.
 fn hosts(algorithms: usize, steps: &str) -> String {
@@ -249,18 +249,7 @@ fn a_reload_cannot_add_the_first_sas_without_udp() {
 
 #[test]
 fn tshark_decodes_ah_and_decrypts_esp_without_udp() {
-    let capture = format!(
-        r#"cat >tap.py <<'PYTHON'
-{}
-PYTHON
-        ip link set w0 gso_max_segs 1; behind ip link set w1 gso_max_segs 1
-        python3 tap.py w0 wire.pcap >tap.out 2>&1 & tap=$!
-        until_true grep -q ready tap.out
-        served
-        run curl -sS -m 20 http://10.2.0.1:8080/
-        kill $tap; wait $tap"#,
-        include_str!("../packet/tap.py")
-    );
+    let capture = recorded_page();
     let text = hosts(
         0,
         &format!(
@@ -275,26 +264,7 @@ PYTHON
         ),
     );
     assert_eq!(text, "from behind\ndecoded\n");
-    let text = hosts(
-        0,
-        &format!(
-            r#"without_udp esp tunnel 4
-            {capture}
-            settings() {{
-                row near/out.keys 10.99.0.1 10.99.0.2 0x00001002
-                row near/in.keys 10.99.0.2 10.99.0.1 0x00001001
-                echo esp.enable_encryption_decode:TRUE
-                echo esp.enable_authentication_check:TRUE
-            }}
-            decrypted() {{
-                settings | sed 's/^/-o/' |
-                    xargs -d '\n' tshark -r wire.pcap -Y "$1" 2>tshark.log | wc -l
-            }}
-            all=$(decrypted esp)
-            good=$(decrypted 'esp.icv_good == 1 and not _ws.malformed')
-            [ "$all" -ge 8 ] && [ "$good" = "$all" ] || fail "decrypted $good of $all"
-            echo decrypted"#
-        ),
-    );
+    let steps = format!("without_udp esp tunnel 4\n{capture}{DECRYPTED}echo decrypted");
+    let text = hosts(0, &steps);
     assert_eq!(text, "from behind\ndecrypted\n");
 }
