@@ -55,6 +55,29 @@ fn nearest(of: &[Load], load: Load) -> Option<[Load; 2]> {
     Some([first, above.unwrap_or(first)])
 }
 
+/// Measures a load once without an engine and once with one. Progress names the place of the load
+/// and the round.
+pub(super) fn take_both(
+    stage: &Stage,
+    peer: &Result<StagedProcess, Gap>,
+    samples: &mut CellSamples,
+    load: Load,
+    packet_factor: &Measurement,
+    place: &str,
+    round: usize,
+) {
+    for joint in [Joint::Secured, Joint::Unpolled] {
+        let subject = subject(joint, load);
+        if samples.is_given_up(&subject) {
+            continue;
+        }
+        stage.progress(&format!("ipsec: {place}: {subject}, round {round}"));
+        let factor = packet_factor.clone();
+        let taken = factor.and_then(|factor| ipsec::take(stage, peer, load, joint, factor));
+        samples.add(&subject, taken);
+    }
+}
+
 impl Calibration {
     /// Measures what the factors of these loads need.
     pub(super) fn measure(
@@ -69,14 +92,7 @@ impl Calibration {
         let mut samples = CellSamples::default();
         for round in 1..=rounds(stage.extent.rounds) {
             for load in &loads {
-                for joint in [Joint::Secured, Joint::Unpolled] {
-                    let subject = subject(joint, *load);
-                    if samples.is_given_up(&subject) {
-                        continue;
-                    }
-                    stage.progress(&format!("ipsec: packet factor: {subject}, round {round}"));
-                    samples.add(&subject, ipsec::take(stage, peer, *load, joint, 1.0));
-                }
+                take_both(stage, peer, &mut samples, *load, &Ok(1.0), "packet factor", round);
             }
         }
         Self(loads.into_iter().map(|load| CalibrationPoint::of(load, &samples)).collect())

@@ -16,7 +16,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::calibration::Calibration;
+use super::calibration::{Calibration, take_both};
 use super::cell::{CellSamples, Measurement, PaperCell};
 use super::drawn::Load;
 use super::ipsec;
@@ -83,21 +83,9 @@ pub(super) fn measure(stage: &Stage, seeds: &Seeds) -> PaperSheet {
     let calibration = Calibration::measure(stage, &peer, &loads);
     for round in 1..=stage.extent.rounds {
         for (at, (seed, load)) in loads.iter().enumerate() {
-            for joint in [Joint::Secured, Joint::Unpolled] {
-                let subject = subject(joint, *load);
-                if samples.is_given_up(&subject) {
-                    continue;
-                }
-                let number = at + 1;
-                let all = loads.len();
-                stage.progress(&format!(
-                    "ipsec: load {number} of {all}, seed {seed}: {subject}, round {round}"
-                ));
-                let factor = calibration.factor(*load);
-                let taken =
-                    factor.and_then(|factor| ipsec::take(stage, &peer, *load, joint, factor));
-                samples.add(&subject, taken);
-            }
+            let place = format!("load {} of {}, seed {seed}", at + 1, loads.len());
+            let factor = calibration.factor(*load);
+            take_both(stage, &peer, &mut samples, *load, &factor, &place, round);
         }
     }
     let compared = loads.into_iter().map(|(seed, load)| Comparison::of(seed, load, &samples));
@@ -156,12 +144,16 @@ fn seeds_within(all: &[Comparison]) -> [usize; 2] {
     [seeds, of_seeds.len()]
 }
 
+/// The number of loads, and of those within the limit.
+fn loads_within(all: &[Comparison]) -> [usize; 2] {
+    [all.len(), all.iter().filter(|one| one.is_within()).count()]
+}
+
 fn seeds_table(all: &[Comparison]) -> PaperTable {
     let columns = ["", "number", "within"];
     let title = format!("Forecasts that differ from the measurement by at most {DIFFERENCE_MAX} %");
     let mut table = PaperTable::new("within", title, &columns);
-    let loads = [all.len(), all.iter().filter(|one| one.is_within()).count()];
-    for (name, numbers) in [("seeds", seeds_within(all)), ("loads", loads)] {
+    for (name, numbers) in [("seeds", seeds_within(all)), ("loads", loads_within(all))] {
         let numbers = numbers.map(|number| PaperCell::Measured(number as f64));
         table.rows.push([PaperCell::name(name)].into_iter().chain(numbers).collect());
     }
@@ -170,10 +162,9 @@ fn seeds_table(all: &[Comparison]) -> PaperTable {
 
 fn summary(all: &[Comparison]) -> String {
     let [seeds, within] = seeds_within(all);
-    let loads = all.iter().filter(|one| one.is_within()).count();
+    let [loads, loads_within] = loads_within(all);
     format!(
-        "{within} of {seeds} seeds within {DIFFERENCE_MAX} %, and {loads} of {} loads",
-        all.len()
+        "{within} of {seeds} seeds within {DIFFERENCE_MAX} %, and {loads_within} of {loads} loads"
     )
 }
 
