@@ -50,6 +50,10 @@ def new():
     return s
 old = new()
 assert old.recv(5) == b"12345"
+"#;
+
+/// The end of such a program: it prints the value or the error of each line of its input.
+pub const ANSWERS: &str = r#"
 print("ready", flush=True)
 for line in sys.stdin:
     try:
@@ -58,12 +62,16 @@ for line in sys.stdin:
         print(type(error).__name__, error.errno, flush=True)
 "#;
 
-/// Starts that program; `ask EXPRESSION` prints the answer.
+/// `ask EXPRESSION` prints the answer of a program that reads `to` and writes `from`.
+pub const ASK: &str = r#"
+mkfifo to from; chmod 666 to from; exec 8<>to 9<>from
+ask() { echo "$1" >&8; read -t 30 -u 9 answer; echo "$answer"; }
+"#;
+
+/// Starts that program, and lets the script ask it.
 fn holder(script: &str) -> String {
     let setup = format!(
-        "{ECHO}{SHOWN}\ncat >holder.py <<'END'\n{HOLDER}\nEND\nmkfifo to from\n\
-         ask() {{ echo \"$1\" >&8; read -t 30 -u 9 answer; echo \"$answer\"; }}\n\
-         exec 8<>to 9<>from\n\
+        "{ECHO}{SHOWN}\ncat >holder.py <<'END'\n{HOLDER}{ANSWERS}END\n{ASK}\
          started --log file.log --log-level info -- \\\n\
          /usr/bin/python3 holder.py <to >from 8>&- 9>&-\n\
          read -t 30 -u 9 answer\n"

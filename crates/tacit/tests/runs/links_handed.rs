@@ -2,6 +2,7 @@
 //! link's server itself: the program behaves as without tacit, reaches only what both policies
 //! permit, and displays show the connection.
 
+use crate::handed::{ANSWERS, ASK};
 use crate::link_scripts::RULES;
 use crate::links::LINK;
 use crate::network::Network;
@@ -22,9 +23,8 @@ for c in json.load(sys.stdin)['connections']:
 }
 "#;
 
-/// `held.py` connects in many ways, keeps the last connection, and executes the lines of its input.
+/// Connects in many ways, keeps the last connection, and executes the lines of its input.
 const HELD: &str = r#"
-cat >held.py <<'END'
 import errno, select, socket, sys
 SO_NETNS_COOKIE = 71
 def network(s):
@@ -65,15 +65,10 @@ def new():
     return echo(s) and s
 held = new()
 s = None
-print("ready", flush=True)
-for line in sys.stdin:
-    try:
-        print(eval(line), flush=True)
-    except OSError as error:
-        print(type(error).__name__, error.errno, flush=True)
-END
-mkfifo to from; chmod 666 to from; exec 8<>to 9<>from
-ask() { echo "$1" >&8; read -t 30 -u 9 answer; echo "$answer"; }
+"#;
+
+/// `begin` starts the program, and prints what it prints until it waits for input.
+const BEGIN: &str = r#"
 begin() {
     linked python3 held.py <to >from 2>run.log 8>&- 9>&- & run=$!
     while read -t 60 -u 9 answer && [ "$answer" != ready ]; do echo "$answer"; done
@@ -81,7 +76,9 @@ begin() {
 "#;
 
 fn held() -> Network {
-    let setup = format!("{LINK}\nALSO_AT=2001:db8::7\n{SHOWN}\n{HELD}");
+    let setup = format!(
+        "{LINK}\nALSO_AT=2001:db8::7\n{SHOWN}\ncat >held.py <<'END'\n{HELD}{ANSWERS}END\n{ASK}{BEGIN}"
+    );
     Network::new(&[8080], &setup).with_rules(RULES).with_ipv6()
 }
 
