@@ -76,9 +76,8 @@ begin() {
 "#;
 
 fn held() -> Network {
-    let setup = format!(
-        "{LINK}\nALSO_AT=2001:db8::7\n{SHOWN}\ncat >held.py <<'END'\n{HELD}{ANSWERS}END\n{ASK}{BEGIN}"
-    );
+    let program = format!("cat >held.py <<'END'\n{HELD}{ANSWERS}END\n");
+    let setup = format!("{LINK}\nALSO_AT=2001:db8::7\n{SHOWN}\n{program}{ASK}{BEGIN}");
     Network::new(&[8080], &setup).with_rules(RULES).with_ipv6()
 }
 
