@@ -82,10 +82,20 @@ impl AhKey {
         header[..2].copy_from_slice(&[fields.next_header, length]);
         header[4..8].copy_from_slice(&fields.spi.number().to_be_bytes());
         header[SEQUENCE_AT..FIXED_BYTES].copy_from_slice(&[a, b, c, d]);
-        self.copy_headers(frame, at, ah_bytes)?;
-        let (before, content) = frame.split_at_mut(at + ah_bytes);
+        self.write_icv(frame, at, ah_bytes)
+    }
+
+    /// Writes the ICV of a packet whose AH is at a place, and has this length.
+    fn write_icv(
+        &mut self,
+        packet: &mut [u8],
+        at: usize,
+        ah_bytes: usize,
+    ) -> Result<(), DropReason> {
+        self.copy_headers(packet, at, ah_bytes)?;
+        let (before, content) = packet.split_at_mut(at + ah_bytes);
         let icv_at = at + FIXED_BYTES;
-        let icv = before.get_mut(icv_at..icv_at + self.icv_bytes).ok_or(DropReason::InnerPacket)?;
+        let icv = before.get_mut(icv_at..icv_at + self.icv_bytes).ok_or(DropReason::Malformed)?;
         self.key.sign([&self.headers, content], icv).map_err(|_| DropReason::Integrity)
     }
 
@@ -132,11 +142,7 @@ impl AhKey {
     ) -> Result<(), DropReason> {
         let (content_at, _) = self.parse(packet, outer)?;
         let packet = packet.get_mut(..outer.bytes).ok_or(DropReason::Malformed)?;
-        self.copy_headers(packet, outer.at, content_at - outer.at)?;
-        let (before, content) = packet.split_at_mut(content_at);
-        let icv_at = outer.at + FIXED_BYTES;
-        let icv = before.get_mut(icv_at..icv_at + self.icv_bytes).ok_or(DropReason::Malformed)?;
-        self.key.sign([&self.headers, content], icv).map_err(|_| DropReason::Integrity)
+        self.write_icv(packet, outer.at, content_at - outer.at)
     }
 
     /// Copies IP header and AH as the ICV covers them: without mutable fields and with an ICV of
