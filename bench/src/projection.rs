@@ -349,7 +349,7 @@ fn messages(costs: &str) -> Result<f64, String> {
     let front = rules.find(|rule| rule["rule"] == "front");
     let sent = front.and_then(|rule| rule["messages-sent"].as_f64());
     sent.ok_or_else(|| {
-        format!("the measured costs contain no number of messages of rule `front`: {costs}")
+        format!("the measured costs lack the number of messages of rule `front`: {costs}")
     })
 }
 

@@ -1,10 +1,10 @@
 //! Checks a pair of proxies before the benchmark measures it, so that the comparison is fair.
 //!
-//! The check rejects a pair that sends clear text, accepts clients without a certificate, resumes
-//! sessions although the workload needs full handshakes, or does not resume sessions although the
-//! workload needs this. The check puts a relay between the two proxies, makes two connections, and
-//! parses the first TLS messages of the server. The check also connects to the server's proxy with
-//! `openssl s_client`.
+//! The check rejects a pair that sends clear text or accepts clients without a certificate. It also
+//! rejects a pair that resumes sessions if the workload needs full handshakes, or does not resume
+//! sessions if the workload needs resumed handshakes. The check puts a relay between the two
+//! proxies, makes two connections, and parses the first TLS messages of the server. The check also
+//! connects to the server's proxy with `openssl s_client`.
 //!
 //! The check does not test whether the client's proxy verifies the server.
 

@@ -32,8 +32,8 @@ const FAIRNESS_P50_US_MAX: f64 = 400.0;
 const FAIRNESS_P99_RATIO_MAX: f64 = 2.0;
 /// The aims in words.
 pub(super) const FAIRNESS_AIMS: &str = "\
-The aims for tacit are a median of at most 400 us, at least 15,000 exchanges a second, and a 99th \
-percentile of at most twice that of connections without TLS beside streams of their own.";
+tacit should have a median of at most 400 us and at least 15,000 exchanges per second. Its 99th \
+percentile should be at most twice that of `direct`, the connections without TLS.";
 
 /// Further configurations of tacit in the table of goals.
 const FORMS: [&str; 4] = [PLACED, "tacit-fixed", "tacit-fixed-no-cache", "tacit-one-cpu"];

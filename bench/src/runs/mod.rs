@@ -1,4 +1,4 @@
-//! Compares `tacit run` with other methods to give a program access to a network without root.
+//! Compares `tacit run` with other ways in which a program without root privileges uses a network.
 //!
 //! ```text
 //! direct   program ────────────────────────────────────> load server

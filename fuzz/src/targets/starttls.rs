@@ -1,10 +1,11 @@
 //! Fuzzes the STARTTLS exchange of each protocol, for both roles.
 //!
-//! The first byte of the input selects role and mode. Pieces follow. Each has one byte that encodes
-//! its sender and its length, and then the bytes that are sent. For any input, this must be true:
+//! The first byte of the input selects role and mode. The rest is a sequence of pieces. In each
+//! piece, the first byte encodes the sender and the length, and the sent bytes follow. For any
+//! input, this must be true:
 //!
 //! * Before TLS, no byte that the rule protects is forwarded.
-//! * No side receives more bytes than the other has sent, plus some bytes of tacit.
+//! * A side receives at most the bytes that the other side has sent, and some bytes of tacit.
 //! * Polling again changes nothing.
 
 use std::net::Ipv4Addr;

@@ -15,7 +15,7 @@ pub(crate) fn proxy_protocol(input: &[u8]) {
             assert!(consumed <= input.len().min(proxy_protocol::HEADER_BYTES_MAX));
             let mut again = Vec::new();
             let encoded = proxy_protocol::encode(&header, &mut again);
-            assert_eq!(encoded, Ok(()), "what came can be sent on");
+            assert_eq!(encoded, Ok(()), "a parsed header must be encodable");
             let parsed = proxy_protocol::ParsedHeader { header, consumed: again.len() };
             assert_eq!(proxy_protocol::parse(&again), Ok(Some(parsed)));
         }
@@ -28,7 +28,7 @@ pub(crate) fn proxy_protocol(input: &[u8]) {
 pub(crate) fn dns(input: &[u8]) {
     let question = dns::question(input).ok();
     let refused = dns::refuse(input, dns::ResponseCode::Refused);
-    assert!(question.is_none() || refused.is_some(), "a question that cannot be refused");
+    assert!(question.is_none() || refused.is_some(), "tacit cannot refuse a valid question");
     if let (Some(question), Some(refused)) = (&question, &refused) {
         assert!(dns::is_refusal(refused));
         // The parser of answers does not support this type.
@@ -50,7 +50,7 @@ pub(crate) fn dns(input: &[u8]) {
 /// A query without EDNS for the question that most seeds answer.
 static ASKED: LazyLock<dns::Query> = LazyLock::new(|| {
     let query = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x02db\x07example\0\0\x01\0\x01";
-    dns::Query::read(query).unwrap_or_else(|error| panic!("the fuzzer's own query: {error}"))
+    dns::Query::read(query).unwrap_or_else(|error| panic!("the target's query is invalid: {error}"))
 });
 
 /// Checks that a response for a program fits, and that converting it again changes nothing.
@@ -83,10 +83,10 @@ pub(crate) fn dns_files(input: &[u8]) {
 pub(crate) fn syn(input: &[u8]) {
     let Some(syn) = Syn::parse(input) else { return };
     let released = syn.released();
-    assert!(released.len() <= HEADERS_BYTES_MAX, "it is sent without data");
-    let again = Syn::parse(&released).expect("what is released is a SYN");
+    assert!(released.len() <= HEADERS_BYTES_MAX, "a released SYN must have no data");
+    let again = Syn::parse(&released).expect("a released SYN must parse as a SYN");
     assert_eq!((again.key, again.sequence), (syn.key, syn.sequence));
-    assert_eq!(Syn::parse(&syn.reset()), None, "a refusal opens nothing");
+    assert_eq!(Syn::parse(&syn.reset()), None, "a reset must not parse as a SYN");
     assert!(syn.unreachable(icmp::IcmpError::NetUnreachable).is_some());
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn icmp(input: &[u8]) {
     assert!(packet.len() <= icmp::PACKET_BYTES_MAX);
     let message = packet.get(if v6 & 1 == 0 { 20 } else { 40 }..).unwrap_or_default();
     let again = message.first_chunk::<2>().and_then(|&[kind, code]| read(kind, code));
-    assert_eq!(again, Some(cause), "what is told reads back");
+    assert_eq!(again, Some(cause), "the ICMP error must parse as the same error");
 }
 
 /// A request of a program at its query socket.
@@ -121,7 +121,10 @@ pub(crate) fn query(input: &[u8]) {
         Ok(question) => {
             let word = question.word().as_bytes();
             let rest = input.strip_prefix(word);
-            assert!(rest.is_some_and(|rest| rest.is_empty() || rest == b"\n"), "more was taken");
+            assert!(
+                rest.is_some_and(|rest| rest.is_empty() || rest == b"\n"),
+                "no bytes may follow"
+            );
         }
         Err(fault) => assert!(!fault.to_string().is_empty()),
     }
