@@ -114,7 +114,7 @@ impl Reader<'_> {
             let later = named.iter().skip(place + 1).find(|later| later.is(word));
             match (what, later) {
                 (What::Image, Some(_)) => {
-                    let message = "the file names several TCP/IP stacks, and each stack has its \
+                    let message = "the file lists several TCP/IP stacks, and each stack has its \
                                    own policy";
                     self.findings.error(
                         &node.at,
@@ -200,7 +200,7 @@ impl Reader<'_> {
                      file, and name the map file with --map:\n{line}"
                 ),
             };
-            let message = format!("the map file names no file for the data set `{dataset}`");
+            let message = format!("the map file has no file for the data set `{dataset}`");
             self.findings.error(at, message, fix);
             return None;
         }
@@ -363,7 +363,7 @@ mod tests {
         for (text, message) in [
             (
                 "TTLSConfig //'SYS1.TLS(WEB)'",
-                "the map file names no file for the data set `SYS1.TLS(WEB)`",
+                "the map file has no file for the data set `SYS1.TLS(WEB)`",
             ),
             ("TTLSConfig none", "cannot read none: there is no file none"),
             ("TTLSConfig", "`TTLSConfig` names no file"),
@@ -371,7 +371,7 @@ mod tests {
                 "TTLSConfig main",
                 "the files include each other in a circle, or in a chain of more than 4 files",
             ),
-            ("TcpImage A a\nTcpImage B b", "the file names several TCP/IP stacks, and"),
+            ("TcpImage A a\nTcpImage B b", "the file lists several TCP/IP stacks, and"),
             ("PolicyServer\nTTLSConfig x", "`PolicyServer`: the import does not read policies"),
         ] {
             let (_, found) = gathered(&[("main", text), ("x", OFF), ("b", "")], None, "");

@@ -82,8 +82,8 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "rule `{}` also matches the job name or user ID `{}`, but the map file sets the \
-                 program or user only in the table [rule.{:?}], which is for another rule",
+                "rule `{}` also matches the job name or user ID `{}`, but the map file sets its \
+                 program or user only for another rule, in [rule.{:?}]",
                 other.rule.name, own.value, rule.rule.name
             );
             let fix = format!(

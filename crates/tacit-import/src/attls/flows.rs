@@ -1,8 +1,8 @@
 //! Converts the conditions of an AT-TLS rule to conditions of tacit rules.
 //!
 //! An AT-TLS rule for both directions becomes two tacit rules, one for each direction. An inbound
-//! rule with several local ports becomes one tacit rule for each port, because an inbound tacit
-//! rule passes all its connections to one port of the program.
+//! tacit rule passes all its connections to one port of the program. So an inbound AT-TLS rule with
+//! several local ports becomes one tacit rule for each port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -104,12 +104,12 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         | "MiddleBoxCompatMode" => LIBRARY,
         "PeerMinRsaKeySize" if above(value, 2048) => Notice::Changed(
             "tacit requires RSA keys of at least 2048 bits, and cannot require larger keys",
-            "have the CA issue larger keys",
+            "have the CA issue certificates for larger keys only",
         ),
         "PeerMinEccKeySize" if above(value, 256) => Notice::Changed(
             "tacit requires elliptic curve keys of at least 256 bits, and cannot require larger \
              keys",
-            "have the CA issue larger keys",
+            "have the CA issue certificates for larger keys only",
         ),
         "PeerMinRsaKeySize" | "PeerMinEccKeySize" => {
             Notice::Info("tacit always requires keys of at least this size")

@@ -235,8 +235,8 @@ impl Context<'_> {
         set(keys, "server-name", name.value.to_ascii_lowercase());
         if let Some(sni) = sni.filter(|sni| !sni.value.eq_ignore_ascii_case(&name.value)) {
             let message = format!(
-                "tacit sends the name that the server's certificate must contain, not the server \
-                 name `{}`",
+                "tacit does not send the server name `{}`: it sends the name that the server's \
+                 certificate must contain",
                 sni.value
             );
             self.findings.changed(

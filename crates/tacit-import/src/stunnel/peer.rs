@@ -256,8 +256,8 @@ fn server_name(
     }
     if sent.is_some_and(|sent| sent != check.value) {
         let message = format!(
-            "`sni` and `checkHost` differ: the only server name that tacit can send is the name \
-             that the server's certificate must contain, {}",
+            "`sni` and `checkHost` differ: tacit can send only {}, the name that the server's \
+             certificate must contain",
             check.value
         );
         let fix = "set the same name in `sni` and `checkHost`";

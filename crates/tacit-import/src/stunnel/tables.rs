@@ -192,8 +192,8 @@ impl<'f> Tables<'f> {
         names.retain(|name| is_hashed(name));
         names.sort();
         if names.is_empty() {
-            let message = "no file name in the directory is a certificate hash, so stunnel finds \
-                           no certificate there";
+            let message = "the directory contains no file that is named after a certificate \
+                           hash, so stunnel finds no certificate there";
             let fix = "put the CA certificates into one file: CAfile = FILE";
             findings.error(&entry.at, message, fix);
             return None;

@@ -257,8 +257,8 @@ fn a_map_entry_of_one_rule_is_not_hidden_by_a_wider_pattern() {
         AttlsOptions::default(),
     );
     assert_eq!(policy, None);
-    let wanted = "also matches the job name or user ID `NIGHT1`, but the map file sets the \
-                  program or user only in the table [rule.";
+    let wanted = "also matches the job name or user ID `NIGHT1`, but the map file sets its \
+                  program or user only for another rule, in [rule.";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let extended = map("NIGHT1 = { program = \"/p/1\" }\n");
     let (policy, found) = imported(&both, &extended, AttlsOptions::default());

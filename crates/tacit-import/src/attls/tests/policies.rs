@@ -378,7 +378,7 @@ fn the_name_that_a_client_sends_is_the_one_that_is_checked() {
     for (more, wanted, told) in [
         (sni.to_owned(), "db.example.com", "must now contain the server name that tacit sends"),
         (format!("{sni}{name}"), "db.example.com", ""),
-        (format!("{sni}{other}"), "other.example.com", "not the server name `db.example.com`"),
+        (format!("{sni}{other}"), "other.example.com", "not send the server name `db.example.com`"),
     ] {
         let (text, found) = imported(&client(&more), MAP, AttlsOptions::default());
         let text = text.unwrap_or_default();
