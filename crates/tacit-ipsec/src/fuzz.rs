@@ -1,6 +1,6 @@
-//! Provides an entry point for fuzzing the code that processes IPsec packets. The entry point
-//! decrypts ESP packets, joins the inner packets into large packets, and divides the large packets
-//! again. A second one is for AH, and for ESP without UDP.
+//! Provides entry points for fuzzing the code that processes IPsec packets. [`esp`] decrypts ESP
+//! packets, joins the inner packets into large packets, and divides the large packets again.
+//! [`without_udp`] processes AH packets, and ESP packets without UDP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,9 +1,9 @@
 //! Reads facts about the process at the other end of a UNIX socket from `/proc`.
 //!
-//! The kernel reports the number of the process that connected. When that process has ended,
-//! another process may get its number, and facts about that one would be wrong. Since Linux 6.5 the
-//! kernel also returns a descriptor of the process (`SO_PEERPIDFD`), which shows whether it still
-//! runs. Before, only the number is known.
+//! The kernel reports the PID of the process that connected. When this process has ended, another
+//! process may get the same PID, and `/proc` then shows the wrong process. Since Linux 6.5 the
+//! kernel also returns a descriptor of the process (`SO_PEERPIDFD`), which shows whether the
+//! process still runs. Older kernels return only the PID.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Sends and receives ESP and AH as IP protocols of their own (raw sockets), in place of UDP.
+//! Sends and receives ESP and AH directly in IP packets, without UDP, through raw sockets.
 //!
 //! ```text
 //!            sent                               received
@@ -12,7 +12,8 @@
 //! its protocol for this host.
 //!
 //! Limits: the receive buffer of a socket has `RECEIVE_BUFFER_BYTES`. The IPv6 extension headers
-//! before ESP or AH have at most [`EXTENSION_BYTES_MAX`] bytes; other packets are reported as cut.
+//! before ESP or AH may have [`EXTENSION_BYTES_MAX`] bytes; a packet with more is reported as
+//! truncated.
 
 use std::io;
 use std::net::IpAddr;

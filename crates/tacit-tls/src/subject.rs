@@ -2,7 +2,7 @@
 //! assigns an identity to each client.
 //!
 //! This module never truncates or omits names, because the map may deny an omitted name. Instead,
-//! this module rejects a certificate with too many names or with a too long name.
+//! this module rejects a certificate with too many names, or with a name that is too long.
 
 use std::net::IpAddr;
 

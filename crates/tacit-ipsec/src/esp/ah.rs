@@ -5,8 +5,8 @@
 //! └── at ──┘      the ICV covers all of it, except for mutable fields and itself
 //! ```
 //!
-//! The sender knows the whole IP header: with IPv4, it writes the header itself; with IPv6, the
-//! kernel writes it, and all fields that the ICV covers are known.
+//! The sender needs the IP header for the ICV. With IPv4, it writes the header itself. With IPv6,
+//! the kernel writes the header, but the sender knows all fields that the ICV covers.
 
 use std::net::IpAddr;
 

@@ -10,7 +10,7 @@ use crate::cipher_key::KeyLengthError;
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "an SA has one of them, and a box would cost each packet of ESP time"
+    reason = "an SA has only one variant, and a box would cost time for each ESP packet"
 )]
 pub(crate) enum PacketProtection {
     /// ESP; `None`: in UDP.

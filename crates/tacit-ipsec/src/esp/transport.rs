@@ -5,10 +5,10 @@
 //! transport mode:  ESP header │ IV │             TCP, UDP, ... │ trailer │ ICV
 //! ```
 //!
-//! In transport mode, a packet has only one IP header, before the UDP and ESP headers. The receiver
-//! reads from a UDP socket, which does not return this IP header. So the receiver writes a new IP
-//! header with the addresses of the SA (security association). There must be no NAT between the two
-//! peers, because the TCP and UDP checksums cover the addresses of both peers.
+//! In transport mode, a packet has only one IP header, before the UDP and ESP headers. A UDP socket
+//! does not return this IP header. So the receiver writes a new IP header with the addresses of the
+//! SA (security association). There must be no NAT between the two peers, because the TCP and UDP
+//! checksums cover the addresses of both peers.
 //!
 //! Limits: fragments and packets with options or extension headers are dropped. With an AEAD, the
 //! buffer of a received packet may have no room for an IPv6 header. Then the packet is dropped.

@@ -1,9 +1,9 @@
 //! Detects a NAT between the peers (RFC 7296 section 2.23).
 //!
-//! tacit always sends ESP inside UDP, but a peer does so only if it detects a NAT. So tacit sends a
-//! source hash that matches no address, and every peer detects a NAT. tacit compares the hashes
-//! that the peer sends: the destination hash shows a NAT in front of tacit, and the source hash
-//! shows a NAT in front of the peer.
+//! With IKE, tacit always sends ESP inside UDP, but a peer does so only if it detects a NAT. So
+//! tacit sends a source hash that matches no address, and every peer detects a NAT. tacit compares
+//! the hashes that the peer sends: the destination hash shows a NAT in front of tacit, and the
+//! source hash shows a NAT in front of the peer.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Tests the parser of messages with invalid messages, round trips and arbitrary bytes.
+//! Tests the message parser on invalid messages, round trips and arbitrary bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Runs the exchange `IKE_SA_INIT`, the key exchange, in both roles (RFC 7296 section 1.2).
 //!
-//! Anyone who sees the first request can forge its answer. So an invalid answer does not end the
+//! Anyone who sees the first request can forge an answer. So an invalid answer does not end the
 //! connection: the initiator records the reason, and waits for another answer (RFC 7296 section
 //! 2.21.1). The initiator tries to authenticate with each valid answer (`answers`, `attempts`). The
 //! peer may demand a cookie or another Diffie-Hellman group. Then the initiator changes its

@@ -23,9 +23,9 @@
 //!
 //! To hold a SYN, the kernel sends a copy to the agent and drops the SYN. When the destination has
 //! answered, the agent sends the SYN again (releases the SYN), or refuses the connection. Until
-//! then, the program's kernel retransmits the SYN. A SYN to another host is held in any case, so
-//! only captured ports of loopback and own addresses, and captured destinations of UDP, must be in
-//! the sets.
+//! then, the program's kernel retransmits the SYN. A SYN to another host is always held. So the
+//! sets need only the captured ports of loopback and own addresses, and the captured destinations
+//! of UDP.
 //!
 //! Traffic between programs of the run does not pass through the agent. Packets from a TUN device
 //! come out of an IPsec tunnel, and the agent has already checked them.
@@ -186,7 +186,7 @@ impl Rules {
                 "adding the nft rule that accepts queries to the program's own DNS server",
                 &own,
             );
-            let step = "adding the nft rule that gives the agent queries to local DNS servers";
+            let step = "adding the nft rule that captures queries to local DNS servers";
             self.push_led(step, &dns, protocol, redirect);
         }
     }

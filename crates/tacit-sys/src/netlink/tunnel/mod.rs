@@ -1,6 +1,6 @@
-//! Installs the routes that send packets of a program under `tacit run` to a TUN device, if a
-//! policy rule requires an IPsec tunnel for these packets. These routes have precedence over all
-//! other routes of the run.
+//! Installs the routes to the TUN device of a program under `tacit run`. They are for packets for
+//! which a policy rule requires an IPsec tunnel. These routes have precedence over all other routes
+//! of the run.
 //!
 //! ```text
 //! priority
@@ -23,13 +23,13 @@
 //!
 //! When the process that holds the device ends, the device and its routes disappear. The
 //! `unreachable` routes remain, so no packet takes another route in clear. This module installs the
-//! `unreachable` routes before all other routes. It adds the rules that lead to new tables when
-//! these are complete, so no packet is refused during a change. But if a table cannot be completed,
-//! it adds the rules nevertheless.
+//! `unreachable` routes before all other routes. It adds the rules for new tables when the tables
+//! are complete, so no packet is refused during a change. If a table cannot be completed, it adds
+//! the rules too; then the `unreachable` routes refuse the packets.
 //!
-//! A program learns from its route how long a packet may be. An ICMP error does not lower the MTU
-//! of the route: to find the route of the error, the kernel looks for one without ports, and the
-//! rules for groups with ports do not match. So the routes have the MTU of the path.
+//! The routes have the MTU of the path, which tells programs how long a packet may be. An ICMP
+//! error would not always lower the MTU of a route: the kernel looks up the route of the error
+//! without ports, so rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue.
 //!

@@ -1,5 +1,5 @@
-//! Tests that a responder which knows several peers at one address finds the one that opens the
-//! connection.
+//! Tests how a responder recognises a peer if several peers have the same address: by identity, key
+//! and traffic selectors.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,18 +1,18 @@
 //! Builds the nftables rules for packets that the kernel delivers to this host.
 //!
-//! Packets of clients to captured ports go to the agent at the hook `prerouting`, where the kernel
-//! has not yet decided which packets are for this host. The nftables rules there ask for the type
-//! of the destination address. This type is not that of a local address if policy routing or a VRF
-//! makes the address local. Also, NAT changes ports after `prerouting`. Therefore the chain `input`
-//! refuses every packet to a captured port that the agent does not receive.
+//! The chain `prerouting` sends packets of clients to captured ports to the agent. At the hook of
+//! this chain, the kernel has not yet decided which packets are for this host. So the nftables
+//! rules there ask for the type of the destination address. If policy routing or a VRF makes an
+//! address local, its type is not `local`. Also, NAT changes ports after this chain. Therefore the
+//! chain `input` refuses each packet to a captured port, unless the agent receives it.
 //!
 //! ```text
 //! input  accepts packets that stay on the host, and captured packets of containers
 //!        accepts packets that the agent receives from clients
 //!        accepts packets to captured ports that a filter permitted in the chain `clients`, so that
 //!        filters count them once
-//!        filters the others
-//!        refuses those to captured ports
+//!        filters all other packets
+//!        refuses all other packets to captured ports
 //! ```
 
 use super::super::expression::Expression;
@@ -58,7 +58,8 @@ impl Rules {
         let refused = [Host(Transparent(false)), Reset];
         if filters::needs(table, Chain::FilterIn) {
             let filtered = [Host(Jump(Chain::FilterIn.name()))];
-            let step = "adding the nft rule that checks packets that NAT leads to captured ports";
+            let step =
+                "adding the nft rule that checks packets that NAT redirects to captured ports";
             for then in [&filtered[..], &refused] {
                 let then = [&[Host(IsRewritten(true))], then].concat();
                 self.push_to_captured_ports(table, step, &then);

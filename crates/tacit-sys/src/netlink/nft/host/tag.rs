@@ -1,8 +1,8 @@
-//! Writes the boot of the host into the table, as its comment. A copy of the nftables rules that
-//! another program has stored, and restores at the next boot, has the comment of the boot before.
+//! Writes the ID of the current boot into the comment of the table. Another program may store the
+//! nftables rules, and restore them at the next boot. Then the comment has the ID of the old boot.
 //!
-//! Linux 5.10 or newer keeps the comment of a table. An older kernel has none, so that no table
-//! there is known to be of this boot.
+//! Linux 5.10 or newer keeps the comment of a table. On an older kernel, no table counts as a table
+//! of the current boot.
 
 use super::super::batch::{TABLE, message};
 use super::{GETTABLE, comment};

@@ -218,7 +218,7 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
                 [OfFamily(family), Transport(protocol), Captured(set, family), Host(Goto(SENDERS))];
             push(
                 chain,
-                "adding the nft rule that checks destinations that policy rules with `unit` list",
+                "adding the nft rule that checks the destinations of policy rules with `unit`",
                 &to_destination,
             );
         }

@@ -15,9 +15,9 @@
 //! `filter_out` is called from the chain `output` before the destination is looked up, and from
 //! `rewritten` if NAT has changed the destination. A *group* is the map that one lookup searches.
 //!
-//! If no group has an entry for a packet, or if a policy rule for flows decides about the packet,
-//! the packet returns to the calling chain. If a filter permits a packet, the kernel accepts it,
-//! and no later nftables rule captures or refuses the packet.
+//! A packet returns to the calling chain if no group has an entry for it, or if a policy rule for
+//! flows decides about it. If a filter permits a packet, the kernel accepts it, and no later
+//! nftables rule captures or refuses the packet.
 //!
 //! The nftables rules never deny packets of the agent. They recognise these packets by fwmark, user
 //! and socket.
