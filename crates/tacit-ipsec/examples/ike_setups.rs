@@ -10,7 +10,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a measurement stops at what it did not expect"
+    reason = "a measurement stops at the first unexpected result"
 )]
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};

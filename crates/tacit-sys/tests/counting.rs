@@ -1,5 +1,4 @@
-//! Counts the system calls and heap allocations of a thread, for tests that promise a certain
-//! number.
+//! Counts the system calls and heap allocations of a thread, for tests that expect certain numbers.
 //!
 //! ```text
 //! thread under test --every system call--> kernel --asks--> counting thread: counts, allows
@@ -12,7 +11,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test stops at what it did not expect"
+    reason = "a test stops at the first unexpected result"
 )]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,5 +1,5 @@
-//! Signs with a key that the test script has made, and verifies signatures of the script's other
-//! key. Only the certificate that the script has made is trusted.
+//! Signs with the private key of the driver, and verifies the signatures of the peer. The test
+//! script has made both keys. Trusts only the certificate of the peer that the script has made.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use aws_lc_rs::rand::SystemRandom;

@@ -5,10 +5,10 @@
 //! ```
 //!
 //! pluto (the IKE daemon of libreswan) encrypts no packets itself: it needs ESP in the kernel.
-//! Without ESP, pluto refuses a child SA after it has negotiated it, and keeps the IKE SA. So these
-//! tests check only the IKE SA. The script `scripts/install-deps.sh` extracts libreswan, because
-//! its package conflicts with that of strongSwan. If it cannot be downloaded, the tests are
-//! skipped.
+//! Without ESP, pluto negotiates a child SA, then refuses it, and keeps the IKE SA. So these tests
+//! check only the IKE SA. The script `scripts/install-deps.sh` extracts libreswan, because its
+//! package conflicts with the package of strongSwan. If libreswan cannot be downloaded, the tests
+//! are skipped.
 
 use std::path::{Path, PathBuf};
 

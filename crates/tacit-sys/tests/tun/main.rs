@@ -2,7 +2,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test stops at what it did not expect"
+    reason = "a test stops at the first unexpected result"
 )]
 
 use std::io::{IoSlice, Read, Write};

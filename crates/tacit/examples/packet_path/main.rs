@@ -12,7 +12,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a measurement stops at what it did not expect"
+    reason = "a measurement stops at the first unexpected result"
 )]
 
 #[path = "../../tests/packet/driver.rs"]

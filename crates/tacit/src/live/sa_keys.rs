@@ -1,8 +1,8 @@
 //! Reads the keys of manual SAs from the files in `keys-in` and `keys-out` of `[sa.NAME]`.
 //!
-//! A file has two lines of hexadecimal digits: the key of the cipher, then the key of the HMAC.
-//! With AH, there is no cipher, and so only the second of these lines. Empty lines, and lines that
-//! begin with `#`, are ignored.
+//! A file has two lines of hexadecimal digits: the key of the cipher, then the key of the HMAC. AH
+//! has no cipher, so the file has only the key of the HMAC. Empty lines, and lines that begin with
+//! `#`, are ignored.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Tests inbound rules and filters at addresses that are local by a route, and not because an
-//! interface has them.
+//! Tests inbound rules and filters at addresses that a route makes local, although no interface has
+//! them.
 
 use crate::machines::{Machines, SERVED};
 

@@ -5,7 +5,7 @@
 //! driver ── raw socket   ──> table `test` ──> output: the filters ──────────> dropped
 //! ```
 //!
-//! The table `test` drops what the kernel itself sends, so that no filter counts it.
+//! The table `test` drops packets that the kernel itself sends, so that no filter counts them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

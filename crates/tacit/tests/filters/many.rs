@@ -1,4 +1,4 @@
-//! Tests a policy with as many filter rules as it can have, in the kernel.
+//! Tests a policy with the maximum number of filter rules, in the kernel.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Makes numbers that are the same for the same seed.
+//! Generates random numbers that depend only on the seed.
 
 /// A generator (splitmix64).
 pub struct Random(pub u64);

@@ -6,7 +6,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "a test stops at what it did not expect"
+    reason = "a test stops at the first unexpected result"
 )]
 #![allow(unreachable_pub, reason = "only this test program uses it")]
 

@@ -1,5 +1,5 @@
 //! Tests `tacit workload paper` with the peers that are installed: each cell has a figure, or a
-//! reason that is not a failure.
+//! valid reason why it is empty.
 
 use serde_json::{Value, json};
 

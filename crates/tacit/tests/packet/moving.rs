@@ -1,4 +1,5 @@
-//! Tests that packets keep their order while receiving moves between the threads of a worker.
+//! Tests a worker whose two threads take turns to receive packets: the packets keep their order,
+//! and tunnels begin and end.
 
 use std::time::Duration;
 

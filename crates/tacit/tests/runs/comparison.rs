@@ -1,5 +1,5 @@
 //! Compares a program with and without tacit: its output and status must be the same. The programs
-//! are constants beside their tests, so that tests of links run the same ones.
+//! are constants in the files of their tests, so that the tests of links can run the same programs.
 
 use crate::network::{Network, Way};
 

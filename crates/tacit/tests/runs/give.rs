@@ -1,4 +1,5 @@
-//! Tests `tacit link give` and `tacit link take`: a program gets the connected socket of another.
+//! Tests `tacit link give` and `tacit link take`: a program gets the connected socket of another
+//! program.
 
 use crate::fits::assert_fits;
 use crate::link_scripts::RULES;

@@ -1,5 +1,6 @@
-//! Tests faults of links: servers that lie, a cable that is out, and killed processes. Connections
-//! end with an error or a close, and no process has more descriptors than before.
+//! Tests faults of links: servers that send false messages, an interface that is down, and killed
+//! processes. Connections end with an error or a close, and no process has more descriptors than
+//! before.
 
 use crate::link_scripts::RULES;
 use crate::links::LINK;

@@ -1,4 +1,4 @@
-//! Rules and scripts of the tests of links, for links within one kernel and between hosts.
+//! Provides rules and scripts for the tests of links, within one kernel and between hosts.
 
 /// The rules of runs.
 pub const RULES: &str = "[[rule]]\nname = \"numbers\"\ndirection = \"outbound\"\n\

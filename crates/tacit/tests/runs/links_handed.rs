@@ -1,6 +1,6 @@
-//! Tests connections through a link within one kernel for which a program gets the socket of the
-//! link's server itself: the program behaves as without tacit, reaches only what both policies
-//! permit, and displays show the connection.
+//! Tests links within one kernel that hand a socket of the link's server to a program. The program
+//! behaves as without tacit, and reaches only destinations that both policies permit. Displays show
+//! the connection.
 
 use crate::handed::{ANSWERS, ASK};
 use crate::link_scripts::RULES;

@@ -1,5 +1,5 @@
 //! Tests links between kernels with a hostile other side: hosts without a certificate, and servers
-//! that do not keep to the protocol.
+//! that violate the protocol.
 
 use crate::link_scripts::{FULL, RIGHTS};
 use crate::links_of_hosts::{MACHINE, TCP, network};

@@ -1,6 +1,6 @@
-//! Tests links between hosts: two network namespaces that only a cable joins, with `tacit link
-//! serve` in both. Programs of runs in one use the sockets of the other, over TCP with TLS. The
-//! same without TLS over the UNIX socket of a virtual machine.
+//! Tests links between hosts: two network namespaces that only a veth pair connects, with `tacit
+//! link serve` in both. Programs of runs on one host use sockets of the other host. The link uses
+//! TCP with TLS, or a UNIX socket without TLS, as for a virtual machine.
 
 use crate::fits::assert_fits;
 use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};

@@ -1,5 +1,6 @@
-//! Tests that programs on a host without the network see no difference through a link: the
-//! programs of the tests of `tacit run`, each through links with three transports.
+//! Tests that programs on a host without a network behave the same through a link as programs on a
+//! host with the network. These are the programs of the tests of `tacit run`. Each program uses
+//! links with three transports.
 //!
 //! ```text
 //! near host, no route               far host                      transport

@@ -1,4 +1,4 @@
-//! Tests on which CPUs a run's program and the threads of its agent run.
+//! Tests which CPUs execute the program of a run, and the threads of its agent.
 
 use crate::network::Network;
 

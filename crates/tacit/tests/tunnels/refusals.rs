@@ -1,5 +1,5 @@
-//! Tests that tacit ends or rejects a tunnel if a run must not have its address, or if a
-//! certificate expires. Also tests that datagrams of other hosts disturb no tunnel.
+//! Tests that tacit rejects a tunnel if another rule contains the assigned address, and ends a
+//! tunnel if a certificate expires. Also tests that datagrams of other hosts disturb no tunnel.
 
 use crate::certificates::CERTIFICATES;
 use crate::{Scenario, WEB};

@@ -1,4 +1,5 @@
-//! Tests how the rules of a host are watched, with a kernel that refuses and forgets.
+//! Tests how missing rules of a host are installed again, with a simulated kernel that refuses or
+//! loses rules.
 
 use tacit_core::policy::filter::{FilterPlan, FilterSchedule};
 use tacit_core::policy::{HostSection, Senders, Unmatched};
