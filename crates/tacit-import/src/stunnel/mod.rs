@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Each service becomes a forwarding rule. The import reports each difference from stunnel as a
-//! change. The import rejects options that a tacit rule cannot express, such as programs that are
-//! started for each connection, routing by server name, OCSP and pre-shared keys.
+//! change. The import rejects options that it cannot convert, such as programs that stunnel starts,
+//! routing by server name, OCSP and pre-shared keys.
 
 use std::collections::BTreeSet;
 

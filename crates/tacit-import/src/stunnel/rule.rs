@@ -120,14 +120,17 @@ fn clear_bytes_message(
     }
 }
 
-/// Rejects `exec`: tacit does not start a program for each connection.
+/// Rejects `exec`: the import writes no rules with `activate`.
 fn refuse_program(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> {
     let Some(exec) = service.last("exec") else { return Some(()) };
     let words = service.last("execArgs").map_or("", |entry| entry.value.as_str());
     // The first word is the name under which the program is started.
     let arguments = words.split_whitespace().skip(1).map(|word| format!(" {word}"));
     let command = format!("{}{}", exec.value, arguments.collect::<String>());
-    let message = format!("`exec = {}`: the agent does not start programs", exec.value);
+    let message = format!(
+        "`exec = {}`: the import does not convert services that start a program",
+        exec.value
+    );
     let fix = match service.last("connect") {
         Some(connect) => format!(
             "remove the service, and start the program with `tacit run` and a rule with direction \
@@ -135,8 +138,9 @@ fn refuse_program(service: &StunnelService<'_>, findings: &mut Findings) -> Opti
             connect.value
         ),
         None => format!(
-            "start the program on demand with systemd, and set `connect = 127.0.0.1:PORT` instead \
-             of exec:\nsystemd-socket-activate --listen=127.0.0.1:PORT --accept --inetd {command}"
+            "remove the service, and write a rule with `activate` (see tacit.toml(5)); or start \
+             the program on demand with systemd, and set `connect = 127.0.0.1:PORT` instead of \
+             exec:\nsystemd-socket-activate --listen=127.0.0.1:PORT --accept --inetd {command}"
         ),
     };
     findings.error(&exec.at, message, fix);

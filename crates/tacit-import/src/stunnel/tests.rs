@@ -210,7 +210,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
     let no_version =
         "the service allows neither TLS 1.2 nor 1.3, and tacit supports no other version";
     for (text, line, message) in [
-        ("exec = /bin/cat", 5, "`exec = /bin/cat`: the agent does not start programs"),
+        ("exec = /bin/cat", 5, "`exec = /bin/cat`: the import does not convert services"),
         ("connect = nowhere", 5, "`connect = nowhere` has no port from 1 to 65535"),
         ("failover = random", 5, "`failover = random` is neither rr nor prio"),
         ("transparent = source", 5, "`transparent = source` is not possible in a forwarding rule"),
