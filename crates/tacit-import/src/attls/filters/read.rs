@@ -342,26 +342,30 @@ impl<'r> Reader<'r> {
     /// Checks attributes that packets have and connections do not.
     fn check_packets(&mut self, service: &Object, action: Action) -> Option<()> {
         if let Some(field) = service.field("SecurityClass").filter(|field| field.value != "0") {
-            let message = "tacit does not support security classes of interfaces";
+            let message = "the import does not convert security classes of interfaces";
             self.findings.error(
                 &field.at,
                 message,
-                "remove SecurityClass, and limit the rule to the addresses behind these interfaces",
+                "remove SecurityClass, and limit the rule to the addresses behind these \
+                 interfaces; or, for a captured host, write a rule with `filter` and `class`",
             );
             return None;
         }
         match service.field("Routing") {
             Some(field) if field.value == "Routed" => {
-                let message = "tacit does not handle packets that this host forwards";
-                let fix = "filter these packets with nftables on the host that forwards them, and \
-                           remove the rule here";
+                let message =
+                    "the import does not convert filters for packets that this host forwards";
+                let fix = "remove the rule, and filter these packets with nftables; or, for a \
+                           captured host, write a rule with `filter` and `routing`";
                 self.findings.error(&field.at, message, fix);
                 None
             }
             Some(field) if field.value == "Either" && action == Action::Permit => {
-                let message = "the policy covers only packets from and to this host; tacit does \
-                               not handle packets that this host forwards";
-                self.findings.changed(&field.at, message, "filter forwarded packets with nftables");
+                let message = "the imported rule covers only packets from and to this host, and \
+                               not packets that this host forwards";
+                let fix = "filter forwarded packets with nftables; or, for a captured host, write \
+                           a rule with `filter` and `routing`";
+                self.findings.changed(&field.at, message, fix);
                 Some(())
             }
             _ => Some(()),
@@ -375,7 +379,7 @@ impl<'r> Reader<'r> {
             self.findings.error(&service.at, "the service has no `Protocol`", fix);
             return None;
         };
-        let others = "tacit relays TCP and UDP only";
+        let others = "imported rules cover only TCP and UDP";
         match field.value.to_ascii_lowercase().as_str() {
             "tcp" | "6" => Some(vec![Protocol::Tcp]),
             "udp" | "17" => Some(vec![Protocol::Udp]),
@@ -400,7 +404,8 @@ impl<'r> Reader<'r> {
                 // A denied protocol stays denied.
                 if action == Action::Permit {
                     let message = format!("the policy cannot permit `{}`: {others}", field.value);
-                    self.findings.changed(&field.at, message, "remove the service");
+                    let fix = "remove the service; for a captured host, write a rule with `filter`";
+                    self.findings.changed(&field.at, message, fix);
                 }
                 Some(Vec::new())
             }

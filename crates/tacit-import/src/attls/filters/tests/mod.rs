@@ -270,19 +270,19 @@ fn services_that_rules_cannot_express_are_reported() {
             "permit",
             &format!("{both}\nRouting routed"),
             "error",
-            "tacit does not handle packets that this host",
+            "the import does not convert filters for packets",
         ),
         (
             "permit",
             &format!("{both}\nRouting either"),
             "changed",
-            "the policy covers only packets from and to this host;",
+            "the imported rule covers only packets from and to",
         ),
         (
             "permit",
             &format!("{both}\nSecurityClass 3"),
             "error",
-            "tacit does not support security classes of",
+            "the import does not convert security classes of",
         ),
         (
             "permit",
