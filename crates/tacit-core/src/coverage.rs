@@ -5,8 +5,8 @@
 //! protection share one entry of the table. A socket that appears in several lists is counted once.
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
-//! a new entry replaces the entry that had no open socket for the longest time. The totals still
-//! count replaced entries.
+//! a new entry replaces the entry that has had no open socket for the longest time. The totals
+//! still count replaced entries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

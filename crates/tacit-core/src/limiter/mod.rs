@@ -10,10 +10,10 @@
 //!
 //! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
-//! Limits: one line for each key in [`INTERVAL`]; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. If a cause exceeds one of these limits, its further
-//! lines share one additional key. If [`CAUSES_MAX`] causes have such a shared key, the further
-//! lines of all other causes share one last key.
+//! Limits: one line in [`INTERVAL`] for each key; [`KEYS_MAX`] keys in total, and
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. A line whose key would exceed these limits gets the
+//! shared key of its cause. If [`CAUSES_MAX`] causes already have a shared key, the lines of all
+//! other causes get one last key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

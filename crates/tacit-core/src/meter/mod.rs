@@ -11,9 +11,9 @@
 //!   CPU clock     0 ----------------------- 9.7 us
 //! ```
 //!
-//! If the timestamps show more time than the CPU clock, another thread has used the CPU meanwhile,
-//! and all times are reduced by the same factor. If they show less time, the difference is the cost
-//! of waiting, and is charged to [`Component::Receive`].
+//! If the timestamps show more time than the CPU clock, another thread has used the CPU meanwhile.
+//! Then all times are reduced by the same factor. If the timestamps show less time, the difference
+//! is the cost of waiting, and is charged to [`Component::Receive`].
 //!
 //! This module does not read clocks, because the caller passes the times.
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each function appends one block to a buffer; the caller writes the buffer to a file. A packet
-//! begins with its IP header (`LINKTYPE_RAW`). [`SyntheticStream`] creates TCP packets for
-//! decrypted bytes, which were never sent as packets.
+//! begins with its IP header (`LINKTYPE_RAW`). Decrypted bytes were never sent as packets, so
+//! [`SyntheticStream`] creates TCP packets for them.
 //!
 //! Limit: a comment has at most [`COMMENT_BYTES_MAX`] bytes; a longer comment is truncated.
 

@@ -7,8 +7,8 @@
 //! clear-until = "2027-01-31T00:00:00Z"    from then on all clients must use TLS
 //! ```
 //!
-//! If the server of a protocol sends first, tacit cannot wait for the client's first byte. For such
-//! a server, the rule lists the clients that do not use TLS yet.
+//! In some protocols, the server sends first. Then tacit cannot wait for the client's first byte,
+//! so the rule lists the clients that do not use TLS yet.
 
 use std::net::IpAddr;
 

@@ -1,9 +1,10 @@
 //! Defines links. A link lets programs in an environment without a network, such as a container,
 //! use sockets of this host. A tacit agent in that environment requests each socket over a UNIX
-//! socket of this host. If the environment has its own kernel (a virtual machine or another host),
-//! this agent sends its requests to a link server in the environment. That link server forwards the
-//! requests to a link server of this host: over TCP with TLS, over vsock, or over a UNIX socket
-//! that the hypervisor of a virtual machine creates.
+//! socket of this host.
+//!
+//! If the environment has its own kernel (a virtual machine or another host), it also has a link
+//! server. The agent sends its requests to this server, which forwards them to a link server of
+//! this host: over TCP with TLS, over vsock, or over a UNIX socket that the hypervisor creates.
 //!
 //! Rules with `link` match only these requests, and the requests match only these rules. So
 //! [`Policy::rules`](super::Policy::rules), the list of rules for programs under `tacit run` and

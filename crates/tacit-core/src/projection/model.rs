@@ -9,10 +9,11 @@
 //! 2. Scale the CPU time of each rule with its traffic. Metered CPU time that belongs to no rule
 //!    does not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
-//!    again ([`land`]). Packets of tunnels that were processed without an engine cost another CPU
-//!    time with one, because they come in other batches; a factor of the request says so.
-//! 4. Compute the factor by which the sum of the metered CPU time has changed, and multiply the
-//!    unmetered CPU time of the agent by this factor.
+//!    again ([`land`]). An engine processes packets of tunnels in batches of another size. So the
+//!    CPU time that such packets used without an engine is multiplied by
+//!    [`ProjectionRequest::packet_factor`].
+//! 4. Multiply the unmetered CPU time of the agent by the factor by which the sum of the metered
+//!    CPU time has changed.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -5,9 +5,9 @@
 //! 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905). The caller provides the cipher as
 //! [`Seal`] and [`Open`].
 //!
-//! A *slot* is the part of a send buffer that holds one record. The caller reads the bytes to send
-//! into the payloads of the slots. Sealed records are adjacent, so one write can send all of them.
-//! The sizes are in bytes:
+//! A *slot* is the part of a send buffer that holds one record. The caller fills the payloads of
+//! the slots with plaintext. Sealed records are adjacent, so one write can send all of them. The
+//! sizes are in bytes:
 //!
 //! ```text
 //!   slot:  | header 5 | explicit nonce 0/8 | payload <= 16384 | type 0/1 | tag 16 |

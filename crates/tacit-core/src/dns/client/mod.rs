@@ -12,9 +12,8 @@
 //! the program chose ([`Servers`]).
 //!
 //! To reject forged answers, the client checks the server, the ID and the question of each answer.
-//! A query has a name with randomly chosen upper and lower case, and the name in the answer must
-//! have the same upper and lower case. If a server changes the case, the client repeats the query
-//! in lower case.
+//! The client writes each letter of the name randomly in upper or lower case, and the answer must
+//! repeat the case. If a server changes the case, the client repeats the query in lower case.
 //!
 //! If several programs wait for the same query, the client sends it once.
 //!

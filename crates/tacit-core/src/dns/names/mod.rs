@@ -1,9 +1,9 @@
 //! Maps addresses to names: the names that programs resolved, and the names in the host's
 //! `/etc/hosts`.
 //!
-//! The first name with an address uses the address itself, as long as the table exists. Every
-//! further name with the same address gets an alias: a reserved address that stands for one name
-//! and one true address. If aliases are disabled, the names share the address.
+//! The first name that resolves to an address gets the address itself, and keeps it as long as the
+//! table exists. Every further name with the same address gets an alias: a reserved address that
+//! stands for one name and one true address. If aliases are disabled, the names share the address.
 //!
 //! Entries do not expire with the TTL of the answer, because a program may use an address for
 //! longer.

@@ -6,10 +6,10 @@
 //! then the destination. If no rule of a section matches a flow, the kernel checks the next
 //! section.
 //!
-//! The kernel applies `permit` and `deny` itself. The kernel sends a flow to the agent if the flow
-//! must be relayed or logged, or if the rule selects flows by program or systemd unit.
+//! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
+//! relayed or logged, or if the rule selects by program or systemd unit.
 //!
-//! For each rule, the kernel counts the connections and datagrams that it decides itself.
+//! For each rule, the kernel counts the connections and datagrams that it permits or denies itself.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
 //! combinations of senders in a section, [`COUNTED_RANGES_MAX`] ranges with counters.

@@ -2,8 +2,8 @@
 //! of `tacit run`.
 //!
 //! A destination is captured if a flow to it can match a rule other than `deny`. A destination is
-//! not captured if an earlier rule denies all its flows, or sends them into an IPsec tunnel. The
-//! kernel rejects traffic that is neither captured nor sent into a tunnel, with an ICMP error.
+//! not captured if an earlier rule denies all its flows, or sends them into an IPsec tunnel. If
+//! traffic is neither captured nor sent into a tunnel, the kernel rejects it with an ICMP error.
 //!
 //! The ranges in an nftables set must not overlap, so [`captured`] splits and merges ranges
 //! (`sweep`). When a rule or the addresses of a name change, the caller computes the whole result

@@ -5,8 +5,8 @@
 //! the code:
 //!
 //! * A function that reads a value returns `None` only if an error has been reported.
-//! * No key is ignored silently. A key that the module `words` does not list is an error, and so
-//!   is a planned key, which the module `not_built` lists.
+//! * No key is ignored silently. A key is an error if the module `words` does not list it. Planned
+//!   keys are errors too; the module `not_built` lists them.
 //!
 //! The parser does no I/O: the agent checks whether files, users, interfaces and names exist.
 

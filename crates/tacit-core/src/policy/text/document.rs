@@ -1,11 +1,12 @@
 //! Parses a text as TOML. If the text has a syntax error, the parser reports the error and keeps
 //! the valid part of the text.
 //!
-//! A text with `[[rule]]` is parsed in parts, one for each rule. The parser needs some 20 bytes of
-//! memory for each byte of a text, and the kernel takes longer to provide that memory than the
-//! parser takes to parse; small parts use the same memory again. The result is that of the whole
-//! text. Unless that is certain, the text is parsed as a whole: for example if it has an error, or
-//! another table after the first rule.
+//! A text with `[[rule]]` is parsed in parts, one for each rule. This is faster, because small
+//! parts use the same memory again. The parser needs some 20 bytes of memory for each byte of a
+//! text, and the kernel needs more time to provide this memory than the parser needs to parse.
+//!
+//! The result is the same as that of parsing the whole text. If it could differ, the text is parsed
+//! as a whole: for example, if it has an error, or another table after the first rule.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -2,14 +2,14 @@
 //!
 //! An *area* is a part of a rule: packets of one IP version with a range for each field. Areas that
 //! overlap are in different *layers*, in the order of the rules. So the areas of a layer do not
-//! overlap, and the first layer with a matching area contains the first matching rule. Areas of a
-//! layer with the same fields are a *group*: the kernel searches a group with one lookup, by hash
-//! if every field has one value.
+//! overlap, and the first layer with a matching area contains the first matching rule. A *group*
+//! contains areas of one layer that compare the same fields. The kernel searches a group with one
+//! lookup, by hash if every field has one value.
 //!
 //! Each time window is a *schedule*: an element with a timeout in an nftables set. A group of
 //! `permit` rules applies only while its schedule is in the set. A group of `deny` rules applies
 //! only while its schedule is not in the set. The kernel itself removes elements that have timed
-//! out, so permits end and denials begin even if the agent does not run.
+//! out. So `permit` rules end and `deny` rules begin even if the agent does not run.
 //!
 //! Limits: [`FILTER_ELEMENTS_MAX`] elements, [`FILTER_LOOKUPS_MAX`] lookups for a packet,
 //! [`FILTER_SCHEDULES_MAX`] schedules, [`FILTER_LOGGED_MAX`] rules that log packets.
