@@ -258,7 +258,8 @@ impl HostPolicy<'_> {
         // A relayed question is answered.
         let cut = |effect: &Effect<'_>| !matches!(effect, Effect::Relays(_));
         let effect = effects.into_iter().flatten().find(cut)?;
-        let message = effect.on(&format!("DNS queries to {address}, a name server of this host"));
+        let flows = format!("DNS queries to {address}, which this host uses as name server");
+        let message = effect.on(&flows);
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"dns\", direction = \
              \"outbound\", protocol = \"udp\", remote = \"{address}\", remote-ports = {port}, \

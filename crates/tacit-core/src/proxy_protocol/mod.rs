@@ -104,8 +104,8 @@ impl fmt::Display for ProxyError {
         match self {
             Self::NotProxy { offset, byte } => write!(
                 f,
-                "the peer sent no PROXY protocol header (byte {offset} is {byte:#04x}): let only \
-                 proxies that send version 2 connect to this rule, or remove `accept-proxy`"
+                "the peer sent no PROXY protocol header (byte {offset} is {byte:#04x}): allow \
+                 connections only from proxies that send version 2, or remove `accept-proxy`"
             ),
             Self::Version1 => f.write_str(
                 "the peer sent a PROXY protocol version 1 header: configure the peer to send \

@@ -312,8 +312,8 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
         Protocol::Icmp => "write an address outside of the run".to_owned(),
     };
     format!(
-        "start a program in the run that listens on this address; or, if you mean a server outside \
-         of the run, {rule}"
+        "in the run, start a program that listens on this address; or, if you mean a server \
+         outside of the run, {rule}"
     )
 }
 

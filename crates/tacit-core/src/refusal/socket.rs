@@ -100,7 +100,8 @@ impl RefusedSocketKind {
     pub fn next(self) -> String {
         match self {
             Self::RouteOption => {
-                "with path = \"relay\" the program may set this option, on a socket of the run"
+                "set path = \"relay\" in the rule: the program then has a socket of the run, and \
+                 may set this option"
                     .to_owned()
             }
             Self::Family(_) | Self::Socketcall | Self::IoUring => {

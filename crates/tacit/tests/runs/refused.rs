@@ -130,7 +130,7 @@ fn connections_to_own_addresses_without_a_listener_are_reported() {
         assert_eq!(one["why"], "no-listener");
         let next = one["next"].as_str().unwrap();
         assert!(
-            next.starts_with("start a program in the run that listens on this address; "),
+            next.starts_with("in the run, start a program that listens on this address; "),
             "{next}"
         );
     }

@@ -60,7 +60,8 @@ fn refuse(table: &TomlTable<'_>) -> bool {
     let actions = ["permit", "deny", "tls", "ipsec"];
     let fix = "remove one of the two actions, or write two rules: the first rule that matches \
                decides";
-    table.refuse(&actions, "a rule has one action, and this rule has `filter`", fix);
+    let why = "a rule has only one action, and this rule has the action `filter`";
+    table.refuse(&actions, why, fix);
     let others = [
         "link", "names", "program", "user", "group", "cgroup", "slice", "unit", "run", "mode",
         "idle", "answers", "path", "listen",
@@ -304,7 +305,8 @@ pub(super) fn check(
             let at = value.at_key("routing");
             let message = format!(
                 "rule `{}` filters forwarded packets, but [host] has the key `forwarded`: tacit \
-                 captures flows from these interfaces, and does not filter their packets",
+                 captures the flows of the interfaces in this list, and does not filter their \
+                 packets",
                 filter.name
             );
             let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";

@@ -274,14 +274,13 @@ fn check_groups(rules: &[Read<'_, '_>]) {
             continue;
         }
         let problem = if capture::is_captured(rule) {
-            "the kernel passes the flows of this rule to the agent, but the agent cannot determine \
-             the group of the program that opened a flow"
+            "the kernel passes the flows of this rule to the agent, which cannot determine the \
+             group of a program"
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "because of the earlier rule `{}`, the kernel passes the flows of the rule with \
-                 `group` to the agent, but the agent cannot determine the group of the program \
-                 that opened a flow",
+                "because of the earlier rule `{}`, the kernel passes these flows to the agent, \
+                 which cannot determine the group of a program",
                 other.name
             )
         } else {
@@ -289,9 +288,9 @@ fn check_groups(rules: &[Read<'_, '_>]) {
         };
         let at = value.at_key("group");
         let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
-        let fix = "select by `user` or `slice` instead. `group` works only in rules with permit or \
-                   deny that come before all rules with `program` or `unit`, and only if no rule \
-                   selects by name";
+        let fix = "select by `user` or `slice` instead. `group` works only if no rule selects by \
+                   name, and only in rules with permit or deny, before all rules with `program` or \
+                   `unit`";
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }

@@ -81,8 +81,8 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
 
 /// Reports keys that have no meaning for packets.
 fn refuse(table: &TomlTable<'_>) {
-    let why = "the kernel delivers the packets of a tunnel directly to the programs of a run, so \
-               tacit has no socket to which this key could apply";
+    let why = "the kernel delivers the packets of a tunnel directly to programs, so tacit has no \
+               socket to which this key could apply";
     let fix = "remove the key; `local-ports` selects the ports at which programs listen";
     table.refuse(&["listen"], why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);

@@ -107,7 +107,8 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
         table.refuse(&["tls"], why, "remove the key, or write an address with a port");
     }
     if tcp.is_none() {
-        let why = "only hosts that connect over TCP have certificates";
+        let why = "tacit identifies hosts by certificate, and only hosts that connect over TCP \
+                   have one";
         let fix = "remove the key, or write an address with a port as `listen`";
         table.refuse(&["sockets-per-host"], why, fix);
     }
@@ -167,7 +168,7 @@ fn local(value: &TomlValue<'_>) -> Option<Vec<IpAddr>> {
     })?;
     let count = |is_it: fn(&IpAddr) -> bool| all.iter().filter(|one| is_it(one)).count();
     if count(IpAddr::is_ipv4) > 1 || count(IpAddr::is_ipv6) > 1 {
-        let fix = "keep one address of IPv4 and one of IPv6 at most";
+        let fix = "keep at most one IPv4 and one IPv6 address";
         value.error("`local` of a link has several addresses of one IP version", fix);
         return None;
     }

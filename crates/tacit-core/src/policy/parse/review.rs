@@ -76,10 +76,10 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let message = format!(
             "rule `{}` does not verify servers, and comes before rule `{}` in line {line}, which \
              matches the same port. So tacit does not verify the server of a name that matches \
-             both rules. If a name matches only the later rule, but has the same address as a name \
-             that matches the earlier rule, tacit verifies the server of this name only if one \
-             of the two names has an alias address",
-            weak.name, strict.name
+             both rules. A name that matches only `{}` may have the same address as a name that \
+             matches `{}`. Then tacit verifies the server of the first name only if one of the two \
+             names has an alias address",
+            weak.name, strict.name, strict.name, weak.name
         );
         let fix =
             format!("move the rule after `{}`, or give the two rules different ports", strict.name);
@@ -146,9 +146,8 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
         (RuleForm::Forward(_), _) | (_, RuleForm::Forward(_)) => Some(Conflict {
             key: "listen",
             problem: format!(
-                "both rules listen at {address}: one for connections to this host, and the other \
-                 for connections to programs under `tacit run`; one address cannot accept both \
-                 kinds of connections"
+                "both rules listen at {address}, one for this host and the other for programs \
+                 under `tacit run`: one address cannot accept connections for both"
             ),
             fix: "choose another address for one of the two rules".to_owned(),
         }),

@@ -228,11 +228,11 @@ fn check_offers(
     let offers = esp_offers(esp, proposals, pfs).len();
     for (key, count) in [("proposals", proposals.len()), ("esp-proposals", offers)] {
         if count > IKE_PROPOSALS_MAX {
-            let with = if key == "esp-proposals" { " with their groups" } else { "" };
-            let message = format!(
-                "`{key}` has {count} proposals{with}; the limit is \
-                                   {IKE_PROPOSALS_MAX}"
-            );
+            let kind = match key {
+                "esp-proposals" => "combinations of proposal and group",
+                _ => "proposals",
+            };
+            let message = format!("`{key}` has {count} {kind}; the limit is {IKE_PROPOSALS_MAX}");
             let at = table.value(key).map_or_else(|| table.at.clone(), |value| value.at);
             table.report.error(MessageId("too-many"), &at, message, "name fewer algorithms");
             return None;
