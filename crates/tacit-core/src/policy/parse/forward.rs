@@ -172,7 +172,7 @@ fn check_unix_keys(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
         return true;
     }
     let keys = ["unix-mode", "unix-owner", "replace-stale"];
-    let why = "no `listen` of this rule is the path of a UNIX socket";
+    let why = "this rule does not listen at the path of a UNIX socket";
     table.refuse(&keys, why, "remove the key, or listen at \"unix:/run/x.sock\"");
     !keys.into_iter().any(|key| table.holds(key))
 }
