@@ -502,13 +502,13 @@ fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
     let file = last.display();
     match host::guard_without_policy(last, hosts) {
         Ok(GuardFallback::Present) => {
-            let message = "the nftables rules that the host has stay in force";
+            let message = "the host keeps the nftables rules that were installed since its boot";
             warn(MessageId("guard-changed-nothing"), message);
         }
         Ok(GuardFallback::Last) => {
             let message = format_args!(
-                "the nftables rules of the last policy that an agent installed are in force, from \
-                 {file}"
+                "the nftables rules of {file} are in force: this is the last policy that an agent \
+                 installed"
             );
             warn(MessageId("last-policy-installed"), message);
         }
@@ -522,8 +522,8 @@ fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
         Ok(GuardFallback::Closed(reason)) => {
             let message = format_args!(
                 "the last policy in {file} cannot be used either: {reason}\n    so the host is \
-                 closed: only DHCP, ICMP errors, the discovery of neighbours and clients of its \
-                 TCP port 22 pass\n    fix: correct the policy, and start tacit-host.service"
+                 closed: it permits only DHCP, ICMP errors, neighbour discovery, and connections \
+                 to its TCP port 22\n    fix: correct the policy, and start tacit-host.service"
             );
             complain_of(MessageId("host-closed"), message);
         }

@@ -71,8 +71,8 @@ answer to marked from ::ffff:127.0.0.1
 600
 answer to word from ::ffff:192.0.2.1
 78
-warning[last-policy-installed]: the nftables rules of the last policy that an agent installed are \
-         in force, from last.policy
+warning[last-policy-installed]: the nftables rules of last.policy are in force: this is the last \
+         policy that an agent installed
 ECONNREFUSED
 ECONNREFUSED
 ECONNREFUSED
@@ -80,7 +80,7 @@ answer to word from ::ffff:192.0.2.2
 ECONNREFUSED
 answer to word from ::ffff:192.0.2.1
 78
-warning[guard-changed-nothing]: the nftables rules that the host has stay in force
+warning[guard-changed-nothing]: the host keeps the nftables rules that were installed since its boot
 ECONNREFUSED
 0
 answer to marked from ::ffff:127.0.0.1
