@@ -124,8 +124,8 @@ fn engines_in_use(costs: &MeasuredCosts, assumptions: &mut Vec<String>) -> Optio
     let engines = (1..costs.cpus).find(|&count| f64::from(count) * 100.0 >= percent)?;
     (percent > 0.0).then(|| {
         assumptions.push(format!(
-            "{engines} engines are used, because the measured engine work needs this number; set \
-             another number with --engines"
+            "the projection uses {engines} engines, as many as the measured work on engines needs; \
+             set another number with --engines"
         ));
         engines
     })

@@ -101,8 +101,8 @@ impl Answer {
             .any(|rule| rule.owner == CostsOwner::Packets && rule.cpu_us.total().eligible > 0.0);
         if question.engines.is_some_and(|engines| engines > 0) && has_packets {
             assume(&format!(
-                "the packets of tunnels cost {} times the measured CPU time with engines \
-                 (--packet-factor), because they are processed in other batches",
+                "with engines, the packets of tunnels cost {} times the measured CPU time \
+                 (--packet-factor), because engines process them in batches of other sizes",
                 question.packet_factor
             ));
         }

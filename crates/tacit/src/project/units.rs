@@ -1,6 +1,6 @@
-//! Measures the CPU time of TLS on this machine, for `tacit project`. This module measures
-//! handshakes, and for each cipher suite the encryption of records, with the message lengths in the
-//! traffic of each rule.
+//! Measures the CPU time of TLS on this machine, for `tacit project`: of handshakes, and of the
+//! encryption and decryption of records. This module measures records with each cipher suite that
+//! it compares, and with the mean message length of each rule.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,9 +57,9 @@ impl<'a> Units<'a> {
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {}: the projection assumes that, without TLS, receiving and sending a \
-                     byte costs as much CPU time as with TLS, and that the CPU time for \
-                     encryption and decryption is saved",
+                    "rule {}: the projection assumes that a byte costs as much CPU time to receive \
+                     and send without TLS as with TLS. Only the CPU time of handshakes, encryption \
+                     and decryption is saved",
                     rule.name
                 ));
             }
@@ -98,16 +98,16 @@ impl<'a> Units<'a> {
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
         assumptions.push(format!(
-            "rule {}: tacit has just measured 1 MB in messages of {message_bytes} bytes on this \
-             machine: encryption takes {} and decryption takes {} with {}; encryption takes {} and \
-             decryption takes {} with {}",
+            "rule {}: tacit has just measured, on this machine, the CPU time for 1 MB in messages \
+             of {message_bytes} bytes: with {}, encryption takes {} and decryption takes {}; with \
+             {}, encryption takes {} and decryption takes {}",
             rule.name,
+            now.name(),
             us(before.seal_us_per_mb),
             us(before.open_us_per_mb),
-            now.name(),
+            wanted.name(),
             us(after.seal_us_per_mb),
             us(after.open_us_per_mb),
-            wanted.name(),
         ));
         Ok(RuleChange::Suite {
             seal: after.seal_us_per_mb / before.seal_us_per_mb,
@@ -126,12 +126,12 @@ impl<'a> Units<'a> {
         let records = self.records(suite, message_bytes)?;
         let name = rule.map_or("", |rule| &rule.name);
         assumptions.push(format!(
-            "rule {name}: tacit has just measured 1 MB in messages of {message_bytes} bytes on \
-             this machine: encryption takes {} and decryption takes {} with {}; the projection \
-             assumes that receiving and sending cost the same as in clear",
+            "rule {name}: tacit has just measured, on this machine, the CPU time for 1 MB in \
+             messages of {message_bytes} bytes: with {}, encryption takes {} and decryption takes \
+             {}. The projection assumes that receiving and sending cost the same as in clear",
+            suite.name(),
             us(records.seal_us_per_mb),
             us(records.open_us_per_mb),
-            suite.name(),
         ));
         let handshake_us = match UnitCosts::measured_handshake_us(self.costs) {
             Some(handshake_us) => {
