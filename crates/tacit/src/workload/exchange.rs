@@ -391,9 +391,9 @@ fn report(
         report.figure("unsent", "scheduled, not sent", "", results.unsent as f64);
         if results.unsent > 0 {
             report.note(
-                "the client could not send requests at the requested rate. The latency of a \
-                 request that the client could not send is the time from the scheduled time of \
-                 this request to the end of the measurement",
+                "the client could not send requests at the requested rate. For each request that \
+                 it did not send, the latency is the time from the scheduled time to the end of \
+                 the measurement",
             );
         }
     } else {

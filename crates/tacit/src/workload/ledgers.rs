@@ -79,7 +79,7 @@ impl Agent {
     /// The process id of the agent, as the kernel reports it for the socket.
     pub(super) fn pid(&self) -> Result<u32, WorkloadError> {
         let control = self.control()?;
-        let elsewhere = || io::Error::other("its process is in another PID namespace");
+        let elsewhere = || io::Error::other("the agent is in another PID namespace");
         UnixStream::connect(&control)
             .and_then(|stream| socket::peer_credentials(stream.as_fd()))
             .and_then(|agent| agent.pid.ok_or_else(elsewhere))

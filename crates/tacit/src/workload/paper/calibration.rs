@@ -4,8 +4,8 @@
 //! With an engine, the packets of a host share one CPU, and wait there for each other. So batches
 //! of streams are smaller than without an engine, and a busy engine is woken less often. The effect
 //! depends on the machine, on the direction of the packets, on whether a message is one packet, and
-//! on the number of connections. So it is measured with some loads. The factor of another load lies
-//! between those of the two nearest ones.
+//! on the number of connections. So this module measures the factor with some loads. For a load
+//! with another number of connections, it interpolates between the two nearest loads.
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
 use super::drawn::Load;
@@ -118,8 +118,8 @@ impl Calibration {
 
     pub(super) fn table(&self) -> PaperTable {
         let columns = ["load", "without an engine, us", "with one engine, us", "packet factor"];
-        let title = "CPU time of packets for an exchange or a MB, and its ratio, measured before \
-                     the forecasts";
+        let title = "CPU time of packets for an exchange or a MB without and with an engine, and \
+                     the packet factor (their ratio), measured before the forecasts";
         let mut table = PaperTable::new("packet-factors", title, &columns);
         for point in &self.0 {
             table.rows.push(vec![

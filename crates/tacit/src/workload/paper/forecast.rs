@@ -8,10 +8,10 @@
 //!                        └─ with one engine ──> ledger ──────────> measured ┴─> difference
 //! ```
 //!
-//! CPU time is that of an exchange or of a MB: an engine changes the rate of streams, and with it
-//! the CPU time of a second, but not the number of bytes. Requests are sent at scheduled times. The
-//! packet factors are measured with other loads (`calibration.rs`), so a forecast contains nothing
-//! of the measurement that it predicts. Engines do not poll here, because polling uses CPU time
+//! All CPU times are per exchange or per MB. CPU times per second could not be compared, because an
+//! engine changes the rate of streams. Requests are sent at scheduled times. The packet factors are
+//! measured earlier, with other loads (`calibration.rs`). So a forecast does not use the
+//! measurement with which it is compared. Engines do not poll here, because polling uses CPU time
 //! even without packets, and a forecast does not contain this CPU time.
 
 use std::ops::RangeInclusive;
@@ -98,12 +98,12 @@ fn sheet(all: &[Comparison], calibration: PaperTable) -> PaperSheet {
         title: "zIIP-assisted IPsec: forecasts for random loads",
         method: format!(
             "CPU time that the client's agent uses for packets, for each exchange or each MB. \
-             `tacit project` makes the forecast from a measurement without an engine, and from a \
-             packet factor: the ratio of the CPU times with and without an engine, measured with \
-             other loads before. Nothing in a forecast is from the measurement that it predicts. \
-             Each seed selects three random loads. A seed counts as within {DIFFERENCE_MAX} % \
-             only if the forecasts of all three loads differ from the measured values by at most \
-             {DIFFERENCE_MAX} %"
+             `tacit project` computes the forecast from two inputs: a measurement without an \
+             engine, and a packet factor. The packet factor is the CPU time with an engine, \
+             divided by the CPU time without one. It was measured earlier, with other loads. A \
+             forecast does not use the measurement with which it is compared. Each seed selects \
+             three random loads. A seed counts as within {DIFFERENCE_MAX} % only if the forecasts \
+             of all three loads differ from the measured values by at most {DIFFERENCE_MAX} %"
         ),
         tables: vec![loads_table(all), seeds_table(all), calibration],
         ..PaperSheet::default()

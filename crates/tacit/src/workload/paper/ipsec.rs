@@ -8,8 +8,8 @@
 //!
 //! The paper measured without and with a processor for IPsec (zIIP). Here an engine takes the place
 //! of this processor. In measurements with engines, the programs of both sides use the first CPU,
-//! and the engines of both sides use the second CPU. So in the comparison in clear, the programs
-//! use only the first CPU too. The general CPU time does not include the CPU time of engines.
+//! and the engines of both sides use the second CPU. So the programs of the comparison in clear
+//! also use only the first CPU. The general CPU time does not include the CPU time of engines.
 //! `forecast.rs` compares forecasts with later measurements, for random loads.
 
 use serde_json::Value;
@@ -497,8 +497,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "engine with spill, %",
         "engine without spill, %",
     ];
-    let title = "Interactive sessions over UDP: rates and CPU times (without the CPU of an \
-                 engine), and the differences that IPsec makes";
+    let title = "Interactive sessions over UDP: rates, CPU times on general CPUs, and their change \
+                 with IPsec";
     let mut table = PaperTable::new("extender", title, &columns);
     let load = Load::EXTENDER;
     for (figure, unit) in [(RATE, "/s"), (CPU, "CPU us/exchange"), (P50, "p50, us")] {
@@ -519,8 +519,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
 
 fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare) -> PaperTable {
     let columns = ["load", "share of networking, %", "no engine, %", "zIIP, %", "engine, %"];
-    let title = "With IPsec: change of the total CPU time, if networking uses this share of it \
-                 without IPsec";
+    let title = "Change of the total CPU time when IPsec is enabled, by the share of CPU time that \
+                 networking uses without IPsec";
     let mut table = PaperTable::new("normalised", title, &columns);
     for load in loads {
         let part = share.of(load.kind);
@@ -551,7 +551,8 @@ fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "on one engine",
         "spilled",
     ];
-    let title = "Eligible CPU time, in percent of one CPU, and the forecast for one engine";
+    let title = "CPU time that engines can take over (eligible), in percent of one CPU, and the \
+                 forecast for one engine";
     let mut table = PaperTable::new("projection", title, &columns);
     table.rows.push(vec![
         PaperCell::name("bulk (published, zIIP)"),

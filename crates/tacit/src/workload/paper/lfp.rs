@@ -1,6 +1,6 @@
-//! Repeats the measurements of the z/VSE Linux Fast Path: FTP of 1 GB, and three streams of 100 MB
-//! at the same time, in both directions, with a separate TCP/IP stack for the programs and without
-//! one.
+//! Repeats the measurements of the z/VSE Linux Fast Path (LFP): FTP of 1 GB, and three streams of
+//! 100 MB at the same time, in both directions. The programs use a separate
+//! TCP/IP stack, or do without one.
 //!
 //! In the paper, programs on z/VSE exchange bytes with Linux. Here, programs in a network namespace
 //! exchange bytes with a server of the host. The paper compares a TCP/IP stack in z/VSE with LFP,

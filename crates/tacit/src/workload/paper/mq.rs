@@ -145,8 +145,8 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     sheet.bars("published: CPU time of the TCP/IP stack to start a channel", "us", &bars);
     sheet.note(
         "here, a start in clear only opens a connection and sends one byte in each direction; in \
-         the paper, MQ does most of the work of a start. So the measured rate of starts with TLS, \
-         in percent of the rate in clear, is much lower than the published percentage",
+         the paper, MQ does most of the work of a start. So TLS lowers the rate of starts much \
+         more here than in the paper",
     );
     sheet
 }

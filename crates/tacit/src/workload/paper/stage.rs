@@ -183,7 +183,7 @@ impl Stage {
         let found = format!("{path}:{SYSTEM_PATH}");
         let is_there = |folder: &str| Path::new(folder).join(program).is_file();
         (!found.split(':').any(is_there)).then(|| {
-            Gap::skipped(format!("{program} is not installed; {script} of the source installs it"))
+            Gap::skipped(format!("{program} is not installed; run {script} in the source tree"))
         })
     }
 

@@ -55,8 +55,8 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
         key: "ztpf",
         title: "z/TPF communications security enhancements",
         method: format!(
-            "10 connections, requests and replies of the same size, each connection waits for its \
-             reply. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, AES128-SHA, one CPU for each \
+            "10 connections, each of which waits for the reply before its next request; requests \
+             and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, AES128-SHA, one CPU for each \
              side. Measured: tacit with TLS 1.3 and AES-128-GCM; for the older library, {library} \
              in stunnel with TLS 1.2, AES-128-CBC and HMAC-SHA-1, because tacit has no \
              older version of its TLS library; {}",
@@ -247,7 +247,7 @@ fn lock_table(files: &LockFiles) -> PaperTable {
         "throughput +%",
         "spinning -%",
     ];
-    let title = "A lock that all calls take (before), or only calls that write (after)";
+    let title = "A shared lock: all calls take it (before), or only calls that write (after)";
     let mut table = PaperTable::new("lock", title, &columns);
     for (cpus, row) in LOCKS {
         let cells = row.map(PaperCell::Published);
