@@ -448,9 +448,9 @@ impl Lane {
         self.log_count(
             Event::new("datagrams-dropped"),
             self.dropped.take(),
-            "the datagrams were broadcast or multicast, a buffer was full, or the agent reached \
-             its limit of connections; in the last case, raise `connections` in [limits], or \
-             LimitNOFILE",
+            "possible causes: broadcast or multicast datagrams, a full buffer, or the agent's \
+             limit of connections. If the agent has reached this limit, raise `connections` in \
+             [limits], or LimitNOFILE",
         );
         self.log_count(
             Event::new("questions-dropped"),

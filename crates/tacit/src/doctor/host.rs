@@ -135,7 +135,7 @@ fn name_services() -> Finding {
     let there = |path: &&&str| Path::new(path).exists();
     let found: Vec<_> = spawn::NAME_SERVICE_SOCKETS.iter().filter(there).copied().collect();
     let note = if found.is_empty() {
-        "no local name service that programs could use to bypass tacit is running".to_owned()
+        "found no local name service that programs could use to bypass tacit".to_owned()
     } else {
         format!(
             "{}: programs could bypass tacit through these sockets, so tacit hides them in runs",

@@ -272,9 +272,9 @@ pub(crate) fn parse_flow<'a>(words: impl Iterator<Item = &'a str>) -> Option<Flo
 fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     if args.direction.is_none() && args.listen.is_none() {
         return Err("the direction of the connection is missing\n    \
-                    fix: add --direction outbound for a connection that a program opens, or \
-                    --direction inbound --listen ADDRESS for a connection to ADDRESS, which a \
-                    rule has in `listen`");
+                    fix: for a connection that a program opens, add --direction outbound; for \
+                    a connection to the `listen` address of a rule, add --direction inbound \
+                    --listen ADDRESS");
     }
     let needed = match args.direction {
         Some(DirectionArg::Inbound) => &args.local,
@@ -308,7 +308,7 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     description.into_flow().map_err(|error| match error {
         NoFlow::ListenMissing => {
             "an inbound flow needs the address at which the connection arrives\n    \
-             fix: add --listen ADDRESS, which a rule has in `listen`"
+             fix: add --listen ADDRESS, the `listen` address of a rule"
         }
         NoFlow::ListenUnexpected => {
             "an outbound flow has no listening address\n    fix: omit either --listen or \

@@ -14,8 +14,8 @@ use tacit_sys::schedule::{self, SchedulingClass};
 pub fn bind_thread(name: &str, cpu: usize) -> io::Result<()> {
     let failed = |cause: &dyn std::fmt::Display| {
         format!(
-            "cannot bind the thread {name} to CPU {cpu}: {cause}; name a CPU that exists and that \
-             the control group of the agent contains (AllowedCPUs=), and permit sched_setaffinity"
+            "cannot bind the thread {name} to CPU {cpu}: {cause}; use a CPU that exists and that \
+             the agent's control group permits (AllowedCPUs=), and permit sched_setaffinity"
         )
     };
     schedule::pin_thread(&[cpu]).map_err(|error| io::Error::new(error.kind(), failed(&error)))?;

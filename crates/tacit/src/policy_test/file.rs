@@ -271,7 +271,8 @@ fn link(table: &TomlTable<'_>) -> Option<Option<String>> {
     let link = optional(table, "link", |value| value.string().map(str::to_owned));
     if table.holds("link") {
         let keys = ["listen", "names", "program", "user", "group", "cgroup", "run"];
-        let why = "the other side of a link may report any value, so this key would never match";
+        let why = "rules with `link` compare only address, port, protocol and time, because tacit \
+                   cannot verify what else the other side reports";
         table.refuse(&keys, why, "remove the key");
     }
     link

@@ -354,7 +354,7 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     page.family(
         "tacit_cpu_uncaptured_seconds",
         Kind::Gauge,
-        "CPU time of the agent that the ledger has assigned to no rule and no component.",
+        "The agent's CPU time that the ledger has assigned to no rule and no component.",
     )
     .sample(&[], seconds(costs.uncaptured_cpu_us));
     page.family(
