@@ -7,8 +7,9 @@
 //!   instructions.rs, speed.rs ────────────┘   (tacit doctor uses these two as well)
 //! ```
 //!
-//! The command itself reads the kernel's counters in `/proc` and measures the cipher suites,
-//! because the agent's sandbox does not allow this, and a measurement would delay the agent.
+//! The command itself reads the kernel's counters in `/proc`, because the agent cannot open these
+//! files in its sandbox. It also measures the cipher suites itself, so that it does not delay the
+//! agent.
 //!
 //! The kernel's counters are read twice. The time between the readings is `INTERVAL_DEFAULT`, or
 //! the user's `--interval`. The measurement of each suite takes `speed::TRIAL_TIME`.

@@ -5,11 +5,12 @@
 //!        ─> check flows and filters ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
-//! ESP and AH without UDP arrive as single IP packets at raw sockets, and take the same way.
+//! ESP and AH without UDP arrive as single IP packets at raw sockets. The worker processes them in
+//! the same way.
 //!
-//! The kernel may join datagrams of one peer that have different kinds, so the worker determines
-//! the kind of each datagram. After a full batch, the worker receives another batch before it
-//! writes, so that more packets can be joined.
+//! The kernel may join datagrams of different kinds (IKE, keepalive, ESP) from one peer, so the
+//! worker determines the kind of each datagram. After a full batch, the worker receives another
+//! batch before it writes, so that more packets can be joined.
 //!
 //! Limits: [`RECEIVES_MAX`] batches in one buffer. The worker serves its other sockets after
 //! [`ROUNDS_PER_TURN`] buffers that contain packets of tunnels, or after [`OTHERS_PER_TURN`]

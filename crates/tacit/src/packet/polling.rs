@@ -1,9 +1,9 @@
 //! Defines [`Polling`], which decides whether an engine polls for packets or waits.
 //!
-//! An engine polls for a short time after its last packet, because the next packet then does not
-//! have to wake it. But if other threads need its CPU, polling would take their time, and the
-//! scheduler would let the engine wait when it has packets. So after another thread has run while
-//! the engine polled, the engine does not poll for [`REST`].
+//! An engine polls for a short time after each packet. The next packet then does not have to wake
+//! the engine. But if other threads need the CPU, polling uses their time, and the scheduler later
+//! delays the engine when it has packets. So if another thread runs while the engine polls, the
+//! engine does not poll for [`REST`].
 
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,8 @@
 //! address depends on the rule:
 //!
 //! ```text
-//! forwarding rule            the addresses of the targets in order; targets that are down last
+//! forwarding rule            the addresses of the targets in order, but targets that are down come
+//!                            last
 //! outbound, from a run       the address to which the program connects
 //! inbound, to a run          the address on which the program listens; the source address and
 //!                            port are those of the client

@@ -1,9 +1,10 @@
 //! Implements the `start-stop` workload: opens thousands of connections (starts), keeps them open,
 //! and closes them (stops). The report shows the rate and the CPU time of starts and of stops.
 //!
-//! With `--inbound`, the client alternates between two addresses: one for outbound and one for
-//! inbound connections of a host, like two queue managers (IBM MQ). A start ends when the first
-//! reply arrives; a stop ends when the server has closed the connection too.
+//! With `--inbound`, the client alternates between two addresses: one for outbound connections of a
+//! host, and one for its inbound connections. Two queue managers (IBM MQ) also connect in both
+//! directions. A start ends when the first reply arrives; a stop ends when the server has closed
+//! the connection too.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show coverage`, for `tacit agent --host`: which flows of the host
-//! tacit encrypts and which flows are in clear, with their programs.
+//! Defines the content of `tacit show coverage`, for `tacit agent --host`: the flows of the host,
+//! how each flow is protected, and its program.
 
 use std::sync::Arc;
 

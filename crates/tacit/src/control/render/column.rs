@@ -1,4 +1,4 @@
-//! Measures, pads and cuts text to a number of terminal columns.
+//! Computes the width of text in terminal columns, and pads or truncates text to a given width.
 //!
 //! A Chinese character takes two columns, and a combining mark takes none. [`fit`] also escapes
 //! control characters, because they could move the cursor.

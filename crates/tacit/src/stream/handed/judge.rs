@@ -3,7 +3,7 @@
 //! `connect` call.
 //!
 //! If the run uses a link, the server of the link opens the socket, by its own rules, and the agent
-//! passes the socket on. Other questions are answered meanwhile.
+//! passes the socket on. While the judge waits for this server, it answers other questions.
 
 use std::collections::HashMap;
 use std::io;

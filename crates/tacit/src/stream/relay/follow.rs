@@ -3,9 +3,9 @@
 //! time.
 //!
 //! The socket option `SO_INCOMING_CPU` returns the CPU on which the program sent its data. The
-//! relay reads this option after every [`TRANSFERS`] reads or writes. If several reads in a row
-//! return the same CPU, and the worker runs on another CPU, the connection moves to the worker on
-//! the program's CPU. For each further move, the number of required equal results doubles.
+//! relay checks this option after every [`TRANSFERS`] reads or writes. If [`AGREEING`] checks in a
+//! row return the same CPU, and the worker runs on another CPU, the connection moves to the worker
+//! on the program's CPU. After its first move, twice as many checks must agree.
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
