@@ -56,10 +56,10 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
         title: "z/TPF communications security enhancements",
         method: format!(
             "10 connections, each of which waits for the reply before its next request; requests \
-             and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, AES128-SHA, one CPU for each \
-             side. Measured: tacit with TLS 1.3 and AES-128-GCM; for the older library, {library} \
-             in stunnel with TLS 1.2, AES-128-CBC and HMAC-SHA-1, because tacit has no \
-             older version of its TLS library; {}",
+             and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, \
+             AES128-SHA, one CPU for each side. Measured: tacit with TLS 1.3 and AES-128-GCM; for \
+             the older library, {library} in stunnel with TLS 1.2, AES-128-CBC and HMAC-SHA-1, \
+             because tacit has no older version of its TLS library; {}",
             if cpus > 1 { "one CPU for each side" } else { "one CPU for both sides" }
         ),
         tables: vec![engine_table(&samples), lock_table(locks)],
