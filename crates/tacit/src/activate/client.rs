@@ -1,9 +1,9 @@
-//! Starts the *starter*, the process that starts programs, for the agent. Requests a program from
+//! Starts the *starter*: the process that starts programs for the agent. Requests a program from
 //! the starter for each connection.
 //!
 //! Limits: `REQUESTS_MAX` requests wait to be sent. Each request waits at most `START_WAIT_MAX` for
-//! its answer. While `max` processes of a program run, or `max-per-source` for one client address,
-//! further connections wait here, in the order of their arrival.
+//! its answer. If a program already has `max` processes, or `max-per-source` processes for one
+//! client address, further connections wait here in the order of their arrival.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

@@ -3,28 +3,28 @@
 //!
 //! ```text
 //!   connections   ▁▁█████▆▃▁▁▁▁
-//!   look           ·   ·   ·   ·
+//!   check          ·   ·   ·   ·
 //!                              └ fewer than half of the peak, and not much fewer than before
 //! ```
 //!
-//! Returning memory takes milliseconds, so peaks below [`PEAK_NOTED`] are ignored, and while many
-//! connections are ending, it waits for the next look.
+//! Returning memory takes milliseconds. So the agent ignores peaks below [`PEAK_NOTED`]. While many
+//! connections are ending, the agent waits for its next check.
 
 /// Below this peak, the memory of ended connections is too small to be returned.
 const PEAK_NOTED: usize = 1000;
 
-/// What the last look found.
+/// What the last check found.
 #[derive(Debug, Default)]
 pub(super) struct FreedMemory {
     /// The most connections that were open at a time since memory was last returned.
     peak: usize,
-    /// The connections that were open at the last look.
+    /// The connections that were open at the last check.
     open: usize,
 }
 
 impl FreedMemory {
     /// Whether freed memory is returned now. `open` connections are open, and at most `open_max`
-    /// were open at a time since the last look.
+    /// were open at a time since the last check.
     pub(super) fn is_due(&mut self, open: usize, open_max: usize) -> bool {
         self.peak = self.peak.max(open_max).max(open);
         let are_ending = open < self.open / 2;

@@ -1,4 +1,4 @@
-//! Listens on addresses of this host for clients of servers under `tacit run`.
+//! Listens on addresses of this host, so that clients can connect to servers under `tacit run`.
 //!
 //! The agent binds an address when the run begins, but listens on the address only while a program
 //! of the run listens on the rule's `local-ports`. Otherwise the kernel refuses connections.

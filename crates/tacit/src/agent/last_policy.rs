@@ -1,7 +1,10 @@
-//! Stores the text of the policy in force, for a guard (`host/stored.rs`). A policy that waits for
-//! a confirmation is stored when it is confirmed. If a policy cannot be stored, no policy is: a
-//! guard would install an older one, which may protect less. The agent tries again until it is
-//! stored.
+//! Stores the text of the policy in force for a guard, which captures the host at boot
+//! (`host/stored.rs`). If a policy waits for a confirmation, the agent stores it when it is
+//! confirmed.
+//!
+//! If the agent cannot store a policy, it removes the older stored policy. Otherwise a guard would
+//! install the older policy, which may protect less. The agent tries again until it has stored the
+//! policy.
 
 use std::io;
 use std::path::PathBuf;
@@ -68,7 +71,9 @@ impl Agent {
         let StoreError { error, left } = error;
         let next = match left {
             None => NEXT_CLOSED.to_owned(),
-            Some(left) => format!("{NEXT_OLDER} (removing it: {left})"),
+            Some(left) => {
+                format!("the agent could not remove the older stored policy: {left}; {NEXT_OLDER}")
+            }
         };
         if !std::mem::replace(&mut last.has_failed, true) {
             let event = Event::new("policy-not-stored").field("error", &error);
@@ -78,10 +83,11 @@ impl Agent {
     }
 }
 
-const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard closes the \
-                           host: make the directory of --last-policy writable, with free space; \
-                           the agent tries again every few seconds";
-const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard uses an \
+const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard permits \
+                           only DHCP and SSH connections to this host: make the directory of \
+                           --last-policy writable, with free space; the agent tries again every \
+                           few seconds";
+const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard uses this \
                           older policy: make the directory of --last-policy writable; the agent \
                           tries again every few seconds";
 

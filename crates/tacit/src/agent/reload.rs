@@ -79,9 +79,9 @@ impl Preparation {
         self.is_noted = true;
         let seconds = self.begun.elapsed().as_secs();
         let event = Event::new("reload-waits").value("seconds", seconds);
-        let next = "the agent still reads the files of the policy, and cannot install a policy or \
-                    a renewed certificate before it has read them: check whether one of these \
-                    files is on a file system that does not respond, such as NFS";
+        let next = "the agent is still reading the files of the policy, and cannot install a \
+                    policy or a renewed certificate until it has read them: check whether one of \
+                    these files is on a file system that does not respond, such as NFS";
         log.warn(event.field("next", next));
     }
 

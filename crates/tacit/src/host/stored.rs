@@ -1,5 +1,6 @@
-//! Stores the policy in force in a file. A guard installs it if the policy of the host has an error
-//! at the next boot (`tacit agent --host --last-policy FILE`).
+//! Stores the policy in force in a file (`tacit agent --host --last-policy FILE`). If the policy of
+//! the host has an error at the next boot, a guard (`--guard`) installs the nftables rules of the
+//! stored policy. If it cannot use the stored policy either, it permits only DHCP and SSH.
 //!
 //! ```text
 //! tacit-policy 1 LENGTH CHECKSUM
@@ -7,8 +8,9 @@
 //! ```
 //!
 //! The agent replaces the file atomically, with mode 0600. A guard uses a file only if it belongs
-//! to the guard's user or to root, no other user can write to it, and length and checksum are
-//! right. The checksum (FNV-1a) finds damage. It is no signature: only the owner can write.
+//! to the guard's user or to root, and no other user can write to it. Length and checksum must be
+//! right. The checksum (FNV-1a) detects damage. It need not detect forgery, because only the owner
+//! can write to the file.
 //!
 //! Limit: [`POLICY_BYTES_MAX`] bytes of policy.
 

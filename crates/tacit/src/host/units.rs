@@ -63,7 +63,7 @@ impl DropIns {
         if self == Self::Missing {
             complain(format_args!(
                 "tacit: a policy rule selects by systemd unit, but the nftables rules cannot match \
-                 this unit, because systemd has loaded no drop-in for the unit, or the control \
+                 this unit: systemd has loaded no drop-in for the unit, or the control \
                  group of the unit is nested too deeply. Therefore the agent gets the flows of all \
                  programs to the destinations of the policy rule. Run `tacit check`, which names \
                  the unit and prints the fix"

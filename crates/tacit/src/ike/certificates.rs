@@ -46,8 +46,8 @@ impl TrustVerifier {
                 "peer-no-longer-trusted",
                 FailureSide::Both,
                 format!(
-                "the peer's certificate no longer passes the check of trust `{}`: {reason}; renew \
-                 the peer's certificate",
+                "the peer's certificate no longer passes verification with [trust.{}]: {reason}; \
+                 renew the peer's certificate",
                 self.trust.name
             ))
         })
@@ -86,10 +86,7 @@ impl AuthVerifier for TrustVerifier {
             IkeFailure::new(
                 "peer-not-trusted",
                 FailureSide::Both,
-                format!(
-                    "the peer does not pass the check of trust `{}`: {reason}",
-                    self.trust.name
-                ),
+                format!("cannot verify the peer with [trust.{}]: {reason}", self.trust.name),
             )
         };
         let subject = certificates.first().and_then(|leaf| subject_of(leaf)).unwrap_or_default();

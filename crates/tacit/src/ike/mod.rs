@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A run has one connection with each peer in its rules. The agent opens the connection when a
-//! program sends the first packet that needs the tunnel, or at the start of the run if the peer
-//! assigns the run's address. After each failure, the agent waits longer before the next attempt.
+//! program sends the first packet that needs the tunnel. If the peer assigns the run's address, the
+//! agent opens the connection at the start of the run. After each failure, the agent waits longer
+//! before the next attempt.
 //!
 //! A peer in `[sa.NAME]` has no connection: the thread installs its keys, which are in files, as
 //! soon as a run needs them (`manual`).

@@ -301,7 +301,7 @@ fn take(args: &TakeArgs) -> ExitCode {
     match taken.and_then(|taken| taken) {
         Ok(status) => status.into(),
         Err(error) => {
-            let reason = format!("cannot take a socket as {name}: {error}");
+            let reason = format!("cannot take a socket with the name {name}: {error}");
             fail(MessageId("socket-not-taken"), reason, EXIT_FAILURE)
         }
     }

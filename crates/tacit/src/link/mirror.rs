@@ -8,9 +8,10 @@
 //!               <── MirrorReply + sockets ──
 //! ```
 //!
-//! The process is started before the server has threads, and ends with the server. When it has the
-//! namespace, it gives up files, programs and the system calls that the server gives up. It reports
-//! what the kernel does not let it give up, and the server logs that.
+//! The process is started before the server has threads, and ends with the server. When it has
+//! created the namespace, it enters a sandbox: it can no longer open files, execute programs, or
+//! use system calls that a link server does not need. If a part of the sandbox fails, the server
+//! logs the failure, and the process continues without this part.
 //!
 //! Limit: if too many sockets are closed at a time, the kernel drops reports about them. The link
 //! server then serves these sockets until the other side or the run ends.

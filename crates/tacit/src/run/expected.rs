@@ -119,9 +119,8 @@ impl Run {
 
 fn departed() -> io::Error {
     io::Error::other(
-        "the agent was restarted, and this FTP control connection cannot open data connections any \
-         more, because the new agent accepts new connections of the run: open the control \
-         connection again",
+        "this FTP control connection can open no further data connections, because a new agent has \
+         taken over the run: open the control connection again",
     )
 }
 

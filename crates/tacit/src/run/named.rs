@@ -1,6 +1,6 @@
-//! Computes which addresses the kernel must capture because a rule contains a DNS name that
-//! resolves to the address, for `tacit agent --host`. The result is a set of pairs of an address
-//! and a group of ports.
+//! Computes which addresses the kernel must capture for `tacit agent --host`, because a rule
+//! contains a DNS name that resolves to them. The result is a set of pairs: an address, and a group
+//! of ports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

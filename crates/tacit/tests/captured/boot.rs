@@ -161,7 +161,7 @@ fn a_policy_that_cannot_be_stored_leaves_no_older_one_and_is_stored_later() {
         # A policy without [host] would be in force with the old one.
         cp host.toml good.toml
         sed -i '/^\[host\]$/,/^unmatched/d' host.toml
-        command reload | grep -o 'it has no .host., so that the guard could not use it'
+        command reload | grep -o 'it has no .host., so the guard could not use it'
         stored good.toml && echo same"#,
         "
 warning[policy-not-stored]: the policy was not stored: Is 
@@ -170,7 +170,7 @@ warning[policy-not-stored]: the policy was not stored: Is
 1
 warning[policy-not-stored]: the policy was not stored: Is 
 confirmed
-it has no [host], so that the guard could not use it
+it has no [host], so the guard could not use it
 same
 ",
     );

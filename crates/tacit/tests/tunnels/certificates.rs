@@ -80,13 +80,13 @@ fn a_peer_with_a_certificate_of_another_ca_gets_no_packet() {
         enrolled bash -c 'curl -sS -m 3 http://10.2.0.1/; touch scratch/up
             while [ ! -e scratch/end ]; do sleep 0.1; done' & program=$!
         until_true [ -e scratch/up ]
-        control show ike | grep -o 'the peer does not pass the check'
+        control show ike | grep -o 'cannot verify the peer with .trust.'
         touch scratch/end; wait $program
         grep -o 'timed out' run.log
-        grep -q 'ike-failed.*the peer does not pass the check' agent.log || fail reason
+        grep -q 'ike-failed.*cannot verify the peer with .trust.' agent.log || fail reason
         clear"
     ));
-    assert_eq!(text, "the peer does not pass the check\ntimed out\nonly UDP 4500\n");
+    assert_eq!(text, "cannot verify the peer with [trust.\ntimed out\nonly UDP 4500\n");
 }
 
 #[test]

@@ -16,8 +16,8 @@
 //! The kernel may execute all calls on sockets of the run's own network namespace, because nftables
 //! rules capture their traffic. The kernel never executes `connect`, `listen`, `bind` or a send
 //! with `MSG_FASTOPEN` on a handed socket, because such a socket could reach any destination. The
-//! agent decides about each new connection. For the same reason, the kernel sets no option of a
-//! handed socket that may change where it sends, such as a source route: the program gets `EPERM`.
+//! agent decides about each new connection. For the same reason, programs cannot set options that
+//! redirect the packets of a handed socket, such as a source route: they get `EPERM`.
 //!
 //! The helper connects a socket before the program gets it. The helper keeps no duplicate of the
 //! socket, because otherwise the program could not close its connection.

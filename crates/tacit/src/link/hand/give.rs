@@ -53,8 +53,8 @@ impl fmt::Display for GiveError {
         match self {
             Self::NoTaker(name, error) => write!(
                 f,
-                "no program takes the socket as {name}: {error}\n    fix: start a program \
-                 that takes the socket: `tacit link take {name} -- CMD`"
+                "no program waits for a socket with the name {name}: {error}\n    fix: start a \
+                 program that takes the socket: `tacit link take {name} -- CMD`"
             ),
             Self::Giver(pid, error) => {
                 write!(f, "cannot take the socket of process {pid}: {error}")

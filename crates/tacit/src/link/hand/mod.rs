@@ -7,7 +7,7 @@
 //!                                   lets the program continue, leaves it stopped, or kills it
 //! ```
 //!
-//! ID is PID/FD, or the number of a connection. The program that has the socket is the *giver*.
+//! ID is PID/FD, or the id of a connection. The program that has the socket is the *giver*.
 //! `give` stops the giver before it copies the socket, so the giver reads no byte during the
 //! transfer: all unread bytes stay in the socket. If CMD cannot be started, the giver continues as
 //! before.

@@ -9,11 +9,10 @@
 //! ```
 //!
 //! A *ticket* is the number of a client that has connected to a bound socket. The other server
-//! opens a stream for this client, and sends the ticket in `Take`. When a session ends, this server
-//! closes the sockets of the session.
+//! opens a stream for this client, and sends the ticket in `Take`.
 //!
-//! From the decision of the policy until its end, a socket also ends with its session, and if a new
-//! policy denies it.
+//! When a session ends, this server closes the sockets of the session. When a new policy denies a
+//! socket, this server closes the socket. Both also apply to sockets that are still being opened.
 //!
 //! Limits: the limits in `mod.rs` and `tickets.rs`.
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   SIGHUP ──────────> policy and all files      installed as a whole, or not at all
-//!   changed files ───> certificates and trusts   a file that cannot be loaded keeps its content
+//!   changed files ───> certificates and trusts   if a file cannot be loaded, the server keeps the
+//!                                                content that it loaded before
 //! ```
 //!
 //! Then the server closes sockets that a rule denies, and ends the sessions of hosts whose

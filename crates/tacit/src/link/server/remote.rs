@@ -12,9 +12,9 @@
 //! the other socket, and moves its bytes over the stream. So for programs, the socket works like
 //! any other socket of this kernel.
 //!
-//! If the stream of a run ends, or the server with network does not answer on it within three times
-//! [`ALIVE_INTERVAL`], the sockets of the run are lost. This server logs the loss, and ends the
-//! session. The run then tries to begin a new session.
+//! If the stream of a run ends, the sockets of the run are lost. The same applies if the server
+//! with network does not answer on this stream within three times [`ALIVE_INTERVAL`]. This server
+//! logs the loss, and ends the session. The run then tries to begin a new session.
 
 use std::future::Future;
 use std::io;
@@ -123,10 +123,10 @@ pub(super) async fn serve_socket(
     };
     let reason = match request.kind {
         OpenKind::DatagramsOfAll => Some(
-            "a link to another kernel has no datagrams of other addresses: remove `answers` from \
-             the rule",
+            "a link to another kernel passes only answers from the address to which the program \
+             sent its datagrams: remove `answers` from the rule",
         ),
-        OpenKind::Handed => Some("a socket of another kernel cannot be passed on"),
+        OpenKind::Handed => Some("a socket cannot be passed from one kernel to another"),
         _ => None,
     };
     if let Some(reason) = reason {

@@ -108,7 +108,7 @@ impl ServerSandbox {
     /// What is in force, for displays.
     pub(super) fn shown(&self) -> LinkSandbox {
         let files = self.reachable.as_ref();
-        let calls = "no new programs or processes, and none of other processes";
+        let calls = "cannot execute programs, fork, trace other processes, or signal them";
         LinkSandbox {
             files: files
                 .map_or_else(|| confine::NO_LANDLOCK.to_owned(), |files| files.text.clone()),

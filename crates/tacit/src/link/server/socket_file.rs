@@ -126,7 +126,7 @@ fn check_unused(path: &Path) -> io::Result<()> {
     };
     let mut reason = format!("{process} already listens on this socket");
     if path.starts_with(directory()) {
-        reason.push_str("; if it serves another policy, use another name of the link");
+        reason.push_str("; if it serves another policy, give the link another name");
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, reason))
 }

@@ -1,8 +1,9 @@
-//! Keeps the clients of bound sockets that wait for a stream, by their tickets.
+//! Stores the clients of bound sockets, by their tickets, until each client gets a stream.
 //!
 //! Limits: [`TICKETS_MAX`] clients of a link wait at the same time, [`TICKETS_OF_HOST_MAX`] of them
 //! for one certificate and [`TICKETS_OF_SESSION_MAX`] for one session, each for
-//! [`TICKET_WAIT_MAX`]. A session that ends has none.
+//! [`TICKET_WAIT_MAX`]. When a session ends, the server closes the connections of its waiting
+//! clients.
 
 use std::collections::HashMap;
 use std::io;

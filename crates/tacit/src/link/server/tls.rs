@@ -230,7 +230,8 @@ impl Admission {
             );
             Ok(place)
         };
-        let all_used = "this host, or all hosts together, already have as many requests as allowed";
+        let all_used =
+            "this host, or all hosts together, have reached the limit of pending requests";
         tokio::time::timeout(wait_max, acquired)
             .await
             .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, all_used)))

@@ -5,8 +5,8 @@
 //!                  <── ICMP error ─── Notice <──── stream <── error queue
 //! ```
 //!
-//! If the stream takes no more bytes, datagrams wait in the UDP socket, and the kernel drops
-//! datagrams that do not fit into the receive buffer of this socket.
+//! If the stream takes no more bytes, datagrams wait in the UDP socket. The kernel drops datagrams
+//! that do not fit into the receive buffer of this socket.
 
 use std::future::poll_fn;
 use std::io;

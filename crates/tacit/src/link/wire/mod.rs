@@ -1,5 +1,5 @@
-//! Sends and receives the frames of a link between two kernels ([`tacit_core::link_frame`]), over
-//! TCP with TLS, or without TLS over a UNIX socket or a vsock connection of a virtual machine.
+//! Sends and receives the frames of a link between two kernels ([`tacit_core::link_frame`]). They
+//! use TCP with TLS between hosts, and a UNIX socket or vsock without TLS for a virtual machine.
 //!
 //! ```text
 //!   handshake    mutual TLS: both sides present certificates

@@ -1,9 +1,9 @@
 //! Selects the captured ranges that the nftables sets of a run must contain.
 //!
-//! The nftables rules hold every SYN for the agent, whether its destination is in a set or not,
-//! except for addresses of the run's own namespace: there the sets decide whether the agent or the
-//! namespace gets it. So ranges for TCP elsewhere need no elements. Thousands of elements would
-//! take most of the time in which a run starts.
+//! For destinations outside of the run's namespace, the nftables rules hold every SYN, and do not
+//! use the sets. For addresses of the namespace, the sets decide whether the agent or the namespace
+//! gets a SYN. So a TCP range needs elements only if it contains an address of the namespace.
+//! Elements for all ranges could take most of the time that a run needs to start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,6 +1,6 @@
-//! Determines whether a run can use IPv4, IPv6 or both. A run can use IPv4 (or IPv6) if the host,
-//! or the host at the other end of a link, has a route to an IPv4 (or IPv6) address that the policy
-//! allows.
+//! Determines whether a run can use IPv4, IPv6 or both. A run can use an IP version if the host has
+//! a default route of this version, or a route to an address that the policy allows. With a link,
+//! the routes of the other side count. An inbound rule for clients of this version also suffices.
 //!
 //! Limit: for each IP version, this module tries at most [`PROBES_MAX`] addresses, even if the
 //! policy captures more ranges.

@@ -385,9 +385,7 @@ fn check_server(stream: &UnixStream) -> io::Result<()> {
     if server == 0 || server == process::effective_user() {
         return Ok(());
     }
-    let reason = format!(
-        "the server of the link runs as user {server}, but must run as this user or as root"
-    );
+    let reason = format!("the server of the link runs as user {server}, but must run as this user");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 
