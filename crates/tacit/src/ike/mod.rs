@@ -264,7 +264,7 @@ impl IkeDriver {
         let refused = Arc::<Mutex<RefusedByPeer>>::default();
         let thread = IkeThread::new(
             policy,
-            thread::Surroundings {
+            thread::IkeContext {
                 inputs: Arc::clone(&inputs),
                 worker: Arc::clone(&worker),
                 statuses: Arc::clone(&statuses),

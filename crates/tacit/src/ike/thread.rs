@@ -49,7 +49,7 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 const CLOSE_STEP: Duration = Duration::from_millis(50);
 
 /// What the thread works with.
-pub(super) struct Surroundings {
+pub(super) struct IkeContext {
     pub(super) inputs: Arc<Inputs>,
     pub(super) worker: Arc<PacketWorker>,
     pub(super) statuses: Arc<Mutex<Vec<IkeStatus>>>,
@@ -65,7 +65,7 @@ pub(super) struct Surroundings {
 
 /// The state of the thread.
 pub(super) struct IkeThread {
-    pub(super) context: Surroundings,
+    pub(super) context: IkeContext,
     pub(super) policy: IkePolicy,
     /// The accounts of packets, by the names of the rules of the policy.
     pub(super) accounts: Vec<(String, Arc<Account>)>,
@@ -102,7 +102,7 @@ pub(super) enum News {
 }
 
 impl IkeThread {
-    pub(super) fn new(policy: IkePolicy, context: Surroundings) -> io::Result<Self> {
+    pub(super) fn new(policy: IkePolicy, context: IkeContext) -> io::Result<Self> {
         let limiter = IkeLimiter::new(&mut KernelRandom, boottime()).map_err(io::Error::other)?;
         let mut filters = TunnelFilters::default();
         filters.follow(&policy.policy, &policy.filters);

@@ -13,7 +13,7 @@ use super::connection::Pair;
 use super::driven_run::DrivenRun;
 use super::kernel::KernelRandom;
 use super::runs::NAMES_CHECK_INTERVAL;
-use super::thread::Surroundings;
+use super::thread::IkeContext;
 use super::*;
 use crate::clock::boottime;
 use crate::log::{Format, LogDestination, LogLevel, Settings};
@@ -90,7 +90,7 @@ impl Scene {
         let threads = PacketThreads::default();
         let worker = PacketWorker::start(underlay, Arc::clone(&inputs), threads).unwrap();
         let (notices, _) = mpsc::channel(16);
-        let context = Surroundings {
+        let context = IkeContext {
             inputs,
             worker: Arc::new(worker),
             statuses: Arc::default(),
