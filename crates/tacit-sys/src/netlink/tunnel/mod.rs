@@ -135,22 +135,22 @@ pub fn replace(
     }
     for (version, groups, present) in &changes {
         rule::prepare(route, *version)?;
-        let place = present.free_place();
-        rule::remove(route, *version, place)?;
-        route::remove(route, *version, place)?;
-        send_of_each(route, groups, |number, group| route::guards(group, place.table(number)))?;
+        let slot = present.free_slot();
+        rule::remove(route, *version, slot)?;
+        route::remove(route, *version, slot)?;
+        send_of_each(route, groups, |number, group| route::guards(group, slot.table(number)))?;
     }
     let led = match device.zip(index) {
         Some((device, index)) => lead_into(route, device, index, &changes),
         None => Ok(()),
     };
     for (_, groups, present) in &changes {
-        let place = present.free_place();
-        send_of_each(route, groups, |number, group| rule::of_group(group, place, number))?;
+        let slot = present.free_slot();
+        send_of_each(route, groups, |number, group| rule::of_group(group, slot, number))?;
     }
     led?;
     for (version, _, present) in &changes {
-        let old = present.free_place().other();
+        let old = present.free_slot().other();
         rule::remove(route, *version, old)?;
         route::remove(route, *version, old)?;
     }
@@ -169,9 +169,9 @@ fn lead_into(
         rule::shield(route, &device.addresses)?;
     }
     for (_, groups, present) in changes {
-        let place = present.free_place();
+        let slot = present.free_slot();
         send_of_each(route, groups, |number, group| {
-            route::into_device(group, place.table(number), index)
+            route::into_device(group, slot.table(number), index)
         })?;
     }
     Ok(())
@@ -214,14 +214,14 @@ fn unbroken<T>(mut list: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     list()
 }
 
-/// The two places for the rules and tables of all groups, one of which is in use.
+/// The two slots for the rules and tables of all groups, one of which is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum GroupSlot {
     First,
     Second,
 }
 
-impl Place {
+impl GroupSlot {
     fn other(self) -> Self {
         match self {
             Self::First => Self::Second,

@@ -1,7 +1,7 @@
 //! Adds and removes routes in the routing tables for the IPsec tunnels of a run (a program under
 //! `tacit run`).
 
-use super::{FlowGroup, FlowRoute, Place, family, ignore, octets, unbroken};
+use super::{FlowGroup, FlowRoute, GroupSlot, family, ignore, octets, unbroken};
 use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
@@ -39,9 +39,13 @@ pub(super) fn into_device(
     })
 }
 
-/// Removes all routes from the tables of a place.
-pub(super) fn remove(route: &mut Netlink, version: IpVersion, place: Place) -> Result<(), Error> {
-    let found = unbroken(|| removals(route, version, place))?;
+/// Removes all routes from the tables of a slot.
+pub(super) fn remove(
+    route: &mut Netlink,
+    version: IpVersion,
+    slot: GroupSlot,
+) -> Result<(), Error> {
+    let found = unbroken(|| removals(route, version, slot))?;
     for removal in found {
         // When an agent that ends closes its device, the kernel removes the routes into it.
         ignore(route.run(vec![removal]), libc::ESRCH)?;
@@ -52,28 +56,28 @@ pub(super) fn remove(route: &mut Netlink, version: IpVersion, place: Place) -> R
 fn removals(
     route: &mut Netlink,
     version: IpVersion,
-    place: Place,
+    slot: GroupSlot,
 ) -> Result<Vec<NetlinkRequest>, Error> {
     let mut found = Vec::new();
     let mut header = [0; HEADER_BYTES];
     header[0] = family(version);
     let question = NetlinkRequest::new("listing the routes", RTM_GETROUTE, NLM_F_DUMP);
     route.ask(question.fixed(&header), ReplyCount::ManyUnbroken, |answer| {
-        found.extend(removal(answer, place));
+        found.extend(removal(answer, slot));
         Ok(())
     })?;
     Ok(found)
 }
 
 /// The message that removes a route which the kernel has listed; `None`: it is in another table.
-fn removal(answer: &[u8], place: Place) -> Option<NetlinkRequest> {
+fn removal(answer: &[u8], slot: GroupSlot) -> Option<NetlinkRequest> {
     let header = answer.first_chunk::<HEADER_BYTES>()?;
     let of_kind = |wanted: u16| {
         let all = answer.get(HEADER_BYTES..).unwrap_or_default();
         attributes(all).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     };
     let table = read_u32(of_kind(RTA_TABLE)?, 0)?;
-    if !place.tables().contains(&table) {
+    if !slot.tables().contains(&table) {
         return None;
     }
     let [family, bits, _, _, _, protocol, scope, kind, ..] = *header;

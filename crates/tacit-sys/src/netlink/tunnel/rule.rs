@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::{FlowGroup, GROUPS_MAX, Place, family, ignore, octets, unbroken};
+use super::{FlowGroup, GROUPS_MAX, GroupSlot, family, ignore, octets, unbroken};
 use crate::ip_version::IpVersion;
 use crate::netlink::error::Error;
 use crate::netlink::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};
@@ -21,12 +21,12 @@ impl Present {
         self.priorities.is_empty()
     }
 
-    /// The place without rules. If a change was interrupted, both have rules, and the rules of the
-    /// first place decide.
-    pub(super) fn free_place(&self) -> Place {
-        let of_first = Place::First.priority(0)..=Place::First.priority(GROUPS_MAX - 1);
+    /// The slot without rules. If a change was interrupted, both have rules, and the rules of the
+    /// first slot decide.
+    pub(super) fn free_slot(&self) -> GroupSlot {
+        let of_first = GroupSlot::First.priority(0)..=GroupSlot::First.priority(GROUPS_MAX - 1);
         let has_first = self.priorities.iter().any(|priority| of_first.contains(priority));
-        if has_first { Place::Second } else { Place::First }
+        if has_first { GroupSlot::Second } else { GroupSlot::First }
     }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn of_groups(route: &mut Netlink, version: IpVersion) -> Result<Prese
 
 fn list_groups(route: &mut Netlink, version: IpVersion) -> Result<Present, Error> {
     let mut present = Present::default();
-    let groups = Place::First.priority(0)..=Place::Second.priority(GROUPS_MAX - 1);
+    let groups = GroupSlot::First.priority(0)..=GroupSlot::Second.priority(GROUPS_MAX - 1);
     let question = NetlinkRequest::new("listing the routing rules", GETRULE, NLM_F_DUMP);
     route.ask(question.fixed(&header(version, 0)), ReplyCount::ManyUnbroken, |answer| {
         let all = answer.get(HEADER_BYTES..).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) fn lacks_version(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
 }
 
-/// Gives the table `local` a place behind the rules of groups, except for own addresses and the
+/// Moves the table `local` behind the rules of groups, except for own addresses and the
 /// agent's packets. Repeated calls change nothing.
 pub(super) fn prepare(route: &mut Netlink, version: IpVersion) -> Result<(), Error> {
     let mut own = local(version, OWN_PRIORITY, NEW);
@@ -132,9 +132,13 @@ fn list_shielded(route: &mut Netlink) -> Result<Vec<IpAddr>, Error> {
 
 /// Leads the flows of a group to a table. The kernel accepts no range with the port 65535, so flows
 /// with that port reach no host; `None`: the group has no others.
-pub(super) fn of_group(group: &FlowGroup, place: Place, number: usize) -> Option<NetlinkRequest> {
+pub(super) fn of_group(
+    group: &FlowGroup,
+    slot: GroupSlot,
+    number: usize,
+) -> Option<NetlinkRequest> {
     let FlowGroup { version, protocol, local_ports, remote_ports, .. } = group;
-    let mut message = rule(*version, place.priority(number), place.table(number), NEW);
+    let mut message = rule(*version, slot.priority(number), slot.table(number), NEW);
     message.attribute(FRA_IP_PROTO, &[*protocol]);
     for (kind, ports) in [(FRA_SPORT_RANGE, local_ports), (FRA_DPORT_RANGE, remote_ports)] {
         if let Some(ports) = ports {
@@ -151,15 +155,19 @@ pub(super) fn of_group(group: &FlowGroup, place: Place, number: usize) -> Option
     Some(message)
 }
 
-/// Removes the rules of all groups at a place, the last one first: a rule must not take the packets
+/// Removes the rules of all groups in a slot, the last one first: a rule must not take the packets
 /// of one before it.
-pub(super) fn remove(route: &mut Netlink, version: IpVersion, place: Place) -> Result<(), Error> {
-    let at = place.priority(0)..=place.priority(GROUPS_MAX - 1);
+pub(super) fn remove(
+    route: &mut Netlink,
+    version: IpVersion,
+    slot: GroupSlot,
+) -> Result<(), Error> {
+    let at = slot.priority(0)..=slot.priority(GROUPS_MAX - 1);
     let mut present = of_groups(route, version)?;
     present.priorities.sort_unstable();
-    let of_place = present.priorities.into_iter().rev().filter(|priority| at.contains(priority));
-    for priority in of_place {
-        let table = place.first_table() + (priority - place.first_priority());
+    let of_slot = present.priorities.into_iter().rev().filter(|priority| at.contains(priority));
+    for priority in of_slot {
+        let table = slot.first_table() + (priority - slot.first_priority());
         ignore(route.run(vec![rule(version, priority, table, DELETE)]), libc::ENOENT)?;
     }
     Ok(())
@@ -244,14 +252,14 @@ mod tests {
                       0800 0600 51000000 0800 0f00 717b0000 0500 1600 06 000000 \
                       0800 1700 6e237723 0800 1800 bb01bb01";
         let wanted = bytes(wanted);
-        assert_eq!(sealed(&of_group(&group, Place::Second, 1).unwrap()), wanted);
+        assert_eq!(sealed(&of_group(&group, GroupSlot::Second, 1).unwrap()), wanted);
         // The kernel refuses a range that contains the last port.
         let ending_at = |last| {
             let group = FlowGroup { remote_ports: Some(9000..=last), ..group.clone() };
-            sealed(&of_group(&group, Place::First, 0).unwrap())
+            sealed(&of_group(&group, GroupSlot::First, 0).unwrap())
         };
         assert_eq!(ending_at(65_535), ending_at(65_534));
         let last = FlowGroup { local_ports: Some(65_535..=65_535), ..group.clone() };
-        assert!(of_group(&last, Place::First, 0).is_none());
+        assert!(of_group(&last, GroupSlot::First, 0).is_none());
     }
 }
