@@ -13,7 +13,7 @@ pub(super) struct TunnelSlot(usize);
 /// The tunnels of one direction.
 #[derive(Debug)]
 pub(super) struct TunnelTable<T> {
-    slots: Vec<Option<Place<T>>>,
+    slots: Vec<Option<TunnelEntry<T>>>,
     by_spi: HashMap<EspSpi, TunnelSlot>,
     /// The tunnel of the last look-up: most packets belong to the same one.
     last: Option<(EspSpi, TunnelSlot)>,
@@ -21,7 +21,7 @@ pub(super) struct TunnelTable<T> {
 
 /// A tunnel, and what it is found by.
 #[derive(Debug)]
-struct Place<T> {
+struct TunnelEntry<T> {
     spi: EspSpi,
     tun: TunId,
     tunnel: T,
@@ -30,12 +30,12 @@ struct Place<T> {
 impl<T> TunnelTable<T> {
     /// Adds a tunnel. No other has its inbound SPI.
     pub(super) fn add(&mut self, spi: EspSpi, tun: TunId, tunnel: T) {
-        let place = Some(Place { spi, tun, tunnel });
+        let entry = Some(TunnelEntry { spi, tun, tunnel });
         let free = self.slots.iter().position(Option::is_none);
         let slot = TunnelSlot(free.unwrap_or(self.slots.len()));
         match self.slots.get_mut(slot.0) {
-            Some(free) => *free = place,
-            None => self.slots.push(place),
+            Some(free) => *free = entry,
+            None => self.slots.push(entry),
         }
         self.last = None;
         self.by_spi.insert(spi, slot);
@@ -45,14 +45,14 @@ impl<T> TunnelTable<T> {
     pub(super) fn remove(&mut self, spi: EspSpi) -> Option<(TunnelSlot, TunId)> {
         self.last = None;
         let slot = self.by_spi.remove(&spi)?;
-        let place = self.slots.get_mut(slot.0)?.take()?;
-        Some((slot, place.tun))
+        let entry = self.slots.get_mut(slot.0)?.take()?;
+        Some((slot, entry.tun))
     }
 
     /// Removes the tunnels of a device.
     pub(super) fn remove_tun(&mut self, tun: TunId) {
-        let of_tun = self.slots.iter().flatten().filter(|place| place.tun == tun);
-        let spis: Vec<_> = of_tun.map(|place| place.spi).collect();
+        let of_tun = self.slots.iter().flatten().filter(|entry| entry.tun == tun);
+        let spis: Vec<_> = of_tun.map(|entry| entry.spi).collect();
         for spi in spis {
             self.remove(spi);
         }
@@ -78,16 +78,16 @@ impl<T> TunnelTable<T> {
 
     /// Returns the tunnel at a position.
     pub(super) fn at(&mut self, slot: TunnelSlot) -> Option<&mut T> {
-        self.slots.get_mut(slot.0)?.as_mut().map(|place| &mut place.tunnel)
+        self.slots.get_mut(slot.0)?.as_mut().map(|entry| &mut entry.tunnel)
     }
 
     /// Returns the device of the tunnel at a position.
     pub(super) fn tun_at(&self, slot: TunnelSlot) -> Option<TunId> {
-        self.slots.get(slot.0)?.as_ref().map(|place| place.tun)
+        self.slots.get(slot.0)?.as_ref().map(|entry| entry.tun)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (EspSpi, &mut T)> {
-        self.slots.iter_mut().flatten().map(|place| (place.spi, &mut place.tunnel))
+        self.slots.iter_mut().flatten().map(|entry| (entry.spi, &mut entry.tunnel))
     }
 }
 

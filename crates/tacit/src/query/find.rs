@@ -23,11 +23,11 @@ use crate::session::{ConnectionRecord, ConnectionTable};
 
 /// How long the agent waits for a connection: the program's socket is open a moment before the
 /// agent's.
-const ARRIVAL_WAIT_MAX: Duration = Duration::from_secs(1);
+const RECORD_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The first interval between two checks.
-const ARRIVAL_POLL_MIN: Duration = Duration::from_millis(1);
+const RECORD_POLL_MIN: Duration = Duration::from_millis(1);
 /// The longest interval between two checks.
-const ARRIVAL_POLL_MAX: Duration = Duration::from_millis(50);
+const RECORD_POLL_MAX: Duration = Duration::from_millis(50);
 
 /// Answers the queries of one run.
 #[derive(Debug)]
@@ -56,12 +56,12 @@ pub(super) enum IfUnknown {
 /// The connection of a descriptor.
 struct Found {
     ends: SocketEnds,
-    place: Place,
+    origin: SocketOrigin,
 }
 
 /// Where the socket of a descriptor was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SocketOrigin {
     /// In the network of the run.
     Run,
     /// In the network of handed sockets: it is one, or was made outside the run and passed to its
@@ -103,10 +103,10 @@ impl QueryResponder {
         if if_unknown == IfUnknown::Refuse {
             return Err(QueryError::Unknown.into());
         }
-        let until = Instant::now() + ARRIVAL_WAIT_MAX;
-        let mut pause = ARRIVAL_POLL_MIN;
+        let until = Instant::now() + RECORD_WAIT_MAX;
+        let mut pause = RECORD_POLL_MIN;
         loop {
-            if found.place == Place::Run && self.is_within(&found.ends).await {
+            if found.origin == SocketOrigin::Run && self.is_within(&found.ends).await {
                 return Ok(unprotected(question, PolicyState::None)?);
             }
             tokio::time::sleep(pause).await;
@@ -114,12 +114,12 @@ impl QueryResponder {
                 return answer::about(&record, question, descriptor).await;
             }
             if Instant::now() > until {
-                return match found.place {
-                    Place::Run => Err(QueryError::Unknown.into()),
-                    Place::Agent => Ok(unprotected(question, PolicyState::Off)?),
+                return match found.origin {
+                    SocketOrigin::Run => Err(QueryError::Unknown.into()),
+                    SocketOrigin::Agent => Ok(unprotected(question, PolicyState::Off)?),
                 };
             }
-            pause = (pause * 2).min(ARRIVAL_POLL_MAX);
+            pause = (pause * 2).min(RECORD_POLL_MAX);
         }
     }
 
@@ -128,9 +128,9 @@ impl QueryResponder {
         if !query::is_tcp(descriptor) {
             return Err(QueryError::NotTcp);
         }
-        let place = match query::network_of(descriptor) {
-            Ok(network) if network == self.network => Place::Run,
-            Ok(network) if network == self.handed && self.hands_sockets() => Place::Agent,
+        let origin = match query::network_of(descriptor) {
+            Ok(network) if network == self.network => SocketOrigin::Run,
+            Ok(network) if network == self.handed && self.hands_sockets() => SocketOrigin::Agent,
             Ok(network) if network == self.outside => return Ok(None),
             _ => return Err(QueryError::NotThisRun),
         };
@@ -142,7 +142,7 @@ impl QueryResponder {
         };
         let [program, peer] = [program, peer].map(canonical);
         let ends = SocketEnds { protocol: Protocol::Tcp, program, peer };
-        Ok(Some(Found { ends, place }))
+        Ok(Some(Found { ends, origin }))
     }
 
     /// Whether programs of the run may have sockets of the agent.
@@ -152,11 +152,11 @@ impl QueryResponder {
 
     /// The connection of the run with these addresses.
     fn find(&self, found: &Found) -> Option<Arc<ConnectionRecord>> {
-        let Found { ends, place } = found;
+        let Found { ends, origin } = found;
         self.table.find_where(|record| {
-            let of_record = || match place {
-                Place::Run => record.ends(),
-                Place::Agent => record.handed_ends(),
+            let of_record = || match origin {
+                SocketOrigin::Run => record.ends(),
+                SocketOrigin::Agent => record.handed_ends(),
             };
             record.is_of_run(self.run.id)
                 && of_record().is_some_and(|of_record| {
