@@ -38,7 +38,7 @@ pub(super) enum Examined {
 
 /// What a socket in place of the program's must have too.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(super) struct SocketProperties {
     pub(super) options: SocketOptions,
     pub(super) descriptor_flags: FdFlags,
     /// Whether the descriptors of the program may change before its socket is replaced, or an epoll
@@ -118,7 +118,7 @@ impl Templates {
         &mut self,
         caller: &Caller,
         own: &ProgramSocket,
-    ) -> Result<Findings, RelayReason> {
+    ) -> Result<SocketProperties, RelayReason> {
         let file = own.file.as_fd();
         let options = SocketOptions::read(file, own.version);
         let fresh = self.of(own.origin, own.version).map_err(|_| RelayReason::Kernel)?;
@@ -133,7 +133,7 @@ impl Templates {
         let needs_search = !registrations.is_some_and(|all| all.is_empty()) || !caller.is_alone();
         let descriptor_flags = caller.descriptor_flags(own.number);
         let descriptor_flags = descriptor_flags.map_err(|_| RelayReason::Kernel)?;
-        Ok(Findings { options, descriptor_flags, needs_search })
+        Ok(SocketProperties { options, descriptor_flags, needs_search })
     }
 
     /// The options of a fresh socket; `None` if no socket of the agent is known.

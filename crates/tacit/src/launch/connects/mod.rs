@@ -50,7 +50,7 @@ use tacit_sys::spawn::{Call, NotifiedCall, NotifyListener, NotifyReply};
 
 use crate::run::protocol::{ConnectQuestion, FromConnects, RelayReason, SocketOwner};
 use channel::{AgentChannel, Answer};
-use examine::{Examined, Findings, Origin};
+use examine::{Examined, Origin, SocketProperties};
 use waiting::WaitingConnects;
 
 /// The maximum number of calls that wait for the agent or for their connection.
@@ -77,7 +77,7 @@ pub(super) struct ConnectHandler {
     has_handed: bool,
     /// The options of fresh sockets of the run, and of the agent.
     fresh: Templates,
-    asked: BTreeMap<u64, Asked>,
+    pending: BTreeMap<u64, PendingConnect>,
     last_number: u64,
     waiting: WaitingConnects,
 }
@@ -111,11 +111,11 @@ struct ConnectCall {
     socket: ProgramSocket,
 }
 
-/// A call about which the agent was asked.
+/// A call whose answer from the agent is pending.
 #[derive(Debug)]
-struct Asked {
+struct PendingConnect {
     connect: ConnectCall,
-    findings: Findings,
+    properties: SocketProperties,
     until: Instant,
 }
 
@@ -162,7 +162,7 @@ impl ConnectHandler {
 
     /// The time until a call needs attention.
     pub(super) fn timeout(&self) -> Option<Timespec> {
-        let has_work = !self.asked.is_empty() || !self.waiting.is_empty() || self.agent.is_full();
+        let has_work = !self.pending.is_empty() || !self.waiting.is_empty() || self.agent.is_full();
         has_work.then(|| Timespec::try_from(LOOK_INTERVAL).ok()).flatten()
     }
 
@@ -171,7 +171,7 @@ impl ConnectHandler {
         self.agent.flush();
         let Some(listener) = listener else {
             // All programs have ended, or none has started. The agent may say what to ask about.
-            self.asked.clear();
+            self.pending.clear();
             self.waiting = WaitingConnects::default();
             let has_event = events.first().is_some_and(|event| !event.is_empty());
             if has_event && self.agent.receive().is_err() {
@@ -384,7 +384,7 @@ impl ConnectHandler {
     }
 
     fn has_room(&self) -> bool {
-        let calls = self.asked.len() + self.waiting.len();
+        let calls = self.pending.len() + self.waiting.len();
         calls < CALLS_MIN || calls < calls_max(getrlimit(Resource::Nofile).current)
     }
 
@@ -411,8 +411,8 @@ impl ConnectHandler {
         }
         let until = Instant::now() + ANSWER_WAIT_MAX;
         match self.fresh.examine_closely(caller, socket) {
-            Ok(findings) => {
-                self.asked.insert(number, Asked { connect, findings, until });
+            Ok(properties) => {
+                self.pending.insert(number, PendingConnect { connect, properties, until });
                 Ok(())
             }
             Err(reason) => self.relay_with_reason(listener, &connect, Some(number), remote, reason),
@@ -422,37 +422,37 @@ impl ConnectHandler {
     /// Finishes the call that an answer of the agent is about.
     fn take_answer(&mut self, listener: &mut NotifyListener, answer: Answer) {
         let Answer { number, given, error } = answer;
-        let Some(asked) = self.asked.remove(&number) else {
+        let Some(pending) = self.pending.remove(&number) else {
             // The call was answered without it.
             self.agent.tell(FromConnects::Ended { number, error: None });
             return;
         };
         // An error of the listener means that all programs have ended.
         let _ = match (given, error) {
-            (Some((to, given)), _) => self.swap(listener, asked, number, to, given),
-            (None, Some(error)) => listener.reply(&asked.connect.call, NotifyReply::Error(error)),
-            (None, None) => self.relay(listener, &asked.connect),
+            (Some((to, given)), _) => self.swap(listener, pending, number, to, given),
+            (None, Some(error)) => listener.reply(&pending.connect.call, NotifyReply::Error(error)),
+            (None, None) => self.relay(listener, &pending.connect),
         };
     }
 
     fn give_up_waiting_for_answers(&mut self, listener: &mut NotifyListener) {
         let now = Instant::now();
-        while let Some(oldest) = self.asked.first_entry() {
+        while let Some(oldest) = self.pending.first_entry() {
             if oldest.get().until > now {
                 return;
             }
-            let asked = oldest.remove();
-            let _ = self.relay(listener, &asked.connect);
+            let pending = oldest.remove();
+            let _ = self.relay(listener, &pending.connect);
         }
     }
 
     /// The agent has closed its channel.
     fn leave_agent(&mut self, listener: Option<&mut NotifyListener>) {
         self.agent.end();
-        let asked = std::mem::take(&mut self.asked);
+        let pending = std::mem::take(&mut self.pending);
         let Some(listener) = listener else { return };
-        for asked in asked.into_values() {
-            let _ = self.relay(listener, &asked.connect);
+        for pending in pending.into_values() {
+            let _ = self.relay(listener, &pending.connect);
         }
     }
 

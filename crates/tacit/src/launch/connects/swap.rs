@@ -9,9 +9,9 @@ use tacit_sys::handed::{self, ConnectState, References, SocketOptions};
 use tacit_sys::socket;
 use tacit_sys::spawn::{NotifyListener, NotifyReply};
 
-use super::examine::{Findings, Origin, doubt_about, reply_of};
+use super::examine::{Origin, SocketProperties, doubt_about, reply_of};
 use super::waiting::Waiting;
-use super::{Asked, ConnectCall, ConnectHandler, errno, index, reason_of};
+use super::{ConnectCall, ConnectHandler, PendingConnect, errno, index, reason_of};
 use crate::run::protocol::{ConnectProgress, FromConnects, RelayReason};
 
 /// Why a socket was not replaced.
@@ -34,17 +34,17 @@ impl ConnectHandler {
     pub(super) fn swap(
         &mut self,
         listener: &mut NotifyListener,
-        asked: Asked,
+        pending: PendingConnect,
         number: u64,
         to: SocketAddr,
         given: OwnedFd,
     ) -> io::Result<()> {
-        let Asked { mut connect, findings, .. } = asked;
+        let PendingConnect { mut connect, properties, .. } = pending;
         if !listener.is_waiting(&connect.call) {
             self.agent.tell(FromConnects::Ended { number, error: None });
             return Ok(());
         }
-        let placed = match self.place(listener, &connect, &findings, &given, to) {
+        let placed = match self.place(listener, &connect, &properties, &given, to) {
             Ok(placed) => placed,
             Err(NotSwapped::Failed(error)) => {
                 let replied = listener.reply(&connect.call, reply_of(&error));
@@ -93,18 +93,18 @@ impl ConnectHandler {
         &mut self,
         listener: &NotifyListener,
         connect: &ConnectCall,
-        findings: &Findings,
+        properties: &SocketProperties,
         given: &OwnedFd,
         to: SocketAddr,
     ) -> Result<Placed, NotSwapped> {
         let ConnectCall { call, caller, socket: own } = connect;
-        let state = self.connect(connect, findings, given, to)?;
+        let state = self.connect(connect, properties, given, to)?;
         // Another thread may have closed the descriptor meanwhile.
         if !own.is_in_place(caller) {
             return Err(NotSwapped::Failed(io::Error::from_raw_os_error(errno::EBADF)));
         }
         let file = given.as_fd();
-        let flags = findings.descriptor_flags;
+        let flags = properties.descriptor_flags;
         self.has_handed = true;
         listener.replace_descriptor(call, own.number, file, flags).map_err(NotSwapped::Failed)?;
         let back = |reason| {
@@ -115,7 +115,7 @@ impl ConnectHandler {
             }
             reason
         };
-        if !findings.needs_search {
+        if !properties.needs_search {
             return Ok(Placed { state, has_registrations: false });
         }
         // Only now: another thread may have duplicated or registered the old socket until it was
@@ -135,7 +135,7 @@ impl ConnectHandler {
     fn connect(
         &mut self,
         connect: &ConnectCall,
-        findings: &Findings,
+        properties: &SocketProperties,
         given: &OwnedFd,
         to: SocketAddr,
     ) -> Result<ConnectState, NotSwapped> {
@@ -150,7 +150,7 @@ impl ConnectHandler {
             *template = Some(SocketOptions::read(file, own.version));
         }
         if let Some(fresh) = self.fresh.of(own.origin, own.version).map_err(relayed)? {
-            let transferred = findings.options.transfer(fresh, file);
+            let transferred = properties.options.transfer(fresh, file);
             transferred.map_err(|_| NotSwapped::Relayed(RelayReason::Option))?;
         }
         match handed::connect(file, own.version, to) {
