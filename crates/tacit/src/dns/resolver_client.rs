@@ -191,7 +191,7 @@ impl ResolverClient {
                     return Ok(());
                 }
                 let servers = if self.forwarder.run().is_host() {
-                    Servers::Asked(ResolverOptions::default())
+                    Servers::Chosen(ResolverOptions::default())
                 } else {
                     Servers::AnyOf(&current.servers)
                 };

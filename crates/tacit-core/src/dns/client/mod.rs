@@ -213,7 +213,7 @@ impl<T: PartialEq> DnsClient<T> {
         let asked = OutgoingQuery::new(&waiter.query);
         let (asked, options) = match servers {
             Servers::AnyOf(list) => (asked, list.options),
-            Servers::Asked(options) => (asked.only_to(to), options),
+            Servers::Chosen(options) => (asked.only_to(to), options),
         };
         if let Some(number) = self.by_question.get(&asked).copied() {
             return self.join(number, waiter, to, cx);
@@ -226,7 +226,7 @@ impl<T: PartialEq> DnsClient<T> {
         let turn = usize::try_from(number).unwrap_or(0);
         let order = match servers {
             Servers::AnyOf(list) => order(list, Some(to), turn, cx.health, cx.now),
-            Servers::Asked(_) => vec![to],
+            Servers::Chosen(_) => vec![to],
         };
         let asked = Arc::new(asked);
         self.by_question.insert(Arc::clone(&asked), number);

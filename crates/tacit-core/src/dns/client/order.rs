@@ -28,7 +28,7 @@ pub enum Servers<'s> {
     /// Any of these.
     AnyOf(&'s ServerList),
     /// Only the one that the program chose.
-    Asked(ResolverOptions),
+    Chosen(ResolverOptions),
 }
 
 /// Returns the order for one query. The server that the program chose comes first if it is in the

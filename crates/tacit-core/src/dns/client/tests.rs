@@ -227,7 +227,7 @@ fn on_a_host_only_the_chosen_server_is_queried_and_no_other_answers_for_it() {
         let from = u32::try_from(chosen).unwrap();
         let asked = world.with(|client, cx| {
             let waiter = waiter("a.example", from);
-            client.ask(waiter, server(chosen), Servers::Asked(options), cx)
+            client.ask(waiter, server(chosen), Servers::Chosen(options), cx)
         });
         asked.unwrap();
         world.act();

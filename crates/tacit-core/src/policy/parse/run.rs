@@ -38,7 +38,7 @@ pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
         Some(Direction::Outbound) => RoleDefault::Is(Role::Client),
         None => RoleDefault::Unknown,
     };
-    Setting { role, server: Some(ServerNameDefault::Asked) }
+    Setting { role, server: Some(ServerNameDefault::Resolved) }
 }
 
 fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {

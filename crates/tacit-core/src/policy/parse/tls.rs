@@ -56,7 +56,7 @@ pub(super) enum ServerNameDefault {
     /// The host of the dialled target, if there are several targets.
     Dialled,
     /// The name that the program resolved.
-    Asked,
+    Resolved,
     /// A target is a UNIX socket, which has no name.
     Nothing,
 }
