@@ -82,7 +82,7 @@ struct Origin {
 
 /// How a packet of an SA has arrived.
 #[derive(Clone, Copy)]
-enum Arrival {
+enum ReceivedAs {
     /// In UDP.
     Udp(Origin),
     /// As an IP packet, with these headers.
@@ -189,7 +189,7 @@ impl Inbound {
     ) -> Result<(), DropReason> {
         let packet = self.buffer.get(place.clone()).unwrap_or_default();
         let outer = OuterPacket::parse(packet)?;
-        self.open_packet(outer.spi, place, Arrival::WithoutUdp(outer), tunnels, context)
+        self.open_packet(outer.spi, place, ReceivedAs::WithoutUdp(outer), tunnels, context)
             .inspect_err(|reason| tunnels.note_drop(outer.spi, *reason))
     }
 
@@ -233,7 +233,7 @@ impl Inbound {
         let datagram = self.buffer.get_mut(place.clone()).unwrap_or_default();
         match UdpContent::of(datagram) {
             UdpContent::Esp(spi) => self
-                .open_packet(spi, place, Arrival::Udp(origin), tunnels, context)
+                .open_packet(spi, place, ReceivedAs::Udp(origin), tunnels, context)
                 .inspect_err(|reason| tunnels.note_drop(spi, *reason)),
             UdpContent::Ike(message) => {
                 context.counters.ike_messages.add(1);
@@ -252,7 +252,7 @@ impl Inbound {
         &mut self,
         spi: EspSpi,
         place: Range<usize>,
-        arrival: Arrival,
+        received_as: ReceivedAs,
         tunnels: &mut Tunnels,
         context: &mut Context,
     ) -> Result<(), DropReason> {
@@ -260,13 +260,13 @@ impl Inbound {
         let tunnel = table.with_spi(spi).ok_or(DropReason::UnknownSpi)?;
         let frame = self.buffer.get_mut(place.clone()).ok_or(DropReason::Malformed)?;
         let before = tunnel.sa.sequence();
-        let opened = match arrival {
-            Arrival::Udp(origin) => tunnel.sa.open(frame, origin.traffic_class)?,
-            Arrival::WithoutUdp(outer) => tunnel.sa.open_without_udp(frame, &outer)?,
+        let opened = match received_as {
+            ReceivedAs::Udp(origin) => tunnel.sa.open(frame, origin.traffic_class)?,
+            ReceivedAs::WithoutUdp(outer) => tunnel.sa.open_without_udp(frame, &outer)?,
         };
         let is_newest = tunnel.sa.sequence() > before;
         // If the queue is full, the next packet moves the peer.
-        if let Arrival::Udp(Origin { source: to, .. }) = arrival
+        if let ReceivedAs::Udp(Origin { source: to, .. }) = received_as
             && is_newest
             && tunnel.has_moved(to)
             && orders.try_order(Order::MovePeer(spi, to))
