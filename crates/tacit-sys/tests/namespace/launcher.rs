@@ -178,7 +178,11 @@ impl<'a> Run<'a> {
     }
 
     /// Requests a spoofed-source socket from the helper.
-    pub(crate) fn stand_in_socket(&mut self, protocol: IpProtocol, version: IpVersion) -> OwnedFd {
+    pub(crate) fn spoofed_source_socket(
+        &mut self,
+        protocol: IpProtocol,
+        version: IpVersion,
+    ) -> OwnedFd {
         let kind = if protocol == IpProtocol::Tcp { b't' } else { b'u' };
         let digit = if version == IpVersion::V4 { b'4' } else { b'6' };
         self.channel.write_all(&[kind, digit]).unwrap();

@@ -175,7 +175,7 @@ fn loopback_is_captured_where_a_rule_names_it_and_the_program_does_not_serve_the
         wait(receiver.as_fd());
         let datagram = transparent::receive(receiver.as_fd(), &mut [0; 64]).unwrap();
         assert_eq!(datagram.destination, to.parse().unwrap());
-        let answering = run.stand_in_socket(IpProtocol::Udp, version);
+        let answering = run.spoofed_source_socket(IpProtocol::Udp, version);
         transparent::bind_spoofed_source(answering.as_fd(), datagram.destination, datagram.source)
             .unwrap();
         socket::write(answering.as_fd(), b"answer").unwrap();
@@ -320,7 +320,7 @@ fn datagrams_arrive_with_their_destination_and_answers_come_from_there(original:
         assert!(datagram.is_cut, "the buffer was too small for the question");
         let nothing = transparent::receive(receiver.as_fd(), &mut buffer).unwrap_err();
         assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
-        let answering = run.stand_in_socket(IpProtocol::Udp, version);
+        let answering = run.spoofed_source_socket(IpProtocol::Udp, version);
         let source = datagram.source;
         assert!(transparent::bind_spoofed_source(answering.as_fd(), destination, source).unwrap());
         socket::write(answering.as_fd(), b"answer").unwrap();
@@ -338,7 +338,7 @@ fn name_queries_go_to_the_agent_unless_the_program_answers_itself(original: &Lau
         wait(receiver.as_fd());
         let datagram = transparent::receive(receiver.as_fd(), &mut [0; 64]).unwrap();
         assert_eq!((datagram.destination, datagram.bytes), (destination, 8));
-        let answering = run.stand_in_socket(IpProtocol::Udp, version);
+        let answering = run.spoofed_source_socket(IpProtocol::Udp, version);
         transparent::bind_spoofed_source(answering.as_fd(), destination, datagram.source).unwrap();
         socket::write(answering.as_fd(), b"address").unwrap();
         assert_eq!(program.answer(), "address", "{to}");
@@ -366,7 +366,7 @@ fn a_program_sees_the_clients_own_address(original: &LauncherState) {
         let version = IpVersion::of(wanted.ip());
         let loopback = if version == IpVersion::V4 { "127.0.0.1" } else { "::1" };
         let to = SocketAddr::new(loopback.parse().unwrap(), wanted.port());
-        let dialled = run.stand_in_socket(IpProtocol::Tcp, version);
+        let dialled = run.spoofed_source_socket(IpProtocol::Tcp, version);
         transparent::bind_spoofed_source(dialled.as_fd(), client.parse().unwrap(), to).unwrap();
         assert_eq!(program.answer(), format!("peer {client}"));
     }
@@ -408,7 +408,7 @@ fn a_helper_that_was_killed_is_replaced_in_the_same_namespaces(original: &Launch
     }
     // Its sockets have foreign addresses, and reach a program that was started before.
     run.wait_for_listener("0.0.0.0:80".parse().unwrap());
-    let dialled = run.stand_in_socket(IpProtocol::Tcp, IpVersion::V4);
+    let dialled = run.spoofed_source_socket(IpProtocol::Tcp, IpVersion::V4);
     let client = "203.0.113.9:40000".parse().unwrap();
     transparent::bind_spoofed_source(dialled.as_fd(), client, "127.0.0.1:80".parse().unwrap())
         .unwrap();
