@@ -391,17 +391,17 @@ fn dispatch(verb: Verb, arguments: &[OsString]) -> ExitCode {
             let request = args.confirm.map_or(Request::Reload, |time| Request::ReloadForTime {
                 confirm_ms: time.as_millis().try_into().unwrap_or(u64::MAX),
             });
-            tell(&args.control, &request, Reloaded::text)
+            send_request(&args.control, &request, Reloaded::text)
         }
-        Verb::Confirm(args) => tell(&args, &Request::Confirm, Confirmed::text),
+        Verb::Confirm(args) => send_request(&args, &Request::Confirm, Confirmed::text),
         Verb::Drain(args) => {
             let milliseconds = |timeout: Duration| timeout.as_millis().try_into();
             let timeout_ms = args.timeout.map(|timeout| milliseconds(timeout).unwrap_or(u64::MAX));
-            tell(&args.control, &Request::Drain { timeout_ms }, |done: &Draining| {
+            send_request(&args.control, &Request::Drain { timeout_ms }, |done: &Draining| {
                 format!("draining: {} open connections\n", done.open)
             })
         }
-        Verb::Restart(args) => tell(&args, &Request::Restart, |done: &Draining| {
+        Verb::Restart(args) => send_request(&args, &Request::Restart, |done: &Draining| {
             format!(
                 "a new agent is starting; the old agent keeps its {} open connections\n",
                 done.open
@@ -608,7 +608,7 @@ fn activated(parent: Parent) -> usize {
 }
 
 /// Sends a request to the agent, and prints its answer.
-fn tell<T: DeserializeOwned + Serialize>(
+fn send_request<T: DeserializeOwned + Serialize>(
     args: &ControlArgs,
     request: &Request,
     render: impl FnOnce(&T) -> String,

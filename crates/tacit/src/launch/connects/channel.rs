@@ -84,7 +84,7 @@ impl AgentChannel {
     }
 
     /// Sends a message as soon as the agent has room for it.
-    pub(super) fn tell(&mut self, message: FromConnects) {
+    pub(super) fn send_or_queue(&mut self, message: FromConnects) {
         self.flush();
         let Some(socket) = &self.socket else { return };
         let waits = !self.unsent.is_empty()
@@ -162,7 +162,7 @@ mod tests {
         channel.begin(near, 7);
         let mut told = 0;
         while !channel.is_full() {
-            channel.tell(ended(told));
+            channel.send_or_queue(ended(told));
             told += 1;
         }
         assert!(!channel.ask(&ended(u64::MAX)), "a question does not wait");

@@ -200,7 +200,7 @@ impl ConnectHandler {
     fn report_end(&mut self, number: Option<u64>, error: Option<io::Error>) {
         let (Some(number), Some(error)) = (number, error) else { return };
         let error = Some(error.raw_os_error().unwrap_or(errno::EACCES));
-        self.agent.tell(FromConnects::Ended { number, error });
+        self.agent.send_or_queue(FromConnects::Ended { number, error });
     }
 
     /// Handles a call that connects, listens, gives a socket an address, or sets an option of its
@@ -424,7 +424,7 @@ impl ConnectHandler {
         let Answer { number, given, error } = answer;
         let Some(pending) = self.pending.remove(&number) else {
             // The call was answered without it.
-            self.agent.tell(FromConnects::Ended { number, error: None });
+            self.agent.send_or_queue(FromConnects::Ended { number, error: None });
             return;
         };
         // An error of the listener means that all programs have ended.
@@ -466,7 +466,7 @@ impl ConnectHandler {
         reason: RelayReason,
     ) -> io::Result<()> {
         let relayed = self.relay(listener, connect);
-        self.agent.tell(FromConnects::Relayed { number, remote, reason });
+        self.agent.send_or_queue(FromConnects::Relayed { number, remote, reason });
         relayed
     }
 

@@ -41,7 +41,7 @@ impl ConnectHandler {
     ) -> io::Result<()> {
         let PendingConnect { mut connect, properties, .. } = pending;
         if !listener.is_waiting(&connect.call) {
-            self.agent.tell(FromConnects::Ended { number, error: None });
+            self.agent.send_or_queue(FromConnects::Ended { number, error: None });
             return Ok(());
         }
         let placed = match self.place(listener, &connect, &properties, &given, to) {
@@ -49,7 +49,7 @@ impl ConnectHandler {
             Err(NotSwapped::Failed(error)) => {
                 let replied = listener.reply(&connect.call, reply_of(&error));
                 let error = error.raw_os_error();
-                self.agent.tell(FromConnects::Ended { number, error });
+                self.agent.send_or_queue(FromConnects::Ended { number, error });
                 return replied;
             }
             Err(NotSwapped::Relayed(reason)) => {
@@ -70,7 +70,7 @@ impl ConnectHandler {
             listener.reply(&connect.call, NotifyReply::Error(errno::EINPROGRESS))?;
             drop(given);
             if let Some(started) = started {
-                self.agent.tell(started);
+                self.agent.send_or_queue(started);
             }
             return Ok(());
         }
@@ -81,7 +81,7 @@ impl ConnectHandler {
         let waiting = Waiting { call, caller, given, old, number: Some(number) };
         let ended = self.waiting.add(listener, waiting, state)?;
         if let Some(started) = started {
-            self.agent.tell(started);
+            self.agent.send_or_queue(started);
         }
         self.report_end(Some(number), ended);
         Ok(())

@@ -61,7 +61,7 @@ pub struct ConnectJudge {
     /// Requests for sockets of a link, each for the connection that it is for.
     requests: JoinSet<Requested>,
     /// The generation of the policy of which the helper knows what to ask about.
-    told: u64,
+    sent_generation: u64,
 }
 
 /// A socket of the agent or of a link that no program has.
@@ -92,7 +92,16 @@ impl ConnectJudge {
     ) -> Self {
         let pending = HashMap::new();
         let requests = JoinSet::new();
-        Self { shared, scope, names, table, pending, spare: [None, None], requests, told: 0 }
+        Self {
+            shared,
+            scope,
+            names,
+            table,
+            pending,
+            spare: [None, None],
+            requests,
+            sent_generation: 0,
+        }
     }
 
     /// Offers the helper to answer its questions; returns the socket for [`Self::serve`].
@@ -116,7 +125,7 @@ impl ConnectJudge {
         let mut reply = reply??.ok_or(io::ErrorKind::UnexpectedEof)?;
         let socket = reply.descriptors.pop().ok_or(io::ErrorKind::InvalidData)?;
         let questions = watch(Arc::new(socket), Interest::READABLE)?;
-        self.tell(&questions)?;
+        self.update_helper(&questions)?;
         Ok(questions)
     }
 
@@ -124,7 +133,7 @@ impl ConnectJudge {
     pub async fn serve(mut self, questions: Watched) {
         let mut space = vec![0; REPORT_BYTES_MAX];
         let scope = self.scope.clone();
-        while self.tell(&questions).is_ok() {
+        while self.update_helper(&questions).is_ok() {
             let message = tokio::select! {
                 received = receive(&questions, &mut space) => received,
                 () = scope.run().reloaded() => continue,
@@ -157,13 +166,14 @@ impl ConnectJudge {
         }
     }
 
-    /// Tells the helper what to ask about, if it does not know that of the installed policy.
-    fn tell(&mut self, questions: &Watched) -> io::Result<()> {
+    /// Sends the destinations to ask about to the helper, if it does not have those of the installed
+    /// policy.
+    fn update_helper(&mut self, questions: &Watched) -> io::Result<()> {
         let live = self.shared.live.load();
-        if self.told != live.generation {
+        if self.sent_generation != live.generation {
             let all = ToConnects::AskAbout(live.handable().to_vec());
             send_packet(questions.get_ref(), &all, &[])?;
-            self.told = live.generation;
+            self.sent_generation = live.generation;
         }
         Ok(())
     }
