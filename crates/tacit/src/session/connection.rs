@@ -133,7 +133,7 @@ impl Connection {
     }
 
     /// Marks the connection as continuing without TLS, as its rule allows.
-    pub fn go_on_in_clear(&self) {
+    pub fn continue_in_clear(&self) {
         self.accepted_security.set(Security::Clear);
     }
 

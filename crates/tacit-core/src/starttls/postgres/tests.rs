@@ -160,7 +160,7 @@ fn a_client_in_clear_receives_the_reason_and_no_byte_of_it_passes() {
 }
 
 #[test]
-fn optional_lets_it_go_on_in_clear() {
+fn optional_lets_it_continue_in_clear() {
     for message in [STARTUP, CANCEL] {
         let mut stage = server(StarttlsMode::Optional);
         assert_eq!(stage.send(StarttlsSide::Peer, message), StarttlsStep::Relay);

@@ -409,7 +409,7 @@ impl Establishing<'_> {
         agreed: Agreed,
     ) -> Result<RelayKind, Failure> {
         meter::switch(Component::Accept);
-        self.connection.go_on_in_clear();
+        self.connection.continue_in_clear();
         if let Some(downstream) = &mut self.downstream {
             downstream.set_security(Security::Clear);
         }

@@ -58,7 +58,7 @@ async fn conclude(transfer: &mut ClearTransfer<'_>, end: &ConnectionEnd) {
     if transfer.may_deliver(end) {
         transfer.deliver().await;
     }
-    transfer.part(end);
+    transfer.end_both(end);
 }
 
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl<'a> ClearTransfer<'a> {
     }
 
     /// Ends both sockets as the transfer ended.
-    pub(super) fn part(&self, end: &ConnectionEnd) {
+    pub(super) fn end_both(&self, end: &ConnectionEnd) {
         for socket in [&self.upstream, &self.downstream] {
             match end {
                 ConnectionEnd::Orderly => socket.end_in_order(),

@@ -180,7 +180,7 @@ async fn in_clear(
                 if transfer.may_deliver(&end) {
                     transfer.deliver().await;
                 }
-                transfer.part(&end);
+                transfer.end_both(&end);
                 return Err(end);
             }
             NextEvent::Request(pending) => pending,
@@ -465,7 +465,7 @@ async fn finish(transfer: &mut sealed::SealedTransfer<'_>, end: &ConnectionEnd) 
     if transfer.may_deliver(end) {
         transfer.deliver().await;
     }
-    transfer.part(end);
+    transfer.end_both(end);
 }
 
 /// Returns the answer to a request that made the connection fail.

@@ -79,7 +79,7 @@ fn run_transfer<'a>(
             return transfer.leave();
         };
         if !transfer.may_deliver(&end) {
-            transfer.part(&end);
+            transfer.end_both(&end);
             return Left::Ended(end);
         }
         // The last steps are boxed together with the transfer, because they need no memory while
@@ -99,7 +99,7 @@ async fn conclude(
         return own_tls::run(lane, transfer.into_own_tls(end), connection).await;
     }
     transfer.deliver().await;
-    transfer.part(&end);
+    transfer.end_both(&end);
     end
 }
 
@@ -273,7 +273,7 @@ impl<'a> SealedTransfer<'a> {
     }
 
     /// Ends both sockets as the transfer ended.
-    pub(super) fn part(&self, end: &ConnectionEnd) {
+    pub(super) fn end_both(&self, end: &ConnectionEnd) {
         match end {
             ConnectionEnd::Orderly | ConnectionEnd::KeyLimit => self.clear.end_in_order(),
             // A reset of one socket resets the other, as it would without a relay.

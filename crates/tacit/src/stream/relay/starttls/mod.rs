@@ -61,7 +61,7 @@ async fn driver(
             let mut transport = TlsTransport::new(tls, session, incomplete, connection);
             match hold(&mut driver, &mut transport, clear, listeners).await {
                 Ok(()) => Ok(NextRelay::Sealed(relay)),
-                Err(end) => Err(part(driver, end, tls, Some(session), clear).await),
+                Err(end) => Err(close_both(driver, end, tls, Some(session), clear).await),
             }
         }
         NextRelay::Clear(relay) => {
@@ -70,7 +70,7 @@ async fn driver(
             let mut transport = ClearTransport { socket: downstream, counted: Some(connection) };
             match hold(&mut driver, &mut transport, upstream, listeners).await {
                 Ok(()) => Ok(NextRelay::Clear(relay)),
-                Err(end) => Err(part(driver, end, downstream, None, upstream).await),
+                Err(end) => Err(close_both(driver, end, downstream, None, upstream).await),
             }
         }
     }
@@ -123,7 +123,7 @@ async fn hold<W: PeerTransport>(
 
 /// Sends the remaining output, and an alert if there is one, and closes both sockets. `session`
 /// belongs to the peer.
-async fn part(
+async fn close_both(
     driver: StarttlsDriver,
     end: ConnectionEnd,
     peer: &StreamSocket,
