@@ -120,8 +120,9 @@ impl CheckReport {
             text += &format!("includes {file}\n");
         }
         if !self.exposed_when_replaced.is_empty() {
+            let id = MessageId("files-exposed");
             text += &format!(
-                "warning: tacit hides these files from programs under `tacit run`, but when you \
+                "warning[{id}]: tacit hides these files from programs under `tacit run`, but when you \
                  replace one of them, programs can read the new file for some milliseconds: \
                  {}\n    fix: move the files into a directory that contains nothing else and \
                  that only you can read (`chmod 700 DIRECTORY`); tacit then hides the whole \

@@ -77,6 +77,11 @@ pub fn warn(id: MessageId, warning: impl std::fmt::Display) {
     complain(format_args!("tacit: warning[{id}]: {warning}"));
 }
 
+/// Prints what a command that runs for a time has done, with its identifier.
+pub fn note(id: MessageId, text: impl std::fmt::Display) {
+    complain(format_args!("tacit: info[{id}]: {text}"));
+}
+
 /// The text of an error with its next step, on a line of its own. A text that has one already does
 /// not change.
 #[must_use]

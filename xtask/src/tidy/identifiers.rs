@@ -1,5 +1,5 @@
 //! Checks that the manual page tacit-messages(7) lists the identifiers of all messages and the
-//! kinds of all failures, and no others.
+//! kinds of all failures, and no others; and that each message of a command has an identifier.
 
 use std::collections::BTreeMap;
 
@@ -46,6 +46,23 @@ pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return };
     for listing in &LISTINGS {
         compare(listing, page, sources, findings);
+    }
+    for source in sources.iter().filter(|source| source.path.starts_with("crates/")) {
+        check_printed(source, findings);
+    }
+}
+
+/// Finds messages that are printed without an identifier.
+fn check_printed(source: &Source, findings: &mut Vec<Finding>) {
+    const PRINTS: &str = "complain(";
+    for (at, _) in source.code_without_tests().match_indices(PRINTS) {
+        let after = source.text.get(at + PRINTS.len()..).unwrap_or_default().trim_start();
+        let text = after.strip_prefix("format_args!(").unwrap_or(after).trim_start();
+        let text = text.strip_prefix('"').and_then(|text| text.split('"').next());
+        if text.is_some_and(|text| text.starts_with("tacit: ") && !text.contains("[{id}]")) {
+            let message = "the message has no identifier: use `complain_of`, `warn` or `note`";
+            findings.push(Finding::new(source, source.line_of(at), message.to_owned()));
+        }
     }
 }
 
@@ -158,6 +175,13 @@ mod tests {
         assert_eq!(found(page, code), [""; 0]);
         let found = found(page, &code.replace("IkeFailure::new(\"b\")", "FailureKind(\"c\")"));
         assert_eq!(found.len(), 2, "c is not listed there, and b is in no code: {found:?}");
+    }
+
+    #[test]
+    fn printed_messages_have_an_identifier() {
+        assert_eq!(found("", "complain(format_args!(\n\"tacit: it has ended\"))").len(), 1);
+        assert_eq!(found("", "complain(format_args!(\"tacit: error[{id}]: {error}\"))"), [""; 0]);
+        assert_eq!(found("", "complain(text); complain(format_args!(\"tracing\"))"), [""; 0]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tacit_core::flow;
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{HostName, HostPlan, NamedAddress};
 use tacit_sys::host::{HostCapture, is_taken};
 use tacit_sys::netlink::nft::host::RuleChanges;
@@ -30,7 +31,7 @@ use super::owners::Owners;
 use super::units::{self, FoundUnits};
 use super::watched::{Installed, Watched};
 use super::{learnt, marks_of, senders};
-use crate::exit::{EXIT_FAILURE, EXIT_OK, complain};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
 use crate::run::kernel_terms::{ip_protocol, spoofed_source_sockets};
 use crate::run::protocol::{self, Frame, HelperReply, HelperRequest, NAMES_PER_REPLY_MAX};
 
@@ -75,9 +76,10 @@ pub fn start() -> io::Result<HostHelper> {
         match serve(channel) {
             Ok(()) => EXIT_OK,
             Err(error) => {
-                complain(format_args!(
-                    "tacit: the helper process that captures the host has ended: {error}"
-                ));
+                complain_of(
+                    MessageId("host-helper-failed"),
+                    format_args!("the helper process that captures the host has ended: {error}"),
+                );
                 EXIT_FAILURE
             }
         }

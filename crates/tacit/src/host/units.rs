@@ -20,7 +20,7 @@ use tacit_sys::netlink::nft::host::{CgroupId, UNIT_LEVEL_MAX, UNITS, UNITS_TABLE
 
 use super::systemd::{self, ShownUnit, SystemdLack, UnitFault};
 use crate::cgroups;
-use crate::exit::complain;
+use crate::exit::warn;
 use crate::run::kernel_terms::element;
 
 /// Whether systemd writes the control groups of all units into the kernel.
@@ -61,13 +61,14 @@ impl DropIns {
     /// Reports what a missing one means.
     pub(super) fn report(self) {
         if self == Self::Missing {
-            complain(format_args!(
-                "tacit: a policy rule selects by systemd unit, but the nftables rules cannot match \
-                 this unit: systemd has loaded no drop-in for the unit, or the control \
-                 group of the unit is nested too deeply. Therefore the agent gets the flows of all \
-                 programs to the destinations of the policy rule. Run `tacit check`, which names \
-                 the unit and prints the fix"
-            ));
+            warn(
+                MessageId("unit-not-matched"),
+                "a policy rule selects by systemd unit, but the nftables rules cannot match this \
+                 unit, because systemd has loaded no drop-in for the unit, or the control group of \
+                 the unit is nested too deeply. Therefore the agent gets the flows of all programs \
+                 to the destinations of the policy rule\n    \
+                 fix: run `tacit check`, which names the unit and prints what to do",
+            );
         }
     }
 }

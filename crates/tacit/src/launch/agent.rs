@@ -17,7 +17,7 @@ use super::error::RunError;
 use super::policy::{self, PolicySource};
 use crate::agent::supervisor::{self, Private};
 use crate::control::private_agents::{self, DIRECTORY_PREFIX, SOCKET_NAME};
-use crate::exit::{EXIT_FAILURE, complain, complain_of};
+use crate::exit::{EXIT_FAILURE, complain_of, warn};
 use crate::run::protocol::{self, Enrolment, FromLauncher, RunTerms, ToLauncher};
 
 /// How many directory names a launcher tries.
@@ -135,7 +135,7 @@ impl Agent {
         loop {
             let answer = protocol::read::<ToLauncher>(&self.line).map_err(own)?;
             match answer.map(|frame| frame.message) {
-                Some(ToLauncher::Waiting(what)) => complain(format_args!("tacit: {what}")),
+                Some(ToLauncher::Waiting(what)) => warn(MessageId("run-waits"), what),
                 Some(ToLauncher::Terms(mut terms)) => {
                     let directory = self.private.as_ref().map(|private| private.directory.clone());
                     terms.hide.extend(directory);

@@ -32,9 +32,7 @@ use tacit_sys::netlink::{Netlink, Subsystem, route};
 use tacit_sys::process::Signal;
 
 use super::path_of;
-use crate::exit::{
-    EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain, complain_of, fail, warn,
-};
+use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, complain_of, fail, note, warn};
 use crate::live::check_rules;
 use crate::run::link::client::ask;
 use crate::run::link::protocol::{LinkAnswer, LinkHello, LinkRequest, LinkWelcome, VERSION};
@@ -106,7 +104,7 @@ pub(super) fn init(args: LinkInitArgs) -> ExitCode {
     };
     let code = match Guest::start(args).and_then(Guest::run) {
         Ok(status) => {
-            complain(format_args!("tacit: the program has ended: {status}"));
+            note(MessageId("guest-program-ended"), format_args!("the program has ended: {status}"));
             code_of(status)
         }
         Err(reason) => {
@@ -189,10 +187,13 @@ impl Guest {
                 Err(error) => error.to_string(),
             };
             if reason != reported {
-                complain(format_args!(
-                    "tacit: waiting for the other side of the link {}: {reason}",
-                    self.args.link
-                ));
+                note(
+                    MessageId("link-waits"),
+                    format_args!(
+                        "waiting for the other side of the link {}: {reason}",
+                        self.args.link
+                    ),
+                );
                 reported = reason;
             }
             sleep(RETRY_INTERVAL);
@@ -215,7 +216,10 @@ impl Guest {
             let fix = "correct the last error that `tacit link serve` printed";
             return Err(format!("`tacit link serve` has ended: {status}\n    fix: {fix}"));
         }
-        complain(format_args!("tacit: the link server has ended: {status}; it is started again"));
+        warn(
+            MessageId("link-server-restarted"),
+            format_args!("the link server has ended: {status}; it is started again"),
+        );
         sleep(RETRY_INTERVAL);
         self.server = start_server(&self.args)?;
         Ok(())

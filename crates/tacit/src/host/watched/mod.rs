@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
+use tacit_core::message_id::MessageId;
 use tacit_core::policy::{HostMode, HostName, HostPlan, NamedAddress};
 use tacit_sys::host::HostCapture;
 use tacit_sys::netlink::nft::host::{HostMarks, SavedRules, SenderCheck};
@@ -14,7 +15,7 @@ use super::learnt::{self, Learnt};
 use super::units::{self, DropIns, FoundUnits};
 use super::{TableContents, filters, senders};
 use crate::clock;
-use crate::exit::complain;
+use crate::exit::{complain_of, note, warn};
 use crate::run::protocol::{CountedFlows, NAMES_PER_REPLY_MAX};
 
 /// The interval between two checks of the installed rules.
@@ -332,7 +333,7 @@ impl Watched {
         *next_look = now + LOOK_INTERVAL;
         let kernel = kernel?;
         for change in look_at_interfaces(kernel, &installed.plan, &mut self.absent) {
-            complain(format_args!("tacit: {change}"));
+            note(MessageId("filter-interface"), change);
         }
         let mut restored = restore(kernel, installed, &mut self.kept, now);
         // The kernel measures the time that passes; it does not follow a clock that is set.
@@ -368,19 +369,25 @@ impl Watched {
             Ok(None) => self.failure = None,
             Ok(Some(what)) => {
                 self.failure = None;
-                complain(format_args!(
-                    "tacit: another program removed {what} of the host, and tacit has installed \
-                     {what} again"
-                ));
+                warn(
+                    MessageId("host-rules-restored"),
+                    format_args!(
+                        "another program removed {what} of the host, and tacit has installed \
+                         {what} again"
+                    ),
+                );
             }
             Err(error) => {
                 let failure = error.to_string();
                 if self.failure.as_ref() != Some(&failure) {
-                    complain(format_args!(
-                        "tacit: nftables rules or routing rules of the host are missing or \
-                         outdated, and tacit cannot install them again: {failure}; tacit \
-                         tries again every second"
-                    ));
+                    complain_of(
+                        MessageId("host-rules-missing"),
+                        format_args!(
+                            "nftables rules or routing rules of the host are missing or outdated, \
+                             and tacit cannot install them again: {failure}; tacit tries again \
+                             every second"
+                        ),
+                    );
                 }
                 self.failure = Some(failure);
             }
