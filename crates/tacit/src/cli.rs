@@ -352,11 +352,42 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
                 let _ = error.print();
                 return EXIT_USAGE.into();
             }
-            let text = error.render().to_string();
-            let text = text.strip_prefix("error: ").unwrap_or(&text);
-            fail(MessageId("usage"), text.trim_end(), EXIT_USAGE)
+            let text = usage_error(&error.render().to_string(), &arguments);
+            fail(MessageId("usage"), text, EXIT_USAGE)
         }
     }
+}
+
+/// An error of the command line with its next step as `fix:`, in place of the tips of the parser.
+fn usage_error(text: &str, arguments: &[OsString]) -> String {
+    let mut paragraphs = text.trim_end().split("\n\n");
+    let message = paragraphs.next().unwrap_or_default();
+    let (tips, rest): (Vec<_>, Vec<_>) =
+        paragraphs.partition(|paragraph| paragraph.trim_start().starts_with("tip: "));
+    let tip = tips.first().and_then(|tips| tips.lines().next()?.trim_start().strip_prefix("tip: "));
+    let fix = match tip.map(|tip| (tip, tip.split_once(" exists: "))) {
+        Some((_, Some((_, similar)))) => format!("did you mean {}?", similar.replace('\'', "`")),
+        Some((tip, None)) => tip.replace('\'', "`"),
+        None => format!("see `{} --help`", command_of(arguments)),
+    };
+    let rest = rest.iter().filter(|paragraph| !paragraph.starts_with("For more information"));
+    let rest: String = rest.map(|paragraph| format!("\n\n{paragraph}")).collect();
+    format!("{}\n    fix: {fix}{rest}", message.strip_prefix("error: ").unwrap_or(message))
+}
+
+/// The command that these arguments name, such as `tacit ca issue`.
+fn command_of(arguments: &[OsString]) -> String {
+    let root = Cli::command();
+    let mut command = &root;
+    let mut path = "tacit".to_owned();
+    for word in arguments.iter().skip(1) {
+        let Some(below) = word.to_str().and_then(|word| command.find_subcommand(word)) else {
+            break;
+        };
+        path = format!("{path} {}", below.get_name());
+        command = below;
+    }
+    path
 }
 
 /// `-v` alone prints the version, as `-V` does: many programs have the one or the other.
@@ -627,7 +658,11 @@ fn close(args: CloseArgs) -> ExitCode {
         Err(error) => return fail(error.id(), error, EXIT_FAILURE),
     };
     for id in &done.unknown {
-        complain_of(MessageId("no-connection"), format_args!("no open connection has the id {id}"));
+        let text = format!(
+            "no open connection has the id {id}\n    \
+             fix: use an id that `tacit show connections` lists"
+        );
+        complain_of(MessageId("no-connection"), text);
     }
     let code = if done.unknown.is_empty() { EXIT_OK } else { EXIT_FAILURE };
     print(control.form(&done, |done| format!("closed {}\n", done.closed.len())), code)

@@ -197,6 +197,7 @@ fn errors_have_an_identifier_and_the_next_step() {
             "agent --policy p.toml --control ./other.sock --log ./absent/log".to_owned(),
             "log-unusable",
         ),
+        ("agent --policy p.toml --control ./other.sock --log fd:77".to_owned(), "log-unusable"),
         ("workload interactive server --listen 192.0.2.1:1".to_owned(), "cannot-listen"),
         ("workload interactive client --connect 127.0.0.1:1".to_owned(), "no-server"),
         ("project --costs absent.json".to_owned(), "no-interval"),
@@ -204,6 +205,10 @@ fn errors_have_an_identifier_and_the_next_step() {
         (format!("show policy nosuch --control {control}"), "refused-by-agent"),
         (format!("show connections 4711 --control {control}"), "refused-by-agent"),
         ("test absent.toml".to_owned(), "test-file-unreadable"),
+        (format!("close 4711 --control {control}"), "no-connection"),
+        ("shwo rules".to_owned(), "usage"),
+        ("reload --nosuch".to_owned(), "usage"),
+        ("ca issue x --dyas 3".to_owned(), "usage"),
     ] {
         let output = lab.run(TACIT, &words.split(' ').collect::<Vec<_>>());
         let said = text_of(&output);
@@ -213,6 +218,24 @@ fn errors_have_an_identifier_and_the_next_step() {
                 rest.lines().nth(1).is_some_and(|line| line.starts_with("    fix: "))
             });
         assert!(has_step, "{words}: {said}");
+    }
+}
+
+#[test]
+fn an_error_of_the_command_line_names_what_may_be_meant_or_the_help_of_the_command() {
+    let lab = Lab::new();
+    for (words, fix) in [
+        ("shwo", "did you mean `show`?"),
+        ("ca issue x --dyas 3", "did you mean `--days`?"),
+        ("reload --nosuch", "see `tacit reload --help`"),
+        ("ca issue", "see `tacit ca issue --help`"),
+        ("show nosuch", "see `tacit show --help`"),
+    ] {
+        let output = lab.run(TACIT, &words.split(' ').collect::<Vec<_>>());
+        let said = text_of(&output);
+        assert_eq!(output.status.code(), Some(64), "{words}: {said}");
+        assert!(said.contains(&format!("\n    fix: {fix}\n")), "{words}: {said}");
+        assert!(!said.contains("tip:") && !said.contains("For more information"), "{said}");
     }
 }
 

@@ -134,7 +134,14 @@ impl Sink {
             }
             LogDestination::Descriptor(number) => descriptor::duplicate_inherited(*number)
                 .map(|inherited| Self::File(File::from(inherited)))
-                .map_err(|error| io::Error::new(error.kind(), format!("log fd:{number}: {error}"))),
+                .map_err(|error| {
+                    let text = format!(
+                        "cannot use the descriptor of log fd:{number}: {error}\n    \
+                         fix: start the agent with the descriptor {number} open for writing, such \
+                         as {number}>FILE in a shell, or use --log FILE"
+                    );
+                    io::Error::new(error.kind(), text)
+                }),
             LogDestination::File(path) => append_to(path).map(Self::File).map_err(|error| {
                 let text = format!("cannot open log file {}: {error}", path.display());
                 io::Error::new(error.kind(), text)
