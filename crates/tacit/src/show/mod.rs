@@ -215,8 +215,18 @@ fn show_connections(args: &ShowArgs) -> Result<String, ClientError> {
     if let Some(filter) = args.filter() {
         shown.connections.retain(|connection| filter.matches(connection));
     }
-    let is_wide = args.wide && !args.json;
-    Ok(if is_wide { connections::wide(&shown.connections) } else { args.printed(&shown) })
+    Ok(match (args.json, args.wide) {
+        (true, _) => args.printed(&shown),
+        (false, true) => connections::wide(&shown.connections),
+        (false, false) => connections::narrow(&shown.connections, terminal_columns()),
+    })
+}
+
+/// The width of the terminal that shows standard output, or the default width.
+fn terminal_columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { connections::DEFAULT_WIDTH } else { columns }
 }
 
 /// Prints one connection, once or repeatedly.

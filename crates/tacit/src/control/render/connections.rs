@@ -14,13 +14,13 @@ use crate::control::render::column;
 /// A column of the table: its heading, and the text of the cell.
 type Column = (&'static str, fn(&ConnectionDisplay) -> Option<String>);
 
-/// Columns of a terminal that the narrow table fits into.
-const TERMINAL_COLUMNS: usize = 120;
+/// The width of the narrow table if standard output is not a terminal.
+pub(crate) const DEFAULT_WIDTH: usize = 120;
 /// Blanks between two columns.
 const GAP: usize = 2;
 
 /// The columns of the narrow table, each with a width to which it is cut if the table is too wide.
-/// All of them with these widths and their gaps fit into [`TERMINAL_COLUMNS`].
+/// All of them with these widths and their gaps fit into [`DEFAULT_WIDTH`].
 const NARROW: [(usize, Column); 10] = [
     (6, ("ID", |c| Some(c.id.to_string()))),
     (12, ("RULE", |c| Some(c.rule.clone()))),
@@ -33,6 +33,9 @@ const NARROW: [(usize, Column); 10] = [
     (9, ("OUT", |c| Some(bytes(c.bytes_out)))),
     (7, ("AGE", |c| Some(format!("{}s", c.age_s)))),
 ];
+
+/// The columns that a small terminal does not have, in the order in which they are left out.
+const OPTIONAL: [&str; 6] = ["AGE", "PROGRAM", "OUT", "IN", "STATE", "TLS"];
 
 const WIDE: [Column; 22] = [
     ("ID", |c| Some(c.id.to_string())),
@@ -59,16 +62,29 @@ const WIDE: [Column; 22] = [
     ("PARENT", |c| c.parent.map(|parent| parent.to_string())),
 ];
 
-/// A table with the columns that fit into a terminal. If the table is too wide, cells are cut,
-/// first those of the column that exceeds its intended width the most; a cut cell ends with `+`.
+/// A table with the columns that fit into a terminal of this width. If the table is too wide, cells
+/// are cut, first those of the column that exceeds its intended width the most; a cut cell ends
+/// with `+`. Columns that do not fit with their intended widths are left out.
 #[must_use]
-pub fn narrow(connections: &[ConnectionDisplay]) -> String {
+pub fn narrow(connections: &[ConnectionDisplay], terminal_columns: usize) -> String {
     let mut rows = cells(connections, &NARROW.map(|(_, column)| column));
-    let widest = |at: usize| rows.iter().map(|row: &Vec<String>| column::width(&row[at])).max();
-    let mut widths: Vec<usize> = (0..NARROW.len()).filter_map(widest).collect();
-    let room = TERMINAL_COLUMNS - GAP * (NARROW.len() - 1);
+    let mut limits = NARROW.map(|(limit, _)| limit).to_vec();
+    let mut widths: Vec<usize> = (0..NARROW.len()).map(|at| widest(&rows, at)).collect();
+    for heading in OPTIONAL {
+        let least = widths.iter().zip(&limits).map(|(width, limit)| width.min(limit) + GAP);
+        if least.sum::<usize>() <= terminal_columns + GAP {
+            break;
+        }
+        let Some(at) = rows[0].iter().position(|cell| cell == heading) else { continue };
+        limits.remove(at);
+        widths.remove(at);
+        for row in &mut rows {
+            row.remove(at);
+        }
+    }
+    let room = terminal_columns.saturating_sub(GAP * (widths.len() - 1));
     while widths.iter().sum::<usize>() > room {
-        let excess = |at: &usize| widths[*at].saturating_sub(NARROW[*at].0);
+        let excess = |at: &usize| widths[*at].saturating_sub(limits[*at]);
         let Some(most) = (0..widths.len()).filter(|at| excess(at) > 0).max_by_key(excess) else {
             break;
         };
@@ -82,6 +98,11 @@ pub fn narrow(connections: &[ConnectionDisplay]) -> String {
         }
     }
     lay_out(&rows)
+}
+
+/// The width of the widest cell of a column.
+fn widest(rows: &[Vec<String>], at: usize) -> usize {
+    rows.iter().map(|row| column::width(&row[at])).max().unwrap_or(0)
 }
 
 /// A table with all columns.
@@ -307,7 +328,7 @@ mod tests {
         long.bytes_in = 1 << 29;
         long.bytes_out = (1 << 30) - 1;
         long.age_s = 10_000_000;
-        let shown = narrow(&[long.clone()]);
+        let shown = narrow(&[long.clone()], DEFAULT_WIDTH);
         assert!(shown.lines().all(|line| line.len() <= 120), "{shown}");
         assert!(shown.contains("a-rule-w") && shown.contains('+'), "{shown}");
         assert!(wide(&[long]).contains("a-rule-with-a-long-name"));
@@ -318,18 +339,40 @@ mod tests {
         let mut one = example(1);
         one.remote = "192.0.2.7:4711".parse().unwrap();
         one.rule = "a-rule-with-a-long-name".to_owned();
-        let shown = narrow(&[one.clone()]);
+        let shown = narrow(&[one.clone()], DEFAULT_WIDTH);
         assert!(shown.contains("a-rule-with-a-long-name") && !shown.contains('+'), "{shown}");
         one.rule = "r".repeat(200);
-        let cut = narrow(&[one, example(2)]);
-        assert!(cut.lines().any(|line| line.len() == TERMINAL_COLUMNS), "{cut}");
+        let cut = narrow(&[one, example(2)], DEFAULT_WIDTH);
+        assert!(cut.lines().any(|line| line.len() == DEFAULT_WIDTH), "{cut}");
         assert_eq!(cut.matches('+').count(), 1, "{cut}");
+    }
+
+    #[test]
+    fn a_small_terminal_has_fewer_columns_and_no_line_is_longer() {
+        let mut long = example(123_456);
+        long.rule = "a-rule-with-a-long-name".to_owned();
+        long.state = "setting-up".to_owned();
+        long.remote = "[2001:db8::5555:6666]:65535".parse().unwrap();
+        long.bytes_out = (1 << 30) - 1;
+        let heads = |columns: usize| {
+            let shown = narrow(&[long.clone(), example(2)], columns);
+            assert!(shown.lines().all(|line| line.len() <= columns), "{columns}: {shown}");
+            let first = shown.lines().next().unwrap();
+            first.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(heads(120).len(), NARROW.len());
+        let eighty = heads(80);
+        assert!(!eighty.contains(&"AGE".to_owned()), "{eighty:?}");
+        for kept in ["ID", "RULE", "STATE", "REMOTE", "TLS", "PEER"] {
+            assert!(eighty.contains(&kept.to_owned()), "{eighty:?}");
+        }
+        assert_eq!(heads(60), ["ID", "RULE", "REMOTE", "PEER"]);
     }
 
     #[test]
     fn the_widths_of_the_narrow_table_fit_into_the_terminal() {
         let widths: usize = NARROW.iter().map(|(width, _)| width).sum();
-        assert!(widths + GAP * (NARROW.len() - 1) <= TERMINAL_COLUMNS, "{widths}");
+        assert!(widths + GAP * (NARROW.len() - 1) <= DEFAULT_WIDTH, "{widths}");
     }
 
     #[test]

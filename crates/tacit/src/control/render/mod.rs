@@ -43,7 +43,7 @@ pub trait Table: Serialize {
 
 impl Table for ConnectionsDisplay {
     fn text(&self) -> String {
-        connections::narrow(&self.connections)
+        connections::narrow(&self.connections, connections::DEFAULT_WIDTH)
     }
 }
 
