@@ -176,8 +176,17 @@ fn waived(page: &mut Page, rules: &[Arc<LiveRule>]) {
 }
 
 fn agent(page: &mut Page, sources: &Sources<'_>) {
-    page.family("tacit_build_info", Kind::Gauge, "The agent's version as a label; always 1.")
-        .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    let build = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("commit", env!("TACIT_COMMIT")),
+        ("target", env!("TACIT_TARGET")),
+    ];
+    page.family(
+        "tacit_build_info",
+        Kind::Gauge,
+        "The version, commit and target of the agent as labels; always 1.",
+    )
+    .sample(&build, 1.0);
     page.family(
         "process_start_time_seconds",
         Kind::Gauge,
