@@ -11,6 +11,7 @@ mod finding;
 mod graph;
 mod identifiers;
 mod layers;
+mod manual;
 mod modules;
 mod prose;
 mod rust;
@@ -48,6 +49,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         }
         prose::check(source, &mut findings);
         vocabulary::check(source, &mut findings);
+        manual::check(source, &mut findings);
     }
     modules::check_reached(&sources, &mut findings);
     types::check(&sources, &mut findings);
