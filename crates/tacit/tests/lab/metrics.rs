@@ -310,11 +310,58 @@ fn promtool(lab: &Lab, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), text_of(&output))
 }
 
+fn has_promtool() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there =
+        std::env::split_paths(&path).any(|directory| directory.join("promtool").exists());
+    if !is_there {
+        println!("skipped: promtool is missing; scripts/install-deps.sh installs it");
+    }
+    is_there
+}
+
+/// The queries of a dashboard of Grafana.
+fn queries(dashboard: &serde_json::Value, found: &mut Vec<String>) {
+    match dashboard {
+        serde_json::Value::Object(keys) => {
+            found.extend(keys.get("expr").and_then(|query| query.as_str()).map(str::to_owned));
+            keys.values().for_each(|below| queries(below, found));
+        }
+        serde_json::Value::Array(entries) => {
+            entries.iter().for_each(|below| queries(below, found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn promtool_accepts_the_queries_of_the_dashboard() {
+    if !has_promtool() {
+        return;
+    }
+    let lab = Lab::new();
+    let path = format!("{}/../../etc/grafana/tacit.json", env!("CARGO_MANIFEST_DIR"));
+    let dashboard = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let mut found = Vec::new();
+    queries(&dashboard, &mut found);
+    assert!(found.len() >= 10, "{found:?}");
+    let mut rules = "groups:\n  - name: dashboard\n    rules:\n".to_owned();
+    for (number, query) in found.iter().enumerate() {
+        // Grafana replaces the variable by a duration.
+        let query = json!(query.replace("$__rate_interval", "5m"));
+        rules += &format!("      - record: query:{number}\n        expr: {query}\n");
+    }
+    lab.write("rules.yml", &rules);
+    let (accepted, said) = promtool(&lab, &["check", "rules", "rules.yml"]);
+    assert!(accepted && said.contains(&format!("{} rules found", found.len())), "{said}");
+    lab.write("rules.yml", rules.replacen("sum by", "sum by by", 1));
+    let (accepted, said) = promtool(&lab, &["check", "rules", "rules.yml"]);
+    assert!(!accepted, "{said}");
+}
+
 #[test]
 fn promtool_accepts_the_alert_rules_and_their_tests() {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path).any(|directory| directory.join("promtool").exists()) {
-        println!("skipped: promtool is missing; scripts/install-deps.sh installs it");
+    if !has_promtool() {
         return;
     }
     let lab = Lab::new();
