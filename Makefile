@@ -14,7 +14,7 @@ help: ## Print this list.
 	@echo "tacit: TLS by policy for programs that cannot be changed"
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(firstword $(MAKEFILE_LIST)) | \
-		awk -F@ '{ printf "%-21s%s\n", $$1, $$2 }'
+		awk -F@ '{ printf "%-25s%s\n", $$1, $$2 }'
 	@echo
 	@echo "To build and install the program: make build && sudo make install (docs/install.md)"
 
