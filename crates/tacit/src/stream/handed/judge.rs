@@ -166,8 +166,8 @@ impl ConnectJudge {
         }
     }
 
-    /// Sends the destinations to ask about to the helper, if it does not have those of the installed
-    /// policy.
+    /// Sends the destinations to ask about to the helper, if it does not have those of the
+    /// installed policy.
     fn update_helper(&mut self, questions: &Watched) -> io::Result<()> {
         let live = self.shared.live.load();
         if self.sent_generation != live.generation {
