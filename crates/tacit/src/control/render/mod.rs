@@ -441,8 +441,8 @@ mod tests {
         let mut connection = example(1);
         connection.rule = hostile.to_owned();
         let connections = [connection];
-        for shown in [connections::wide, connections::narrow, costs::connections] {
-            let shown = shown(&connections);
+        let narrow = connections::narrow(&connections, 80);
+        for shown in [connections::wide(&connections), narrow, costs::connections(&connections)] {
             assert_eq!(shown.lines().count(), 2, "{shown}");
             assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown:?}");
         }
