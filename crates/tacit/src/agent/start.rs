@@ -163,6 +163,10 @@ impl Agent {
             self.runs.resume(handed, &self.workers).await;
         }
         self.runs.accept_launchers(launcher)?;
+        if self.options.private && self.options.take_over && self.runs.registry.is_empty() {
+            // The run ended before the predecessor could hand it over. No other will follow.
+            self.end_run().await;
+        }
         match helper {
             Some(helper) if self.runs.registry.host().is_some() => helper.dismiss(),
             Some(helper) => {

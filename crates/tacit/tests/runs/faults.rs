@@ -120,6 +120,27 @@ fn a_helper_killed_after_a_restart_is_replaced_for_the_successor() {
     assert_eq!(said.lines().collect::<Vec<_>>(), ["old works new works"; 2], "{said}");
 }
 
+/// Each program ends at another moment of a restart.
+#[test]
+fn agents_end_when_their_run_ends_during_a_restart() {
+    let script = r#"
+        supervisors=()
+        for round in $(seq 0 24); do
+            rm -f scratch/up ended
+            started bash -c 'touch scratch/up; until [ -e ended ]; do sleep 0.002; done'
+            until_true [ -e scratch/up ]
+            supervisors+=($(process tacit-supervise))
+            ordinary ./tacit restart --control $TMPDIR/tacit-run-$launcher/agent.sock \
+                >/dev/null 2>&1 & restarting=$!
+            sleep 0.$(printf %03d $((round * 8)))
+            touch ended; wait $launcher $restarting
+        done
+        gone() { ! grep -qs '^State:.[^ZX]' /proc/$1/status; }
+        for supervisor in ${supervisors[@]}; do until_true gone $supervisor; done
+        echo ${#supervisors[@]} ended"#;
+    assert_eq!(Network::new(&[], PROCESSES).ok(script), "25 ended\n");
+}
+
 #[test]
 fn an_agent_short_of_descriptors_serves_all_in_turn() {
     if !rustix::process::geteuid().is_root() {
