@@ -152,7 +152,7 @@ P
         ordinary ./tacit restart --control $control >/dev/null
         until_true succeeded $control ordinary
         touch scratch/go; wait $client; cat said
-        grep -o 'the agent was restarted' run.log"#);
-    let wanted = "hello\n425 Cannot open a data connection now.\nhello\nthe agent was restarted\n";
+        grep -o 'a new agent has taken over' run.log"#);
+    let wanted = "hello\n425 Cannot open a data connection now.\nhello\na new agent has taken over\n";
     assert_eq!(said, wanted);
 }

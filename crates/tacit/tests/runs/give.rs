@@ -94,7 +94,7 @@ fn a_socket_that_is_not_taken_stays_with_its_program() {
         until_true [ -s scratch/giver ]
         giver=$(cat scratch/giver) pid=$(cut -d/ -f1 scratch/giver)
         is_running() { grep -q '^State:.[SR]' /proc/$pid/status; }
-        ordinary ./tacit link give $giver --to worker 2>&1 | grep -o 'no program takes'
+        ordinary ./tacit link give $giver --to worker 2>&1 | grep -o 'no program waits'
         ordinary ./tacit link take worker -- /no/such/program 2>/dev/null & taker=$!
         until_true [ -S scratch/tacit/takers/worker.sock ]
         ordinary ./tacit link give $giver --to worker 2>&1 |
@@ -107,7 +107,7 @@ fn a_socket_that_is_not_taken_stays_with_its_program() {
         ordinary ./tacit link give $$/0 --to worker 2>&1 | grep -c .
         is_running && echo running
         kill $taker"#);
-    let wanted = "no program takes\nrefused the socket: cannot start the program\ntaker 1\n\
+    let wanted = "no program waits\nrefused the socket: cannot start the program\ntaker 1\n\
                   running\nis not a connected socket\n";
     assert!(said.starts_with(wanted) && said.ends_with("running\n"), "{said}");
 }
