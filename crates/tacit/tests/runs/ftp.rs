@@ -153,6 +153,7 @@ P
         until_true succeeded $control ordinary
         touch scratch/go; wait $client; cat said
         grep -o 'a new agent has taken over' run.log"#);
-    let wanted = "hello\n425 Cannot open a data connection now.\nhello\na new agent has taken over\n";
+    let wanted =
+        "hello\n425 Cannot open a data connection now.\nhello\na new agent has taken over\n";
     assert_eq!(said, wanted);
 }
