@@ -265,7 +265,7 @@ fn errors_of_rules_for_runs_name_the_missing_key() {
         (
             format!("{rule}{}", RULE.replace("\"r\"", "\"s\"") + "permit = true\n"),
             "10:10",
-            "one for connections to this host, and the other for connections to programs",
+            "one for this host and the other for programs under `tacit run`",
         ),
     ] {
         let Checked { code, stderr: said, .. } = check(&lab, &text, &[]);

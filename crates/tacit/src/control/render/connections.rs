@@ -366,7 +366,7 @@ mod tests {
         for kept in ["ID", "RULE", "STATE", "REMOTE", "TLS", "PEER"] {
             assert!(eighty.contains(&kept.to_owned()), "{eighty:?}");
         }
-        assert_eq!(heads(60), ["ID", "RULE", "REMOTE", "PEER"]);
+        assert_eq!(heads(60), ["ID", "RULE", "REMOTE", "TLS", "PEER"]);
     }
 
     #[test]
