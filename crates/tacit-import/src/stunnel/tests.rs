@@ -205,12 +205,16 @@ fn several_servers_prove_their_own_names_unless_one_is_set() {
     assert!(policy.is_none() && found.iter().any(|line| line.contains("cannot determine")));
 }
 
+/// The message for a service that starts a program.
+const EXEC_IS_REJECTED: &str =
+    "`exec = /bin/cat`: the import does not convert services that start a program";
+
 #[test]
 fn what_a_rule_cannot_say_stops_the_import() {
     let no_version =
         "the service allows neither TLS 1.2 nor 1.3, and tacit supports no other version";
     for (text, line, message) in [
-        ("exec = /bin/cat", 5, "`exec = /bin/cat`: the import does not convert services"),
+        ("exec = /bin/cat", 5, EXEC_IS_REJECTED),
         ("connect = nowhere", 5, "`connect = nowhere` has no port from 1 to 65535"),
         ("failover = random", 5, "`failover = random` is neither rr nor prio"),
         ("transparent = source", 5, "`transparent = source` is not possible in a forwarding rule"),
@@ -266,8 +270,8 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "CApath = /none",
             5,
-            "no file name in the directory is a certificate hash, so stunnel finds no certificate \
-             there",
+            "the directory contains no file that is named after a certificate hash, so stunnel \
+             finds no certificate there",
         ),
         ("client = maybe", 5, "`client = maybe` is neither yes nor no"),
     ] {
