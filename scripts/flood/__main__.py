@@ -29,7 +29,7 @@ ECHO_PORT, FLOODED_PORT, OTHER_PORT = 7001, 7002, 7003
 CLIENT_ADDRESS = "127.9.0.1"
 
 FLOOD_SOCKETS = 12_000
-FLOODS = [("silent", 3), ("silent", 10), ("silent", 50), ("half", 10)]
+FLOODS = [("silent", 3), ("silent", 10), ("silent", 50), ("silent", 3_000), ("half", 10)]
 MEMORY_SOCKETS, MEMORY_ADDRESSES = 9_000, 4
 # Handshakes for each measurement; a flood is measured for longer than a handshake may take.
 HANDSHAKES = 160

@@ -170,6 +170,8 @@ fn network_bits(ip: Ipv6Addr) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     #[test]
@@ -180,6 +182,16 @@ mod tests {
             let address: Address = text.parse().unwrap();
             assert_eq!(from_socket(&to_socket(&address).unwrap()), address, "{text}");
         }
+    }
+
+    #[test]
+    fn an_ipv4_address_and_an_ipv6_network_of_64_bits_are_sources() {
+        let source = |ip: &str| Source::of(&SocketAddr::new(ip.parse().unwrap(), 443).into());
+        assert_eq!(source("2001:db8::1"), source("2001:db8:0:0:ffff::2"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+        assert_eq!(source("192.0.2.1"), source("::ffff:192.0.2.1"));
+        assert_eq!(Source::of(&Address::Unnamed), Source::Local);
     }
 
     #[test]

@@ -263,7 +263,8 @@ impl Admission {
         let permit = permit.map_err(|_| displaced())?.map_err(|Displaced| displaced())?;
         let work = async {
             let (settings, generation) = tls.current().ok_or(io::ErrorKind::NotConnected)?;
-            let (stream, certificate) = handshake::accept(socket, &settings).await?;
+            let answer = || permit.note_answer();
+            let (stream, certificate) = handshake::accept(socket, &settings, answer).await?;
             let place = self.place(&certificate, SLOT_WAIT_MAX).await?;
             Ok((stream, OtherEnd::Host { certificate, generation }, place))
         };

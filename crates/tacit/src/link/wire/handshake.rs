@@ -36,20 +36,21 @@ pub(in crate::link) struct PeerCertificate {
     pub(in crate::link) trusted: Option<TrustedPeer>,
 }
 
-/// Performs the handshake as server.
+/// Performs the handshake as server, and calls `answer` before it answers the client.
 ///
 /// # Errors
 /// The handshake failed: the text names the reason.
 pub(in crate::link) async fn accept(
     socket: OwnedFd,
     settings: &Arc<ServerSettings>,
+    answer: impl Fn(),
 ) -> io::Result<(LinkStream, PeerCertificate)> {
     let peer = socket::peer_address(socket.as_fd())?;
     let address = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
     let socket = StreamSocket::new(socket, Security::Tls)?;
     let handshake = Handshake::server(settings).map_err(failed)?;
     let handshake = handshake.with_peer_address(address.map(|address| address.ip()));
-    let (stream, completed) = run(socket, handshake).await?;
+    let (stream, completed) = run(socket, handshake, answer).await?;
     Ok((stream, certificate(&completed)?))
 }
 
@@ -63,7 +64,7 @@ pub(in crate::link) async fn connect(
     host: &str,
 ) -> io::Result<LinkStream> {
     let handshake = Handshake::client(settings, &[host.to_owned()]).map_err(failed)?;
-    Ok(run(socket, handshake).await?.0)
+    Ok(run(socket, handshake, || ()).await?.0)
 }
 
 /// The identity of a client. The policy requires a valid certificate, so there is one.
@@ -88,8 +89,12 @@ struct PeerFacts {
     trusted: Option<TrustedPeer>,
 }
 
-async fn run(socket: StreamSocket, handshake: Handshake) -> io::Result<(LinkStream, PeerFacts)> {
-    let work = exchange(socket, handshake);
+async fn run(
+    socket: StreamSocket,
+    handshake: Handshake,
+    answer: impl Fn(),
+) -> io::Result<(LinkStream, PeerFacts)> {
+    let work = exchange(socket, handshake, answer);
     tokio::time::timeout(HANDSHAKE_WAIT_MAX, work).await.unwrap_or_else(|_| {
         Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not complete the TLS handshake"))
     })
@@ -98,6 +103,7 @@ async fn run(socket: StreamSocket, handshake: Handshake) -> io::Result<(LinkStre
 async fn exchange(
     socket: StreamSocket,
     mut handshake: Handshake,
+    answer: impl Fn(),
 ) -> io::Result<(LinkStream, PeerFacts)> {
     let mut incoming = Vec::new();
     let mut outgoing = Vec::new();
@@ -105,6 +111,9 @@ async fn exchange(
         let progress = handshake.advance(&mut incoming, &mut outgoing);
         if matches!(progress, Ok(HandshakeProgress::Done)) {
             break;
+        }
+        if !outgoing.is_empty() {
+            answer();
         }
         let flushed = Outgoing::new(std::mem::take(&mut outgoing)).flush(&socket).await;
         progress.map_err(failed)?;

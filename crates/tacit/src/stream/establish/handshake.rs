@@ -107,7 +107,7 @@ impl HandshakeIo<'_> {
     ) -> Result<HandshakeResult, Failure> {
         let permit = self.acquire_permit(limiter).await?;
         let work = async {
-            let mut handshaken = self.exchange(self.begin()?, incoming).await?;
+            let mut handshaken = self.exchange(self.begin()?, incoming, &permit).await?;
             if self.last_flight == LastFlight::Sent {
                 let last_flight = std::mem::take(&mut handshaken.last_flight);
                 Outgoing::new(last_flight).flush(self.socket).await?;
@@ -156,6 +156,7 @@ impl HandshakeIo<'_> {
         &self,
         mut handshake: Handshake,
         mut incoming: Vec<u8>,
+        permit: &HandshakePermit<'_>,
     ) -> Result<HandshakeResult, Failure> {
         let mut last_flight = Vec::new();
         loop {
@@ -163,6 +164,9 @@ impl HandshakeIo<'_> {
             self.traces.give_keys(self.record, &handshake.take_key_log());
             if matches!(progress, Ok(HandshakeProgress::Done)) {
                 break;
+            }
+            if !last_flight.is_empty() {
+                permit.note_answer();
             }
             let flushed = Outgoing::new(std::mem::take(&mut last_flight)).flush(self.socket).await;
             progress?;

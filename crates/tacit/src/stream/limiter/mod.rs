@@ -6,18 +6,21 @@
 //!
 //! ```text
 //! acquire ─┬─ a permit is free ──────────────> granted
-//!          └─ queued ─┬─ a permit becomes free ─────────> granted to the source with the fewest
+//!          └─ queued ─┬─ a permit becomes free ─────────> granted to the source with the fewest,
+//!                     │                                   of several to the newest
 //!                     └─ a busier source has a slow ────> granted; the limiter ends the slow
-//!                        handshake                        handshake
+//!                        handshake, or any source a       handshake
+//!                        silent one
 //! ```
 //!
 //! When another source needs a permit, the limiter ends the oldest slow handshake of the busiest
-//! source. So clients that connect and send nothing cannot block others. The limiter never ends
-//! handshakes that the agent initiates.
+//! source; if no source has several, the oldest one whose client has sent no complete message. So
+//! clients that connect and send nothing cannot block others, from any number of addresses. The
+//! limiter never ends handshakes that the agent initiates.
 
 mod queue;
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,8 +65,13 @@ pub struct HandshakePermit<'a> {
 impl HandshakePermit<'_> {
     /// Resolves when another handshake needs the permit.
     pub async fn displaced(&self) -> Displaced {
-        self.request.displaced.notified().await;
+        self.request.signals.displaced.notified().await;
         Displaced
+    }
+
+    /// Reports that the peer gets an answer: it is not silent.
+    pub fn note_answer(&self) {
+        self.request.signals.is_answered.store(true, Ordering::Relaxed);
     }
 }
 
@@ -122,7 +130,7 @@ impl HandshakeLimiter {
     ) -> Result<HandshakePermit<'_>, Displaced> {
         let source = Source::of(remote);
         let rule = Arc::clone(rule);
-        let request = PermitRequest { source, rule, initiator, displaced: Arc::default() };
+        let request = PermitRequest { source, rule, initiator, signals: Arc::default() };
         let admission = self.lock().acquire(request.clone(), Instant::now());
         let (number, mut granted) = match admission {
             Admission::Granted(number) => {

@@ -1,9 +1,10 @@
 //! Decides which waiting TLS handshake gets the next permit of the handshake limiter. The code
 //! reads no clock and needs no async runtime.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tacit_core::policy::Limits;
@@ -25,8 +26,16 @@ pub(super) struct PermitRequest {
     /// Handshakes in flight of the rule; only a queue changes it.
     pub(super) rule: Arc<AtomicUsize>,
     pub(super) initiator: Initiator,
+    pub(super) signals: Arc<Signals>,
+}
+
+/// What a handshake and the queue tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
     /// Notified when another handshake needs the permit.
-    pub(super) displaced: Arc<Notify>,
+    pub(super) displaced: Notify,
+    /// Whether the peer has sent enough to get an answer. Until then it is silent.
+    pub(super) is_answered: AtomicBool,
 }
 
 /// The answer to a request for a permit.
@@ -42,8 +51,20 @@ pub(super) enum Admission {
 struct PermitHolder {
     number: u64,
     since: Instant,
+    rule: Arc<AtomicUsize>,
     initiator: Initiator,
-    displaced: Arc<Notify>,
+    signals: Arc<Signals>,
+}
+
+impl PermitHolder {
+    /// Whether it is a client's, and slow.
+    fn may_be_displaced(&self, now: Instant) -> bool {
+        self.initiator == Initiator::Peer && now - self.since >= SLOW
+    }
+
+    fn is_silent(&self) -> bool {
+        !self.signals.is_answered.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
@@ -96,7 +117,7 @@ impl PermitQueue {
     pub(super) fn acquire(&mut self, request: PermitRequest, now: Instant) -> Admission {
         let number = self.next_number;
         self.next_number += 1;
-        if self.has_room_for(&request) {
+        if self.has_room_for(&request, self.holders_of(request.source)) {
             self.hold(number, &request, now);
             return Admission::Granted(number);
         }
@@ -129,38 +150,56 @@ impl PermitQueue {
         self.leave(request, number, now);
     }
 
-    /// Displaces the oldest slow handshake of the busiest source if the requesting source has less
-    /// than half as many.
+    /// Displaces a slow handshake, if its end makes room for the request: the oldest of the busiest
+    /// sources. The source must have more than twice as many as the requesting one, or one silent
+    /// handshake where the requesting source has none.
     pub(super) fn displace_for(&self, request: &PermitRequest, now: Instant) {
-        let own = self.sources.get(&request.source).map_or(0, |source| source.holders.len());
-        let may_go = |holder: &&PermitHolder| {
-            holder.initiator == Initiator::Peer && now - holder.since >= SLOW
+        let own = self.holders_of(request.source);
+        if own >= self.per_source {
+            return;
+        }
+        let of_any_rule = self.has_room_in_rule(request, own);
+        let makes_room = |holder: &PermitHolder| {
+            of_any_rule || Arc::ptr_eq(&holder.rule, &request.rule)
         };
-        let busiest = self.sources.values().max_by_key(|source| source.holders.len());
-        if own < self.per_source
-            && let Some(busiest) = busiest.filter(|busiest| busiest.holders.len() > 2 * own + 1)
-            && let Some(slow) = busiest.holders.iter().find(may_go)
-        {
-            slow.displaced.notify_one();
+        let slow = self.sources.values().filter_map(|of| {
+            let is_busier = of.holders.len() > 2 * own + 1;
+            let may_go = |holder: &&PermitHolder| {
+                holder.may_be_displaced(now)
+                    && makes_room(holder)
+                    && (is_busier || own == 0 && holder.is_silent())
+            };
+            let oldest = of.holders.iter().find(may_go)?;
+            Some((of.holders.len(), oldest))
+        });
+        if let Some((_, slow)) = slow.max_by_key(|(count, slow)| (*count, Reverse(slow.since))) {
+            slow.signals.displaced.notify_one();
         }
     }
 
-    /// Whether a permit is free for it; the last quarters are for sources that have none.
-    fn has_room_for(&self, request: &PermitRequest) -> bool {
-        let own = self.sources.get(&request.source).map_or(0, |source| source.holders.len());
-        let usable = |all: usize| if own == 0 { all } else { all - all / 4 };
+    /// Whether a permit is free for it; the last quarters are for sources that have none. `own`
+    /// are the permits that its source has.
+    fn has_room_for(&self, request: &PermitRequest, own: usize) -> bool {
         own < self.per_source
-            && request.rule.load(Ordering::Relaxed) < usable(self.per_rule)
-            && self.in_flight < usable(self.all)
+            && self.has_room_in_rule(request, own)
+            && self.in_flight < usable(self.all, own)
+    }
+
+    /// The same of the rule's permits alone.
+    fn has_room_in_rule(&self, request: &PermitRequest, own: usize) -> bool {
+        request.rule.load(Ordering::Relaxed) < usable(self.per_rule, own)
+    }
+
+    fn holders_of(&self, source: Source) -> usize {
+        self.sources.get(&source).map_or(0, |of| of.holders.len())
     }
 
     fn hold(&mut self, number: u64, request: &PermitRequest, now: Instant) {
-        let PermitRequest { source, rule, initiator, displaced } = request;
+        let PermitRequest { source, rule, initiator, signals } = request.clone();
         rule.fetch_add(1, Ordering::Relaxed);
         self.in_flight += 1;
-        let displaced = Arc::clone(displaced);
-        let holder = PermitHolder { number, since: now, initiator: *initiator, displaced };
-        self.sources.entry(*source).or_default().holders.push_back(holder);
+        let holder = PermitHolder { number, since: now, rule, initiator, signals };
+        self.sources.entry(source).or_default().holders.push_back(holder);
     }
 
     fn release(&mut self, request: &PermitRequest, number: u64) {
@@ -172,7 +211,8 @@ impl PermitQueue {
         self.forget_if_idle(request.source);
     }
 
-    /// Grants free permits to waiting requests, first to the source that has the fewest.
+    /// Grants free permits to waiting requests: first to the source that has the fewest, and of
+    /// several to the one that came last.
     fn admit(&mut self, now: Instant) {
         while let Some(waiter) = self.take_next() {
             self.hold(waiter.number, &waiter.request, now);
@@ -188,27 +228,31 @@ impl PermitQueue {
         if self.waiting == 0 || self.in_flight >= self.all {
             return None;
         }
-        let fewest = self.sources.iter().filter_map(|(source, of)| {
+        let rooms = self.sources.iter().filter_map(|(source, of)| {
             let mut first = of.waiters.iter().take(LOOKED_AT_MAX);
-            let at = first.position(|one| self.has_room_for(&one.request))?;
-            Some((of.holders.len(), *source, at))
+            let own = of.holders.len();
+            let at = first.position(|one| self.has_room_for(&one.request, own))?;
+            // Clients that came later do not delay handshakes of the agent itself.
+            let is_client = of.waiters.get(at)?.request.initiator == Initiator::Peer;
+            let came = of.waiters.front()?.number;
+            Some((own, is_client, Reverse(came), *source, at))
         });
-        let (_, source, at) = fewest.min()?;
+        let (.., source, at) = rooms.min()?;
         self.waiting -= 1;
         self.sources.get_mut(&source)?.waiters.remove(at)
     }
 
-    /// Rejects the oldest waiting request of the source that has the most of them.
+    /// Rejects the oldest waiting request of the source that has the most of them; of several
+    /// sources, of the one that came first.
     fn refuse_one(&mut self) {
-        let came = |of: &OfSource| {
-            of.waiters.iter().filter(|one| one.request.initiator == Initiator::Peer).count()
-        };
-        let most = self.sources.iter().max_by_key(|(_, of)| came(of)).map(|(source, _)| *source);
-        let Some(source) = most else { return };
-        let Some(of) = self.sources.get_mut(&source) else { return };
-        if let Some(at) = of.waiters.iter().position(|one| one.request.initiator == Initiator::Peer)
-        {
-            of.waiters.remove(at);
+        let is_client = |one: &&QueuedRequest| one.request.initiator == Initiator::Peer;
+        let clients = self.sources.iter().filter_map(|(source, of)| {
+            let first = of.waiters.iter().find(is_client)?.number;
+            Some((of.waiters.iter().filter(is_client).count(), Reverse(first), *source))
+        });
+        let Some((_, Reverse(first), source)) = clients.max() else { return };
+        if let Some(of) = self.sources.get_mut(&source) {
+            of.waiters.retain(|one| one.number != first);
             self.waiting -= 1;
             self.forget_if_idle(source);
         }
@@ -220,6 +264,11 @@ impl PermitQueue {
             self.sources.remove(&source);
         }
     }
+}
+
+/// The permits that a source with `own` permits may use: the last quarter is for sources without.
+fn usable(all: usize, own: usize) -> usize {
+    if own == 0 { all } else { all - all / 4 }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ fn request(source: u32, rule: &Arc<AtomicUsize>, initiator: Initiator) -> Permit
         source: Source::V4(source),
         rule: Arc::clone(rule),
         initiator,
-        displaced: Arc::default(),
+        signals: Arc::default(),
     }
 }
 
@@ -40,7 +40,7 @@ fn number(admission: &Admission) -> u64 {
 
 /// Whether a handshake was asked to make room.
 fn is_displaced(request: &PermitRequest) -> bool {
-    let mut asked = std::pin::pin!(request.displaced.notified());
+    let mut asked = std::pin::pin!(request.signals.displaced.notified());
     let waker = std::task::Waker::noop();
     asked.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready()
 }
@@ -104,6 +104,84 @@ fn a_slow_handshake_of_the_busiest_source_is_displaced() {
     assert!(is_displaced(&busy[0]) && !is_displaced(&busy[1]), "the oldest");
 }
 
+/// A permit for each source, all of one rule; none is slow yet.
+fn one_each(
+    queue: &mut PermitQueue,
+    rule: &Arc<AtomicUsize>,
+    begin: Instant,
+) -> Vec<(PermitRequest, u64)> {
+    let take = |source| {
+        let request = request(source, rule, Initiator::Peer);
+        let admission = queue.acquire(request.clone(), begin + u64::from(source) * MOMENT);
+        assert!(is_granted(&admission), "{source}");
+        (request, number(&admission))
+    };
+    (1..13).rev().map(take).collect()
+}
+
+const MOMENT: Duration = Duration::from_millis(1);
+
+#[test]
+fn the_oldest_silent_handshake_is_displaced_when_every_source_has_one() {
+    let mut queue = queue(100);
+    let rule = Arc::default();
+    let begin = Instant::now();
+    let mut all = one_each(&mut queue, &rule, begin);
+    let late = request(99, &rule, Initiator::Peer);
+    assert!(!is_granted(&queue.acquire(late.clone(), begin)));
+    let now = begin + 2 * SLOW;
+    // The sources came in the reverse order of their times.
+    let (oldest, _) = all.pop().unwrap();
+    oldest.signals.is_answered.store(true, Ordering::Relaxed);
+    queue.displace_for(&late, now);
+    assert!(!is_displaced(&oldest), "its client is not silent");
+    assert!(is_displaced(&all.pop().unwrap().0), "the oldest silent one");
+    assert!(all.iter().all(|(one, _)| !is_displaced(one)));
+    // A source that has a handshake displaces only those of sources with more.
+    let second = request(5, &rule, Initiator::Peer);
+    queue.displace_for(&second, now);
+    assert!(all.iter().all(|(one, _)| !is_displaced(one)));
+}
+
+#[test]
+fn what_is_displaced_makes_room_in_the_rule_that_needs_it() {
+    let mut queue = queue(100);
+    let [full, other] = [Arc::default(), Arc::default()];
+    let begin = Instant::now();
+    let busy: Vec<_> = (0..3).map(|_| request(50, &other, Initiator::Peer)).collect();
+    for request in &busy {
+        assert!(is_granted(&queue.acquire(request.clone(), begin)));
+    }
+    let all = one_each(&mut queue, &full, begin);
+    let late = request(99, &full, Initiator::Peer);
+    assert!(!is_granted(&queue.acquire(late.clone(), begin)));
+    queue.displace_for(&late, begin + 2 * SLOW);
+    assert!(busy.iter().all(|one| !is_displaced(one)), "of another rule");
+    assert!(is_displaced(&all.last().unwrap().0));
+}
+
+#[test]
+fn of_the_sources_with_the_fewest_the_newest_is_next() {
+    let mut queue = queue(100);
+    let rule = Arc::default();
+    let now = Instant::now();
+    let all = one_each(&mut queue, &rule, now);
+    let wait = |queue: &mut PermitQueue, source, initiator| {
+        queue.acquire(request(source, &rule, initiator), now)
+    };
+    let mut waiting = [
+        wait(&mut queue, 60, Initiator::Agent),
+        wait(&mut queue, 20, Initiator::Peer),
+        wait(&mut queue, 99, Initiator::Peer),
+    ];
+    let mut order = Vec::new();
+    for (holder, number) in &all[..3] {
+        queue.leave(holder, *number, now);
+        order.extend(waiting.iter_mut().position(|one| granted(one) == Some(true)));
+    }
+    assert_eq!(order, [0, 2, 1], "those of the agent do not wait for newer clients");
+}
+
 #[test]
 fn handshakes_of_the_agent_are_neither_displaced_nor_rejected() {
     let mut queue = queue(4);
@@ -134,6 +212,22 @@ fn when_too_many_wait_the_oldest_of_the_source_with_the_most_is_refused() {
     assert_eq!(gone.iter().position(|gone| *gone), Some(8), "the first that waited");
     assert_eq!(gone.iter().filter(|gone| **gone).count(), 1);
     assert!(refused(&mut other).iter().all(|gone| !gone));
+}
+
+#[test]
+fn when_too_many_sources_wait_the_oldest_is_refused() {
+    let mut queue = queue(2);
+    let rule = Arc::default();
+    let now = Instant::now();
+    one_each(&mut queue, &rule, now);
+    let mut waiting: Vec<_> = [30, 20, 40]
+        .into_iter()
+        .map(|source| queue.acquire(request(source, &rule, Initiator::Peer), now))
+        .collect();
+    let mut later = queue.acquire(request(10, &rule, Initiator::Peer), now);
+    let left: Vec<_> = waiting.iter_mut().map(|one| granted(one).is_some()).collect();
+    assert_eq!(left, [false, false, true]);
+    assert!(granted(&mut later).is_some());
 }
 
 #[test]
