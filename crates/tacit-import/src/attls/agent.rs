@@ -296,7 +296,7 @@ mod tests {
     /// Names of files read, those of filters behind a bar, and what was found.
     fn gathered(files: &[(&str, &str)], root: Option<&str>, map: &str) -> (String, Vec<String>) {
         let mut findings = Findings::default();
-        let map = Map::read("map.toml", map, &mut findings);
+        let map = Map::read("map.toml", map, false, &mut findings);
         let policies = [files[0].0.to_owned()];
         let request = AttlsRequest { policies: &policies, root, ..AttlsRequest::default() };
         let sources = sources(&request, &InMemory(&texts(files)), &map, &mut findings);

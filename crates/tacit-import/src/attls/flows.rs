@@ -2,7 +2,8 @@
 //!
 //! An AT-TLS rule for both directions becomes two tacit rules, one for each direction. An inbound
 //! tacit rule passes all its connections to one port of the program. So an inbound AT-TLS rule with
-//! several local ports becomes one tacit rule for each port.
+//! several local ports becomes one tacit rule for each port. In the policy of a captured host it
+//! stays one rule, because the program itself listens on the ports.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -11,6 +12,7 @@ use super::conditions::{End, show_ports};
 use super::context::Context;
 use super::effective::Effective;
 use super::needs::MissingKey;
+use super::owners;
 use crate::draft::{Keys, Toml, set};
 use crate::finding::{Findings, Origin};
 use tacit_core::flow::Direction;
@@ -52,6 +54,9 @@ impl Context<'_> {
         for owner in owners {
             let shared = self.shared(rule, owner);
             match direction {
+                Direction::Inbound if self.options.host => {
+                    ways.extend(self.inbound_of_host(rule, shared));
+                }
                 Direction::Inbound => ways.extend(self.inbound(rule, &shared)),
                 Direction::Outbound => ways.push(self.outbound(rule, shared)),
             }
@@ -79,7 +84,12 @@ impl Context<'_> {
 
     fn outbound(&mut self, rule: &Effective<'_>, shared: Keys) -> Way {
         let name = rule.rule.name.as_str();
-        if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
+        if self.options.host {
+            let message = "on z/OS the rule also matched connections from this host to itself; \
+                           tacit does not capture these connections";
+            let fix = "for connections within this host, add forwarding rules to the policy";
+            self.findings.changed(&rule.rule.at, message, fix);
+        } else if rule.remote.addresses.is_empty() && self.map.rule(name, "remote").is_none() {
             let message = "on z/OS the rule also matched connections from this host to itself; a \
                            tacit rule matches such connections only if `remote` contains the \
                            addresses of this host";
@@ -101,6 +111,36 @@ impl Context<'_> {
         keys.extend(shared);
         let direction = Direction::Outbound;
         Way { suffix: String::new(), direction, keys, listens: Vec::new() }
+    }
+
+    fn inbound_of_host(&mut self, rule: &Effective<'_>, shared: Keys) -> Option<Way> {
+        let name = rule.rule.name.as_str();
+        let own = (!rule.local.ports.is_empty()).then(|| port_list(&rule.local.ports));
+        let Some(ports) = self.map.rule(name, "local-ports").cloned().or(own) else {
+            let why =
+                format!("rule `{name}` does not contain the port on which the program listens");
+            let key = MissingKey { rule: name, key: "local-ports" };
+            self.needs.rule(key, &rule.rule.at, why, "local-ports = 8080");
+            return None;
+        };
+        let is_all = |address: &String| ["0.0.0.0/0", "::/0"].contains(&address.as_str());
+        if !rule.local.addresses.iter().all(is_all) {
+            let message = "tacit captures connections to all addresses of this host, so the rule \
+                           applies to all of them";
+            let fix = "remove the local addresses, or import without --host";
+            let at = &rule.rule.at;
+            if owners::is_protected(rule) {
+                self.findings.changed(at, message, fix);
+            } else {
+                self.findings.error(at, format!("{message}, in clear"), fix);
+            }
+        }
+        let mut keys = Keys::new();
+        set(&mut keys, "direction", word(Direction::Inbound));
+        set(&mut keys, "local-ports", ports);
+        keys.extend(shared);
+        let direction = Direction::Inbound;
+        Some(Way { suffix: String::new(), direction, keys, listens: Vec::new() })
     }
 
     fn inbound(&mut self, rule: &Effective<'_>, shared: &Keys) -> Vec<Way> {

@@ -42,6 +42,8 @@ use tacit_core::policy::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
 pub(super) struct Map {
     /// The file, under the name that was given; `None` without one.
     pub file: Option<String>,
+    /// Whether the policy is for a captured host.
+    pub is_host: bool,
     /// `[job]`, by name or pattern.
     pub jobs: BTreeMap<String, Job>,
     /// `[user]`, by name or pattern: names of users on this host.
@@ -67,8 +69,8 @@ pub(super) struct MapTable {
     pub entries: Vec<Toml>,
 }
 
-/// The programs, users and runs of a job.
-#[derive(Clone, Debug, Default)]
+/// The programs, users, runs, units and control groups of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Job {
     /// Its programs.
     pub program: Option<Toml>,
@@ -76,12 +78,21 @@ pub(super) struct Job {
     pub user: Option<Toml>,
     /// The names of its runs.
     pub run: Option<Toml>,
+    /// Its units of systemd, on a captured host.
+    pub unit: Option<Toml>,
+    /// Its control groups, on a captured host.
+    pub cgroup: Option<Toml>,
 }
 
 impl Job {
-    /// Whether the job stands for every program of every run.
+    /// Whether the job stands for every program.
     pub(super) fn is_any(&self) -> bool {
-        self.program.is_none() && self.user.is_none() && self.run.is_none()
+        *self == Self::default()
+    }
+
+    /// Whether the job stands for every program of a user.
+    pub(super) fn is_user(&self) -> bool {
+        self.user.is_some() && Self { user: None, ..self.clone() }.is_any()
     }
 }
 
@@ -117,10 +128,16 @@ pub(super) struct RuleKeys {
 }
 
 impl Map {
+    /// A map without entries.
+    #[must_use]
+    pub(super) fn empty(is_host: bool) -> Self {
+        Self { is_host, ..Self::default() }
+    }
+
     /// Reads a map file, reporting everything that is wrong with it.
     #[must_use]
-    pub(super) fn read(file: &str, text: &str, findings: &mut Findings) -> Self {
-        let empty = Self { file: Some(file.to_owned()), ..Self::default() };
+    pub(super) fn read(file: &str, text: &str, is_host: bool, findings: &mut Findings) -> Self {
+        let empty = Self { file: Some(file.to_owned()), ..Self::empty(is_host) };
         if text.len() > POLICY_BYTES_MAX {
             let at = Origin { file: file.into(), line: 1 };
             findings.error(
@@ -134,7 +151,7 @@ impl Map {
         let report = Diagnostics::new(&document);
         let top = TomlTable::top(&report, &document, TOP, TOP_TITLE);
         let map = Self {
-            jobs: tables(&top, "job", |_, value| job(value)),
+            jobs: tables(&top, "job", |_, value| job(value, is_host)),
             users: tables(&top, "user", |_, value| user(value)),
             keyrings: tables(&top, "keyring", keyring)
                 .into_iter()
@@ -256,19 +273,30 @@ fn tables<T>(
     read.collect()
 }
 
-fn job(value: &TomlValue<'_>) -> Option<Job> {
+fn job(value: &TomlValue<'_>, is_host: bool) -> Option<Job> {
     let table = value.table(JOB, "a job")?;
     let any = table.boolean("any", false)?;
+    refuse_of_other_kind(&table, is_host)?;
     let program = checked(&table, "program")?;
     let user = checked(&table, "user")?;
     let run = checked(&table, "run")?;
-    let job = Job { program, user, run };
+    let unit = checked(&table, "unit")?;
+    let cgroup = checked(&table, "cgroup")?;
+    let job = Job { program, user, run, unit, cgroup };
     if any != job.is_any() {
-        let fix = "set program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of \
-                   these keys; or set any = true to apply the rule to all programs under \
-                   `tacit run`";
+        let fix = if is_host {
+            "set program = \"/usr/bin/name\", unit = \"name.service\", cgroup = \"a.slice/name\", \
+             user = \"name\" or several of these keys; or set any = true to apply the rule to all \
+             programs of this host"
+        } else {
+            "set program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of these \
+             keys; or set any = true to apply the rule to all programs under `tacit run`"
+        };
         let message = if any {
             "an entry of [job] with `any` cannot have other keys"
+        } else if is_host {
+            "an entry of [job] needs at least one of the keys `program`, `unit`, `cgroup`, `user` \
+             and `any`"
         } else {
             "an entry of [job] needs at least one of the keys `program`, `run`, `user` and `any`"
         };
@@ -276,6 +304,26 @@ fn job(value: &TomlValue<'_>) -> Option<Job> {
         return None;
     }
     Some(job)
+}
+
+/// Reports keys of a job that select no programs of a captured host, or none of runs.
+fn refuse_of_other_kind(table: &TomlTable<'_>, is_host: bool) -> Option<()> {
+    let (keys, message, fix): (&[&'static str], _, _) = if is_host {
+        let message = "`run` selects programs under `tacit run`, but with --host the policy is for \
+                       programs of this host";
+        (&["run"], message, "set `unit`, `cgroup` or `program`")
+    } else {
+        let message = "tacit can select programs by systemd unit or cgroup only on a captured host";
+        let fix = "set run = \"NAME\", and start the program with `tacit run --name NAME`, for \
+                   example in ExecStart= of its systemd unit; or import with --host, for `tacit \
+                   agent --host`";
+        (&["unit", "cgroup"], message, fix)
+    };
+    let found = keys.iter().find_map(|key| table.value(key));
+    if let Some(value) = &found {
+        value.error(message, fix);
+    }
+    found.is_none().then_some(())
 }
 
 fn user(value: &TomlValue<'_>) -> Option<Toml> {

@@ -1,18 +1,12 @@
 //! Lists the keys that the map file of an AT-TLS import may have.
 
-use tacit_core::policy::text::{PlannedKey, TableKeys, TableSchema};
+use tacit_core::policy::text::{TableKeys, TableSchema};
 
 /// The title of the top of the file.
 pub(super) const TOP_TITLE: &str = "the top of the map file";
 
 const TOP_KEYS: &[&str] = &["job", "user", "keyring", "rule", "map", "dataset"];
-const JOB_KEYS: &[&str] = &["program", "user", "run", "any"];
-const BY_RUN: &str = "the import cannot select programs by systemd unit or cgroup: set run = \
-                      \"NAME\", and start the program with `tacit run --name NAME`, for example \
-                      in ExecStart= of the program's systemd unit";
-/// Keys of a job that the import does not support.
-const JOB_PLANNED: &[PlannedKey] =
-    &[PlannedKey { key: "unit", instead: BY_RUN }, PlannedKey { key: "cgroup", instead: BY_RUN }];
+const JOB_KEYS: &[&str] = &["program", "user", "run", "unit", "cgroup", "any"];
 const KEYRING_KEYS: &[&str] = &["cert", "key", "ca", "crl", "label"];
 const LABEL_KEYS: &[&str] = &["cert", "key"];
 /// Keys of tacit rules that replace the conditions of the imported rule.
@@ -34,8 +28,7 @@ pub(super) const TOP: TableSchema = schema(TableKeys::Fixed(TOP_KEYS));
 /// A table whose keys are names from z/OS.
 pub(super) const NAMES: TableSchema = schema(TableKeys::Names);
 /// The entry of a job.
-pub(super) const JOB: TableSchema =
-    TableSchema { planned: JOB_PLANNED, ..schema(TableKeys::Fixed(JOB_KEYS)) };
+pub(super) const JOB: TableSchema = schema(TableKeys::Fixed(JOB_KEYS));
 /// `[keyring.NAME]`.
 pub(super) const KEYRING: TableSchema = schema(TableKeys::Fixed(KEYRING_KEYS));
 /// `[keyring.NAME.label.LABEL]`.

@@ -76,10 +76,14 @@ pub struct Imported {
 /// Imports policy files with the map file of a site. Never panics, whatever they contain.
 #[must_use]
 pub fn import(request: &AttlsRequest<'_>, files: &dyn Files, findings: &mut Findings) -> Imported {
-    let map = request.map.map_or_else(Map::default, |input| {
-        let text = String::from_utf8_lossy(input.bytes);
-        Map::read(input.file, &text, findings)
-    });
+    let is_host = request.options.host;
+    let map = match request.map {
+        None => Map::empty(is_host),
+        Some(input) => {
+            let text = String::from_utf8_lossy(input.bytes);
+            Map::read(input.file, &text, is_host, findings)
+        }
+    };
     let original = read::read(request, files, &map, findings);
     let rules = read::rules(&original.objects, findings);
     original.objects.report_unused(std::iter::empty(), findings);

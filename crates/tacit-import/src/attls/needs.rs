@@ -92,8 +92,11 @@ impl Needs {
     pub(super) fn report(self, map: &Map, findings: &mut Findings) {
         let mut fixes = Fixes::of(map);
         for (name, at) in by_origin(&self.jobs) {
-            let or = "# or { run = \"NAME\" }, for programs that `tacit run --name NAME` starts\n";
-            let or = if fixes.has("[job]") { "" } else { or };
+            let or = match map.is_host {
+                _ if fixes.has("[job]") => "",
+                true => "# or { unit = \"NAME.service\" }, for a unit of systemd\n",
+                false => "# or { run = \"NAME\" }, for programs that `tacit run --name NAME` starts\n",
+            };
             let line = format!("{} = {{ program = \"/usr/bin/PROGRAM\" }}", quoted(name));
             let message = format!("the map file has no program for the job name `{name}`");
             findings.error(at, message, fixes.line("[job]", &format!("{or}{line}")));

@@ -1,5 +1,6 @@
-//! Determines the programs, users and runs (programs under `tacit run`) to which an imported rule
-//! applies. These come from the job name and user ID of the AT-TLS rule, and from the map file.
+//! Determines the programs and users to which an imported rule applies, with the runs (programs
+//! under `tacit run`) or, on a captured host, the systemd units and control groups. These come from
+//! the job name and user ID of the AT-TLS rule, and from the map file.
 //!
 //! The job name in a rule may be a pattern, such as `NIGHT*`. The imported rule then gets the
 //! programs of the entry `NIGHT*` in the map file, and of narrower entries such as `NIGHT1`.
@@ -13,30 +14,43 @@ use super::words::Kind;
 use crate::draft::{Keys, Toml, set};
 use tacit_core::flow::Direction;
 
-/// The programs, users and runs of one rule of the policy.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Owner {
-    /// `None`: every program.
-    program: Option<Toml>,
-    /// `None`: every user.
-    user: Option<Toml>,
-    /// `None`: every run.
-    run: Option<Toml>,
-}
-
-impl Owner {
+impl Job {
     fn keys(self) -> Keys {
+        let Self { program, user, run, unit, cgroup } = self;
+        let all = [
+            ("program", program),
+            ("user", user),
+            ("run", run),
+            ("unit", unit),
+            ("cgroup", cgroup),
+        ];
         let mut keys = Keys::new();
-        if let Some(program) = self.program {
-            set(&mut keys, "program", program);
-        }
-        if let Some(user) = self.user {
-            set(&mut keys, "user", user);
-        }
-        if let Some(run) = self.run {
-            set(&mut keys, "run", run);
+        for (key, value) in all {
+            if let Some(value) = value {
+                set(&mut keys, key, value);
+            }
         }
         keys
+    }
+
+    /// The conditions but the user.
+    fn conditions(&mut self) -> [&mut Option<Toml>; 4] {
+        [&mut self.program, &mut self.run, &mut self.unit, &mut self.cgroup]
+    }
+
+    /// Adds the programs of another job of the same user. All conditions of a rule must match, so
+    /// only jobs that differ in one of them can be merged. Returns whether they were.
+    fn merge(&mut self, mut other: Self) -> bool {
+        let mut pairs: Vec<_> = self.conditions().into_iter().zip(other.conditions()).collect();
+        pairs.retain(|(own, other)| own != other);
+        match &mut pairs[..] {
+            [] => true,
+            [(own, other)] => {
+                **own = either(own.take(), other.take());
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -64,7 +78,7 @@ impl Context<'_> {
             Direction::Inbound => self.drop_programs(rule, &mut owners),
             Direction::Outbound => self.check_widened(rule),
         };
-        is_complete.then(|| merge(owners).into_iter().map(Owner::keys).collect())
+        is_complete.then(|| merge(owners).into_iter().map(Job::keys).collect())
     }
 
     /// Reports a `*` that is not the last character: which names it covers is not known.
@@ -82,12 +96,12 @@ impl Context<'_> {
 
     /// The owners that result from the job name, or from the map entry of the rule; empty after an
     /// error.
-    fn job_owners(&mut self, rule: &Effective<'_>, direction: Direction) -> Vec<Owner> {
+    fn job_owners(&mut self, rule: &Effective<'_>, direction: Direction) -> Vec<Job> {
         let name = rule.rule.name.as_str();
         let program = self.map.rule(name, "program").cloned();
         let user = self.map.rule(name, "user").cloned();
         let Some(field) = rule.rule.field("Jobname").filter(|_| program.is_none()) else {
-            return vec![Owner { program, user, run: None }];
+            return vec![Job { program, user, ..Job::default() }];
         };
         let jobs = self.map.jobs(&field.value);
         if user.is_some() {
@@ -95,28 +109,27 @@ impl Context<'_> {
                            the rule: the rule applies to all programs of that user";
             let fix = "in the map file, also set `program` for the rule";
             self.findings.changed(&field.at, message, fix);
-            return vec![Owner { program, user, run: None }];
+            return vec![Job { program, user, ..Job::default() }];
         }
         if jobs.is_empty() && direction == Direction::Inbound {
             // tacit cannot distinguish programs that accept connections: an entry of the map would
             // have no effect.
-            return vec![Owner::default()];
+            return vec![Job::default()];
         }
         if jobs.is_empty() {
             self.needs.job(&field.value, &field.at);
             return Vec::new();
         }
         if jobs.iter().any(|job| job.is_any()) {
-            let message = "the rule applies to all programs under `tacit run`, because the map \
-                           file sets `any` for the job name of the rule";
+            let message = format!(
+                "the rule applies to all programs {}, because the map file sets `any` for the job \
+                 name of the rule",
+                self.place_of_programs()
+            );
             let fix = "in the map file, set a program for the job name";
             self.findings.changed(&field.at, message, fix);
         }
-        let owner = |job: &Job| {
-            let Job { program, user, run } = job.clone();
-            Owner { program, user, run }
-        };
-        jobs.into_iter().map(owner).collect()
+        jobs.into_iter().cloned().collect()
     }
 
     /// Reports a rule for outbound connections whose job has only a user in the map: it applies to
@@ -128,11 +141,11 @@ impl Context<'_> {
         if ["program", "user"].iter().any(|key| self.map.rule(name, key).is_some()) {
             return true;
         }
-        let is_wide = |job: &&Job| job.user.is_some() && job.program.is_none() && job.run.is_none();
-        if !self.map.jobs(&field.value).iter().any(is_wide) {
+        if !self.map.jobs(&field.value).iter().any(|job| job.is_user()) {
             return true;
         }
-        let fix = "in the map file, also set a program or a run for the job name";
+        let other = if self.options.host { "a unit" } else { "a run" };
+        let fix = format!("in the map file, also set a program or {other} for the job name");
         if is_protected(rule) {
             let message = "the rule applies to every program of the user, because the map file \
                            sets no program for the job name";
@@ -151,12 +164,12 @@ impl Context<'_> {
     }
 
     /// Adds the users of a user ID; returns false after an error.
-    fn add_user(&mut self, field: &Field, owners: &mut [Owner]) -> bool {
+    fn add_user(&mut self, field: &Field, owners: &mut [Job]) -> bool {
         let Some(mapped) = self.map.users(&field.value) else {
             self.needs.user(&field.value, &field.at);
             return false;
         };
-        let differs = |owner: &Owner| owner.user.as_ref().is_some_and(|user| *user != mapped);
+        let differs = |owner: &Job| owner.user.as_ref().is_some_and(|user| *user != mapped);
         if owners.iter().any(differs) {
             let message = "the map file sets different users for the job name and the user ID";
             let fix = "in the map file, set the same user for the job name and the user ID, or \
@@ -170,19 +183,21 @@ impl Context<'_> {
 
     /// Removes programs and runs, because the agent chooses the rule before it knows which program
     /// accepts the connection; returns false after an error.
-    fn drop_programs(&mut self, rule: &Effective<'_>, owners: &mut [Owner]) -> bool {
+    fn drop_programs(&mut self, rule: &Effective<'_>, owners: &mut [Job]) -> bool {
         let job = rule.rule.field("Jobname");
         if job.is_none() && owners.iter().all(|owner| owner.program.is_none()) {
             return true;
         }
         for owner in owners {
-            owner.program = None;
-            owner.run = None;
+            *owner = Job { user: owner.user.take(), ..Job::default() };
         }
         let at = job.map_or(&rule.rule.at, |field| &field.at);
         if is_protected(rule) {
-            let message = "tacit cannot see which program accepts a connection, so the rule \
-                           applies to every program under `tacit run` that listens on the port";
+            let message = format!(
+                "tacit cannot see which program accepts a connection, so the rule applies to every \
+                 program {} that listens on the port",
+                self.place_of_programs()
+            );
             self.findings.changed(
                 at,
                 message,
@@ -197,6 +212,10 @@ impl Context<'_> {
         self.findings.error(at, message, fix);
         false
     }
+
+    fn place_of_programs(&self) -> &'static str {
+        if self.options.host { "of this host" } else { "under `tacit run`" }
+    }
 }
 
 /// The union of two conditions; no condition if one of them is missing.
@@ -205,30 +224,22 @@ fn either(one: Option<Toml>, other: Option<Toml>) -> Option<Toml> {
 }
 
 /// Whether the connections of the rule use TLS.
-fn is_protected(rule: &Effective<'_>) -> bool {
+pub(super) fn is_protected(rule: &Effective<'_>) -> bool {
     let group = rule.action(Kind::Group).and_then(|group| group.field("TTLSEnabled"));
     group.is_some_and(|enabled| enabled.value == "On")
 }
 
 /// Merges owners with the same users into one, in the order of the first. An owner without
 /// conditions includes all others.
-fn merge(owners: Vec<Owner>) -> Vec<Owner> {
-    if owners.contains(&Owner::default()) {
-        return vec![Owner::default()];
+fn merge(owners: Vec<Job>) -> Vec<Job> {
+    if owners.iter().any(Job::is_any) {
+        return vec![Job::default()];
     }
-    let mut merged: Vec<Owner> = Vec::new();
+    let mut merged: Vec<Job> = Vec::new();
     for owner in owners {
         let mut same_user = merged.iter_mut().filter(|known| known.user == owner.user);
-        // All conditions of a rule must match, so only owners that differ in one of them can be
-        // merged.
-        let mergeable =
-            same_user.find(|known| known.run == owner.run || known.program == owner.program);
-        match mergeable {
-            Some(known) if known.run == owner.run => {
-                known.program = either(known.program.take(), owner.program);
-            }
-            Some(known) => known.run = either(known.run.take(), owner.run),
-            None => merged.push(owner),
+        if !same_user.any(|known| known.merge(owner.clone())) {
+            merged.push(owner);
         }
     }
     merged

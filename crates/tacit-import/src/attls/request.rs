@@ -25,4 +25,6 @@ pub struct AttlsOptions {
     pub keep_no_name_check: bool,
     /// Deny connections that match no rule, instead of permitting them in clear.
     pub fail_closed: bool,
+    /// Write a policy for `tacit agent --host`, instead of one for `tacit run`.
+    pub host: bool,
 }

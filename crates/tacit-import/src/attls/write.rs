@@ -31,6 +31,15 @@ pub(super) fn write(
     let Decisions { mut rules, mut tables } = decisions;
     rename(&mut rules, findings);
     tables.extend(maps(sources.map));
+    if sources.options.host
+        && let Some(first) = sources.first_line
+    {
+        tables.insert(0, host(sources.options, first));
+        if sources.filters.is_some() {
+            let message = "--host does not support IP filter rules";
+            findings.error(first, message, "import without the filter rules, or without --host");
+        }
+    }
     if let Some(filters) = sources.filters {
         if sources.options.fail_closed
             && let Some(first) = sources.first_rule
@@ -57,9 +66,18 @@ pub(super) fn write(
     if findings.has_errors() {
         return None;
     }
-    allow_names(&mut rules);
+    if !sources.options.host {
+        allow_names(&mut rules);
+    }
     let head = "Imported by `tacit import attls`; tacit.toml(5) describes the keys.";
     Draft { head: vec![head.to_owned()], tables, rules }.finish(findings)
+}
+
+/// `[host]`.
+fn host(options: AttlsOptions, at: &Origin) -> Item {
+    let mut item = Item::new("[host]", at);
+    item.set("unmatched", if options.fail_closed { "deny" } else { "permit" });
+    item
 }
 
 /// Lets programs resolve names of the addresses in rules, unless a rule without `remote` already
@@ -137,8 +155,13 @@ const NAME_STEM_CHARS_MAX: usize = 58;
 
 /// Adds the rules for connections that match no other rule.
 fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
-    let inbound = "tacit listens only on the ports of rules; clients on other hosts cannot connect \
-                   to other ports";
+    let inbound = if options.host {
+        "tacit captures inbound connections only to the ports of rules; connections to other ports \
+         are as before"
+    } else {
+        "tacit listens only on the ports of rules; clients on other hosts cannot connect to other \
+         ports"
+    };
     findings.info(at, inbound);
     if options.fail_closed {
         let message = "connections that match no rule are denied; on z/OS they were in clear";
@@ -165,16 +188,40 @@ fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut
         ];
         items.push(clear(format!("unmatched-{port}"), keys));
     }
+    for (number, ports) in unmatched_of_host(items).into_iter().enumerate() {
+        let keys = vec![("direction", "inbound".into()), ("local-ports", ports)];
+        items.push(clear(format!("unmatched-inbound-{}", number + 1), keys));
+    }
     for protocol in ["tcp", "udp"] {
         let keys = vec![("direction", "outbound".into()), ("protocol", protocol.into())];
         items.push(clear(format!("unmatched-{protocol}"), keys));
     }
 }
 
+/// Whether an inbound rule may not match a connection to its port.
+fn is_narrow(item: &Item) -> bool {
+    const NARROWING: [&str; 5] = ["remote", "remote-ports", "program", "user", "when"];
+    NARROWING.iter().any(|key| item.value(key).is_some())
+}
+
+/// The ports of a captured host whose connections may match no rule.
+fn unmatched_of_host(items: &[Item]) -> Vec<Toml> {
+    let (mut narrow, mut whole) = (Vec::new(), Vec::new());
+    for item in items {
+        let is_of_host =
+            item.text("direction") == Some("inbound") && item.value("listen").is_none();
+        let Some(ports) = item.value("local-ports").filter(|_| is_of_host) else { continue };
+        let known = if is_narrow(item) { &mut narrow } else { &mut whole };
+        if !known.contains(ports) {
+            known.push(ports.clone());
+        }
+    }
+    narrow.retain(|ports| !whole.contains(ports));
+    narrow
+}
+
 /// The sockets whose connections may match no rule, by the port to which they continue.
 fn unmatched_inbound(items: &[Item]) -> BTreeMap<u16, Vec<String>> {
-    const NARROWING: [&str; 5] = ["remote", "remote-ports", "program", "user", "when"];
-    let is_narrow = |item: &Item| NARROWING.iter().any(|key| item.value(key).is_some());
     let inbound: Vec<&Item> =
         items.iter().filter(|item| item.text("direction") == Some("inbound")).collect();
     let whole = inbound.iter().filter(|item| !is_narrow(item));

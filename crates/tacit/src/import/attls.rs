@@ -40,6 +40,9 @@ pub(super) struct AttlsArgs {
     /// Deny connections that match no rule, instead of permitting them in clear as AT-TLS does
     #[arg(long)]
     fail_closed: bool,
+    /// Write a policy for `tacit agent --host`, which captures the connections of this host
+    #[arg(long, conflicts_with = "ipsec")]
+    host: bool,
     /// Print each rule with all its settings, and write no policy
     #[arg(long, conflicts_with_all = ["output", "json"])]
     effective: bool,
@@ -65,6 +68,7 @@ pub(super) fn run(args: &AttlsArgs) -> ExitCode {
         options: AttlsOptions {
             keep_no_name_check: args.keep_no_name_check,
             fail_closed: args.fail_closed,
+            host: args.host,
         },
     };
     let imported = import(&request, &disk, &mut findings);

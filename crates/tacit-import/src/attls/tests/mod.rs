@@ -2,6 +2,7 @@
 
 mod effective;
 mod findings;
+mod host;
 mod owners;
 mod policies;
 
