@@ -46,6 +46,30 @@ pub fn hide_memory() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
 }
 
+/// Marks the memory that this process has now to be left out of core dumps, whatever their filter
+/// is. Memory that the C library gets later needs another call.
+///
+/// Where the process cannot read its mappings, only [`hide_memory`] excludes them.
+pub fn exclude_memory_from_dumps() {
+    let mappings = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    for (start, bytes) in mappings.lines().filter_map(own_memory) {
+        let start = std::ptr::with_exposed_provenance_mut(start);
+        // Another thread may have removed the mapping meanwhile.
+        // SAFETY: the advice changes no memory, only what a core dump contains.
+        let _ = unsafe { rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxDontDump) };
+    }
+}
+
+/// The start and length of a line of `/proc/self/maps`, if it is a mapping without a file.
+fn own_memory(line: &str) -> Option<(usize, usize)> {
+    let mut words = line.split_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let inode = words.nth(3)?;
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    let (start, end) = (number(start)?, number(end)?);
+    (inode == "0").then_some((start, end.checked_sub(start)?))
+}
+
 /// Returns freed memory to the kernel. The C library keeps freed memory below memory that is still
 /// in use. This takes a few milliseconds, and delays threads that allocate during this time.
 pub fn return_freed_memory() {

@@ -65,6 +65,7 @@ fn serve(control: &OwnedFd) -> io::Result<()> {
         match serde_json::from_slice(message)? {
             SignerRequest::Load { generation, cert, key } => {
                 let loaded: Loaded = store.load(generation, &cert, &key);
+                process::exclude_memory_from_dumps();
                 descriptor::send(control, &serde_json::to_vec(&loaded)?, &[])?;
             }
             SignerRequest::Forget { name } => store.forget(name),
@@ -97,6 +98,8 @@ fn open_channel(
     let store = Arc::clone(store);
     let channels = Arc::clone(channels);
     let work = move || {
+        // The stack and the heap of this thread are new.
+        process::exclude_memory_from_dumps();
         // A thread of the agent that has ended closes its channel.
         let _ = sign_all(&end, &store);
         channels.fetch_sub(1, Ordering::Relaxed);

@@ -123,6 +123,29 @@ fn status(pid: u32, name: &str) -> String {
     line.trim_start_matches(':').trim().to_owned()
 }
 
+/// The writable mappings without a file that are not marked to be left out of core dumps.
+fn dumped(pid: u32) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let mut mapping = "";
+    let mut found = Vec::new();
+    for line in text.lines() {
+        match line.strip_prefix("VmFlags:") {
+            Some(flags) => {
+                let words: Vec<_> = mapping.split_whitespace().collect();
+                let is_own = words[1].starts_with("rw") && words[4] == "0";
+                if is_own && !flags.split_whitespace().any(|flag| flag == "dd") {
+                    found.push(mapping.to_owned());
+                }
+            }
+            None if line.split_whitespace().next().is_some_and(|word| !word.ends_with(':')) => {
+                mapping = line;
+            }
+            None => {}
+        }
+    }
+    found
+}
+
 #[test]
 fn the_memory_of_a_signer_is_in_no_core_dump_and_locked_if_there_is_no_limit() {
     if !rustix::process::geteuid().is_root() {
@@ -152,6 +175,8 @@ fn the_memory_of_a_signer_is_in_no_core_dump_and_locked_if_there_is_no_limit() {
             assert_eq!(filter.trim(), "00000000", "{pid}");
         }
         assert_eq!(status(serving, "VmLck"), "0 kB", "bytes of connections may be swapped");
+        assert_eq!(dumped(signer), Vec::<String>::new(), "marked by MADV_DONTDUMP");
+        assert!(!dumped(serving).is_empty());
     }
 }
 
