@@ -66,7 +66,8 @@ fn own_memory(line: &str) -> Option<(usize, usize)> {
     let (start, end) = words.next()?.split_once('-')?;
     let inode = words.nth(3)?;
     let number = |text| usize::from_str_radix(text, 16).ok();
-    let (start, end) = (number(start)?, number(end)?);
+    let start = number(start)?;
+    let end = number(end)?;
     (inode == "0").then_some((start, end.checked_sub(start)?))
 }
 

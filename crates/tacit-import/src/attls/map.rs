@@ -37,13 +37,23 @@ use crate::finding::{Findings, Origin};
 use tacit_core::policy::POLICY_BYTES_MAX;
 use tacit_core::policy::text::{Diagnostics, TomlDocument, TomlTable, TomlValue};
 
+/// The programs to which the imported policy applies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum PolicyPrograms {
+    /// Programs under `tacit run`.
+    #[default]
+    Runs,
+    /// All programs of a captured host.
+    Host,
+}
+
 /// The content of a map file.
 #[derive(Debug, Default)]
 pub(super) struct Map {
     /// The file, under the name that was given; `None` without one.
     pub file: Option<String>,
-    /// Whether the policy is for a captured host.
-    pub is_host: bool,
+    /// The programs of the policy.
+    pub programs: PolicyPrograms,
     /// `[job]`, by name or pattern.
     pub jobs: BTreeMap<String, Job>,
     /// `[user]`, by name or pattern: names of users on this host.
@@ -130,14 +140,19 @@ pub(super) struct RuleKeys {
 impl Map {
     /// A map without entries.
     #[must_use]
-    pub(super) fn empty(is_host: bool) -> Self {
-        Self { is_host, ..Self::default() }
+    pub(super) fn empty(programs: PolicyPrograms) -> Self {
+        Self { programs, ..Self::default() }
     }
 
     /// Reads a map file, reporting everything that is wrong with it.
     #[must_use]
-    pub(super) fn read(file: &str, text: &str, is_host: bool, findings: &mut Findings) -> Self {
-        let empty = Self { file: Some(file.to_owned()), ..Self::empty(is_host) };
+    pub(super) fn read(
+        file: &str,
+        text: &str,
+        programs: PolicyPrograms,
+        findings: &mut Findings,
+    ) -> Self {
+        let empty = Self { file: Some(file.to_owned()), ..Self::empty(programs) };
         if text.len() > POLICY_BYTES_MAX {
             let at = Origin { file: file.into(), line: 1 };
             findings.error(
@@ -151,7 +166,7 @@ impl Map {
         let report = Diagnostics::new(&document);
         let top = TomlTable::top(&report, &document, TOP, TOP_TITLE);
         let map = Self {
-            jobs: tables(&top, "job", |_, value| job(value, is_host)),
+            jobs: tables(&top, "job", |_, value| job(value, programs)),
             users: tables(&top, "user", |_, value| user(value)),
             keyrings: tables(&top, "keyring", keyring)
                 .into_iter()
@@ -273,10 +288,10 @@ fn tables<T>(
     read.collect()
 }
 
-fn job(value: &TomlValue<'_>, is_host: bool) -> Option<Job> {
+fn job(value: &TomlValue<'_>, programs: PolicyPrograms) -> Option<Job> {
     let table = value.table(JOB, "a job")?;
     let any = table.boolean("any", false)?;
-    refuse_of_other_kind(&table, is_host)?;
+    refuse_of_other_kind(&table, programs)?;
     let program = checked(&table, "program")?;
     let user = checked(&table, "user")?;
     let run = checked(&table, "run")?;
@@ -284,7 +299,7 @@ fn job(value: &TomlValue<'_>, is_host: bool) -> Option<Job> {
     let cgroup = checked(&table, "cgroup")?;
     let job = Job { program, user, run, unit, cgroup };
     if any != job.is_any() {
-        let fix = if is_host {
+        let fix = if programs == PolicyPrograms::Host {
             "set program = \"/usr/bin/name\", unit = \"name.service\", cgroup = \"a.slice/name\", \
              user = \"name\" or several of these keys; or set any = true to apply the rule to all \
              programs of this host"
@@ -294,7 +309,7 @@ fn job(value: &TomlValue<'_>, is_host: bool) -> Option<Job> {
         };
         let message = if any {
             "an entry of [job] with `any` cannot have other keys"
-        } else if is_host {
+        } else if programs == PolicyPrograms::Host {
             "an entry of [job] needs at least one of the keys `program`, `unit`, `cgroup`, `user` \
              and `any`"
         } else {
@@ -307,8 +322,8 @@ fn job(value: &TomlValue<'_>, is_host: bool) -> Option<Job> {
 }
 
 /// Reports keys of a job that select no programs of a captured host, or none of runs.
-fn refuse_of_other_kind(table: &TomlTable<'_>, is_host: bool) -> Option<()> {
-    let (keys, message, fix): (&[&'static str], _, _) = if is_host {
+fn refuse_of_other_kind(table: &TomlTable<'_>, programs: PolicyPrograms) -> Option<()> {
+    let (keys, message, fix): (&[&'static str], _, _) = if programs == PolicyPrograms::Host {
         let message = "`run` selects programs under `tacit run`, but with --host the policy is for \
                        programs of this host";
         (&["run"], message, "set `unit`, `cgroup` or `program`")

@@ -24,7 +24,7 @@
 use crate::files::Files;
 use crate::finding::Findings;
 use effective::Effective;
-use map::Map;
+use map::{Map, PolicyPrograms};
 use write::Sources;
 
 mod agent;
@@ -76,12 +76,12 @@ pub struct Imported {
 /// Imports policy files with the map file of a site. Never panics, whatever they contain.
 #[must_use]
 pub fn import(request: &AttlsRequest<'_>, files: &dyn Files, findings: &mut Findings) -> Imported {
-    let is_host = request.options.host;
+    let programs = if request.options.host { PolicyPrograms::Host } else { PolicyPrograms::Runs };
     let map = match request.map {
-        None => Map::empty(is_host),
+        None => Map::empty(programs),
         Some(input) => {
             let text = String::from_utf8_lossy(input.bytes);
-            Map::read(input.file, &text, is_host, findings)
+            Map::read(input.file, &text, programs, findings)
         }
     };
     let original = read::read(request, files, &map, findings);

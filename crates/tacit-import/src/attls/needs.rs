@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::map::Map;
+use super::map::{Map, PolicyPrograms};
 use crate::draft::{name_of, word};
 use crate::finding::{Findings, Origin};
 
@@ -92,11 +92,12 @@ impl Needs {
     pub(super) fn report(self, map: &Map, findings: &mut Findings) {
         let mut fixes = Fixes::of(map);
         for (name, at) in by_origin(&self.jobs) {
-            let or = match map.is_host {
-                _ if fixes.has("[job]") => "",
-                true => "# or { unit = \"NAME.service\" }, for a unit of systemd\n",
-                false => "# or { run = \"NAME\" }, for programs that `tacit run --name NAME` starts\n",
+            let or = if map.programs == PolicyPrograms::Host {
+                "# or { unit = \"NAME.service\" }, for a unit of systemd\n"
+            } else {
+                "# or { run = \"NAME\" }, for programs that `tacit run --name NAME` starts\n"
             };
+            let or = if fixes.has("[job]") { "" } else { or };
             let line = format!("{} = {{ program = \"/usr/bin/PROGRAM\" }}", quoted(name));
             let message = format!("the map file has no program for the job name `{name}`");
             findings.error(at, message, fixes.line("[job]", &format!("{or}{line}")));

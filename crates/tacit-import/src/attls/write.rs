@@ -206,7 +206,8 @@ fn is_narrow(item: &Item) -> bool {
 
 /// The ports of a captured host whose connections may match no rule.
 fn unmatched_of_host(items: &[Item]) -> Vec<Toml> {
-    let (mut narrow, mut whole) = (Vec::new(), Vec::new());
+    let mut narrow = Vec::new();
+    let mut whole = Vec::new();
     for item in items {
         let is_of_host =
             item.text("direction") == Some("inbound") && item.value("listen").is_none();

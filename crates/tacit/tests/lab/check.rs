@@ -1,5 +1,7 @@
 //! Tests `tacit check` and `tacit explain`: each error has a position and a fix.
 
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::Value;
 
 use crate::certificates::{self, Ca, LeafKind};
@@ -30,6 +32,38 @@ const PEER: &str = "[ike.branch]\npeer = \"192.0.2.1\"\npsk-file = \"branch.psk\
 
 const TUNNEL: &str = "[[rule]]\nname = \"t\"\ndirection = \"outbound\"\nremote = \
                       \"10.2.0.0/16\"\nipsec = { ike = \"branch\" }\n";
+
+#[test]
+fn files_that_programs_see_for_a_moment_after_a_change_are_named() {
+    let lab = Lab::new();
+    let private = lab.path("private");
+    std::fs::create_dir(&private).unwrap();
+    std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o700)).unwrap();
+    for name in ["alice.pem", "alice.key"] {
+        std::fs::rename(lab.path(name), private.join(name)).unwrap();
+    }
+    let policy = |directory: &str| {
+        format!(
+            "version = 1\n[trust.ca]\nca = \"ca.pem\"\n[identity.a]\n\
+             cert = \"{directory}alice.pem\"\nkey = \"{directory}alice.key\"\n\
+             [[rule]]\nname = \"r\"\ndirection = \"outbound\"\nremote = \"10.0.0.1\"\n\
+             tls = {{ trust = \"ca\", identity = \"a\" }}\n"
+        )
+    };
+    let Checked { stdout, .. } = check(&lab, &policy("private/"), &[]);
+    let [own, ca, key] =
+        ["p.toml", "ca.pem", "alice.key"].map(|name| lab.path(name).display().to_string());
+    let names = |files: &str| format!("can read the new file for some milliseconds: {files}\n");
+    assert!(stdout.contains(&names(&format!("{ca}, {own}"))), "{stdout}");
+    for name in ["alice.pem", "alice.key"] {
+        std::fs::rename(private.join(name), lab.path(name)).unwrap();
+    }
+    let Checked { stdout, .. } = check(&lab, &policy(""), &[]);
+    assert!(stdout.contains(&names(&format!("{key}, {ca}, {own}"))), "{stdout}");
+    let Checked { stdout, .. } = check(&lab, &policy(""), &["--json"]);
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(json["exposed-when-replaced"], serde_json::json!([key, ca, own]));
+}
 
 #[test]
 fn every_error_has_a_position_and_a_fix() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::{
-    Agent, Lab, PATIENCE, connect, echo, free_port, signal_process, text_of, wait_for,
+    Agent, Lab, PATIENCE, connect, echo, free_port, signal_process, text_of, wait_for, wait_for_or,
 };
 use crate::peers::ping;
 
@@ -136,6 +136,9 @@ sys.stdin.read()
 fn silent_clients_do_not_block_others() {
     let lab = Lab::new();
     let (agent, _) = permit(&lab);
+    let memory = || agent.resident_bytes();
+    assert!(agent.ok(&["show", "rules"]).contains('r'));
+    let before = memory();
     let half_line = vec![b'x'; 60_000];
     let silent: Vec<_> = (0..300)
         .map(|_| {
@@ -166,5 +169,10 @@ fn silent_clients_do_not_block_others() {
         assert!(std::time::Instant::now() < until, "no slot became free");
         std::thread::sleep(Duration::from_millis(100));
     }
-    drop(unread);
+    drop((silent, unread));
+    let most = before + MEMORY_LEFT_MAX;
+    wait_for_or("the memory", || memory() < most, || format!("{before}, {}", memory()));
 }
+
+/// The bytes of memory that a flood may leave.
+const MEMORY_LEFT_MAX: usize = 8 << 20;

@@ -1,6 +1,7 @@
 //! Tests `tacit doctor`, and `tacit run` on a host that refuses namespaces.
 
 use serde_json::Value;
+use tacit_sys::sandbox;
 
 use crate::harness::text_of;
 use crate::job::as_each_user;
@@ -61,6 +62,9 @@ fn doctor_finds_nothing_wrong_where_runs_work() {
             let is_there = |one: &Value| one["name"] == name && one["present"] == true;
             assert!(findings.iter().any(is_there), "{name}: {text}");
         }
+        let sandbox = findings.iter().find(|one| one["name"] == "sandbox").unwrap();
+        let is_whole = sandbox::has_call_filters() && sandbox::has_file_confinement();
+        assert_eq!(sandbox["present"], is_whole, "{sandbox}");
     }
 }
 

@@ -223,6 +223,14 @@ impl Agent {
         children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
     }
 
+    /// Resident memory of the process that serves.
+    pub fn resident_bytes(&self) -> usize {
+        let pid = *self.serving_pids().last().unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

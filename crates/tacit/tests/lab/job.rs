@@ -142,6 +142,24 @@ fn without_its_launcher_a_run_has_no_network_and_no_processes() {
     }
 }
 
+/// A launcher that was killed leaves its directory, and another user can guess the name.
+#[test]
+fn a_run_has_a_control_socket_although_the_name_of_its_directory_is_taken() {
+    let script = r#"export scratch XDG_RUNTIME_DIR=$scratch
+        for taken in "mkdir -m 0777" "ln -s /nonexistent"; do
+            taken=$taken bash -c '
+                echo $$ >$scratch/launcher; $taken $scratch/tacit-run-$$
+                exec ./tacit run --policy run.toml -- sh -c "touch $scratch/up
+                    until [ -e $scratch/go ]; do sleep 0.02; done"' &
+            until [ -e $scratch/up ]; do sleep 0.02; done
+            at=$scratch/tacit-run-$(cat $scratch/launcher)
+            ./tacit show runs --control $at-1/agent.sock >/dev/null && echo answers
+            ls -A $at/ 2>/dev/null
+            touch $scratch/go; wait $!; rm $scratch/up $scratch/go
+        done"#;
+    expect(script, "answers\nanswers");
+}
+
 #[test]
 fn a_run_has_the_rights_of_its_user_and_its_own_low_ports_and_echo_requests() {
     let script = "tacit_run -- python3 rights.py";

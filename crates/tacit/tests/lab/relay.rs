@@ -104,22 +104,14 @@ fn long_streams_are_byte_exact_in_both_directions_at_once() {
     });
 }
 
-/// Resident memory of the process that serves.
-fn resident_bytes(agent: &Agent) -> usize {
-    let pid = *agent.serving_pids().last().unwrap();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
-}
-
 #[test]
 fn a_reader_that_stops_uses_bounded_memory_and_loses_no_bytes() {
     Lane::each(|lane| {
         let Ends { client, mut server } = lane.open();
-        let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
+        let before: Vec<_> = lane.agents.iter().map(Agent::resident_bytes).collect();
         let taken = fill(&client);
         for (agent, before) in lane.agents.iter().zip(before) {
-            let grown = resident_bytes(agent).saturating_sub(before);
+            let grown = agent.resident_bytes().saturating_sub(before);
             println!("{}: {taken} bytes on their way, agent grew by {grown}", lane.name);
             assert!(grown < STALLED_BYTES_MAX, "{}: grew by {grown}", lane.name);
         }
@@ -198,10 +190,10 @@ fn idle_connections_are_small() {
         wait_for("the first connections' end", || {
             lane.agents.iter().all(|agent| open_connections(agent) == 0)
         });
-        let before: Vec<_> = lane.agents.iter().map(resident_bytes).collect();
+        let before: Vec<_> = lane.agents.iter().map(Agent::resident_bytes).collect();
         let open = open_many(&lane, IDLE_CONNECTIONS, IDLE_EXCHANGE_BYTES);
         for (agent, before) in lane.agents.iter().zip(before) {
-            let each = resident_bytes(agent).saturating_sub(before) / IDLE_CONNECTIONS;
+            let each = agent.resident_bytes().saturating_sub(before) / IDLE_CONNECTIONS;
             println!("{}: an idle connection costs {each} bytes", lane.name);
             assert!(each < bytes_max, "{}: an idle connection costs {each} bytes", lane.name);
         }

@@ -206,6 +206,36 @@ fn programs_inside_do_not_control_the_agent() {
     assert!(text.ends_with("outside\n"), "{text}");
 }
 
+/// The agent cannot look at the processes of root.
+#[test]
+fn a_run_of_root_does_not_control_the_agent_of_an_ordinary_user() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root has runs of two users");
+        return;
+    }
+    let text = network().ok(r#"start_ordinary ./tacit agent --policy run.toml \
+             --control scratch/other.sock --enrol scratch/enrol.sock 2>other.log
+         until_true [ -S scratch/enrol.sock ]
+         cat >attack.py <<'P'
+import json, os, socket
+def asked(request, waits):
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.connect('scratch/other.sock')
+        agent.sendall(request.encode() + b'\n')
+        if waits: print(json.loads(agent.makefile().readline())['error'].splitlines()[0])
+for request in ['{"verb":"drain","timeout_ms":1}', '{"verb":"take-over"}']:
+    asked(request, True)
+    # Of one that has ended, the agent finds no process.
+    if os.fork() == 0: asked(request, False); os._exit(0)
+    os.wait()
+P
+         timeout 60 ./tacit run --agent scratch/enrol.sock -- python3 attack.py; echo status $?
+         ordinary ./tacit show rules --control scratch/other.sock >/dev/null && echo serves
+         until_true grep -q 'control-failed.*another network namespace' other.log"#);
+    let refused = "a client in another network namespace may not control this agent\n";
+    assert_eq!(text, format!("{refused}{refused}status 0\nserves\n"));
+}
+
 #[test]
 fn the_last_bytes_of_a_program_arrive_after_its_end() {
     let sink = r#"

@@ -47,7 +47,7 @@ fn jobs_of_a_host_are_distinguished_by_units_and_control_groups() {
 fn values_of_a_job_are_checked_as_for_a_host() {
     for (entry, wanted) in [
         ("unit = \"night\"", "unit"),
-        ("cgroup = \"/batch.slice\"", "cgroup"),
+        ("cgroup = \"batch.slice//day\"", "cgroup"),
         ("run = \"night1\"", "`run` selects programs under `tacit run`"),
         ("any = false", "at least one of the keys `program`, `unit`, `cgroup`"),
     ] {
@@ -69,8 +69,9 @@ fn what_a_host_accepts_is_one_rule_for_all_its_ports_and_addresses() {
     let text = text.unwrap_or_else(|| panic!("{found:#?}"));
     assert!(text.contains("local-ports = \"8443-8449\"\n") && !text.contains("listen"), "{text}");
     assert!(!text.contains("unmatched-inbound") && !text.contains("names ="), "{text}");
-    let forms: Vec<_> = parse(&text).policy.unwrap().rules.into_iter().map(|r| r.form).collect();
-    assert_eq!(forms, [RuleForm::HostInbound, RuleForm::Outbound, RuleForm::Outbound]);
+    let rules = parse(&text).policy.unwrap().rules;
+    let forms: Vec<_> = rules.iter().map(|rule| &rule.form).collect();
+    assert_eq!(forms, [&RuleForm::HostInbound, &RuleForm::Outbound, &RuleForm::Outbound]);
 
     // Other clients of the port are in clear, as on z/OS.
     let narrow = POLICY.replacen("Direction", "RemoteAddr 10.0.0.1\n  Direction", 1);

@@ -159,9 +159,8 @@ impl PermitQueue {
             return;
         }
         let of_any_rule = self.has_room_in_rule(request, own);
-        let makes_room = |holder: &PermitHolder| {
-            of_any_rule || Arc::ptr_eq(&holder.rule, &request.rule)
-        };
+        let makes_room =
+            |holder: &PermitHolder| of_any_rule || Arc::ptr_eq(&holder.rule, &request.rule);
         let slow = self.sources.values().filter_map(|of| {
             let is_busier = of.holders.len() > 2 * own + 1;
             let may_go = |holder: &&PermitHolder| {

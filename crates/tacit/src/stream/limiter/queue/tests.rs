@@ -112,7 +112,7 @@ fn one_each(
 ) -> Vec<(PermitRequest, u64)> {
     let take = |source| {
         let request = request(source, rule, Initiator::Peer);
-        let admission = queue.acquire(request.clone(), begin + u64::from(source) * MOMENT);
+        let admission = queue.acquire(request.clone(), begin + source * MOMENT);
         assert!(is_granted(&admission), "{source}");
         (request, number(&admission))
     };
