@@ -191,6 +191,13 @@ fn notice(payload: &[u8]) -> Result<DatagramNotice<'_>, FrameError> {
     Ok(DatagramNotice { reason, quoted })
 }
 
+/// The header of a frame with this many bytes of a TCP stream, at most [`DATA_BYTES_MAX`].
+#[must_use]
+pub fn data_header(bytes: usize) -> [u8; HEADER_BYTES] {
+    let [high, low] = u16::try_from(bytes.min(DATA_BYTES_MAX)).unwrap_or_default().to_be_bytes();
+    [DATA, high, low]
+}
+
 /// Appends a frame to a buffer. Returns whether it could be sent: a payload that is too long is
 /// not.
 #[must_use]
@@ -249,6 +256,16 @@ mod tests {
                 Ok(None) => return (all, None),
                 Err(error) => return (all, Some(error)),
             }
+        }
+    }
+
+    #[test]
+    fn a_header_of_data_is_that_of_an_appended_frame() {
+        for bytes in [1, 255, 256, DATA_BYTES_MAX] {
+            let data = vec![7; bytes];
+            let mut frame = Vec::new();
+            assert!(append(LinkFrame::Data(&data), &mut frame));
+            assert_eq!(frame[..HEADER_BYTES], data_header(bytes));
         }
     }
 

@@ -8,8 +8,10 @@
 //!   datagrams    a UDP socket  <──> Datagram, Notice
 //! ```
 //!
-//! In each direction, a stream buffers at most one frame that its receiver cannot take yet.
+//! In each direction, a stream buffers at most one batch of frames that its receiver cannot take yet
+//! (`bulk`).
 
+mod bulk;
 pub(super) mod datagrams;
 pub(super) mod handshake;
 pub(super) mod transfer;
@@ -29,9 +31,7 @@ use tacit_tls::{HotKeys, Session, SessionError};
 
 use crate::net::stream_socket::{Outgoing, StreamSocket};
 
-/// Bytes that are read at once.
-const READ_BYTES: usize = 32 * 1024;
-/// The longest write, because implementations of vsock lose longer ones.
+/// The longest write without TLS, because implementations of vsock lose longer ones.
 const WRITE_BYTES_MAX: usize = 16 * 1024;
 /// How long the last bytes of a stream may take.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -101,50 +101,15 @@ impl LinkStream {
         cx: &mut Context<'_>,
         take: impl FnOnce(LinkFrame<'_>) -> R,
     ) -> Poll<io::Result<Option<R>>> {
-        loop {
-            let waiting = self.received.get(self.taken..).unwrap_or_default();
-            match link_frame::parse(waiting).map_err(invalid)? {
-                Some(ParsedFrame { frame, bytes }) => {
-                    let taken = take(frame);
-                    self.taken += bytes;
-                    if self.taken == self.received.len() {
-                        self.received.clear();
-                        self.taken = 0;
-                    }
-                    return Poll::Ready(Ok(Some(taken)));
-                }
-                None if self.has_ended && waiting.is_empty() => return Poll::Ready(Ok(None)),
-                None if self.has_ended => {
-                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-                }
-                None => {}
-            }
-            self.received.drain(..std::mem::take(&mut self.taken));
-            ready!(self.poll_fill(cx))?;
+        if !ready!(self.poll_arrived(cx))? {
+            return Poll::Ready(Ok(None));
         }
-    }
-
-    /// Appends bytes to `received`, or sees the end of the stream.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(tls) = &mut self.tls else {
-            let count = ready!(poll_read_onto(&self.socket, cx, &mut self.received))?;
-            self.has_ended = count == 0;
-            return Poll::Ready(Ok(()));
-        };
-        loop {
-            if std::mem::take(&mut tls.unexamined) {
-                let before = self.received.len();
-                self.has_ended = tls.open(&mut self.received).map_err(broken)?;
-                if self.has_ended || self.received.len() > before {
-                    return Poll::Ready(Ok(()));
-                }
-            }
-            if ready!(poll_read_onto(&self.socket, cx, &mut tls.records))? == 0 {
-                // Without `close_notify` the stream may have been cut off.
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-            }
-            tls.unexamined = true;
-        }
+        let arrived = self.received.get(self.taken..).unwrap_or_default();
+        let parsed = link_frame::parse(arrived).map_err(invalid)?;
+        let ParsedFrame { frame, bytes } = parsed.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let taken = take(frame);
+        self.take(bytes);
+        Poll::Ready(Ok(Some(taken)))
     }
 
     /// Adds a frame to the bytes to send.
@@ -182,9 +147,20 @@ impl LinkStream {
     /// # Errors
     /// The stream has failed.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let longest = self.write_bytes_max();
         self.outgoing.poll_flush_by(&self.socket, cx, |socket: BorrowedFd<'_>, bytes: &[u8]| {
-            socket::write(socket, bytes.get(..WRITE_BYTES_MAX).unwrap_or(bytes))
+            socket::write(socket, bytes.get(..longest).unwrap_or(bytes))
         })
+    }
+
+    fn write_bytes_max(&self) -> usize {
+        // TLS is for TCP, which takes writes of any length.
+        if self.tls.is_some() { usize::MAX } else { WRITE_BYTES_MAX }
+    }
+
+    /// Writes bytes, as many as the stream takes now. No earlier bytes may wait.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        socket::write(self.socket.fd(), bytes.get(..self.write_bytes_max()).unwrap_or(bytes))
     }
 
     /// Sends a frame, and waits until it was written.
@@ -260,31 +236,6 @@ impl LinkStream {
         // The other side may have closed already.
         let _ = self.socket.shutdown_write();
     }
-}
-
-impl TlsState {
-    /// Opens complete records, and appends their content. Returns whether the other side has ended
-    /// its direction.
-    fn open(&mut self, out: &mut Vec<u8>) -> Result<bool, SessionError> {
-        let Self { session, keys, records, payloads, .. } = self;
-        payloads.clear();
-        let opened = session.open_batch(keys, records, payloads);
-        for payload in payloads.drain(..) {
-            out.extend_from_slice(records.get(payload).unwrap_or_default());
-        }
-        let opened = opened?;
-        records.drain(..opened.consumed);
-        Ok(opened.closed)
-    }
-}
-
-fn poll_read_onto(
-    socket: &StreamSocket,
-    cx: &mut Context<'_>,
-    buffer: &mut Vec<u8>,
-) -> Poll<io::Result<usize>> {
-    buffer.reserve(READ_BYTES);
-    socket.poll_read(cx, READ_BYTES, |fd| socket::read_onto(fd, buffer))
 }
 
 fn invalid(error: link_frame::FrameError) -> io::Error {

@@ -17,13 +17,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tacit_core::link_frame::{DATA_BYTES_MAX, LinkFrame};
-use tacit_sys::socket;
 
 use super::LinkStream;
+use super::bulk::{BATCH_FRAMES_MAX, BulkError, Received};
 use crate::net::stream_socket::{DELIVERY_WAIT_MAX, Outgoing, StreamSocket};
 
 /// How long the reset of a socket may take to reach the other side.
 const RESET_WAIT_MAX: Duration = Duration::from_secs(5);
+/// After a larger batch, other streams of the thread take their turns.
+const TURN_BYTES_MAX: usize = 2 * DATA_BYTES_MAX;
 
 /// Moves bytes until both directions have ended, then closes both sides accordingly.
 pub(in crate::link) async fn run(stream: LinkStream, socket: StreamSocket) -> StreamFate {
@@ -32,7 +34,7 @@ pub(in crate::link) async fn run(stream: LinkStream, socket: StreamSocket) -> St
     let mut transfer = Transfer {
         stream,
         socket,
-        buffer: vec![0; DATA_BYTES_MAX].into_boxed_slice(),
+        reads_much: false,
         to_socket: Outgoing::default(),
         sending: Direction::Open,
         receiving: Direction::Open,
@@ -78,20 +80,23 @@ enum TransferEnd {
     Lost,
 }
 
+impl From<BulkError> for TransferEnd {
+    fn from(error: BulkError) -> Self {
+        match error {
+            BulkError::Socket(error) => Self::Socket(error),
+            BulkError::Stream => Self::Lost,
+        }
+    }
+}
+
 struct Transfer {
     stream: LinkStream,
     socket: StreamSocket,
-    buffer: Box<[u8]>,
+    /// Whether the last read from the socket filled a frame.
+    reads_much: bool,
     to_socket: Outgoing,
     sending: Direction,
     receiving: Direction,
-}
-
-/// What a frame does.
-enum Received {
-    Bytes,
-    End,
-    Reset,
 }
 
 impl Transfer {
@@ -140,18 +145,19 @@ impl Transfer {
                     return Poll::Ready(Ok(()));
                 }
             }
-            let buffer = &mut self.buffer[..];
-            let asked = buffer.len();
-            let read = self.socket.poll_read(cx, asked, |fd| socket::read(fd, &mut *buffer));
-            let count = ready!(read).map_err(TransferEnd::Socket)?;
-            let frame = match self.buffer.get(..count) {
-                Some(bytes) if count > 0 => LinkFrame::Data(bytes),
-                _ => {
-                    self.sending = Direction::Ending;
-                    LinkFrame::End
-                }
-            };
-            self.stream.push(frame).map_err(|_| TransferEnd::Lost)?;
+            let frames = if self.reads_much { BATCH_FRAMES_MAX } else { 1 };
+            let sent = self.stream.poll_send_from(cx, &self.socket, frames);
+            let count = ready!(sent).map_err(TransferEnd::from)?;
+            if count == 0 {
+                self.sending = Direction::Ending;
+                self.stream.push(LinkFrame::End).map_err(|_| TransferEnd::Lost)?;
+            }
+            self.reads_much = count >= DATA_BYTES_MAX;
+            if count == BATCH_FRAMES_MAX * DATA_BYTES_MAX {
+                // Other streams of the thread take their turns.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
     }
 
@@ -168,20 +174,16 @@ impl Transfer {
                 }
                 Direction::Done => return Poll::Ready(Ok(())),
             }
-            let to_socket = self.to_socket.tail();
-            let taken = ready!(self.stream.poll_frame(cx, |frame| match frame {
-                LinkFrame::Data(bytes) => {
-                    to_socket.extend_from_slice(bytes);
-                    Received::Bytes
+            let delivered = self.stream.poll_deliver(cx, &self.socket, &mut self.to_socket);
+            match ready!(delivered).map_err(TransferEnd::from)? {
+                Some(Received::Bytes(count)) if count > TURN_BYTES_MAX => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
-                LinkFrame::End => Received::End,
-                _ => Received::Reset,
-            }));
-            match taken {
-                Ok(Some(Received::Bytes)) => {}
-                Ok(Some(Received::End)) => self.receiving = Direction::Ending,
-                Ok(Some(Received::Reset)) => return Poll::Ready(Err(TransferEnd::Reset)),
-                Ok(None) | Err(_) => return Poll::Ready(Err(TransferEnd::Lost)),
+                Some(Received::Bytes(_)) => {}
+                Some(Received::End) => self.receiving = Direction::Ending,
+                Some(Received::Reset) => return Poll::Ready(Err(TransferEnd::Reset)),
+                None => return Poll::Ready(Err(TransferEnd::Lost)),
             }
         }
     }
