@@ -64,6 +64,7 @@ files() {
     echo "paths etc/tacit-host.service $UNITDIR/tacit-host.service"
     echo "paths etc/tacit-host-guard.service $UNITDIR/tacit-host-guard.service"
     echo "paths etc/tacit-link@.service $UNITDIR/tacit-link@.service"
+    echo "paths etc/tacit-guest-link@.service $UNITDIR/tacit-guest-link@.service"
     echo "file etc/tacit.sysusers $SYSUSERSDIR/tacit.conf"
     echo "profile etc/apparmor/tacit $share/tacit/apparmor/tacit"
     [ -z "$APPARMORDIR" ] || echo "profile etc/apparmor/tacit $APPARMORDIR/tacit"

@@ -16,6 +16,7 @@
 #   SUITE=NAME     the guest's Debian; default trixie, or bookworm if that cannot be reached.
 #                  The kernel of bookworm, Linux 6.1, has no owners of tables that persist
 #   ACCEL=NAME     QEMU's accelerator; default tcg, which works everywhere
+#   PART=links     the first boot has only the steps of links
 #   BOOT_MAX=N     seconds until a boot counts as failed; default 1500
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -156,7 +157,8 @@ make_image() {
     mv "$root/tacit.deb" "$root/test/"
     write_policies
     cp scripts/guest/{peer.py,steps.sh,report.sh} "$root/test/"
-    printf 'protected=%s\nunmatched=%s\n' "$protected" "$unmatched" >"$root/test/ports"
+    printf 'protected=%s\nunmatched=%s\npart=%s\n' "$protected" "$unmatched" "${PART:-all}" \
+        >"$root/test/ports"
     sed "s/@PROTECTED@/$protected/" scripts/guest/daemon.service \
         >"$root/etc/systemd/system/daemon.service"
     cp scripts/guest/steps.service "$root/etc/systemd/system/"
@@ -227,8 +229,11 @@ main() {
     say "first boot, under $accel: the guard is enabled"
     if boot 1; then
         check "no word of a protected flow was in clear on the wire" not_on_the_wire 1
-        check "the wire shows what passes in clear" on_the_wire 1 clear-guard
-        check "and what passes after the removal" on_the_wire 1 clear-removed
+        check "the wire shows what passes through links in clear" on_the_wire 1 clear-near
+        if [ "${PART:-all}" = all ]; then
+            check "and what passes in clear" on_the_wire 1 clear-guard
+            check "and what passes after the removal" on_the_wire 1 clear-removed
+        fi
         say "second boot: guard and agent are enabled"
         if boot 2; then
             check "no word of a protected flow was in clear on the wire" not_on_the_wire 2

@@ -13,7 +13,8 @@ v4=10.0.2.2
 v6=fec0::2
 host_control=/run/tacit-host/agent.sock
 control=/run/tacit/agent.sock
-units=(tacit.service tacit.socket tacit-host.service tacit-host-guard.service)
+units=(tacit.service tacit.socket tacit-host.service tacit-host-guard.service tacit-link@guest.service
+    tacit-guest-link@near.service)
 work=/run/steps
 mkdir -p "$work"
 
@@ -382,12 +383,81 @@ service_steps() {
     check "systemctl stop tacit" systemctl stop tacit
 }
 
+# As docs/links.md: the side with the network, and a side without, which is a namespace here.
+link_files() {
+    mkdir -p /etc/tacit/links-available /etc/tacit/links-enabled
+    cat >/etc/tacit/links-available/guest.toml <<END
+version = 1
+[link.guest]
+[[rule]]
+name = "out"
+link = "guest"
+direction = "outbound"
+remote = "$v4"
+remote-ports = $unmatched
+permit = true
+END
+    printf 'version = 1\n[link.near]\nconnect = "unix:/run/tacit/links/guest.sock"\n' \
+        >/etc/tacit/links-available/near.toml
+    cat >/etc/tacit/run.toml <<END
+version = 1
+[[rule]]
+name = "out"
+direction = "outbound"
+remote = "$v4"
+remote-ports = $unmatched
+permit = true
+END
+    ln -sf ../links-available/{guest,near}.toml /etc/tacit/links-enabled/
+}
+# through LINK WORD: a program in a namespace without a network.
+through() {
+    local got
+    [ -e /run/netns/empty ] || ip netns add empty || return 1
+    got=$(ip netns exec empty tacit run --link "$1" --policy /etc/tacit/run.toml -- \
+        python3 peer.py ask $v4 "$unmatched" "$2")
+    echo "$got"
+    [ "$got" = "answer to $2" ]
+}
+# status_of LINK WORD
+status_of() { tacit link status "$1" | tee -a "$out" | grep -qx "status *$2"; }
+link_steps() {
+    link_files
+    check "systemctl enable --now tacit-link@guest" systemctl enable --now tacit-link@guest
+    check "a program in a namespace without a network uses it" until_true through guest clear-link
+    check "systemctl enable --now tacit-guest-link@near" systemctl enable --now tacit-guest-link@near
+    check "a program uses the link between two servers" until_true through near clear-near
+    check "tacit link status shows both" tacit link status
+    check "SIGKILL of tacit-link@guest: systemd starts it again" killed_unit_returns tacit-link@guest
+    check "programs use both links again" until_true through guest clear-killed
+    check "also between two servers" until_true through near clear-killed
+    check "SIGKILL of tacit-guest-link@near: systemd starts it again" \
+        killed_unit_returns tacit-guest-link@near
+    check "programs use it again" until_true through near clear-near-killed
+    sed -i 's/permit = true/deny = true/' /etc/tacit/links-available/guest.toml
+    check "systemctl reload with a rule that denies" systemctl reload tacit-link@guest
+    check "a program is refused" until_true link_refuses
+    sed -i 's/deny = true/permit = true/' /etc/tacit/links-available/guest.toml
+    check "systemctl stop tacit-link@guest" systemctl stop tacit-link@guest
+    check "tacit link status shows that" status_of guest stopped
+    check "systemctl start tacit-link@guest" systemctl start tacit-link@guest
+    check "programs use it again" until_true through guest clear-started
+}
+link_refuses() { ! through guest clear-denied; }
+booted_link_steps() {
+    check "both links are served after a boot" is_active tacit-link@guest
+    check "and that of the side without a network" is_active tacit-guest-link@near
+    check "a program uses the first" until_true through guest clear-booted
+    check "a program uses the second" until_true through near clear-booted
+}
+
 second_boot_steps() {
     check "guard and agent are active after a boot" is_active tacit-host-guard
     check "the agent is active" is_active tacit-host
     check "the guard was active before the network began" guard_came_first
     check "the daemon is protected" daemon_sees "answer to marked-daemon"
     check "new programs are protected" captured marked-booted
+    booted_link_steps
     check "stop the daemon" systemctl stop daemon
     check "dpkg --remove tacit" dpkg --remove tacit
     check "no table and no routing rule is left" nothing_is_left
@@ -398,11 +468,16 @@ second_boot_steps() {
 echo "info  $PRETTY_NAME, $(systemctl --version | head -n 1), Linux $(uname -r)"
 if [ ! -e /var/lib/first-boot ]; then
     touch /var/lib/first-boot
-    guard_steps
-    host_steps
-    unit_steps
-    removal_steps
-    service_steps
+    if [ "$part" = links ]; then
+        link_steps
+    else
+        guard_steps
+        host_steps
+        unit_steps
+        removal_steps
+        service_steps
+        link_steps
+    fi
     check "systemctl enable tacit-host tacit-host-guard" systemctl enable tacit-host tacit-host-guard
 else
     second_boot_steps

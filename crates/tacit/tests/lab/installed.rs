@@ -78,8 +78,10 @@ fn make_install_follows_its_prefix_and_uninstall_leaves_no_file() {
     let installed = files(&stage);
     for file in [
         "bin/tacit",
+        "lib/systemd/system/tacit-guest-link@.service",
         "lib/systemd/system/tacit-host-guard.service",
         "lib/systemd/system/tacit-host.service",
+        "lib/systemd/system/tacit-link@.service",
         "lib/systemd/system/tacit.service",
         "lib/systemd/system/tacit.socket",
         "lib/sysusers.d/tacit.conf",
