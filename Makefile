@@ -8,7 +8,7 @@ PROFILE ?= release
 BINARY ?= $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/tacit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test build install uninstall package test-package test-guest test-links-guest bench transparency lint
+.PHONY: help demo check test build install uninstall package test-package test-guest static test-links-guest bench transparency lint
 
 help: ## Print this list.
 	@echo "tacit: TLS by policy for programs that cannot be changed"
@@ -49,7 +49,11 @@ test-guest: build ## Test the units under systemd in an emulated Debian; install
 	./scripts/install-deps.sh guest
 	@BINARY=$(BINARY) ./scripts/test-guest.sh
 
-test-links-guest: build ## Test a link in an emulated guest without a network; installs QEMU.
+static: ## Build the program without libraries, as the only file of a guest: target/static/tacit.
+	@./scripts/rust-version.sh
+	./scripts/build-static.sh
+
+test-links-guest: build static ## Test a link in an emulated guest without a network; installs QEMU.
 	./scripts/install-deps.sh links-guest
 	@BINARY=$(BINARY) ./scripts/test-links-guest.sh
 

@@ -11,20 +11,24 @@
 #
 # First boot: the guest waits for the host, connects in all ways, and is killed with open connections.
 # Second boot: the host's link server runs under `tacit run`, whose policy adds TLS on the side of the host.
+# Third boot: the guest has no file but the program without libraries, its policy and modules.
 #
 # Prints a line for each step, `ok` or `FAIL`, and exits with 1 if one fails. If it cannot run, it prints
 # `skipped` with the reason, and exits with 0. Needs no root. Ends only its own processes.
 #
 # Variables, all optional:
 #   BINARY=FILE    the program; default target/release/tacit
+#   STATIC=FILE    the program without libraries; default target/static/tacit
 #   ACCEL=NAME     QEMU's accelerator; default tcg, which works everywhere
 #   BOOT_MAX=N     seconds until a boot counts as failed; default 600
+#   MEASURE=yes    only measures the rates of the link and of emulated network cards, and prints them
 #   KEEP=DIR       copies logs and captures there
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=${CARGO_TARGET_DIR:-target}
 BINARY=$(realpath -m "${BINARY:-$target/release/tacit}")
+STATIC=$(realpath -m "${STATIC:-$target/static/tacit}")
 cache=$target/guest
 kernel=$cache/kernel
 vhost=$target/tools/bin/vhost-device-vsock
@@ -220,7 +224,7 @@ make_files() {
     python3 scripts/links-guest/modules.py "$kernel"/lib/modules/* "$root/modules" crc32c_generic \
         virtio_pci virtio_rng vsock vmw_vsock_virtio_transport nf_tables nft_tproxy nft_socket \
         nft_reject_inet nft_log nft_limit nft_ct nfnetlink_log inet_diag tcp_diag udp_diag \
-        raw_diag unix_diag >"$root/modules.list"
+        raw_diag unix_diag ${MEASURE:+virtio_net} >"$root/modules.list"
     cp "$kernel"/boot/vmlinuz-* "$work/vmlinuz"
 }
 
@@ -274,19 +278,21 @@ start_outside() {
     check "the database and the directory refuse clients without TLS" refuse_clear
 }
 
-# boot NUMBER: starts a guest in the background.
+# boot NUMBER PROGRAM...: starts a guest in the background.
 boot() {
-    pack "$1"
-    : >"$work/steps-$1"
-    start "$vhost" --guest-cid 3 --uds-path "$work/vm.vsock" --socket "$work/vhost.sock" \
-        2>"$work/vhost-$1.log"
+    local number=$1
+    shift
+    pack "$number"
+    : >"$work/steps-$number"
+    start "$vhost" --guest-cid 3 --uds-path "$uds" --socket "$work/vhost.sock" \
+        2>"$work/vhost-$number.log"
     vhost_pid=$!
     until_true test -S "$work/vhost.sock"
-    start emulate "$1" "$boot_max" -object memory-backend-memfd,id=memory,size=512M,share=on \
+    start emulate "$number" "$boot_max" -object memory-backend-memfd,id=memory,size=512M,share=on \
         -machine q35,memory-backend=memory -accel "$accel" -m 512 -nic none \
         -chardev "socket,id=vsock,path=$work/vhost.sock" -device vhost-user-vsock-pci,chardev=vsock \
         -kernel "$work/vmlinuz" -initrd "$work/initramfs" \
-        -append "rdinit=/tacit $on_kernel -- link init --modules /modules.list near /bin/sh /steps.sh"
+        -append "rdinit=/tacit $on_kernel -- link init --modules /modules.list near $*"
     guest=$!
 }
 on_console() { grep -aq "$2" "$work/console-$1"; }
@@ -334,7 +340,7 @@ at_most() {
 
 first_boot() {
     say "first boot, under $accel: it waits for the host"
-    boot 1
+    boot 1 /bin/sh /steps.sh
     check "the guest waits for a host without a link server" \
         waits_for 1 "waiting for the other side"
     serve_link
@@ -364,17 +370,56 @@ waits_for() {
 second_boot() {
     say "second boot: the host's link server runs under tacit run"
     serve_link "$BINARY" run --policy "$work/host.toml" --as-root --log "$work/run.log" --
-    boot 2
+    boot 2 /bin/sh /steps.sh
     follow 2 || return
     check "the guest has ended itself" wait "$guest"
     check "and nothing of it is left" until_true idle
 }
 
+# A guest with nothing but the program, which is its first process, the server of its link, its run and its
+# client. On the side of the host, the program is alone in a root directory of its own.
+third_boot() {
+    [ -x "$STATIC" ] || {
+        say "skipped: the third boot, because $STATIC does not exist. fix: make static"
+        return
+    }
+    say "third boot: both sides have only the program without libraries"
+    local whole=$root alone=$work/alone
+    root=$work/small
+    mkdir -p "$root"/{etc/tacit,modules,proc,sys,dev,run,tmp} "$alone"
+    cp "$STATIC" "$root/tacit"
+    cp "$STATIC" "$alone/tacit"
+    cp "$whole"/etc/tacit/{policy.toml,ca.pem} "$root/etc/tacit/"
+    cp "$whole"/modules/* "$root/modules/"
+    cp "$whole/modules.list" "$root/"
+    sed 's,^listen = .*,listen = "/vm.vsock_7000",' "$work/link.toml" >"$alone/link.toml"
+    check "the program needs no library" not_dynamic "$STATIC"
+    start "$BINARY" workload interactive server --listen "$v4:8095" >"$work/workload.log" 2>&1
+    start chroot "$alone" /tacit link serve --policy /link.toml 2>>"$work/link.log"
+    until_true test -S "$alone/vm.vsock_7000"
+    uds=$alone/vm.vsock
+    boot 3 /tacit workload connect client --connections 20 --connect "$v4:8095" --json
+    check "the program alone is the user space of a guest, and the other side" \
+        waits_for 3 '"connections":20\|"connections": 20'
+    wait "$guest" 2>/dev/null || true
+    root=$whole
+}
+not_dynamic() { ! ldd "$1" 2>/dev/null | grep -q '=>'; }
+
 main() {
     start_outside
+    if [ -n "${MEASURE:-}" ]; then
+        # shellcheck source=scripts/links-guest/measure.sh
+        . scripts/links-guest/measure.sh
+        measure_all
+        return
+    fi
     first_boot
     ended=
     second_boot
+    kill "$vhost_pid" 2>/dev/null || true
+    rm -f "$work/vhost.sock"
+    third_boot
     check "no marked word was in clear outside" nothing_in_clear
     check "the capture shows what is in clear" captured clear-hello
     if [ "$failed" -ne 0 ]; then
@@ -395,6 +440,7 @@ may_run
 work=$(mktemp -d)
 out=$work/out
 pki=$work/pki
+uds=$work/vm.vsock
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM

@@ -58,7 +58,7 @@ def serve_files(folder, certificate, key):
 
 
 def ftp_session(connection, folder):
-    """One session: as much of FTP as a passive download needs."""
+    """One session: as much of FTP as passive transfers need. Uploads are dropped."""
     data = None
     with connection, connection.makefile("rw", newline="\r\n") as control:
 
@@ -88,6 +88,13 @@ def ftp_session(connection, folder):
                     stream, _ = data.accept()
                     with stream, open(os.path.join(folder, argument), "rb") as file:
                         stream.sendfile(file)
+                    reply("226 complete")
+                case "STOR":
+                    reply("150 begins")
+                    stream, _ = data.accept()
+                    with stream:
+                        while stream.recv(1 << 18):
+                            pass
                     reply("226 complete")
                 case "QUIT":
                     reply("221 end")
