@@ -20,7 +20,7 @@ use crate::report::{PeerResults, Report};
 use crate::run_directory::RunDirectory;
 use crate::tls_settings::TlsSettings;
 use crate::workspace::{build, fresh_dir, lock, root, target_dir};
-use crate::{certs, memory, runs, sections};
+use crate::{certs, links, memory, runs, sections};
 
 /// Builds the programs, then executes the driver: an optimised build, in its own namespace.
 pub(crate) fn launch(options: &Options, words: &[&str]) -> Result<(), String> {
@@ -71,8 +71,16 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
             None
         }
     };
+    let links = match options.links {
+        true => {
+            let links::Measured { text, json } = links::measure(options, &tacit, &bench)?;
+            report.add_columns(links::TITLE, text);
+            Some(json)
+        }
+        false => None,
+    };
     print!("{}", report.text());
-    let all = serde_json::json!({ "peers": peers, "runs": runs });
+    let all = serde_json::json!({ "peers": peers, "runs": runs, "links": links });
     let json = options.json.clone().unwrap_or_else(|| bench.join("result.json"));
     let page = bench.join("report.html");
     write(&json, &format!("{all:#}\n"))?;

@@ -23,6 +23,7 @@ mod compare;
 mod driver;
 mod host;
 mod inprocess;
+mod links;
 mod load;
 mod measure;
 mod memory;

@@ -24,7 +24,8 @@ usage: cargo xtask bench [OPTIONS]
   --quick            take short samples, less than five minutes in total; measure only tacit and the
                      best peers, and only workloads with goals. This does not restrict
                      the lists of --workloads and --peers if these options follow --quick
-  --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit run
+  --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit run,
+                     `links` for links beside other networks for programs
   --rounds N         number of samples of each peer in each workload [default: 5]
   --write            also replace BENCHMARKS.md; a copy is always in target/bench/
   --section TITLE    also write the tables of these workloads to BENCHMARKS.md under this title,
@@ -70,6 +71,8 @@ pub(crate) struct Options {
     pub(crate) proxies: bool,
     /// Whether to measure programs under `tacit run`.
     pub(crate) runs: bool,
+    /// Whether to measure links.
+    pub(crate) links: bool,
     /// The options as given, without those that apply only to this machine.
     pub(crate) line: String,
     /// Set by the launcher.
@@ -89,6 +92,7 @@ impl Options {
             congestion: None,
             proxies: true,
             runs: true,
+            links: true,
             line: String::new(),
             namespace: Namespace::Host,
         };
@@ -122,8 +126,10 @@ impl Options {
                 "--rounds" => options.rounds = rounds(value?)?,
                 "--only" => {
                     let only = value?;
-                    [options.proxies, options.runs] = [only == "proxies", only == "runs"];
-                    if !options.proxies && !options.runs {
+                    options.proxies = only == "proxies";
+                    options.runs = only == "runs";
+                    options.links = only == "links";
+                    if !options.proxies && !options.runs && !options.links {
                         return Err(format!("--only: unknown part `{only}`\n{USAGE}"));
                     }
                 }
@@ -140,6 +146,7 @@ impl Options {
     fn restrict_to_quick(&mut self) {
         self.length = Length::Quick;
         self.runs = false;
+        self.links = false;
         self.workloads.retain(|workload| workload.goal.is_some());
         self.peers.retain(|peer| QUICK.contains(&peer.name));
     }
@@ -194,7 +201,9 @@ mod tests {
     fn a_quick_run_has_as_many_rounds_as_a_full_one() {
         let quick = Options::parse(&["--quick"]).unwrap();
         assert_eq!(quick.samples(), 5 * 5 * QUICK.len());
-        assert!(quick.length == Length::Quick && !quick.runs);
+        assert!(quick.length == Length::Quick && !quick.runs && !quick.links);
+        let links = Options::parse(&["--quick", "--only", "links"]).unwrap();
+        assert!(links.links && !links.proxies && !links.runs);
     }
 
     #[test]
