@@ -24,8 +24,8 @@ usage: cargo xtask bench [OPTIONS]
   --quick            take short samples, less than five minutes in total; measure only tacit and the
                      best peers, and only workloads with goals. This does not restrict
                      the lists of --workloads and --peers if these options follow --quick
-  --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit run,
-                     `links` for links beside other networks for programs
+  --only PART        measure only PART: `proxies` for the peers, `runs` for programs under tacit
+                     run, `links` for links beside other networks for programs
   --rounds N         number of samples of each peer in each workload [default: 5]
   --write            also replace BENCHMARKS.md; a copy is always in target/bench/
   --section TITLE    also write the tables of these workloads to BENCHMARKS.md under this title,

@@ -286,6 +286,7 @@ fn word(keyword: &str) -> Option<Word> {
 mod tests {
     use super::*;
     use crate::InMemory;
+    use crate::attls::map::PolicyPrograms;
     use crate::files::texts;
 
     const RULE: &str = "TTLSRule NAME\n{\nRemotePortRange 443\nDirection Outbound\n\
@@ -296,7 +297,7 @@ mod tests {
     /// Names of files read, those of filters behind a bar, and what was found.
     fn gathered(files: &[(&str, &str)], root: Option<&str>, map: &str) -> (String, Vec<String>) {
         let mut findings = Findings::default();
-        let map = Map::read("map.toml", map, false, &mut findings);
+        let map = Map::read("map.toml", map, PolicyPrograms::Runs, &mut findings);
         let policies = [files[0].0.to_owned()];
         let request = AttlsRequest { policies: &policies, root, ..AttlsRequest::default() };
         let sources = sources(&request, &InMemory(&texts(files)), &map, &mut findings);

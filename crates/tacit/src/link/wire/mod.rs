@@ -8,8 +8,8 @@
 //!   datagrams    a UDP socket  <──> Datagram, Notice
 //! ```
 //!
-//! In each direction, a stream buffers at most one batch of frames that its receiver cannot take yet
-//! (`bulk`).
+//! In each direction, a stream buffers at most one batch of frames that its receiver cannot take
+//! yet (`bulk`).
 
 mod bulk;
 pub(super) mod datagrams;
