@@ -1,10 +1,10 @@
 //! Encodes and decodes the protocol of `tacit workload`, a load generator with a client and a
 //! server.
 //!
-//! The client sends requests. All numbers are big-endian:
+//! The client sends commands. All numbers are big-endian:
 //!
 //! ```text
-//! A request has "TW", the version, the kind, and two numbers of 8 bytes. The kinds and numbers:
+//! A command has "TW", the version, the kind, and two numbers of 8 bytes. The kinds and numbers:
 //!   exchange  REQUEST REPLY   requests and replies of these sizes, until the client closes
 //!   out       0 0             the client sends a stream; the server replies with its length
 //!   in        BYTES SAMPLED   the server sends a stream of BYTES
@@ -13,12 +13,12 @@
 //! If SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's TCP state follow.
 //! ```
 //!
-//! After a stream the client may send another request. In an exchange, each request begins with its
-//! number (eight bytes), and the reply contains the same number. So the client detects a proxy that
-//! reorders or loses bytes.
+//! After a stream the client may send another command. In an exchange, each request begins with a
+//! sequence number (eight bytes), and its reply contains the same number. So the client detects a
+//! proxy that reorders or loses bytes.
 //!
-//! The benchmark programs that call a TLS library themselves use this protocol too
-//! (`bench/inprocess`). This module does no I/O.
+//! The programs in `bench/inprocess`, which call a TLS library directly, also use this protocol.
+//! This module does no I/O.
 
 /// The length of a request header.
 pub const HEADER_BYTES: usize = 20;

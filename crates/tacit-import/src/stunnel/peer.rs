@@ -137,7 +137,8 @@ pub(super) fn server(
     let mut keys = Keys::new();
     if !required.chain && !required.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
-        let message = format!("service `{of}` does not verify its server, as in stunnel");
+        let message =
+            format!("service `{of}` does not verify its server: stunnel does not verify it either");
         let fix = "set verifyChain = yes, CAfile and checkHost, and import without \
                    --keep-no-verification";
         findings.changed(at, message, fix);

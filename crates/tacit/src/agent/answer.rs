@@ -425,8 +425,9 @@ const DISPLAYS_MAX: usize = 16;
 
 const NO_SUPERVISOR: &str = "cannot start a new agent: this agent was started with \
                              --no-supervisor\n    fix: run `tacit drain`, wait until the agent has \
-                             ended, and start the agent again; or, if open connections may be \
-                             reset, run `systemctl restart` for the agent's service";
+                             ended, and start the agent again; or, if you accept that open \
+                             connections are reset, run `systemctl restart` for the agent's \
+                             service";
 
 /// The absolute path, or the path itself if there is no current directory.
 fn absolute(path: &Path) -> PathBuf {

@@ -214,7 +214,7 @@ impl Answer {
         let _ = writeln!(
             out,
             "CPU time that engines can take over: {eligible:.2} (percent of one CPU), which is \
-             {share:.0} % of the agent's CPU time; engines needed if each is at most {:.0} % \
+             {share:.0} % of the agent's CPU time; engines needed to keep each at most {:.0} % \
              busy: {needed}",
             self.target.percent
         );
@@ -460,7 +460,7 @@ mod tests {
         let text = added(&published(eligible, 8.59), Some(1)).text();
         for line in [
             "CPU time that engines can take over: 105.17 (percent of one CPU), which is 92 % of \
-             the agent's CPU time; engines needed if each is at most 100 % busy: 2",
+             the agent's CPU time; engines needed to keep each at most 100 % busy: 2",
             "general CPUs (without an engine) before: 2; the agent uses 56.88 % of each, on \
              average",
             "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \

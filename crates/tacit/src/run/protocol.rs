@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A message is encoded as a frame: the length of a JSON text as four bytes, then the text.
-//! Descriptors are sent with the length. An unknown message is an error. The agent may be newer
-//! than the launcher and the helper, and supports older versions of both.
+//! Descriptors are sent together with the four bytes. An unknown message is an error. The agent may
+//! be newer than the launcher and the helper, and supports older versions of both.
 //!
 //! Limits: [`FRAME_BYTES_MAX`] for a frame, [`LAUNCHER_BYTES_MAX`] for a frame from a launcher, and
 //! [`REPLY_BYTES_MAX`] for a reply of a helper.

@@ -1,4 +1,5 @@
-//! Tests `tacit workload`: client and server as programs, connected directly and through agents.
+//! Tests `tacit workload`: client and server as separate processes, connected directly and through
+//! agents.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

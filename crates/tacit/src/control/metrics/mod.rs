@@ -244,8 +244,8 @@ fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
     let mut seen = page.family(
         "tacit_host_flows_total",
         Kind::Counter,
-        "Sockets from the captured host to other hosts since the agent started, by kind of \
-         protection.",
+        "Sockets that programs of the captured host connected to other hosts since the agent \
+         started, by kind of protection.",
     );
     for total in totals() {
         seen.sample(&[("protection", total.protection.word())], total.counts.seen as f64);
@@ -339,8 +339,8 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time by rule and component. The label `place` is `eligible` for work that engines \
-         could have done, but that other CPUs did.",
+        "CPU time by rule and component. The label `place` is `eligible` for work that an engine \
+         could have done, but that ran on a CPU without an engine.",
     );
     for rule in &costs.rules {
         let name = name(rule);

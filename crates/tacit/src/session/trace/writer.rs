@@ -1,5 +1,5 @@
-//! Runs the thread of a trace. The thread converts the bytes that workers have copied to packets,
-//! and writes the packets to the capture file.
+//! Runs the thread of a trace. Workers copy bytes into a queue. The thread converts these bytes
+//! into packets, and writes the packets to the capture file.
 //!
 //! If the file accepts no bytes (for example a full pipe whose reader has stopped), the thread
 //! waits. It stops waiting [`LAST_BYTES_WAIT_MAX`] after the end of the trace. When the queue is
