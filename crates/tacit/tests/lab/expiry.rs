@@ -65,7 +65,7 @@ fn expiry_is_reported_by_check_log_displays_and_metrics() {
 fn an_expired_anchor_is_not_trusted() {
     let lab = Lab::new();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let corp = Ca::until("corp CA", i64::try_from(since.as_secs()).unwrap() + 4);
+    let corp = Ca::until("corp CA", i64::try_from(since.as_secs()).unwrap() + 12);
     let leaf = corp.leaf(LeafKind::Valid);
     write_pair(&lab, "leaf", &leaf.cert_pem, &leaf.key_pem);
     lab.write("corp.pem", corp.pem());

@@ -105,7 +105,7 @@ fn a_peer_whose_certificate_expires_is_shown_and_closed_where_the_rule_says_so()
     let corp = Ca::new("corp CA");
     let [shown, closed] = [free_port(), free_port()];
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-    let end = i64::try_from(now).unwrap() + 4;
+    let end = i64::try_from(now).unwrap() + 12;
     write_leaf(&lab, "leaf", &corp.leaf_until(end));
     lab.write("corp.pem", corp.pem());
     lab.write("corp.crl", corp.crl(&[], LATER));
