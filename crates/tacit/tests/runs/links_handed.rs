@@ -86,6 +86,9 @@ fn a_program_has_the_socket_of_a_link_itself() {
     for network in held().for_each_user() {
         let said = network.ok(r#"
             begin
+            # The agent takes note of the end of the other connections a little later.
+            one() { [ "$(shown | wc -l)" = 1 ]; }
+            until_true one
             shown
             ask 'held.sendall(b"x" * 1000) or len(held.recv(1000, socket.MSG_WAITALL))'
             shown
