@@ -203,6 +203,9 @@ struct AgentArgs {
     /// The socket of the link that the run uses
     #[arg(long, hide = true, value_name = "PATH")]
     link: Option<PathBuf>,
+    /// What has chosen the link of the run; `policy`: the policy may choose one
+    #[arg(long, hide = true, value_enum, value_name = "LEVEL")]
+    link_level: Option<link::LinkLevel>,
     /// The launcher of this run, as `NAME[PID]`
     #[arg(long, hide = true, value_name = "LAUNCHER")]
     launcher: Option<String>,
@@ -601,7 +604,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         level: if args.quiet { args.log_level.max(LogLevel::Warn) } else { args.log_level },
         enrol: args.enrol.map(|path| agent::EnrolmentSocket { path, unix }),
         private: args.private,
-        link: args.link,
+        link: link::LinkChoice::from_arguments(args.link, args.link_level),
         host: args.host,
         confirm: args.confirm,
         last_policy: args.last_policy,

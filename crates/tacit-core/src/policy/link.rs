@@ -27,12 +27,16 @@ pub struct Link {
     pub listen: Option<PathBuf>,
     /// Where servers of links of other hosts connect, in addition.
     pub tcp: Option<LinkTcp>,
+    /// Where the server of links of a virtual machine connects, in addition.
+    pub vsock: Option<LinkVsock>,
     /// The server of links that opens the sockets; `None`: this host opens them.
     pub connect: Option<LinkConnect>,
     /// The local addresses of its sockets, at most one of each IP version; empty: any.
     pub local: Vec<IpAddr>,
     /// The maximum number of sockets that all runs of the other side have at the same time.
     pub sockets_max: usize,
+    /// The maximum number of runs that use it at the same time.
+    pub runs_max: usize,
     /// The maximum number of sockets that the runs of one host with a certificate have at the same
     /// time; `None`: all.
     pub sockets_per_host: Option<usize>,
@@ -40,6 +44,8 @@ pub struct Link {
     pub names: LinkNames,
     /// When the connections of a run are closed.
     pub sharing: LinkSharing,
+    /// Which runs with this policy use it.
+    pub selection: LinkSelection,
     /// The position of the table in the policy.
     pub position: SourcePosition,
 }
@@ -47,6 +53,8 @@ pub struct Link {
 impl Link {
     /// The default of `sockets`.
     pub const SOCKETS_DEFAULT: usize = 1024;
+    /// The default of `runs`, and its largest value.
+    pub const RUNS_MAX: usize = 1024;
 
     /// Whether its sockets may have this address, or connect to this address from one of its local
     /// ones.
@@ -73,6 +81,22 @@ pub struct LinkTcp {
     pub tls: Arc<ServerTls>,
 }
 
+/// A context of vsock, and a port at which its server of links connects. The kernel reports the
+/// context of a peer, so no other one can connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkVsock {
+    /// The context of the virtual machine; 1 is this kernel itself.
+    pub cid: u32,
+    /// The port of this kernel.
+    pub port: u32,
+}
+
+impl fmt::Display for LinkVsock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "vsock:{}:{}", self.cid, self.port)
+    }
+}
+
 /// The server of links on the side that has the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkConnect {
@@ -85,13 +109,8 @@ pub enum LinkConnect {
         /// TLS 1.3, with the certificates of both sides.
         tls: Arc<ClientTls>,
     },
-    /// The host of this virtual machine, or another context of vsock.
-    Vsock {
-        /// The context; 2 is the host.
-        cid: u32,
-        /// The port.
-        port: u32,
-    },
+    /// The host of this virtual machine (context 2), or another context of vsock.
+    Vsock(LinkVsock),
     /// A process that listens at this path, and passes the bytes on.
     Unix(PathBuf),
 }
@@ -101,7 +120,7 @@ impl fmt::Display for LinkConnect {
         match self {
             Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
-            Self::Vsock { cid, port } => write!(f, "vsock:{cid}:{port}"),
+            Self::Vsock(at) => at.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -123,6 +142,15 @@ pub enum LinkSharing {
     Isolated,
     /// When the last program closes them, also after the end of the run.
     Shared,
+}
+
+/// Which runs use a link of their policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkSelection {
+    /// Those whose command line or environment names it.
+    Named,
+    /// All those that name no other.
+    Default,
 }
 
 /// A rule with `link`.

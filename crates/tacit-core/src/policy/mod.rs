@@ -69,7 +69,10 @@ pub use ike::{
     EspSuite, IKE_PROPOSALS_MAX, IkeCredentials, IkeGroup, IkeHost, IkeName, IkePeer, IkeSuite,
     InnerAddressSource, KeyLifetime, Sha2, TunnelCipher,
 };
-pub use link::{Link, LinkConnect, LinkNames, LinkRule, LinkSharing, LinkTcp, LinkVerdict};
+pub use link::{
+    Link, LinkConnect, LinkNames, LinkRule, LinkSelection, LinkSharing, LinkTcp, LinkVerdict,
+    LinkVsock,
+};
 pub use lookup::{Index, Lookup};
 pub use map::IdentityMap;
 pub use packet_explain::{PacketExplainer, PacketExplanation, SkippedFilter};

@@ -64,6 +64,7 @@ use crate::control::server::PendingRequest;
 use crate::host::{self, HostError};
 use crate::ike::IkeNotice;
 use crate::ledger::{ThreadKind, meter};
+use crate::link::LinkChoice;
 use crate::log::{Event, Format, Log, LogDestination, LogLevel, Settings};
 use crate::run::tunnels::OpenedTun;
 use crate::session::ConnectionTable;
@@ -123,8 +124,8 @@ pub struct AgentOptions {
     pub enrol: Option<EnrolmentSocket>,
     /// Whether this agent serves one run only, and ends with it.
     pub private: bool,
-    /// The socket of the link that its run uses.
-    pub link: Option<PathBuf>,
+    /// The link that its run uses.
+    pub link: LinkChoice,
     /// DNS resolvers for runs; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
     /// Whether it captures this host.

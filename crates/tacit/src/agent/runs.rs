@@ -738,6 +738,7 @@ fn one_run(enrolled: &Enrolled, open: &[Arc<ConnectionRecord>], now: SystemTime)
         captured: enrolled.capture.count(),
         cpu: run.cpu(),
         path: path_of(run),
+        link: run.outside.shown(),
         names: names.collect(),
         listen: listen.collect(),
         listening: run.listening().to_vec(),

@@ -296,12 +296,12 @@ async fn outside(
     options: &AgentOptions,
     log: &Log,
 ) -> Result<Outside, AgentError> {
-    let Some(path) = &options.link else { return Ok(Outside::Host) };
+    let Some(chosen) = options.link.of_run(policy) else { return Ok(Outside::Host) };
     if policy.rules.iter().any(|rule| matches!(rule.action, Action::Ipsec(_))) {
-        return Err(AgentError::Link(LinkError::tunnels(path)));
+        return Err(AgentError::Link(LinkError::tunnels(&chosen.path)));
     }
     let run = options.launcher.as_deref().unwrap_or("run");
-    let client = LinkClient::open(path, run, log.clone()).await.map_err(AgentError::Link)?;
+    let client = LinkClient::open(chosen, run, log.clone()).await.map_err(AgentError::Link)?;
     Ok(Outside::Link(client))
 }
 

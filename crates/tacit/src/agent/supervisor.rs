@@ -38,6 +38,7 @@ use super::supervised::Supervisor;
 use super::{AgentOptions, PassedSockets, service_manager};
 use crate::control::secret::SuccessorSecret;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
+use crate::link::LinkChoice;
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::run::protocol::{self, ToLauncher};
 
@@ -74,8 +75,8 @@ pub struct Private {
     pub control: PathBuf,
     /// DNS resolvers; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
-    /// The socket of the link that the run uses; `None`: it uses the network of this side.
-    pub link: Option<PathBuf>,
+    /// The link that the run uses.
+    pub link: LinkChoice,
     /// Where its log goes.
     pub log: LogDestination,
     /// The least level of the events in its log.
@@ -92,9 +93,7 @@ impl Private {
         all.extend(["--log".into(), self.log.to_string().into()]);
         all.extend(["--log-level".into(), self.log_level.word().into()]);
         all.extend(["--launcher".into(), self.launcher.clone().into()]);
-        if let Some(link) = &self.link {
-            all.extend(["--link".into(), link.clone().into()]);
-        }
+        all.extend(self.link.arguments());
         for resolver in &self.resolvers {
             all.extend(["--resolver".into(), resolver.to_string().into()]);
         }

@@ -81,7 +81,7 @@ impl Agent {
             policy,
             control: made.directory.join(SOCKET_NAME),
             resolvers: args.resolvers.clone(),
-            link: args.link_path(),
+            link: args.link_choice(),
             log: args.log.clone(),
             log_level: args.log_level,
             launcher: format!("{}[{}]", args.run_name(), std::process::id()),

@@ -9,7 +9,7 @@ use tacit_sys::namespace::ExistingNetwork;
 
 use super::error::RunError;
 use super::policy::{PolicySource, TlsArgs};
-use crate::link::{LINK_VARIABLE, path_of};
+use crate::link::{ChosenLink, LINK_VARIABLE, LinkChoice, LinkLevel, path_of};
 use crate::log::{LogDestination, LogLevel};
 use crate::policy_file;
 
@@ -45,7 +45,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["policy", "resolvers"])]
     pub(super) agent: Option<PathBuf>,
     /// Use the sockets of another side through this link, which `tacit link serve` serves there:
-    /// its name, or the path of its socket [default: $TACIT_LINK]
+    /// its name, or the path of its socket [default: $TACIT_LINK, then the link of the policy with
+    /// `default`]
     #[arg(long, value_name = "LINK", conflicts_with_all = ["agent", "netns", "pid"])]
     pub(super) link: Option<PathBuf>,
     /// Protect the programs of this network namespace, which exists, instead of making one; without
@@ -116,16 +117,20 @@ impl RunArgs {
         opened.map(Some).map_err(RunError::Network)
     }
 
-    /// The socket of the link of the command line, otherwise that of the environment; `None` if the
-    /// run uses the network of this side, a running agent, or a namespace that exists.
-    pub(super) fn link_path(&self) -> Option<PathBuf> {
-        let from_environment = || {
-            let is_free = self.agent.is_none() && self.netns.is_none() && self.pid.is_none();
-            let value =
-                std::env::var_os(LINK_VARIABLE).filter(|value| is_free && !value.is_empty());
-            value.map(PathBuf::from)
-        };
-        self.link.clone().or_else(from_environment).map(|link| path_of(&link))
+    /// The link of the command line, otherwise that of the environment, otherwise that of the
+    /// policy. A run that uses a running agent, or a namespace that exists, has none.
+    pub(super) fn link_choice(&self) -> LinkChoice {
+        if self.agent.is_some() || self.netns.is_some() || self.pid.is_some() {
+            return LinkChoice::None;
+        }
+        let named =
+            |link: &Path, level| LinkChoice::Named(ChosenLink { path: path_of(link), level });
+        let variable = std::env::var_os(LINK_VARIABLE).filter(|value| !value.is_empty());
+        match (&self.link, variable) {
+            (Some(link), _) => named(link, LinkLevel::Option),
+            (None, Some(link)) => named(Path::new(&link), LinkLevel::Environment),
+            (None, None) => LinkChoice::OfPolicy,
+        }
     }
 
     /// The name of the run in displays.

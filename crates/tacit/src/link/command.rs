@@ -452,7 +452,8 @@ fn text(link: &LinkStatus) -> String {
         .collect();
     let families = if families.is_empty() { "-".to_owned() } else { families.join(" ") };
     let runs = table(&link.runs, &COLUMNS);
-    let tcp = link.tcp.map_or_else(String::new, |tcp| format!("listen    {tcp}\n"));
+    let tcp = link.tcp.map(|tcp| tcp.to_string()).or_else(|| link.vsock.clone());
+    let tcp = tcp.map_or_else(String::new, |at| format!("listen    {at}\n"));
     let connect = link.connect.iter().map(|to| format!("connect   {to}\n")).collect::<String>();
     format!(
         "link      {}\npath      {}\n{tcp}{connect}pid       {}\nsince     {}\npolicy    {}\n\

@@ -20,6 +20,7 @@
 //! run as the same user. The agent uses what the other side reports about itself only for output,
 //! never for decisions.
 
+mod choice;
 pub mod command;
 mod enabled;
 mod hand;
@@ -36,6 +37,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use tacit_sys::process;
+
+pub use choice::{ChosenLink, LinkChoice, LinkLevel};
 
 use crate::control;
 

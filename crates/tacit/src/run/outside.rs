@@ -23,6 +23,8 @@ use tacit_sys::socket::{self, SocketAddress, StreamOptions};
 
 use super::link::client::LinkClient;
 use super::link::protocol::{LinkWelcome, ListenOrder, OpenKind};
+use crate::control::display::runs::RunLink;
+use crate::link::LinkLevel;
 use crate::net::Security;
 use crate::net::route::source_towards;
 use crate::net::stream_socket::StreamSocket;
@@ -89,6 +91,27 @@ impl Outside {
                 let socket = bound.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
                 socket::adopt(socket.as_fd(), &options)?;
                 Ok(socket)
+            }
+        }
+    }
+
+    /// Listens at an address, or at any port of it.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`], or the error of `listen`.
+    pub async fn listen(&self, at: SocketAddr, options: &StreamOptions) -> io::Result<OwnedFd> {
+        let address = SocketAddress::from(at);
+        match self {
+            Self::Host => socket::listen(&address, &options.for_address(&address)),
+            Self::Link(link) => {
+                let socket = self.reserve(&address, options).await?;
+                let bound = socket::local_address(socket.as_fd())?;
+                let listening = match socket::resume_listening(socket.as_fd()) {
+                    Ok(()) => self.set_listening(&bound, ListenOrder::Listen).await,
+                    Err(error) => Err(error),
+                };
+                link.forget_bound(SocketAddr::try_from(bound)?).await;
+                listening.map(|()| socket)
             }
         }
     }
@@ -191,6 +214,19 @@ impl Outside {
         {
             link.report_end();
         }
+    }
+
+    /// The link, and what has chosen it, for displays.
+    #[must_use]
+    pub fn shown(&self) -> RunLink {
+        let (name, path, decided_by) = match self {
+            Self::Host => (None, None, LinkLevel::Default),
+            Self::Link(link) => {
+                let LinkWelcome { link: name, .. } = link.offer();
+                (Some(name.clone()), Some(link.path().to_owned()), link.level())
+            }
+        };
+        RunLink { name, path, decided_by }
     }
 
     /// The socket of the link, at which a program could evade the policy of its run.

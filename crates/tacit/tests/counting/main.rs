@@ -82,7 +82,7 @@ impl Counted {
             level: tacit::log::LogLevel::Warn,
             enrol: None,
             private: false,
-            link: None,
+            link: tacit::link::LinkChoice::None,
             resolvers: Vec::new(),
             host: false,
             confirm: None,

@@ -5,7 +5,7 @@ use crate::network::Network;
 
 /// `vsftpd_conf NAME ADDRESS [MORE]` makes a configuration whose files are in `$NAME.root`;
 /// `all_modes URL SETTINGS HOW` has lftp bring a large file up and down, passive and active.
-const TOOLS: &str = r#"
+pub const TOOLS: &str = r#"
 vsftpd_conf() {
     mkdir -p $1.root/up $1.empty; echo hello >$1.root/file.txt; chmod -R 777 $1.root
     cat >$1.conf <<END

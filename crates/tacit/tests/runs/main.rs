@@ -37,6 +37,8 @@ mod languages;
 mod link_faults;
 mod link_scripts;
 mod links;
+mod links_chosen;
+mod links_ftp;
 mod links_handed;
 mod links_of_hostile_hosts;
 mod links_of_hosts;

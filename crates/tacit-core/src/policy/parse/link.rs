@@ -4,6 +4,7 @@
 //! These rules can select flows only by address, protocol, port and time, because this host cannot
 //! verify what the other side reports about programs.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,7 +20,8 @@ use crate::flow::{Address, Direction, Protocol};
 use crate::message_id::MessageId;
 use crate::policy::client_cert::{Absent, ChainCheck, ClientCert, Invalid};
 use crate::policy::link::{
-    Link, LinkConnect, LinkNames, LinkRule, LinkSharing, LinkTcp, LinkVerdict,
+    Link, LinkConnect, LinkNames, LinkRule, LinkSelection, LinkSharing, LinkTcp, LinkVerdict,
+    LinkVsock,
 };
 use crate::policy::selector::{AddressSelector, Selectors};
 use crate::policy::starttls::Start;
@@ -36,7 +38,21 @@ pub(super) type Links<'a> = BTreeMap<&'a str, Option<Link>>;
 
 /// Reads all tables `[link.NAME]`.
 pub(super) fn read_all<'a>(top: &TomlTable<'a>, names: &Names<'_>) -> Links<'a> {
-    tables(top, "link", Scope::Links, |name, value| link(name, value, names))
+    let default = Cell::new(None);
+    tables(top, "link", Scope::Links, |name, value| {
+        let link = link(name, value, names)?;
+        if link.selection == LinkSelection::Default
+            && let Some(other) = default.replace(Some(name.to_owned()))
+        {
+            let message = format!(
+                "[link.{other}] and [link.{name}] both have default = true, but a run uses one link"
+            );
+            let fix = "remove `default` from one of them";
+            value.error_of(MessageId("conflicting-keys"), message, fix);
+            return None;
+        }
+        Some(link)
+    })
 }
 
 /// The tables, if none has an error.
@@ -50,6 +66,7 @@ pub(super) fn warn_of_unused(top: &TomlTable<'_>, links: &Links<'_>, rules: &[Li
         let is_named = |rule: &LinkRule| rule.links.iter().any(|one| one == name);
         if let Some(link) = link
             && link.connect.is_none()
+            && link.selection == LinkSelection::Named
             && !rules.iter().any(is_named)
         {
             let message = format!(
@@ -69,6 +86,8 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     let local = table.value("local").map_or(Some(Vec::new()), |value| local(&value));
     let sockets = value::count(&table, "sockets", SOCKETS_MAX);
     let sockets_per_host = value::count(&table, "sockets-per-host", SOCKETS_MAX);
+    let runs = value::count(&table, "runs", Link::RUNS_MAX as u64);
+    let default = table.boolean("default", false);
     let resolved = table.boolean("names", true);
     let shared = table.boolean("share", false);
     let listen = listen?;
@@ -79,29 +98,25 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
         let why = "with `connect`, the other side opens the sockets";
         table.refuse(&["local"], why, "remove the key, and set it in the policy of the other side");
     }
-    let (path, tcp, connect) = match (listen, connect) {
-        (Listen::Tcp(_), Some(_)) => {
-            let fix = "remove `listen`, or write the absolute path of a UNIX socket";
-            let problem = "a link with `connect` cannot listen for connections from other hosts";
-            table.incomplete(problem, fix);
-            return None;
-        }
-        (Listen::Tcp(address), None) => {
-            let tls = server_tls(&table, names)?;
-            (None, Some(LinkTcp { address, tls }), None)
-        }
-        (listen, connect) => {
-            let path = match listen {
-                Listen::Path(path) => Some(path),
-                _ => None,
-            };
-            let connect = match connect {
-                Some(to) => Some(connects(&table, to, names)?),
-                None => None,
-            };
-            (path, None, connect)
-        }
+    if connect.is_some() && matches!(listen, Listen::Tcp(_) | Listen::Vsock(_)) {
+        let fix = "remove `listen`, or write the absolute path of a UNIX socket";
+        let problem = "a link with `connect` cannot listen for connections from other hosts";
+        table.incomplete(problem, fix);
+        return None;
+    }
+    let connect = match connect {
+        Some(to) => Some(connects(&table, to, names)?),
+        None => None,
     };
+    let (mut path, mut tcp, mut vsock) = (None, None, None);
+    match listen {
+        Listen::Default => {}
+        Listen::Path(at) => path = Some(at),
+        Listen::Vsock(at) => vsock = Some(at),
+        Listen::Tcp(address) => {
+            tcp = Some(LinkTcp { address, tls: server_tls(&table, names)? });
+        }
+    }
     if tcp.is_none() && !matches!(connect, Some(LinkConnect::Tcp { .. })) {
         let why = "only TCP connections between hosts use TLS";
         table.refuse(&["tls"], why, "remove the key, or write an address with a port");
@@ -115,12 +130,15 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     Some(Link {
         listen: path,
         tcp,
+        vsock,
         connect,
         local: local?,
+        runs_max: runs?.unwrap_or(Link::RUNS_MAX),
         sockets_per_host: sockets_per_host?,
         sockets_max: sockets?.unwrap_or(Link::SOCKETS_DEFAULT),
         names: if resolved? { LinkNames::Resolved } else { LinkNames::Refused },
         sharing: if shared? { LinkSharing::Shared } else { LinkSharing::Isolated },
+        selection: if default? { LinkSelection::Default } else { LinkSelection::Named },
         position: table.report.position(table.at.start),
     })
 }
@@ -130,10 +148,16 @@ enum Listen {
     Default,
     Path(PathBuf),
     Tcp(std::net::SocketAddr),
+    Vsock(LinkVsock),
 }
 
 fn listen(value: &TomlValue<'_>) -> Option<Listen> {
     let text = value.string()?;
+    if text.starts_with("vsock:") {
+        let fix = "write the context ID (CID) of the virtual machine and a port of this host: \
+                   \"vsock:3:7000\"";
+        return vsock(value, "listen", fix).map(Listen::Vsock);
+    }
     if !text.contains('/') && text.contains(':') {
         return match address::listen(value)? {
             Address::Inet(address) => Some(Listen::Tcp(address)),
@@ -183,15 +207,10 @@ enum ConnectTarget {
 
 fn target(value: &TomlValue<'_>) -> Option<ConnectTarget> {
     let text = value.string()?;
-    if let Some(numbers) = text.strip_prefix("vsock:") {
-        let both = numbers.split_once(':');
-        let parsed = both.and_then(|(cid, port)| Some((cid.parse().ok()?, port.parse().ok()?)));
-        let Some((cid, port)) = parsed else {
-            let message = format!("`connect` cannot be `{text}`: this is not a vsock address");
-            value.error(message, "write the context ID (CID) and the port: \"vsock:2:7000\"");
-            return None;
-        };
-        return Some(ConnectTarget::Other(LinkConnect::Vsock { cid, port }));
+    if text.starts_with("vsock:") {
+        let fix = "write the context ID (CID) and the port: \"vsock:2:7000\"";
+        let at = vsock(value, "connect", fix)?;
+        return Some(ConnectTarget::Other(LinkConnect::Vsock(at)));
     }
     match address::target(value)? {
         Target::Name { host, port } => Some(ConnectTarget::Tcp { host, port }),
@@ -205,6 +224,20 @@ fn target(value: &TomlValue<'_>) -> Option<ConnectTarget> {
             None
         }
     }
+}
+
+/// Reads `vsock:CID:PORT`. 0 and the largest numbers are no contexts and ports.
+fn vsock(value: &TomlValue<'_>, key: &str, fix: &str) -> Option<LinkVsock> {
+    let text = value.string()?;
+    let numbers = text.strip_prefix("vsock:").and_then(|numbers| numbers.split_once(':'));
+    let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < u32::MAX);
+    let parsed = numbers.and_then(|(cid, port)| {
+        Some(LinkVsock { cid: number(cid).filter(|cid| *cid > 0)?, port: number(port)? })
+    });
+    if parsed.is_none() {
+        value.error(format!("`{key}` cannot be `{text}`: this is not a vsock address"), fix);
+    }
+    parsed
 }
 
 fn connects(table: &TomlTable<'_>, to: ConnectTarget, names: &Names<'_>) -> Option<LinkConnect> {

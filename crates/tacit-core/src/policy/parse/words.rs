@@ -82,6 +82,8 @@ impl Scope {
             }
             Self::Link => &[
                 "listen",
+                "default",
+                "runs",
                 "sockets",
                 "sockets-per-host",
                 "local",

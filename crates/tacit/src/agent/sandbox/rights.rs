@@ -112,7 +112,7 @@ fn rule_to(policy: &Policy, is_it: impl Fn(&Address) -> bool) -> Option<&Rule> {
 
 /// The kinds of sockets that workers create for a policy and these options.
 pub(super) fn sockets(policy: &Policy, options: &AgentOptions) -> WorkerSockets {
-    if rule_to_unix(policy).is_some() || options.link.is_some() {
+    if rule_to_unix(policy).is_some() || options.link.of_run(policy).is_some() {
         WorkerSockets::InternetAndUnix
     } else {
         WorkerSockets::Internet

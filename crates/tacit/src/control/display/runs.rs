@@ -1,11 +1,13 @@
 //! Defines the content of `tacit show runs`: the programs under `tacit run`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tacit_core::flow::Address;
 
 use crate::clock::Rfc3339;
+use crate::link::LinkLevel;
 
 /// The programs under `tacit run`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,12 +49,35 @@ pub struct RunDisplay {
     pub cpu: Option<usize>,
     /// `auto`: its programs may get sockets of the agent's network; or `relay`, with the reason.
     pub path: String,
+    /// The link that it uses.
+    pub link: RunLink,
     /// The names that its programs have resolved.
     pub names: Vec<RunName>,
     /// The outside addresses at which clients connect to its servers.
     pub listen: Vec<RunListener>,
     /// The addresses on which its programs listen, if a rule for inbound connections exists.
     pub listening: Vec<SocketAddr>,
+}
+
+/// The link of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RunLink {
+    /// Its name, as its server reports it; `None`: the run uses no link.
+    pub name: Option<String>,
+    /// The path of its socket.
+    pub path: Option<PathBuf>,
+    /// What has chosen it.
+    pub decided_by: LinkLevel,
+}
+
+impl RunLink {
+    /// The name, and what has chosen the link.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let name = self.name.as_deref().unwrap_or("-");
+        format!("{} ({})", name, self.decided_by.word())
+    }
 }
 
 /// A name that a run has resolved.

@@ -67,13 +67,14 @@ impl Table for Costs {
 
 impl Table for RunsDisplay {
     fn text(&self) -> String {
-        const COLUMNS: [Column<RunDisplay>; 9] = [
+        const COLUMNS: [Column<RunDisplay>; 10] = [
             ("ID", |run| run.id.to_string()),
             ("RUN", |run| run.name.clone()),
             ("PID", |run| run.pid.to_string()),
             ("USER", |run| run.user.clone()),
             ("OPEN", |run| run.open.to_string()),
             ("PATH", |run| run.path.clone()),
+            ("LINK", |run| run.link.text()),
             ("NAMES", |run| run.names.len().to_string()),
             ("LISTEN", outside_addresses),
             ("AGE", |run| format!("{}s", run.age_s)),
@@ -364,10 +365,12 @@ fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::display::runs::RunLink;
     use super::*;
     use crate::clock::Rfc3339;
     use crate::control::display::VERSION;
     use crate::control::display::connections::example;
+    use crate::link::LinkLevel;
     use std::time::SystemTime;
     use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason, RunLabel};
 
@@ -428,6 +431,7 @@ mod tests {
             captured: None,
             cpu: None,
             path: "auto".to_owned(),
+            link: RunLink { name: None, path: None, decided_by: LinkLevel::Default },
             names: Vec::new(),
             listen: Vec::new(),
             listening: Vec::new(),

@@ -71,8 +71,8 @@ impl Remote {
                     let dialled = socket::dial(&address, &StreamOptions::default())?;
                     clear(dialled.socket)
                 }
-                LinkConnect::Vsock { cid, port } => {
-                    let socket = StreamSocket::new(vsock::dial(*cid, *port)?, Security::Tls)?;
+                LinkConnect::Vsock(at) => {
+                    let socket = StreamSocket::new(vsock::dial(at.cid, at.port)?, Security::Tls)?;
                     socket.writable().await?;
                     socket::take_error(socket.fd())?;
                     Ok(LinkStream::clear(socket, Vec::new()))

@@ -26,6 +26,7 @@ use tacit_sys::socket::{self, AcceptedSocket};
 use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 
+use super::open::PortedRequest;
 use super::session::{
     CountedSocket, PendingRequest, RequestPlace, Session, admit, check_room, count, errno_of,
     log_closed, run_end,
@@ -126,13 +127,17 @@ async fn serve_socket(
         return refuse(&mut stream, reason.to_owned()).await;
     };
     let request = OpenRequest { kind, ..request };
+    let PortedRequest { request, socket } = match server.with_port(&link.name, request) {
+        Ok(ported) => ported,
+        Err(error) => return fail(server, link, &mut stream, &request, &error).await,
+    };
     let denied = denied_by_reload(server, link, request);
     let pending = match admit(server, link, end, &request) {
         Ok(pending) => pending,
         Err(reason) => return refuse(&mut stream, reason).await,
     };
     let mut over = pending.over.clone();
-    let opening = Opening { server, link, stream, end, request, pending, place };
+    let opening = Opening { server, link, stream, end, request, socket, pending, place };
     tokio::select! {
         served = opening.serve() => served,
         // The sockets are dropped, and reset.
@@ -148,28 +153,45 @@ struct Opening<'a> {
     stream: LinkStream,
     end: &'a OtherEnd,
     request: OpenRequest,
+    /// The socket, if it was opened already.
+    socket: Option<OwnedFd>,
     pending: PendingRequest,
     place: RequestPlace,
+}
+
+/// Reports an error of the kernel.
+async fn fail(
+    server: &Server,
+    link: &ServedLink,
+    stream: &mut LinkStream,
+    request: &OpenRequest,
+    error: &io::Error,
+) -> io::Result<()> {
+    control::trace(server, link, request, Err(error));
+    count(link, request.session, |run| run.failed += 1);
+    stream.send_message(&LinkAnswer::Failed(errno_of(error))).await?;
+    stream.close().await;
+    Ok(())
 }
 
 impl Opening<'_> {
     /// Opens the socket, and moves its bytes to its end.
     async fn serve(self) -> io::Result<()> {
-        let Self { server, link, mut stream, end, request, pending, place } = self;
+        let Self { server, link, mut stream, end, request, socket, pending, place } = self;
+        let opening = async {
+            match socket {
+                Some(socket) => Ok(Arc::new(socket)),
+                None => open::open(&request, server.local_for(&link.name, request.address)).await,
+            }
+        };
         let opened = tokio::select! {
-            opened = open::open(&request, server.local_for(&link.name, request.address)) => opened,
+            opened = opening => opened,
             // The other side has given up: it sends nothing before the answer.
             _ = stream.receive_message::<()>() => return Ok(()),
         };
         let socket = match opened {
             Ok(socket) => socket,
-            Err(error) => {
-                control::trace(server, link, &request, Err(&error));
-                count(link, request.session, |run| run.failed += 1);
-                stream.send_message(&LinkAnswer::Failed(errno_of(&error))).await?;
-                stream.close().await;
-                return Ok(());
-            }
+            Err(error) => return fail(server, link, &mut stream, &request, &error).await,
         };
         control::trace(server, link, &request, Ok(()));
         let counted = CountedSocket::new(link, socket.as_fd(), request.session)?;

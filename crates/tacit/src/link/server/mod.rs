@@ -14,13 +14,14 @@
 //! The kernel reports when a program closes a socket from the server. So the server can count the
 //! open sockets of each run without a copy of each socket.
 //!
-//! Limits of each link: [`RUNS_MAX`] runs, [`STREAMS_MAX`] requests at the same time, and as many
-//! open sockets as `sockets` in `[link.NAME]` allows. The other side must send its request within
+//! Limits of each link: as many runs as `runs` in `[link.NAME]` allows, [`STREAMS_MAX`] requests at
+//! the same time, and as many open sockets as `sockets` allows. The other side must send its request within
 //! [`REQUEST_WAIT_MAX`].
 
 mod control;
 mod dial;
 mod framed;
+mod machine;
 mod mirrored_listener;
 mod open;
 mod reload;
@@ -45,10 +46,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tacit_core::message_id::MessageId;
-use tacit_core::policy::{Diagnostic, Policy};
+use tacit_core::policy::{Diagnostic, LinkVsock, Policy};
 use tacit_sys::netlink::usage::{self, Ended};
 use tacit_sys::watch::watch;
-use tacit_sys::{process, query};
+use tacit_sys::{process, query, vsock};
 use tokio::io::Interest;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -72,10 +73,6 @@ use state::{LinkState, unused};
 use tickets::{Tickets, WaitingClient};
 use tls::{LinkSettings, LinkTls};
 
-/// The maximum number of runs that use a link at the same time.
-pub const RUNS_MAX: usize = 1024;
-/// The maximum number of runs of one host with a certificate. The rest is for other hosts.
-pub const RUNS_OF_HOST_MAX: usize = RUNS_MAX / 4 * 3;
 /// The maximum number of streams of a link that wait for an answer. Further streams wait in the
 /// queue of the listening socket.
 pub const STREAMS_MAX: usize = 1024;
@@ -179,6 +176,8 @@ struct Server {
     host: HostNetwork,
     resolvers: Resolvers,
     links: HashMap<String, Rc<ServedLink>>,
+    /// The position of the last port that was bound for a request for any port.
+    last_port: Cell<usize>,
     /// Wakes when a new policy was installed.
     reloaded: Notify,
     /// Wakes when an operator has stopped a link.
@@ -193,6 +192,8 @@ struct ServedLink {
     path: PathBuf,
     /// Where servers of other hosts connect.
     tcp: Option<std::net::SocketAddr>,
+    /// Where the server of a virtual machine connects.
+    vsock: Option<LinkVsock>,
     /// The TLS settings for these servers.
     tls: LinkTls,
     /// The server that has the network, if that is another one.
@@ -314,15 +315,21 @@ async fn serve_links(mut prepared: Prepared, log: Log) -> Result<(), ServeError>
         host: HostNetwork::new(),
         resolvers: Resolvers::new(&[]),
         links,
+        last_port: Cell::default(),
         reloaded: Notify::new(),
         link_stopped: Notify::new(),
         log,
     });
-    for OpenedLink { link, listener, tcp } in opened {
+    for OpenedLink { link, listener, tcp, vsock } in opened {
         let event = Event::new("link-serving").field("link", &link.name);
         server.log.info(event.field("path", &link.path.display()));
         if let Some(tcp) = tcp {
             let accepting = tls::accept(Rc::clone(&server), Rc::clone(&link), tcp);
+            let link = Rc::clone(&link);
+            tokio::task::spawn_local(async move { link.switches.unless_stopped(accepting).await });
+        }
+        if let Some((at, vsock)) = link.vsock.zip(vsock) {
+            let accepting = machine::accept(Rc::clone(&server), Rc::clone(&link), vsock, at);
             let link = Rc::clone(&link);
             tokio::task::spawn_local(async move { link.switches.unless_stopped(accepting).await });
         }
@@ -379,6 +386,7 @@ struct OpenedLink {
     link: Rc<ServedLink>,
     listener: UnixListener,
     tcp: Option<Arc<OwnedFd>>,
+    vsock: Option<Arc<OwnedFd>>,
 }
 
 /// Opens the sockets of all links.
@@ -396,13 +404,11 @@ fn open_links(
         let file = SocketFile::listen(&path);
         let (listener, file) =
             file.map_err(|error| ServeError::Listen(path.display().to_string(), error))?;
-        let tcp = match &parsed.tcp {
-            Some(tcp) => Some(Arc::new(
-                tls::listen(tcp)
-                    .map_err(|error| ServeError::Listen(tcp.address.to_string(), error))?,
-            )),
-            None => None,
-        };
+        let failed = |at: &dyn fmt::Display, error| ServeError::Listen(at.to_string(), error);
+        let listen = |tcp| tls::listen(tcp).map_err(|error| failed(&tcp.address, error));
+        let tcp = parsed.tcp.as_ref().map(listen).transpose()?.map(Arc::new);
+        let listen = |at: LinkVsock| vsock::listen(at.port).map_err(|error| failed(&at, error));
+        let vsock = parsed.vsock.map(listen).transpose()?.map(Arc::new);
         let mirror = mirrors.remove(name).map(Mirror::new).transpose();
         let mirror = mirror.map_err(ServeError::Mirror)?;
         if let Some(mirror) = &mirror {
@@ -416,13 +422,14 @@ fn open_links(
             name: name.clone(),
             path,
             tcp: parsed.tcp.as_ref().map(|tcp| tcp.address),
+            vsock: parsed.vsock,
             tls: LinkTls::new(server),
             remote,
             tickets: RefCell::default(),
             state: RefCell::default(),
             switches,
         });
-        opened.push(OpenedLink { link, listener, tcp });
+        opened.push(OpenedLink { link, listener, tcp, vsock });
     }
     Ok(opened)
 }

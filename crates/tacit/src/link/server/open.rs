@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tacit_core::datagram::is_for_one;
 use tacit_core::flow::{Direction, Flow, Protocol};
 use tacit_core::policy::selector::AddressSelector;
-use tacit_core::policy::{LinkNames, LinkVerdict};
+use tacit_core::policy::{LinkNames, LinkRule, LinkVerdict};
 use tacit_sys::datagram::{self, AnswerSources};
 use tacit_sys::socket::{self, SocketAddress, StreamOptions};
 use tacit_sys::watch::watch;
@@ -22,6 +22,15 @@ use crate::run::outside::is_routable;
 
 /// The port of DNS.
 const DNS_PORT: u16 = crate::dns::PORT;
+/// The maximum number of ports that are tried for a request for any port.
+const PORTS_TRIED_MAX: usize = 1024;
+
+/// A request whose port is known.
+pub(super) struct PortedRequest {
+    pub(super) request: OpenRequest,
+    /// The socket, if it was bound to find a free port.
+    pub(super) socket: Option<OwnedFd>,
+}
 
 /// The IP versions that a server reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +92,45 @@ impl Server {
             Some(rule) => Err(format!("rule `{}` of the link {link} denies {what}", rule.name)),
             None => Err(format!("no rule of the link {link} matches {what}")),
         }
+    }
+
+    /// Binds a free port that the rules of a link permit, if a request is for port 0. Requests that
+    /// no rule permits are returned as they are.
+    ///
+    /// # Errors
+    /// All these ports are in use, or another error of `bind`.
+    pub(super) fn with_port(&self, link: &str, request: OpenRequest) -> io::Result<PortedRequest> {
+        let none = PortedRequest { request, socket: None };
+        if request.kind != OpenKind::Bound || request.address.port() != 0 {
+            return Ok(none);
+        }
+        let policy = Arc::clone(&self.policy.borrow());
+        let is_for = |rule: &&LinkRule| {
+            rule.selectors.direction == Direction::Inbound
+                && rule.verdict == LinkVerdict::Permit
+                && rule.links.iter().any(|one| one == link)
+        };
+        let rules = policy.link_rules.iter().filter(is_for);
+        let ports: Vec<_> = rules.flat_map(|rule| rule.selectors.local_ports.clone()).collect();
+        let count: usize = ports.iter().map(|range| range.clone().count()).sum();
+        let first = self.last_port.get().wrapping_add(1) % count.max(1);
+        self.last_port.set(first);
+        let mut in_use = None;
+        let tried =
+            ports.into_iter().flatten().cycle().skip(first).take(count.min(PORTS_TRIED_MAX));
+        for port in tried {
+            let mut request = request;
+            request.address.set_port(port);
+            if self.judge(link, &request).is_err() {
+                continue;
+            }
+            match bind(canonical(request.address)) {
+                Ok(socket) => return Ok(PortedRequest { request, socket: Some(socket) }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => in_use = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        in_use.map_or(Ok(none), Err)
     }
 
     /// Rejects addresses that sockets with the local addresses of the link cannot have or reach.
@@ -184,10 +232,7 @@ pub(super) async fn open(request: &OpenRequest, local: Option<IpAddr>) -> io::Re
                 |local| handed::new_tcp_from(version, local),
             )
         }
-        OpenKind::Bound | OpenKind::BoundAgain => {
-            let at = SocketAddress::from(address);
-            socket::reserve(&at, &StreamOptions::default().for_address(&at))
-        }
+        OpenKind::Bound | OpenKind::BoundAgain => bind(address),
         OpenKind::Datagrams => datagram::dial_from(local, address),
         OpenKind::DatagramsOfHost => {
             datagram::dial_unconnected_from(local, address, AnswerSources::Destination)
@@ -197,6 +242,12 @@ pub(super) async fn open(request: &OpenRequest, local: Option<IpAddr>) -> io::Re
         }
     };
     Ok(Arc::new(socket?))
+}
+
+/// Binds a TCP socket.
+fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
+    let at = SocketAddress::from(address);
+    socket::reserve(&at, &StreamOptions::default().for_address(&at))
 }
 
 async fn connect(local: Option<IpAddr>, address: SocketAddr) -> io::Result<Arc<OwnedFd>> {

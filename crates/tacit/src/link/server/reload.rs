@@ -134,7 +134,12 @@ impl Server {
             let before = &installed.links[name];
             let addresses = |link: &Link| {
                 let tcp = link.tcp.as_ref().map(|tcp| tcp.address);
-                (link.listen.clone(), tcp, link.connect.as_ref().map(ToString::to_string))
+                (
+                    link.listen.clone(),
+                    tcp,
+                    link.vsock,
+                    link.connect.as_ref().map(ToString::to_string),
+                )
             };
             if addresses(link) != addresses(before) {
                 return Err(format!(

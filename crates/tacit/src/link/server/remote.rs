@@ -259,7 +259,9 @@ impl Opened<'_> {
         Ok(())
     }
 
-    async fn pass_bound(self, stream: &mut UnixStream) -> io::Result<()> {
+    async fn pass_bound(mut self, stream: &mut UnixStream) -> io::Result<()> {
+        // The other side chooses the port of a request for any port.
+        self.request.address.set_port(self.local.port());
         let socket = self.remote.mirror.bound(self.local).await?;
         let counted = CountedSocket::new(self.link, socket.as_fd(), self.request.session)?;
         let counted = counted.described(&self.request);

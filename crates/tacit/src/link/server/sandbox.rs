@@ -143,7 +143,7 @@ fn kept(policy: &Policy, named: &[PathBuf], reachable: &Reachable) -> Capability
 
 fn sockets_of(policy: &Policy) -> ProcessSockets {
     let connects_to_vsock =
-        policy.links.values().any(|link| matches!(link.connect, Some(LinkConnect::Vsock { .. })));
+        policy.links.values().any(|link| matches!(link.connect, Some(LinkConnect::Vsock(_))));
     if connects_to_vsock { ProcessSockets::WithVsock } else { ProcessSockets::WithoutVsock }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::open::Reached;
 use super::state::{OtherEnd, RunState};
-use super::{RUNS_MAX, RUNS_OF_HOST_MAX, ServedLink, Server, host_name};
+use super::{ServedLink, Server, host_name};
 use crate::clock::Rfc3339;
 use crate::log::Event;
 use crate::run::channel::read_frame;
@@ -41,7 +41,7 @@ impl<'a> Session<'a> {
         far_session: Option<u64>,
     ) -> Result<Self, String> {
         link.tls.check(&end).inspect_err(|reason| log_refusal(server, link, &hello.run, reason))?;
-        check_hello(link, &end, hello)?;
+        check_hello(server, link, &end, hello)?;
         let pid = end.pid();
         let run = RunState {
             number: 0,
@@ -332,7 +332,22 @@ pub(super) fn sockets_max(server: &Server, link: &ServedLink) -> usize {
     server.policy.borrow().links.get(&link.name).map_or(0, |link| link.sockets_max)
 }
 
-fn check_hello(link: &ServedLink, end: &OtherEnd, hello: &LinkHello) -> Result<(), String> {
+/// The maximum number of runs of a link.
+pub(super) fn runs_max(server: &Server, link: &ServedLink) -> usize {
+    server.policy.borrow().links.get(&link.name).map_or(0, |link| link.runs_max)
+}
+
+/// The maximum number of those of one host with a certificate. The rest is for other hosts.
+fn runs_of_host_max(runs_max: usize) -> usize {
+    (runs_max / 4 * 3).max(1)
+}
+
+fn check_hello(
+    server: &Server,
+    link: &ServedLink,
+    end: &OtherEnd,
+    hello: &LinkHello,
+) -> Result<(), String> {
     if hello.version != VERSION {
         return Err(format!(
             "the run uses protocol version {}, but the server uses version {VERSION}\n    fix: \
@@ -344,16 +359,21 @@ fn check_hello(link: &ServedLink, end: &OtherEnd, hello: &LinkHello) -> Result<(
     if name.is_empty() || name.len() > RUN_BYTES_MAX || name.contains(char::is_control) {
         return Err(format!("the name of the run must have 1 to {RUN_BYTES_MAX} bytes"));
     }
-    if link.state.borrow().runs() >= RUNS_MAX {
+    let max = runs_max(server, link);
+    if link.state.borrow().runs() >= max {
         return Err(format!(
-            "{RUNS_MAX} runs already use the link, and this is the limit: end a run first"
+            "the limit of {max} runs of the link is reached: end a run, or raise `runs` in \
+             [link.{}]",
+            link.name
         ));
     }
     let is_host = matches!(end, OtherEnd::Host { .. });
-    if is_host && link.state.borrow().count_runs_of(end) >= RUNS_OF_HOST_MAX {
+    let of_host = runs_of_host_max(max);
+    if is_host && link.state.borrow().count_runs_of(end) >= of_host {
         return Err(format!(
-            "{RUNS_OF_HOST_MAX} runs of this host already use the link, and this is the limit: end \
-             a run first"
+            "the limit of {of_host} runs of one host is reached: end a run, or raise `runs` in \
+             [link.{}]",
+            link.name
         ));
     }
     Ok(())

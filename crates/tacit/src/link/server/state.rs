@@ -17,6 +17,8 @@ use crate::run::link::protocol::{LinkSocket, LinkedRun, OpenKind, OpenRequest, S
 pub(super) enum OtherEnd {
     /// A process of this host, as the kernel reports it.
     Process { uid: u32, pid: u32 },
+    /// A virtual machine, by its context of vsock as the kernel reports it.
+    Machine { cid: u32 },
     /// A server of links on another host, with its certificate.
     Host {
         certificate: PeerCertificate,
@@ -30,6 +32,7 @@ impl OtherEnd {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Process { uid, .. }, Self::Process { uid: other, .. }) => uid == other,
+            (Self::Machine { cid }, Self::Machine { cid: other }) => cid == other,
             (Self::Host { certificate, .. }, Self::Host { certificate: other, .. }) => {
                 certificate.sha256 == other.sha256
             }
@@ -37,11 +40,11 @@ impl OtherEnd {
         }
     }
 
-    /// The process, for displays; 0 if it is on another host.
+    /// The process, for displays; 0 if it is on another kernel.
     pub(super) fn pid(&self) -> u32 {
         match self {
             Self::Process { pid, .. } => *pid,
-            Self::Host { .. } => 0,
+            Self::Machine { .. } | Self::Host { .. } => 0,
         }
     }
 
@@ -49,6 +52,7 @@ impl OtherEnd {
     pub(super) fn user(&self) -> String {
         match self {
             Self::Process { uid, .. } => address::user_name(*uid),
+            Self::Machine { cid } => format!("vsock:{cid}"),
             Self::Host { certificate, .. } => certificate.name.clone(),
         }
     }

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tacit_core::link_frame::begins_frames;
 use tacit_sys::netlink::usage::UsageSockets;
@@ -12,14 +13,15 @@ use tacit_sys::socket::PeerCredentials;
 use tacit_sys::{handed, process, socket};
 use tokio::net::UnixStream;
 
-use super::open::{Reached, canonical};
+use super::open::{PortedRequest, Reached, canonical};
 use super::reply::{ended, write, write_with};
 use super::sandbox::{self, ServerSandbox};
-use super::session::{RequestPlace, Session, admit, count, errno_of, run_end, shares, sockets_max};
+use super::session::{
+    RequestPlace, Session, admit, count, errno_of, run_end, runs_max, shares, sockets_max,
+};
 use super::state::OtherEnd;
 use super::{
-    REQUEST_WAIT_MAX, RUNS_MAX, STREAMS_MAX, ServedLink, Server, control, framed, host_name, open,
-    remote,
+    REQUEST_WAIT_MAX, STREAMS_MAX, ServedLink, Server, control, framed, host_name, open, remote,
 };
 use crate::link::wire::LinkStream;
 use crate::net::Security;
@@ -177,15 +179,29 @@ async fn serve_socket(
     end: &OtherEnd,
     request: OpenRequest,
 ) -> io::Result<()> {
+    let PortedRequest { request, socket } = match server.with_port(&link.name, request) {
+        Ok(ported) => ported,
+        Err(error) => {
+            control::trace(server, link, &request, Err(&error));
+            count(link, request.session, |run| run.failed += 1);
+            return write(stream, &LinkAnswer::Failed(errno_of(&error)), None).await;
+        }
+    };
     let denied = framed::denied_by_reload(server, link, request);
     let pending = match admit(server, link, end, &request) {
         Ok(pending) => pending,
         Err(reason) => return write(stream, &LinkAnswer::Refused(reason), None).await,
     };
+    let opening = async {
+        match socket {
+            Some(socket) => Ok(Arc::new(socket)),
+            None => open::open(&request, server.local_for(&link.name, request.address)).await,
+        }
+    };
     let opened = tokio::select! {
         biased;
         reason = denied => return write(stream, &LinkAnswer::Refused(reason), None).await,
-        opened = open::open(&request, server.local_for(&link.name, request.address)) => opened,
+        opened = opening => opened,
         // The other side has given up, and does not need the socket.
         () = ended(stream) => return Ok(()),
     };
@@ -224,7 +240,7 @@ fn status(server: &Server, link: &ServedLink) -> LinkStatus {
         sockets: state.sockets(),
         host: host_name(),
         addresses: server.source_addresses(&link.name),
-        runs_max: RUNS_MAX,
+        runs_max: runs_max(server, link),
         requests: state.pending(),
         requests_max: STREAMS_MAX,
         opened: state.totals().opened,
@@ -236,6 +252,7 @@ fn status(server: &Server, link: &ServedLink) -> LinkStatus {
         sandbox: server.sandbox.as_ref().map_or_else(sandbox::shown_off, ServerSandbox::shown),
         runs: state.shown(),
         tcp: link.tcp,
+        vsock: link.vsock.map(|at| at.to_string()),
         connect: link.remote.as_ref().map(|remote| remote.target()),
     }
 }

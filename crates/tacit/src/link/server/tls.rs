@@ -101,7 +101,7 @@ impl LinkTls {
             OtherEnd::Host { generation, .. } if *generation != self.generation.get() => {
                 if self.rejects()(end) { Err(NOT_TRUSTED.to_owned()) } else { Ok(()) }
             }
-            OtherEnd::Host { .. } | OtherEnd::Process { .. } => Ok(()),
+            OtherEnd::Host { .. } | OtherEnd::Machine { .. } | OtherEnd::Process { .. } => Ok(()),
         }
     }
 
@@ -109,7 +109,7 @@ impl LinkTls {
     pub(super) fn rejects(&self) -> impl Fn(&OtherEnd) -> bool + use<> {
         let checks = self.settings.borrow().as_deref().and_then(PeerRechecker::clients);
         move |end| match end {
-            OtherEnd::Process { .. } => false,
+            OtherEnd::Process { .. } | OtherEnd::Machine { .. } => false,
             OtherEnd::Host { certificate, .. } => match (&checks, &certificate.trusted) {
                 (Some(checks), Some(trusted)) => !checks.check(trusted, clock::now()).is_trusted(),
                 // Settings of a link always check certificates.

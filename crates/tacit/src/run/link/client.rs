@@ -33,6 +33,7 @@ use super::protocol::{
     ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, ListenOrder,
     ListeningRequest, OpenKind, OpenRequest, VERSION,
 };
+use crate::link::{ChosenLink, LinkLevel};
 use crate::log::{Event, Log};
 use crate::run::channel::{read_first, read_frame, write_frame};
 use crate::run::protocol::{Frame, encode};
@@ -48,6 +49,8 @@ const WRONG_ANSWER: &str =
 #[derive(Debug)]
 pub struct LinkClient {
     path: PathBuf,
+    /// What has chosen the link.
+    level: LinkLevel,
     run: String,
     /// What the server offers; `None` after it has ended.
     session: ArcSwapOption<LinkWelcome>,
@@ -106,13 +109,15 @@ impl LinkClient {
     ///
     /// # Errors
     /// There is no server, it belongs to another user, or it refuses the run.
-    pub async fn open(path: &Path, run: &str, log: Log) -> Result<Arc<Self>, LinkError> {
-        let (stream, welcome) = hello(path, run).await?;
+    pub async fn open(chosen: ChosenLink, run: &str, log: Log) -> Result<Arc<Self>, LinkError> {
+        let ChosenLink { path, level } = chosen;
+        let (stream, welcome) = hello(&path, run).await?;
         let session = ArcSwapOption::from_pointee(welcome.clone());
         // Without it, the agent relays all connections.
-        let handed = handed_network(path, &welcome).await.ok().flatten();
+        let handed = handed_network(&path, &welcome).await.ok().flatten();
         let client = Self {
-            path: path.to_owned(),
+            path,
+            level,
             run: run.to_owned(),
             session,
             first: welcome,
@@ -131,6 +136,12 @@ impl LinkClient {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What has chosen the link.
+    #[must_use]
+    pub fn level(&self) -> LinkLevel {
+        self.level
     }
 
     /// What the server offered at the start of the run.
@@ -202,11 +213,15 @@ impl LinkClient {
         };
         match message {
             LinkAnswer::Socket => {
+                let missing = "the server of the link sent an answer without the socket";
+                let opened = descriptors.pop().ok_or_else(|| refused(missing))?;
                 if welcome.remote && kind == OpenKind::Bound {
+                    // The other side may have chosen the port.
+                    let local = SocketAddr::try_from(socket::local_address(opened.as_fd())?)?;
+                    let address = SocketAddr::new(address.ip(), local.port());
                     self.bound.lock().await.insert(address, ListenOrder::Suspend);
                 }
-                let missing = "the server of the link sent an answer without the socket";
-                descriptors.pop().ok_or_else(|| refused(missing))
+                Ok(opened)
             }
             LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
             LinkAnswer::Refused(reason) => Err(refused(&reason)),
@@ -230,6 +245,11 @@ impl LinkClient {
         self.order(LinkRequest::Listening(request)).await?;
         self.bound.lock().await.insert(address, order);
         Ok(())
+    }
+
+    /// Does not bind an address again if another server serves the link.
+    pub async fn forget_bound(&self, address: SocketAddr) {
+        self.bound.lock().await.remove(&address);
     }
 
     /// Sends a request whose answer has no content.

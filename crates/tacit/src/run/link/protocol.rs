@@ -356,6 +356,9 @@ pub struct LinkStatus {
     /// Where servers of other hosts connect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<SocketAddr>,
+    /// Where the server of a virtual machine connects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vsock: Option<String>,
     /// The server that has the network, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect: Option<String>,

@@ -21,12 +21,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::address;
 use crate::net::stream_socket::StreamSocket;
 use crate::net::{Accepted, Security};
-use crate::run::{Expected, Run};
+use crate::run::{Expected, Outside, Run};
 
 /// Accepts one data connection.
 #[derive(Debug)]
 pub enum DataListener {
-    /// A listening socket on the host.
+    /// A listening socket on the host, or on the other side of the run's link.
     Outside {
         /// The socket.
         socket: Arc<OwnedFd>,
@@ -53,25 +53,34 @@ impl DataListener {
     ///
     /// # Errors
     /// No port is free; the text is for the log.
-    pub fn outside(
+    pub async fn outside(
+        network: &Outside,
         ip: IpAddr,
         ports: &[RangeInclusive<u16>],
         from: IpAddr,
         options: &StreamOptions,
     ) -> Result<OpenListener, String> {
-        let listen = |port| {
-            let address = SocketAddr::new(ip, port).into();
-            socket::listen(&address, &options.for_address(&address))
-        };
+        let listen = async |port| network.listen(SocketAddr::new(ip, port), options).await;
         let socket = match ports {
-            [] => listen(0).map_err(|error| format!("cannot listen on {ip}: {error}"))?,
+            [] => listen(0).await.map_err(|error| format!("cannot listen on {ip}: {error}"))?,
             ports => {
-                let mut ports = ports.iter().cloned().flatten();
-                ports.find_map(|port| listen(port).ok()).ok_or_else(|| {
-                    format!(
-                        "all ports of `data-ports` are in use on {ip}: add ports to `data-ports`"
-                    )
-                })?
+                let mut found = Err(format!(
+                    "all ports of `data-ports` are in use on {ip}: add ports to `data-ports`"
+                ));
+                for port in ports.iter().cloned().flatten() {
+                    match listen(port).await {
+                        Ok(socket) => {
+                            found = Ok(socket);
+                            break;
+                        }
+                        // Rules of the other side of a link may permit none of the ports.
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                            found = Err(format!("cannot listen on {ip}: {error}"));
+                        }
+                        Err(_) => {}
+                    }
+                }
+                found?
             }
         };
         let address = socket::local_address(socket.as_fd()).map_err(|error| error.to_string())?;

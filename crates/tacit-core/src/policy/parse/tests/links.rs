@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use super::{errors, sound};
 use crate::flow::{Direction, Flow, Protocol};
 use crate::policy::lookup::Index;
-use crate::policy::{LinkNames, LinkSharing, LinkVerdict, Lookup, Policy, parse};
+use crate::policy::{
+    Link, LinkNames, LinkSelection, LinkSharing, LinkVerdict, LinkVsock, Lookup, Policy, parse,
+};
 
 const LINKS: &str = "version = 1\n[link.guest]\n[link.other]\nsockets = 7\nnames = false\nshare = \
                      true\nlisten = \"/run/o.sock\"\n";
@@ -134,4 +136,37 @@ fn a_link_has_one_local_address_of_each_ip_version() {
         assert_eq!(link.local_for(ip(remote)), local.map(ip), "{remote}");
         assert_eq!(link.has_local_like(ip(remote)), is_reached, "{remote}");
     }
+}
+
+#[test]
+fn a_policy_has_one_default_link() {
+    let text = "version = 1\n[link.01]\ndefault = true\nruns = 7\n[link.02]\n".to_owned()
+        + &rule("r", "link = \"02\"\ndirection = \"outbound\"\npermit = true");
+    // Runs use it, so it needs no rules of this policy.
+    let parsed = parse(&text);
+    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
+    let policy = sound(&text);
+    let of = |name: &str| (policy.links[name].selection, policy.links[name].runs_max);
+    assert_eq!(of("01"), (LinkSelection::Default, 7));
+    assert_eq!(of("02"), (LinkSelection::Named, Link::RUNS_MAX));
+    let found = errors(&text.replace("[link.02]\n", "[link.02]\ndefault = true\n"));
+    assert!(found.len() == 1 && found[0].contains("a run uses one link"), "{found:?}");
+    for (text, part) in [("0", "runs"), ("1025", "runs")] {
+        let found = errors(&format!("version = 1\n[link.a]\nruns = {text}\n"));
+        assert!(found.len() == 1 && found[0].contains(part), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn a_link_listens_for_one_context_of_vsock() {
+    let listen = |text: &str| format!("version = 1\n[link.a]\nlisten = \"{text}\"\n");
+    let policy = sound(&listen("vsock:3:7000"));
+    assert_eq!(policy.links["a"].vsock, Some(LinkVsock { cid: 3, port: 7000 }));
+    assert_eq!((&policy.links["a"].listen, &policy.links["a"].tcp), (&None, &None));
+    for text in ["vsock:7000", "vsock:0:7000", "vsock:4294967295:7000", "vsock:3:x", "vsock:3:"] {
+        let found = errors(&listen(text));
+        assert!(found.len() == 1 && found[0].contains("vsock:3:7000"), "{text}: {found:?}");
+    }
+    let found = errors(&(listen("vsock:3:7000") + "connect = \"vsock:2:7000\"\n"));
+    assert!(found.len() == 1 && found[0].contains("cannot listen"), "{found:?}");
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tacit_core::flow::{Direction, Protocol};
 use tacit_core::policy::{
-    Link, LinkConnect, LinkNames, LinkRule, LinkSharing, LinkVerdict, OwnTls, Policy, RuleForm,
-    Selectors, Tls,
+    Link, LinkConnect, LinkNames, LinkRule, LinkSelection, LinkSharing, LinkVerdict, OwnTls,
+    Policy, RuleForm, Selectors, Tls,
 };
 
 use super::{PolicyTable, Settings, ports, texts, tls_settings};
@@ -24,19 +24,26 @@ fn table(policy: &Policy, name: &str, link: &Link) -> PolicyTable {
     let Link {
         listen,
         tcp,
+        vsock,
         connect,
         local,
+        runs_max,
         sockets_max,
         sockets_per_host,
         names,
         sharing,
+        selection,
         position,
     } = link;
     let mut settings = Settings::default();
     let path = listen.as_ref().map(|path| path.display().to_string());
     let listen = path.or_else(|| tcp.as_ref().map(|tcp| tcp.address.to_string()));
+    let listen = listen.or_else(|| vsock.map(|at| at.to_string()));
     settings.add("listen", listen.clone(), listen.is_none());
     settings.add("connect", connect.as_ref().map(ToString::to_string), connect.is_none());
+    let is_default = *selection == LinkSelection::Default;
+    settings.add("default", is_default, !is_default);
+    settings.add("runs", *runs_max, *runs_max == Link::RUNS_MAX);
     settings.add("sockets", *sockets_max, *sockets_max == Link::SOCKETS_DEFAULT);
     settings.add("sockets-per-host", *sockets_per_host, sockets_per_host.is_none());
     settings.add("local", texts(local), local.is_empty());

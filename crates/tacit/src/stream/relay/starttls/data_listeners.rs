@@ -13,6 +13,7 @@ use crate::address;
 use crate::live::LiveTls;
 use crate::log::Event;
 use crate::net::stream_socket::StreamSocket;
+use crate::run::Outside;
 use crate::session::ConnectionRecord;
 use crate::stream::data::{
     DATA_CONNECTIONS_MAX, DataListener, OpenListener, PendingDataConnection, ftp_of,
@@ -119,8 +120,12 @@ impl<'a> DataListeners<'a> {
                     congestion_control: self.lane.shared.congestion_control.clone(),
                     reset_on_exit: connects == StarttlsSide::Program || !request.secure,
                 };
+                let network = match &self.record.scope {
+                    Some(facts) => facts.scope.run().outside.clone(),
+                    None => Outside::Host,
+                };
                 let OpenListener { port, listener } =
-                    DataListener::outside(local, ports, from, &options)?;
+                    DataListener::outside(&network, local, ports, from, &options).await?;
                 let told = ftp.and_then(|ftp| ftp.data_address).unwrap_or(local);
                 (SocketAddr::new(told, port), listener)
             }
