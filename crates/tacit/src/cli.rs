@@ -28,6 +28,7 @@ use crate::host::{self, GuardFallback, HostError};
 use crate::live::{check_file, check_rules};
 use crate::log::{Format, LogDestination, LogLevel};
 use crate::policy_file::{self, NO_POLICY};
+use crate::run::link::choice::{LinkChoice, LinkLevel};
 use crate::{
     activate, ca, check, completions, doctor, explain, import, launch, link, policy_test, project,
     show, signer, top, trace, workload,
@@ -205,7 +206,7 @@ struct AgentArgs {
     link: Option<PathBuf>,
     /// What has chosen the link of the run; `policy`: the policy may choose one
     #[arg(long, hide = true, value_enum, value_name = "LEVEL")]
-    link_level: Option<link::LinkLevel>,
+    link_level: Option<LinkLevel>,
     /// The launcher of this run, as `NAME[PID]`
     #[arg(long, hide = true, value_name = "LAUNCHER")]
     launcher: Option<String>,
@@ -604,7 +605,7 @@ fn agent(args: AgentArgs, parent: Parent) -> ExitCode {
         level: if args.quiet { args.log_level.max(LogLevel::Warn) } else { args.log_level },
         enrol: args.enrol.map(|path| agent::EnrolmentSocket { path, unix }),
         private: args.private,
-        link: link::LinkChoice::from_arguments(args.link, args.link_level),
+        link: LinkChoice::from_arguments(args.link, args.link_level),
         host: args.host,
         confirm: args.confirm,
         last_policy: args.last_policy,

@@ -30,7 +30,7 @@ use super::{AgentError, AgentOptions, Drain, takeover};
 use crate::address;
 use crate::clock::{self, Rfc3339};
 use crate::control::display::VERSION;
-use crate::control::display::runs::{RunDisplay, RunListener, RunName, RunsDisplay};
+use crate::control::display::runs::{RunDisplay, RunLink, RunListener, RunName, RunsDisplay};
 use crate::dns::Resolvers;
 use crate::dns::hosts::Hosts;
 use crate::ike::IkeNotice;
@@ -738,7 +738,7 @@ fn one_run(enrolled: &Enrolled, open: &[Arc<ConnectionRecord>], now: SystemTime)
         captured: enrolled.capture.count(),
         cpu: run.cpu(),
         path: path_of(run),
-        link: run.outside.shown(),
+        link: RunLink::of(run.outside.link()),
         names: names.collect(),
         listen: listen.collect(),
         listening: run.listening().to_vec(),

@@ -38,8 +38,8 @@ use super::supervised::Supervisor;
 use super::{AgentOptions, PassedSockets, service_manager};
 use crate::control::secret::SuccessorSecret;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, complain_of};
-use crate::link::LinkChoice;
 use crate::log::{Format, LogDestination, LogLevel};
+use crate::run::link::choice::LinkChoice;
 use crate::run::protocol::{self, ToLauncher};
 
 /// The maximum number of queued messages from agents.

@@ -9,9 +9,10 @@ use tacit_sys::namespace::ExistingNetwork;
 
 use super::error::RunError;
 use super::policy::{PolicySource, TlsArgs};
-use crate::link::{ChosenLink, LINK_VARIABLE, LinkChoice, LinkLevel, path_of};
+use crate::link::{LINK_VARIABLE, directory, path_of};
 use crate::log::{LogDestination, LogLevel};
 use crate::policy_file;
+use crate::run::link::choice::{ChosenLink, LinkChoice, LinkLevel};
 
 /// Length limit of a run's default name. Four bytes per character are within the agent's limit.
 const NAME_CHARACTERS: usize = 16;
@@ -129,7 +130,7 @@ impl RunArgs {
         match (&self.link, variable) {
             (Some(link), _) => named(link, LinkLevel::Option),
             (None, Some(link)) => named(Path::new(&link), LinkLevel::Environment),
-            (None, None) => LinkChoice::OfPolicy,
+            (None, None) => LinkChoice::OfPolicy(directory()),
         }
     }
 

@@ -20,7 +20,6 @@
 //! run as the same user. The agent uses what the other side reports about itself only for output,
 //! never for decisions.
 
-mod choice;
 pub mod command;
 mod enabled;
 mod hand;
@@ -38,14 +37,11 @@ use std::path::{Path, PathBuf};
 
 use tacit_sys::process;
 
-pub use choice::{ChosenLink, LinkChoice, LinkLevel};
-
 use crate::control;
+use crate::run::link::choice::SOCKET_SUFFIX;
 
 /// The environment variable with the link of `tacit run`.
 pub const LINK_VARIABLE: &str = "TACIT_LINK";
-/// The end of the name of a link's socket.
-const SOCKET_SUFFIX: &str = ".sock";
 /// Permission bits of the group and of all other users.
 const OTHERS: u32 = 0o077;
 

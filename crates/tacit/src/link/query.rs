@@ -4,7 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{SOCKET_SUFFIX, directory};
+use super::directory;
+use crate::run::link::choice::SOCKET_SUFFIX;
 use crate::run::link::client::ask;
 use crate::run::link::protocol::{LinkAnswer, LinkRequest, LinkStatus};
 

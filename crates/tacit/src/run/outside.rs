@@ -23,8 +23,6 @@ use tacit_sys::socket::{self, SocketAddress, StreamOptions};
 
 use super::link::client::LinkClient;
 use super::link::protocol::{LinkWelcome, ListenOrder, OpenKind};
-use crate::control::display::runs::RunLink;
-use crate::link::LinkLevel;
 use crate::net::Security;
 use crate::net::route::source_towards;
 use crate::net::stream_socket::StreamSocket;
@@ -216,17 +214,13 @@ impl Outside {
         }
     }
 
-    /// The link, and what has chosen it, for displays.
+    /// The link, if there is one.
     #[must_use]
-    pub fn shown(&self) -> RunLink {
-        let (name, path, decided_by) = match self {
-            Self::Host => (None, None, LinkLevel::Default),
-            Self::Link(link) => {
-                let LinkWelcome { link: name, .. } = link.offer();
-                (Some(name.clone()), Some(link.path().to_owned()), link.level())
-            }
-        };
-        RunLink { name, path, decided_by }
+    pub fn link(&self) -> Option<&LinkClient> {
+        match self {
+            Self::Host => None,
+            Self::Link(link) => Some(link),
+        }
     }
 
     /// The socket of the link, at which a program could evade the policy of its run.

@@ -82,7 +82,7 @@ impl Counted {
             level: tacit::log::LogLevel::Warn,
             enrol: None,
             private: false,
-            link: tacit::link::LinkChoice::None,
+            link: tacit::run::link::choice::LinkChoice::None,
             resolvers: Vec::new(),
             host: false,
             confirm: None,

@@ -108,7 +108,9 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
         Some(to) => Some(connects(&table, to, names)?),
         None => None,
     };
-    let (mut path, mut tcp, mut vsock) = (None, None, None);
+    let mut path = None;
+    let mut tcp = None;
+    let mut vsock = None;
     match listen {
         Listen::Default => {}
         Listen::Path(at) => path = Some(at),

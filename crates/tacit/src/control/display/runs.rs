@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use tacit_core::flow::Address;
 
 use crate::clock::Rfc3339;
-use crate::link::LinkLevel;
+use crate::run::link::choice::LinkLevel;
+use crate::run::link::client::LinkClient;
 
 /// The programs under `tacit run`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,6 +73,16 @@ pub struct RunLink {
 }
 
 impl RunLink {
+    /// The link of a run; `None`: it uses no link.
+    #[must_use]
+    pub fn of(link: Option<&LinkClient>) -> Self {
+        Self {
+            name: link.map(|link| link.offer().link.clone()),
+            path: link.map(|link| link.path().to_owned()),
+            decided_by: link.map_or(LinkLevel::Default, LinkClient::level),
+        }
+    }
+
     /// The name, and what has chosen the link.
     #[must_use]
     pub fn text(&self) -> String {

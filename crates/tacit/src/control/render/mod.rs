@@ -370,7 +370,7 @@ mod tests {
     use crate::clock::Rfc3339;
     use crate::control::display::VERSION;
     use crate::control::display::connections::example;
-    use crate::link::LinkLevel;
+    use crate::run::link::choice::LinkLevel;
     use std::time::SystemTime;
     use tacit_core::refusal::{Refusal, RefusalKind, RefusalReason, RunLabel};
 

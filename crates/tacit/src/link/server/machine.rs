@@ -43,7 +43,8 @@ pub(super) async fn accept(
         match accepted {
             Ok(AcceptedVsock { socket, cid }) if cid == at.cid => {
                 let place = RequestPlace::new(place, None);
-                let (server, link) = (Rc::clone(&server), Rc::clone(&link));
+                let server = Rc::clone(&server);
+                let link = Rc::clone(&link);
                 tokio::task::spawn_local(async move {
                     let Ok(socket) = StreamSocket::new(socket, Security::Tls) else { return };
                     let stream = LinkStream::clear(socket, Vec::new());

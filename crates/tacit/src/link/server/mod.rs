@@ -14,9 +14,9 @@
 //! The kernel reports when a program closes a socket from the server. So the server can count the
 //! open sockets of each run without a copy of each socket.
 //!
-//! Limits of each link: as many runs as `runs` in `[link.NAME]` allows, [`STREAMS_MAX`] requests at
-//! the same time, and as many open sockets as `sockets` allows. The other side must send its request within
-//! [`REQUEST_WAIT_MAX`].
+//! Limits of each link: as many runs as `runs` in `[link.NAME]` allows, [`STREAMS_MAX`] requests
+//! at the same time, and as many open sockets as `sockets` allows. The other side must send its
+//! request within [`REQUEST_WAIT_MAX`].
 
 mod control;
 mod dial;

@@ -29,11 +29,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, Notify, watch};
 
+use super::choice::{ChosenLink, LinkLevel};
 use super::protocol::{
     ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, ListenOrder,
     ListeningRequest, OpenKind, OpenRequest, VERSION,
 };
-use crate::link::{ChosenLink, LinkLevel};
 use crate::log::{Event, Log};
 use crate::run::channel::{read_first, read_frame, write_frame};
 use crate::run::protocol::{Frame, encode};

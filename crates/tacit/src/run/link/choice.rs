@@ -1,13 +1,14 @@
 //! Chooses the link of a run: by its command line, its environment or its policy, in this order.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use tacit_core::policy::{LinkSelection, Policy};
 
-use super::path_of;
+/// The end of the name of a link's socket.
+pub const SOCKET_SUFFIX: &str = ".sock";
 
 /// What has chosen the link of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -41,8 +42,8 @@ impl LinkLevel {
 pub enum LinkChoice {
     /// The link with this socket.
     Named(ChosenLink),
-    /// The default link of the policy, if it has one.
-    OfPolicy,
+    /// The default link of the policy, if it has one, whose socket is in this directory.
+    OfPolicy(PathBuf),
     /// No link.
     None,
 }
@@ -61,11 +62,11 @@ impl LinkChoice {
     #[must_use]
     pub fn from_arguments(path: Option<PathBuf>, level: Option<LinkLevel>) -> Self {
         match (path, level) {
+            (Some(directory), Some(LinkLevel::Policy)) => Self::OfPolicy(directory),
             (Some(path), level) => {
                 let level = level.unwrap_or(LinkLevel::Option);
                 Self::Named(ChosenLink { path, level })
             }
-            (None, Some(LinkLevel::Policy)) => Self::OfPolicy,
             (None, _) => Self::None,
         }
     }
@@ -79,7 +80,10 @@ impl LinkChoice {
             Self::Named(ChosenLink { path, level: by }) => {
                 ["--link".into(), path.clone().into()].into_iter().chain(level(*by)).collect()
             }
-            Self::OfPolicy => level(LinkLevel::Policy).into(),
+            Self::OfPolicy(directory) => {
+                let path = ["--link".into(), directory.clone().into()];
+                path.into_iter().chain(level(LinkLevel::Policy)).collect()
+            }
             Self::None => Vec::new(),
         }
     }
@@ -89,11 +93,12 @@ impl LinkChoice {
     pub fn of_run(&self, policy: &Policy) -> Option<ChosenLink> {
         match self {
             Self::Named(chosen) => Some(chosen.clone()),
-            Self::OfPolicy => {
+            Self::OfPolicy(directory) => {
                 let is_default =
                     |link: &tacit_core::policy::Link| link.selection == LinkSelection::Default;
                 let (name, link) = policy.links.iter().find(|(_, link)| is_default(link))?;
-                let path = link.listen.clone().unwrap_or_else(|| path_of(Path::new(name)));
+                let in_directory = || directory.join(format!("{name}{SOCKET_SUFFIX}"));
+                let path = link.listen.clone().unwrap_or_else(in_directory);
                 Some(ChosenLink { path, level: LinkLevel::Policy })
             }
             Self::None => None,
@@ -109,7 +114,9 @@ mod tests {
     fn a_successor_of_an_agent_makes_the_same_choice() {
         let named = |level| LinkChoice::Named(ChosenLink { path: "/run/x.sock".into(), level });
         let all = [named(LinkLevel::Option), named(LinkLevel::Environment)];
-        for choice in all.into_iter().chain([LinkChoice::OfPolicy, LinkChoice::None]) {
+        for choice in
+            all.into_iter().chain([LinkChoice::OfPolicy("/run/links".into()), LinkChoice::None])
+        {
             let words = choice.arguments();
             let value = |option: &str| {
                 let at = words.iter().position(|word| word == option)?;
@@ -124,12 +131,11 @@ mod tests {
 
     #[test]
     fn the_policy_decides_only_if_nothing_else_names_a_link() {
-        let text = "version = 1\n[link.01]\ndefault = true\nlisten = \"/run/01.sock\"\n\
-                    [link.02]\n[[rule]]\nname = \"out\"\nlink = \"02\"\n\
-                    direction = \"outbound\"\npermit = true\n";
+        let text = "version = 1\n[link.01]\ndefault = true\n[link.02]\n[[rule]]\n\
+                    name = \"out\"\nlink = \"02\"\ndirection = \"outbound\"\npermit = true\n";
         let policy = tacit_core::policy::parse(text).policy.unwrap();
         let of_policy = ChosenLink { path: "/run/01.sock".into(), level: LinkLevel::Policy };
-        assert_eq!(LinkChoice::OfPolicy.of_run(&policy), Some(of_policy));
+        assert_eq!(LinkChoice::OfPolicy("/run".into()).of_run(&policy), Some(of_policy));
         let other = ChosenLink { path: "/run/02.sock".into(), level: LinkLevel::Environment };
         assert_eq!(LinkChoice::Named(other.clone()).of_run(&policy), Some(other));
         assert_eq!(LinkChoice::None.of_run(&policy), None);
