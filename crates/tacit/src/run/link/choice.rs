@@ -74,18 +74,12 @@ impl LinkChoice {
     /// The arguments of an agent that makes the same choice.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
-        let level =
-            |level: LinkLevel| -> [OsString; 2] { ["--link-level".into(), level.word().into()] };
-        match self {
-            Self::Named(ChosenLink { path, level: by }) => {
-                ["--link".into(), path.clone().into()].into_iter().chain(level(*by)).collect()
-            }
-            Self::OfPolicy(directory) => {
-                let path = ["--link".into(), directory.clone().into()];
-                path.into_iter().chain(level(LinkLevel::Policy)).collect()
-            }
-            Self::None => Vec::new(),
-        }
+        let (path, level) = match self {
+            Self::Named(ChosenLink { path, level }) => (path, *level),
+            Self::OfPolicy(directory) => (directory, LinkLevel::Policy),
+            Self::None => return Vec::new(),
+        };
+        vec!["--link".into(), path.into(), "--link-level".into(), level.word().into()]
     }
 
     /// The link of a run with this policy; `None`: it uses the network of this side.
