@@ -1,5 +1,6 @@
-//! Implements the load server. The server answers the same requests as `tacit workload server`, but
-//! calls a TLS library itself. The server runs until another process kills it.
+//! Implements the load server, which answers the requests of the load client. The load server
+//! answers the same requests as `tacit workload server`, but calls a TLS library itself. It runs
+//! until another process kills it.
 //!
 //! A fixed number of threads wait in `accept`. Each thread serves one connection at a time. The
 //! server cannot send streams.

@@ -11,7 +11,8 @@
 //! * *Unmatched*: CPU time for traffic that no rule matches.
 //! * *Conntrack*: CPU time with connection tracking, but without tacit.
 //! * *Protected*: CPU time for captured traffic. The table compares this time with the CPU time of
-//!   a forwarding rule, with which the program connects to an address of the agent.
+//!   a forwarding rule. With a forwarding rule, the program itself connects to an address of the
+//!   agent.
 //! * *Installing*: the time and the memory that the agent needs to install a policy.
 //!
 //! Two measurements of the same program differ. To show this difference, each table contains one

@@ -1,10 +1,13 @@
 //! Checks a pair of proxies before the benchmark measures it, so that the comparison is fair.
 //!
-//! The check rejects a pair that sends clear text or accepts clients without a certificate. It also
-//! rejects a pair that resumes sessions if the workload needs full handshakes, or does not resume
-//! sessions if the workload needs resumed handshakes. The check puts a relay between the two
-//! proxies, makes two connections, and parses the first TLS messages of the server. The check also
-//! connects to the server's proxy with `openssl s_client`.
+//! The check rejects a pair of proxies in each of these cases:
+//! * The pair sends clear text.
+//! * The server's proxy accepts clients without a certificate.
+//! * The workload needs full handshakes, but the pair resumes sessions.
+//! * The workload needs resumed handshakes, but the pair does not resume sessions.
+//!
+//! The check puts a relay between the two proxies, makes two connections, and parses the first TLS
+//! messages of the server. The check also connects to the server's proxy with `openssl s_client`.
 //!
 //! The check does not test whether the client's proxy verifies the server.
 

@@ -1,4 +1,4 @@
-//! Defines how to configure and start a compared proxy.
+//! Defines how to configure and start one of the compared proxies.
 
 use std::fs;
 use std::net::SocketAddr;

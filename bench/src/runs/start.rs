@@ -1,4 +1,5 @@
-//! Measures the cost of starting and ending a program that does nothing.
+//! Measures the cost of starting and ending a program with `tacit run`, pasta and other commands.
+//! The program does nothing.
 //!
 //! Wall time is from the start of the command to its end. CPU time includes all processes that the
 //! command has started. The benchmark waits until these processes have ended.

@@ -5,8 +5,8 @@
 //! The benchmark repeats a measurement of z/TPF, a mainframe operating system. There, a program
 //! makes ten socket calls for each message, and in an old version all ten calls took one shared
 //! lock. In this benchmark, each thread makes the same ten calls on its own connections. In the
-//! mode `global`, the lock is exclusive. In the mode `rw`, it is a reader-writer lock. The call
-//! `aor` (activate on receive) waits for input on a socket:
+//! mode `global`, the lock is exclusive. In the mode `rw`, the lock is a reader-writer lock. The
+//! call `aor` (activate on receive) waits for input on a socket. These are the ten calls:
 //!
 //! ```text
 //!  call                      access to the table of connections       global   rw

@@ -1,5 +1,6 @@
-//! Defines [`ChildSa`]: the keys and settings of an IPsec tunnel. IKE negotiates them, or the
-//! operator configures them (manual keys, in files). The code that encrypts packets uses them.
+//! Defines [`ChildSa`]: the keys and settings of an IPsec tunnel. IKE negotiates these keys and
+//! settings, or the operator configures them (manual keys, in files). The module `esp` uses them to
+//! encrypt packets.
 
 use std::net::IpAddr;
 

@@ -7,8 +7,8 @@
 //!                send(socket, 0..n, to)   sends all datagrams with one call
 //! ```
 //!
-//! A queue has room for [`DATAGRAMS_MAX`] datagrams of the largest size. The kernel provides memory
-//! only for the parts that were used.
+//! A [`DatagramQueue`] has room for [`DATAGRAMS_MAX`] datagrams of the largest size. The kernel
+//! provides memory only for the parts of this room that were used.
 
 use std::io;
 use std::mem::MaybeUninit;

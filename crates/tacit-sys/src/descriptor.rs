@@ -1,5 +1,5 @@
-//! Sends and receives file descriptors over UNIX sockets. Also lists and takes file descriptors
-//! that this process has inherited.
+//! Sends and receives file descriptors over UNIX sockets. Also lists the file descriptors that this
+//! process has inherited, and takes ownership of them.
 
 use std::io;
 use std::mem::MaybeUninit;

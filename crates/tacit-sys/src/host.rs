@@ -5,7 +5,7 @@
 //! HostCapture::open(marks)   opens the netlink sockets in the current network namespace
 //!   .sockets()               creates the sockets that the agent uses
 //!   .install(contents)       installs the routing rules and, in one transaction, nftables rules
-//!   .learn(addresses, names) captures the addresses of DNS names in policy rules
+//!   .learn(addresses, names) captures addresses to which DNS names in policy rules resolve
 //! remove()                   removes the routing rules and the nftables rules
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! Runs a child process so that a shell can control the child (job control). This process forwards
 //! signals to the child, stops when the child stops, and exits with the child's status.
 //!
-//! This process must have only one thread when it calls this module, because the module sets the
-//! signal mask, which later threads inherit.
+//! Call this module while this process has only one thread. The module sets the signal mask of the
+//! calling thread, and only threads that start later inherit this mask.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,5 +1,5 @@
-//! Provides the system calls of an init process (process 1): mounts the kernel's file systems,
-//! loads kernel modules, reaps orphaned processes, and turns the machine off.
+//! Provides the system calls that an init process (process 1) needs: mounts the kernel's file
+//! systems, loads kernel modules, reaps orphaned processes, and turns the machine off.
 
 use std::ffi::CString;
 use std::fs::File;

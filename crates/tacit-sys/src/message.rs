@@ -1,7 +1,7 @@
-//! Receives a message from a socket with its sender and its control messages (`IP_RECVORIGDSTADDR`,
-//! `IP_RECVERR`). Also sends messages with control messages.
+//! Receives messages from sockets. Returns each message with its sender and its control messages
+//! (`IP_RECVORIGDSTADDR`, `IP_RECVERR`). Also sends messages with control messages.
 //!
-//! The kernel, and not the C library, defines the layout of control messages.
+//! The kernel, not the C library, defines the layout of control messages.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,16 +1,16 @@
-//! Opens pairs of connected sockets, for a link to another kernel (a link lets programs use sockets
-//! of another environment). A socket cannot be passed to another kernel, so a program gets one
-//! socket of a pair instead. The pairs are in a namespace in which every address is local
-//! ([`create_mirror`](crate::namespace::create_mirror)).
+//! Opens pairs of connected sockets for a link to another kernel. A link gives programs without a
+//! network the sockets of a side that has one. A socket cannot be passed to another kernel, so the
+//! agent of a run gets one socket of a pair instead. The pairs are in a namespace in which every
+//! address is local ([`create_mirror`](crate::namespace::create_mirror)).
 //!
 //! ```text
-//!   agent of a run ── program ══════ server ── server of the link ── stream ──> another kernel
-//!                     192.0.2.7:41000    198.51.100.1:80
+//!   agent of a run ── `program` ══════ `server` ── link server ── stream ──> other kernel
+//!                     192.0.2.7:41000  198.51.100.1:80
 //! ```
 //!
-//! `program` has the address of the socket on the other kernel, and `server` has the address of
-//! that socket's peer. If an earlier connection still uses the address of `program`, then `program`
-//! gets another port.
+//! The two sockets are the fields `program` and `server` of [`MirrorPair`]. `program` has the
+//! address of the socket on the other kernel, and `server` has the address of that socket's peer.
+//! If an earlier connection still uses the address of `program`, then `program` gets another port.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Lists the processes of a run: descendants of the launcher (`tacit run`) that are in another
-//! network namespace.
+//! Lists the processes of a run: descendants of the launcher (`tacit run`) in other network
+//! namespaces than the launcher itself.
 //!
 //! ```text
 //! launcher ── helper               in the run's namespace: excluded by its process ID
@@ -12,8 +12,8 @@
 //! when its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
 //!
 //! The limits of [`crate::owner::descendants`] apply. To end all processes, the caller must list
-//! and end them repeatedly until the list is empty. A process can start another process before it
-//! ends.
+//! and end them repeatedly until the list is empty, because a process can start another process
+//! before it ends.
 
 use std::fs;
 use std::io;

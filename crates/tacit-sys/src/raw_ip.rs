@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!            sent                               received
-//! ESP        the ESP packet                     the IP packet; with IPv6, this module writes its
-//! AH, IPv4   the IP packet                      header, as far as the kernel reports it
+//! ESP        the ESP packet                     the IP packet; with IPv6, this module writes the
+//! AH, IPv4   the IP packet                      IP header from what the kernel reports
 //! AH, IPv6   the IP packet without its header
 //! ```
 //!
-//! A raw socket needs `CAP_NET_RAW` in its network namespace when it is opened, and not later. The
-//! kernel reassembles fragments before a raw socket receives them. A socket receives all packets of
-//! its protocol for this host.
+//! To open a raw socket, a process needs `CAP_NET_RAW` in the network namespace. To use the open
+//! socket, a process needs no capability. The kernel reassembles fragments before a raw socket
+//! receives them. A socket receives all packets of its protocol for this host.
 //!
 //! Limits: the receive buffer of a socket has `RECEIVE_BUFFER_BYTES`. The IPv6 extension headers
 //! before ESP or AH may have [`EXTENSION_BYTES_MAX`] bytes; a packet with more is reported as

@@ -5,8 +5,9 @@
 //! └── at ──┘      the ICV covers all of it, except for mutable fields and itself
 //! ```
 //!
-//! The sender needs the IP header for the ICV. With IPv4, it writes the header itself. With IPv6,
-//! the kernel writes the header, but the sender knows all fields that the ICV covers.
+//! The ICV (integrity check value) also covers the IP header, so the sender must know this header.
+//! With IPv4, the sender writes the header itself. With IPv6, the kernel writes the header, but the
+//! sender knows all fields that the ICV covers.
 
 use std::net::IpAddr;
 

@@ -1,10 +1,11 @@
-//! Implements ESP (RFC 4303), inside UDP (RFC 3948) or not, and AH (RFC 4302), in tunnel mode and
-//! in transport mode.
+//! Implements ESP (RFC 4303) and AH (RFC 4302), in tunnel mode and in transport mode. ESP packets
+//! may be inside UDP datagrams (RFC 3948).
 //!
 //! In reading order:
 //! * [`OutboundSa`] encrypts (seals) packets, and [`InboundSa`] decrypts (opens) them, both in
 //!   place;
-//! * [`UdpContent`] distinguishes ESP from IKE; [`OuterPacket`] finds ESP or AH without UDP;
+//! * [`UdpContent`] distinguishes ESP from IKE in UDP datagrams; [`OuterPacket`] finds ESP or AH in
+//!   IP packets without UDP;
 //! * [`DataLifetime`] limits how many bytes a key protects;
 //! * [`SaCounters`] and [`DropCounters`] count packets and bytes for `tacit show`.
 //!

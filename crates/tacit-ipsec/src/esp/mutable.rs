@@ -1,5 +1,5 @@
-//! Zeroes the fields of IP headers that routers change, in a copy for the ICV of AH (RFC 4302
-//! section 3.3.3.1).
+//! Prepares a copy of IP headers for the ICV (integrity check value) of AH: sets the fields that
+//! routers change to zero (RFC 4302 section 3.3.3.1).
 //!
 //! ```text
 //! IPv4  TOS, flags, fragment offset, TTL, checksum; options, unless they are immutable

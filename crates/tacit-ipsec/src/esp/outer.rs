@@ -1,8 +1,8 @@
 //! Parses the outer headers of packets that arrive without UDP: ESP (IP protocol 50) and AH (51).
 //!
-//! The kernel has reassembled fragments. Before ESP or AH, an IPv6 packet may have up to
+//! The kernel has already reassembled fragments. Before ESP or AH, an IPv6 packet may have up to
 //! [`EXTENSION_HEADERS_MAX`] extension headers: hop-by-hop options, destination options and routing
-//! headers. All other packets are refused.
+//! headers. Packets with other or more extension headers are refused.
 
 use std::net::IpAddr;
 

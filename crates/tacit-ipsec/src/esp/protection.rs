@@ -1,4 +1,5 @@
-//! Defines [`PacketProtection`]: how an SA protects packets, with the keys of one direction.
+//! Defines [`PacketProtection`]: how an SA (security association) protects packets, with the keys
+//! of one direction.
 
 use super::ah::AhKey;
 use super::transform::Transform;

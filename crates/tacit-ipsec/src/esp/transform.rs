@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! AEAD:      SPI, sequence (authenticated) │ IV 8  │ ciphertext │ tag 16
-//! CBC+HMAC:  SPI, sequence                 │ IV 16 │ ciphertext │ truncated HMAC over all before
+//! CBC+HMAC:  SPI, sequence                 │ IV 16 │ ciphertext │ truncated HMAC over the rest
 //! ```
 //!
 //! The upper half of an extended sequence number is authenticated, but not sent. With an AEAD, it

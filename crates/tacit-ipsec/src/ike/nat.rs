@@ -1,9 +1,12 @@
 //! Detects a NAT between the peers (RFC 7296 section 2.23).
 //!
-//! With IKE, tacit always sends ESP inside UDP, but a peer does so only if it detects a NAT. So
-//! tacit sends a source hash that matches no address, and every peer detects a NAT. tacit compares
-//! the hashes that the peer sends: the destination hash shows a NAT in front of tacit, and the
-//! source hash shows a NAT in front of the peer.
+//! Each peer sends a hash of its own address (source) and a hash of the other peer's address
+//! (destination). If the destination hash that tacit receives does not match, there is a NAT in
+//! front of tacit. If the source hash does not match, there is a NAT in front of the peer.
+//!
+//! If IKE negotiates the keys, tacit always sends ESP inside UDP. But a peer sends ESP inside UDP
+//! only if it detects a NAT. So tacit sends a source hash that matches no address, and every peer
+//! detects a NAT.
 
 use std::net::{IpAddr, SocketAddr};
 

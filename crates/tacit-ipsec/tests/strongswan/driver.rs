@@ -1,4 +1,5 @@
-//! Moves datagrams between a UDP socket and a connection.
+//! Runs tacit's IKE connection in a process of its own (the driver). Moves datagrams between a UDP
+//! socket and this connection.
 
 use std::io::BufRead;
 use std::net::{IpAddr, SocketAddr};

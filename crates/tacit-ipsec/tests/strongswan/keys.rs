@@ -1,5 +1,6 @@
-//! Signs with the private key of the driver, and verifies the signatures of the peer. The test
-//! script has made both keys. Trusts only the certificate of the peer that the script has made.
+//! Signs for the driver (the process with tacit's IKE connection), and verifies the signatures of
+//! the peer. The test script has created the keys and certificates of both sides. The driver trusts
+//! only this certificate of the peer.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use aws_lc_rs::rand::SystemRandom;

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The driver is a second process of this test program: it moves datagrams between a socket on port
-//! 4500 and a connection, prints events, and reads commands. The tests need strongSwan, which the
-//! script `scripts/install-deps.sh` installs.
+//! 4500 and an IKE connection of tacit, prints events, and reads commands. The tests need
+//! strongSwan, which the script `scripts/install-deps.sh` installs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

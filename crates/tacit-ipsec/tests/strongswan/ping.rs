@@ -1,5 +1,5 @@
-//! Sends echo requests through a tunnel, single ones or a stream of them, to show that both sides
-//! have the same keys.
+//! Sends echo requests through a tunnel, to show that both sides have the same keys. Sends either
+//! one request or a stream of requests.
 //!
 //! The stream keeps [`OUTSTANDING_MAX`] requests outstanding. A request without an answer is
 //! repeated after [`REPEAT_AFTER`], the shortest timeout of TCP in Linux.

@@ -1,5 +1,5 @@
-//! Reads the type, state and namespace of a socket for which a program calls `connect`. Also
-//! connects sockets.
+//! Reads the type, state and namespace of a socket on which a program calls `connect`. Also
+//! connects sockets for the program.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The helper must be a new process with one thread, because only such a process can enter a user
-//! namespace. In this namespace the helper has every capability. The program that joins the
-//! namespace later has no capabilities, and keeps its user ID.
+//! namespace. In this namespace the helper has every capability. The program joins the namespace
+//! later. It has no capabilities, and keeps its user ID.
 //!
 //! If root runs the program, the helper creates only a network namespace. In a user namespace, root
 //! would keep all capabilities, and could remove the nftables rules.

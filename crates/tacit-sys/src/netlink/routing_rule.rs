@@ -1,15 +1,15 @@
-//! Installs the routing rules for `tacit agent --host`. These rules route packets with the fwmark
-//! for captured packets to `lo`, where the agent receives the packets.
+//! Installs the routing rules for `tacit agent --host`. Captured packets have a certain fwmark. The
+//! routing rules send packets with this fwmark to `lo`, where the agent receives them.
 //!
 //! ```text
 //! ip rule add priority 1 fwmark BIT/BIT lookup 31425
 //! ip route add local default dev lo table 31425
 //! ```
 //!
-//! This routing rule has a higher priority than the routing rules of other programs, so that no
-//! other routing rule applies to a captured packet.
+//! These routing rules have a higher priority than the routing rules of other programs. So no other
+//! routing rule applies to a captured packet.
 //!
-//! The routing rule and the route have the routing protocol `kernel`, because systemd-networkd
+//! The routing rules and the routes have the routing protocol `kernel`, because systemd-networkd
 //! removes rules and routes of other routing protocols when it starts.
 
 use super::error::Error;

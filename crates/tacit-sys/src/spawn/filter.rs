@@ -25,7 +25,8 @@
 //! the newer calls work. If another process decides about `connect`, the kernel also notifies this
 //! process about each `socketcall` that connects, listens, binds, sends or sets an option.
 //!
-//! [`route_options`] selects the calls of `setsockopt` that may change where a socket sends.
+//! [`route_options`] selects the calls of `setsockopt` that may change the destination or the route
+//! of a socket's packets.
 
 use libc::sock_filter;
 

@@ -1,5 +1,5 @@
-//! Receives and answers seccomp notifications: the system calls of a program under `tacit run`
-//! about which another process decides.
+//! Receives and answers seccomp notifications. When a program under `tacit run` makes certain
+//! system calls, the kernel notifies another process, which decides about the call.
 //!
 //! ```text
 //!   child, before exec ── installs a filter ──> kernel: returns the listener (a descriptor)
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Only the helper (the process that acts inside the program's namespaces) has the listener. The
-//! agent has no copy, so a restart of the agent needs no hand-over. When the helper ends, the
-//! kernel returns `ENOSYS` for these calls, so they still fail.
+//! agent has no copy, so a restart of the agent needs no hand-over. When the helper has ended,
+//! these system calls fail with `ENOSYS`.
 //!
 //! If the kernel does not support a listener, tacit installs a filter without a listener. This
 //! filter returns the same errors, but tacit does not report them.

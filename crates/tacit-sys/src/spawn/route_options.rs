@@ -1,14 +1,16 @@
-//! Selects the calls of `setsockopt` about which the listener of a filter decides: calls that may
-//! change where a connected socket sends.
+//! Selects the calls of `setsockopt` that may change the destination or the route of a connected
+//! socket's packets. The system call filter of a program sends these calls to its listener, which
+//! decides about them.
 //!
 //! ```text
 //! SOL_SOCKET, IPPROTO_TCP    some options
-//! IPPROTO_IP, IPPROTO_IPV6   all options except harmless ones, so also those of newer kernels
+//! IPPROTO_IP, IPPROTO_IPV6   all options except harmless ones; unknown options are selected
 //! all other levels           none
 //! ```
 //!
-//! `IP_OPTIONS` and `IPV6_RTHDR` replace the destination address of packets. The others choose an
-//! interface or a routing table, send with any address, or make the kernel send IGMP or MLD.
+//! `IP_OPTIONS` and `IPV6_RTHDR` replace the destination address of packets. Other selected options
+//! choose an interface or a routing table, allow any source address, or make the kernel send IGMP
+//! or MLD.
 //!
 //! Limit: `IP_TOS` and `IPV6_TCLASS` are harmless here, because many programs set them on open
 //! connections. They never change the destination address, but routing rules may select by them.

@@ -1,5 +1,6 @@
 //! Acts as the agent in the namespace tests. This agent treats every captured destination and every
-//! DNS server as reachable: it releases the held SYNs to them, and refuses all other SYNs.
+//! DNS server as reachable. For these destinations, it releases the SYN that an nftables rule has
+//! held. It refuses all other SYNs.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Runs inside the namespace as the program of the tests: reads commands, one on each line,
-//! executes them, and answers each with one line.
+//! Implements the program that runs inside the namespace in the tests. It reads commands, one on
+//! each line, executes them, and answers each command with one line.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

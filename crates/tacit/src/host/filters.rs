@@ -1,4 +1,5 @@
-//! Converts the rules with `filter` to the data types of the kernel.
+//! Converts the policy rules that have the key `filter` to the data types of the module that
+//! installs nftables rules.
 
 use std::time::Duration;
 

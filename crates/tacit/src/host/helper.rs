@@ -2,7 +2,7 @@
 //! rules, and creates sockets for the agent. So only the helper needs capabilities for this, and
 //! not the agent. The helper does not know the policy.
 //!
-//! The agent starts the helper before it reads any input. When a successor replaces the agent, the
+//! Before the agent reads any input, it starts the helper. When a successor replaces the agent, the
 //! same helper serves the successor. The helper ends when no agent has a channel to it. The
 //! nftables rules then remain, and refuse the flows that they capture.
 //!

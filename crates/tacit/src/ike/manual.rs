@@ -1,12 +1,13 @@
-//! Installs the manual SAs of runs: those of `[sa.NAME]`, whose keys are in files.
+//! Installs the manual SAs of runs. The tables `[sa.NAME]` define these SAs, and their keys are in
+//! files.
 //!
 //! There is no IKE, so nothing is negotiated, and tacit never creates new keys. The SAs exist as
 //! long as the run exists and the policy contains them. If only the policy rules change, the SAs
 //! and their sequence numbers stay. If an address, an SPI or a key changes, new SAs replace them.
 //!
-//! Only one run at a time uses the SAs of an `[sa.NAME]` table: a received packet has only an SPI
-//! to identify its run, and the table sets the address of the run. If this run ends, the next run
-//! that needs the SAs gets them.
+//! Only one run at a time uses the SAs of an `[sa.NAME]` table. There are two reasons: the SPI
+//! alone shows to which run a received packet belongs, and the table sets the address of the run.
+//! If this run ends, the next run that needs the SAs gets them.
 //!
 //! Without extended sequence numbers, an SA sends at most 2^32 - 1 packets. After that, packets are
 //! dropped until an operator changes the keys in the files.

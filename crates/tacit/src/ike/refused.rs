@@ -2,8 +2,8 @@
 //! packets that the agent rejects until the tunnel exists.
 //!
 //! `tacit show refused`, `tacit show ike` and the log show these packets. If an `unreachable` route
-//! of the kernel rejects a packet, `tacit show` does not list the packet. The program gets an error
-//! when it opens the connection.
+//! of the kernel rejects a packet, `tacit show` does not list the packet. In this case, the program
+//! gets an error when it opens the connection.
 
 use std::sync::PoisonError;
 

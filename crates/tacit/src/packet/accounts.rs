@@ -1,9 +1,9 @@
 //! Finds the account of a packet. An account counts the CPU time of one rule; a packet belongs to
-//! the rule that sends it through the tunnel. The CPU time of a batch is divided among the accounts
-//! of its packets.
+//! the rule that sends it through the tunnel. A packet worker processes packets in batches. The CPU
+//! time of a batch is divided among the accounts of its packets.
 //!
 //! ```text
-//! packet ── FlowCache (TunnelAccounts) ──> account ── BatchShares ──> meter::share, once a batch
+//! packet ── FlowCache (TunnelAccounts) ──> account ── BatchShares ──> meter::share, per batch
 //! ```
 
 use std::net::SocketAddr;

@@ -2,8 +2,8 @@
 //! through a tunnel. The peer may answer these datagrams, but may not send other datagrams.
 //!
 //! The flags of a TCP packet show whether it opens a connection, but a UDP datagram has no flags.
-//! So for outbound rules, the worker stores the two socket addresses (address and port) of each
-//! flow until [`ANSWER_SECONDS_MAX`] after the program's last datagram.
+//! So for outbound rules, the packet worker stores the two socket addresses (address and port) of
+//! each flow until [`ANSWER_SECONDS_MAX`] after the program's last datagram.
 //!
 //! Limit: the worker stores at most [`PAIRS_MAX`] flows of a device, and drops answers to further
 //! flows.

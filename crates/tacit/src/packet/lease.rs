@@ -1,5 +1,6 @@
-//! Defines [`TunLease`], which a packet worker holds as long as it reads a TUN device, and
-//! [`TunLeaseWatch`], which reports whether the lease is held.
+//! Defines [`TunLease`], which a packet worker holds as long as it reads a TUN device. With
+//! [`TunLeaseWatch`], the agent finds out whether the lease is held. If it is not held, the
+//! programs need another TUN device.
 
 use std::sync::{Arc, Weak};
 

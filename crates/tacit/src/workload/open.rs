@@ -1,7 +1,7 @@
 //! Opens connections on several threads, for the workloads `connect`, `ramp` and `start-stop`.
 //!
-//! A connection counts as open when the reply to its first request has arrived. Then all proxies
-//! between client and server have finished their handshakes.
+//! A connection counts as open when the reply to its first request has arrived. At this time, all
+//! proxies between client and server have finished their handshakes.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

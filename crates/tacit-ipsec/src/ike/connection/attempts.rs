@@ -1,5 +1,5 @@
-//! As the initiator, sends an IKE_AUTH request for every answer to the first request (IKE_SA_INIT),
-//! until it is proved which answer is from the peer.
+//! Sends, as the initiator, an IKE_AUTH request for every answer to the first request
+//! (IKE_SA_INIT). This continues until an AUTH payload proves which answer is from the peer.
 //!
 //! An attacker who has seen the first request can forge an answer with a valid key exchange. Only
 //! the AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):

@@ -1,6 +1,6 @@
-//! Installs the routes to the TUN device of a program under `tacit run`. They are for packets for
-//! which a policy rule requires an IPsec tunnel. These routes have precedence over all other routes
-//! of the run.
+//! Installs the routes to the TUN device of a program under `tacit run`. If a policy rule requires
+//! an IPsec tunnel for a packet, the packet takes one of these routes. The routes have precedence
+//! over all other routes of the run.
 //!
 //! ```text
 //! priority
@@ -14,7 +14,7 @@
 //!
 //! each of these tables
 //!   PREFIX dev tacitN src ADDRESS mtu N  into the tunnel
-//!   unreachable PREFIX metric 1000       while there is no such device
+//!   unreachable PREFIX metric 1000       used while the device does not exist
 //! ```
 //!
 //! The table `local` contains a route for all addresses, and the kernel looks at this table first.
@@ -29,7 +29,7 @@
 //!
 //! The routes have the MTU of the path, which tells programs how long a packet may be. An ICMP
 //! error would not always lower the MTU of a route: the kernel looks up the route of the error
-//! without ports, so rules with port ranges do not match.
+//! without its ports, so rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue.
 //!

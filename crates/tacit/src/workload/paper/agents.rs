@@ -1,4 +1,5 @@
-//! Starts a server and the two agents that protect its connections with TLS.
+//! Starts a server and two agents, for the measurements of `tacit workload paper`. The agents
+//! protect the connections with TLS.
 //!
 //! ```text
 //!   client ── clear ──> near agent == TLS ==> far agent ── clear ──> server

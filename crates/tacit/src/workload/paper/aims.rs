@@ -1,8 +1,10 @@
-//! Compares the measured figures of an engine for IPsec with the aims of this project.
+//! Compares measurements of IPsec on an engine (a thread on a reserved CPU) with the aims of this
+//! project.
 //!
-//! All CPU times are those of the general CPU, on which the programs run. They do not include the
-//! work of an engine, except for the work that the engine spills to the general CPU. The aims
-//! compare these CPU times with a measurement in clear, in which the programs use the same CPU.
+//! All CPU times are those of the general CPU, on which the programs run. The CPU times do not
+//! include the work of an engine, except for the work that the engine spills to the general CPU.
+//! The aims compare these CPU times with a measurement without IPsec, in which the programs use the
+//! same CPU.
 
 use super::cell::{CellSamples, Measurement, PaperCell};
 use super::drawn::Load;

@@ -1,11 +1,13 @@
-//! Measures how much CPU time packets cost with an engine, compared with the CPU time without one:
-//! the packet factor of `tacit project`.
+//! Measures the packet factor for `tacit project`. The packet factor is the CPU time that IPsec
+//! packets need on an engine (a thread on a reserved CPU), divided by the CPU time without an
+//! engine.
 //!
-//! With an engine, the packets of a host share one CPU, and wait there for each other. So batches
-//! of streams are smaller than without an engine, and a busy engine is woken less often. The effect
-//! depends on the machine, on the direction of the packets, on whether a message is one packet, and
-//! on the number of connections. So this module measures the factor with some loads. For a load
-//! with another number of connections, it interpolates between the two nearest loads.
+//! With an engine, the packets of a host share one CPU, and wait for each other on this CPU. So a
+//! batch contains fewer packets of a stream than without an engine, and a busy engine is woken less
+//! often. The effect depends on the machine, on the direction of the packets, on whether a message
+//! is one packet, and on the number of connections. So this module measures the factor with some
+//! loads (kinds of traffic). For a load with another number of connections, it interpolates between
+//! the two nearest loads.
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
 use super::drawn::Load;

@@ -1,4 +1,5 @@
-//! Defines the loads of the IPsec paper, and generates random loads from a seed, for forecasts.
+//! Defines the loads (kinds of traffic) of the paper about IPsec that `ipsec.rs` repeats. For
+//! forecasts, this module also generates random loads from a seed.
 
 use super::stage::Stage;
 

@@ -1,6 +1,7 @@
-//! Compares forecasts with later measurements, for random loads that are generated from seeds. A
-//! measurement without an engine gives a forecast of the CPU time that one engine needs for the
-//! packets. Then this CPU time is measured with one engine.
+//! Checks how accurate the forecasts of `tacit project` are for IPsec on an engine (a thread on a
+//! reserved CPU). From a measurement without an engine, `tacit project` forecasts the CPU time that
+//! one engine needs for the packets. Then this module measures this CPU time with one engine. The
+//! loads are random, and are generated from seeds.
 //!
 //! ```text
 //! other loads ──> without and with an engine ──> packet factors

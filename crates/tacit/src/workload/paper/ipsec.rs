@@ -1,16 +1,17 @@
-//! Repeats the measurements of zIIP-assisted IPsec: interactive sessions and bulk data in both
-//! directions, in clear and through a tunnel.
+//! Repeats the measurements of an IBM paper about IPsec on z/OS (see `docs/papers.md`). The traffic
+//! is interactive sessions, and bulk data in both directions, in clear and through a tunnel.
 //!
 //! ```text
 //! clear     client ─────────────── veth pair ─────────────── server
 //! secured   client ── tacit run ══ veth pair ══ tacit run ── server
 //! ```
 //!
-//! The paper measured without and with a processor for IPsec (zIIP). Here an engine takes the place
-//! of this processor. In measurements with engines, the programs of both sides use the first CPU,
-//! and the engines of both sides use the second CPU. So the programs of the comparison in clear
-//! also use only the first CPU. The general CPU time does not include the CPU time of engines.
-//! `forecast.rs` compares forecasts with later measurements, for random loads.
+//! The paper compares IPsec on general processors with IPsec on a special processor (zIIP). Here,
+//! an engine (a thread on a reserved CPU) takes the place of the zIIP. In measurements with
+//! engines, the programs of both sides use the first CPU, and the engines of both sides use the
+//! second CPU. So the programs of the comparison in clear also use only the first CPU. The general
+//! CPU time does not include the CPU time of engines. `forecast.rs` compares forecasts with later
+//! measurements, for random loads.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Defines how client and server of the IPsec measurements are connected (in clear, through a
-//! tunnel, with engines), and the names of the measured figures.
+//! Defines how client and server of the IPsec measurements are connected: in clear, through a
+//! tunnel, or through a tunnel with engines. Also defines the names of the measured figures.
 
 use super::super::threads;
 use super::cell::Gap;

@@ -1,11 +1,12 @@
-//! Repeats the measurements of the z/VSE Linux Fast Path (LFP): FTP of 1 GB, and three streams of
-//! 100 MB at the same time, in both directions. The programs use a separate
-//! TCP/IP stack, or do without one.
+//! Repeats the measurements of a paper about z/VSE, a mainframe operating system (see
+//! `docs/papers.md`). The traffic is FTP of 1 GB, and three streams of 100 MB at the same time, in
+//! both directions.
 //!
-//! In the paper, programs on z/VSE exchange bytes with Linux. Here, programs in a network namespace
-//! exchange bytes with a server of the host. The paper compares a TCP/IP stack in z/VSE with LFP,
-//! which forwards socket calls to Linux. Here, slirp4netns and pasta are such stacks, and the paths
-//! of tacit need none. `lfp_sockets.rs` measures short connections and idle ones.
+//! In the paper, programs on z/VSE exchange bytes with Linux. The paper compares a TCP/IP stack in
+//! z/VSE with the Linux Fast Path (LFP), which forwards socket calls to Linux. Here, programs in a
+//! network namespace exchange bytes with a server of the host. slirp4netns and pasta take the place
+//! of the TCP/IP stack, and the network paths of tacit take the place of LFP. `lfp_sockets.rs`
+//! measures short connections and idle connections.
 
 use serde_json::Value;
 

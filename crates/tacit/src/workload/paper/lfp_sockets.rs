@@ -1,10 +1,10 @@
-//! Measures short connections on the network paths of `lfp.rs`, and the memory that idle
-//! connections use.
+//! Measures short connections, and the memory that idle connections use. These measurements are
+//! repeated for each network path that `lfp.rs` compares.
 //!
 //! A short connection exchanges one byte in each direction. A test with four connections at a time
 //! shows how many connections a path can open in a second. A test with one connection at a time
-//! shows how long a connection takes. The memory is that of the processes between program and
-//! server; it does not include memory of the kernel.
+//! shows how long a connection takes. The measured memory is that of the processes between program
+//! and server. It does not include memory of the kernel.
 
 use tacit_sys::process::descendants;
 

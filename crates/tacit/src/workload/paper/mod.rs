@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! stage.rs      namespaces, directory and processes     session.rs  runs a program on one path
-//! agents.rs     a server and the two agents before it   cell.rs     samples and table cells
+//! agents.rs     a server, and two agents for TLS        cell.rs     samples and table cells
 //! paths.rs      networks for programs                   sheet.rs    text, JSON and HTML
 //! drawn.rs      random loads from a seed  forecast.rs  forecasts for random loads
 //! aims.rs       aims for an engine        joint.rs     connects client and server for ipsec.rs
@@ -11,9 +11,9 @@
 //! ztpf.rs, mq.rs, zvm.rs, lfp.rs, ipsec.rs    one paper each
 //! ```
 //!
-//! The measurements use the commands of tacit itself, and programs that are installed. A cell that
-//! cannot be measured stays empty, and the reason follows the table: tacit does not have the
-//! measured function, a program is missing, or the measurement failed.
+//! The measurements use the commands of tacit itself, and programs that are installed. If a table
+//! cell cannot be measured, it stays empty, and the reason follows the table: tacit does not have
+//! the measured function, a program is missing, or the measurement failed.
 
 mod agents;
 mod aims;

@@ -1,8 +1,9 @@
-//! Repeats some of the measurements of MQ channels with AT-TLS: the CPU time of the TCP/IP stack
-//! for the start and the stop of a channel, and round trips of large messages.
+//! Repeats some measurements of a paper about IBM MQ on z/OS (see `docs/papers.md`). MQ queue
+//! managers exchange messages over connections named *channels*. The paper measures the CPU time to
+//! start and to stop a channel with TLS, and round trips of large messages.
 //!
-//! In the paper, the TCP/IP stack does TLS. Here, an agent does TLS. The cells for a queue manager
-//! stay empty, because tacit has no queue manager.
+//! In the paper, the TCP/IP stack of z/OS does TLS (AT-TLS). Here, an agent does TLS. The table
+//! cells for the CPU time of a queue manager stay empty, because tacit has no queue manager.
 
 use serde_json::Value;
 

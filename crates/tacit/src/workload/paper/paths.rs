@@ -1,5 +1,5 @@
-//! Sets up the network paths that are compared. Each path gives a program in a network namespace
-//! access to a server outside.
+//! Sets up the network paths that `lfp.rs` compares. Each path gives a program in a network
+//! namespace access to a server outside.
 //!
 //! ```text
 //! slirp4netns, pasta   program ── its kernel's TCP/IP ── TAP ── TCP/IP in user space ──> server

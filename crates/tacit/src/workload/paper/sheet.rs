@@ -1,4 +1,4 @@
-//! Writes the tables of papers as text, JSON and one HTML page with charts.
+//! Writes the tables of `tacit workload paper` as text, JSON and one HTML page with charts.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! Provides the directory, the network namespace and the processes of the measurements of papers.
+//! Provides the directory, the network namespace and the processes in which `tacit workload paper`
+//! measures.
 //!
 //! ```text
 //!   tacit workload paper ── unshare ──> the same command in new namespaces (user, network, mount)

@@ -1,8 +1,9 @@
-//! Repeats the measurements of z/TPF: messages per second through an older and a newer TLS library,
-//! and the gain when read-only calls no longer take a shared lock.
+//! Repeats the measurements of a paper about z/TPF, a mainframe operating system (see
+//! `docs/papers.md`). The paper compares the messages per second of an older and a newer TLS
+//! library. It also measures the gain when read-only calls no longer take a shared lock.
 //!
-//! The paper measured client and server in two partitions with one CPU each. Here the client and
-//! its proxy have one CPU, and the server and its proxy another one.
+//! In the paper, client and server run in two partitions with one CPU each. Here, the client and
+//! its proxy share one CPU, and the server and its proxy share another CPU.
 
 use std::path::{Path, PathBuf};
 

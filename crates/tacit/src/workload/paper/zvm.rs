@@ -1,7 +1,9 @@
-//! Repeats the measurement of the z/VM SSL server: the CPU time of a new connection by the number
-//! of open connections, with and without the check of a client certificate.
+//! Repeats the measurement of a paper about the SSL server (TLS proxy) of z/VM, a mainframe
+//! hypervisor (see `docs/papers.md`). The paper measures the CPU time of a new connection, by the
+//! number of open connections. In one series, the server verifies a client certificate. In the
+//! other series, it requests none.
 //!
-//! The paper opened 600 Telnet connections in steps of 120. In its columns "7.1" and
+//! The paper's client opened 600 Telnet connections in steps of 120. In its columns "7.1" and
 //! "7.2+CCC_NONE", the server does not request a client certificate; in "7.2", the server requests
 //! and verifies one. Here, the agent that accepts TLS has `client-cert = "none"` for the first two
 //! columns, and `"preferred"` for "7.2". The client presents a certificate on request.

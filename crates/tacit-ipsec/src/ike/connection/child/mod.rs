@@ -1,8 +1,8 @@
 //! Installs child SAs (the keys of tunnels), as initiator or as responder (RFC 7296 sections 1.2
 //! and 2.9).
 //!
-//! * `initiator`: requests to the peer, and simultaneous requests of both sides;
-//! * `responder`: requests of the peer.
+//! * `initiator` sends requests to the peer, and handles simultaneous requests of both sides;
+//! * `responder` answers requests of the peer.
 //!
 //! The exchange `IKE_AUTH` creates the first child SA. The exchange `CREATE_CHILD_SA` creates all
 //! further child SAs.

@@ -1,4 +1,4 @@
-//! Tests two connections with each other, with a virtual clock.
+//! Tests IKE connections: two connections exchange messages, and the clock is virtual.
 
 mod choice;
 mod collisions;

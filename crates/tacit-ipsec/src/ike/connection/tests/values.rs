@@ -1,5 +1,5 @@
-//! Tests that tacit rejects invalid public values of peers, and derives no keys from them (RFC
-//! 6989).
+//! Tests that tacit rejects invalid public values in the key exchange, and derives no keys from
+//! them (RFC 6989).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,18 +1,22 @@
-//! Builds the nftables rules for packets that the kernel delivers to this host.
+//! Builds the nftables rules of the chain `input`, for packets that the kernel delivers to this
+//! host. These rules refuse packets that clients send to captured ports, unless the agent receives
+//! them.
 //!
-//! The chain `prerouting` sends packets of clients to captured ports to the agent. At the hook of
-//! this chain, the kernel has not yet decided which packets are for this host. So the nftables
-//! rules there ask for the type of the destination address. If policy routing or a VRF makes an
-//! address local, its type is not `local`. Also, NAT changes ports after this chain. Therefore the
-//! chain `input` refuses each packet to a captured port, unless the agent receives it.
+//! An earlier chain, `prerouting`, sends these packets to the agent. It sees packets before the
+//! kernel decides whether they are for this host. So it checks whether the destination address has
+//! the type `local`. In two cases, it misses a packet to a captured port:
+//!
+//! * Policy routing or a VRF delivers the packet to this host, although the type of the address is
+//!   not `local`.
+//! * NAT changes the port of the packet after `prerouting`.
 //!
 //! ```text
 //! input  accepts packets that stay on the host, and captured packets of containers
-//!        accepts packets that the agent receives from clients
-//!        accepts packets to captured ports that a filter permitted in the chain `clients`, so that
-//!        filters count them once
+//!        accepts packets to captured ports if a socket of the agent receives them
+//!        accepts packets to captured ports that the chain `clients` has filtered, so that
+//!        filters do not count them again (filters permit or deny single packets)
 //!        filters all other packets
-//!        refuses all other packets to captured ports
+//!        refuses the remaining packets to captured ports
 //! ```
 
 use super::super::expression::Expression;

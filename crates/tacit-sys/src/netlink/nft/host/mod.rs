@@ -16,8 +16,8 @@
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
 //!   filter_*                          filters of single packets (see `filters/mod.rs`)
 //!   chains capture refuse prohibit    the decisions to which the maps lead
-//!   chain prerouting                  sends packets on lo and from clients to the agent
-//!   chain input                       refuses clients that reach a captured port past prerouting
+//!   chain prerouting                  sends packets from lo and from clients to the agent
+//!   chain input                       refuses packets to captured ports that `prerouting` missed
 //!   chain postrouting                 drops captured packets that would leave the host
 //! ```
 //!
@@ -33,8 +33,8 @@
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges without counters and the same number with counters,
 //! [`HOST_CHECKS_MAX`] checks of senders, [`NAMED_ADDRESSES_MAX`] addresses of DNS names in policy
-//! rules, and [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with conntrack, and 5.13 for control
-//! groups.
+//! rules, and [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with conntrack. Policy rules with
+//! control groups need Linux 5.13.
 
 mod bounds;
 mod changes;

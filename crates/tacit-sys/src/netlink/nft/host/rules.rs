@@ -12,9 +12,9 @@
 //! rewritten    refuses packets of programs if DNAT changes them to a captured destination
 //! prerouting   records in the conntrack mark that a client has opened the connection
 //!   returned   sends captured packets on lo to the agent; holds a SYN until the agent releases it
-//!   clients    sends packets of clients to the agent if a program listens at a captured port
+//!   clients    sends packets of clients to the agent if a program listens at the captured port
 //!   closed     refuses packets to the agent's own ports
-//! input        refuses clients that reach a captured port past `clients` (see `input.rs`)
+//! input        refuses packets to captured ports that `clients` has missed (see `input.rs`)
 //! postrouting  drops captured packets that would leave the host
 //! ```
 //!

@@ -1,5 +1,6 @@
-//! Writes the ID of the current boot into the comment of the table. Another program may store the
-//! nftables rules, and restore them at the next boot. Then the comment has the ID of the old boot.
+//! Writes the ID of the current boot into the comment of the nftables table. Another program may
+//! store the table, and restore it at the next boot. Then the comment shows that the table is from
+//! an earlier boot.
 //!
 //! Linux 5.10 or newer keeps the comment of a table. On an older kernel, no table counts as a table
 //! of the current boot.

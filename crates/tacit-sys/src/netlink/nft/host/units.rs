@@ -5,7 +5,7 @@
 //! table inet tacit_units              without an owner
 //!   set units                         control groups of systemd units; systemd updates this set
 //!   sets tcp4 tcp6 udp4 udp6          destinations of the policy rules with systemd units
-//!   chains sent redirected            send packets to one of the destinations to `senders`
+//!   chains sent redirected            call `senders` for packets to one of the destinations
 //!   chain senders                     sets a fwmark, except on packets of the units
 //!   chain leaving                     removes the fwmark
 //! ```

@@ -6,18 +6,19 @@
 //! set filter_windows            numbers of schedules, each with its time
 //! filter_fragments              hook prerouting, before the kernel reassembles packets
 //! filter_forward                hook forward: packets from other hosts to other hosts
-//! filter_in                     called for packets to this host, from `input` and `clients`
-//! filter_out                    called for packets from this host
+//! filter_in                     packets to this host; the chains `input` and `clients` call it
+//! filter_out                    packets from this host
 //!   filter_in_tcp4 ...          looks up the packet in each group, in order
 //!     filter_drop ...           drops or rejects a denied packet
 //! ```
 //!
-//! `filter_out` is called from the chain `output` before the destination is looked up, and from
-//! `rewritten` if NAT has changed the destination. A *group* is the map that one lookup searches.
+//! The chain `output` calls `filter_out` before it looks up the destination. The chain `rewritten`
+//! calls `filter_out` if NAT has changed the destination. A *group* is the map that one look-up
+//! searches.
 //!
 //! A packet returns to the calling chain if no group has an entry for it, or if a policy rule for
-//! flows decides about it. If a filter permits a packet, the kernel accepts it, and no later
-//! nftables rule captures or refuses the packet.
+//! flows decides about it. If an entry permits a packet, the kernel accepts the packet, and no
+//! later nftables rule captures or refuses it.
 //!
 //! The nftables rules never deny packets of the agent. They recognise these packets by fwmark, user
 //! and socket.
