@@ -16,8 +16,8 @@ use crate::packet::IpPacket;
 use crate::secret::SecretBytes;
 use crate::selector::TrafficSelector;
 
-/// Reads bytes as datagrams of the peer. The first byte selects the cipher; each datagram has its
-/// length, in two bytes, and its kind before it:
+/// Reads bytes as datagrams of the peer. The first byte selects the cipher; before each datagram
+/// are its length, in two bytes, and its kind:
 ///
 /// * an ESP packet of a stranger;
 /// * the plaintext of an ESP packet, which this function seals, so that it is authentic;
@@ -56,7 +56,7 @@ pub fn esp(input: &[u8]) {
 
 /// Reads bytes as packets of manual SAs without UDP, between 10.1.0.1 and 10.2.0.1 or fd01::1 and
 /// fd02::1. The first byte selects the SAs: AH or ESP, tunnel or transport mode, the IP version and
-/// the hash; each packet has its length, in two bytes, and its kind before it:
+/// the hash; before each packet are its length, in two bytes, and its kind:
 ///
 /// * an IP packet of a stranger;
 /// * an IP packet with AH, which this function signs, so that it is authentic;

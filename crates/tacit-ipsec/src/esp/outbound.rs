@@ -161,7 +161,7 @@ impl OutboundSa {
         self.transport.is_some()
     }
 
-    /// Returns the length of what precedes the inner packet in a frame.
+    /// Returns the number of bytes before the inner packet in a frame.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
         match &self.protection {

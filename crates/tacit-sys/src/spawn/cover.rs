@@ -31,7 +31,7 @@ impl Hidden {
         Ok(Some(Self { target, is_directory: kind.is_dir() }))
     }
 
-    /// Makes only a system call.
+    /// Hides the path. Makes only a system call, because it runs between `fork` and `exec`.
     pub(super) fn cover(&self) -> io::Result<()> {
         if self.is_directory { cover_directory(&self.target) } else { cover_file(&self.target) }
     }

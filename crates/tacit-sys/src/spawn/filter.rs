@@ -45,8 +45,8 @@ pub(super) enum RefusalSource {
     Listener,
 }
 
-/// How the filter handles `connect` and the calls that begin or accept a connection like it, that
-/// give a socket an address, or that may change where it sends.
+/// How the filter handles the calls that open or accept a connection, give a socket an address, or
+/// may change the destination or the route of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectCalls {
     /// It allows them.

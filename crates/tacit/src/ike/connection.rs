@@ -93,7 +93,7 @@ impl OwnedChild {
     }
 }
 
-/// The connection of a run with a peer, also while there is none because the last attempt failed.
+/// The connection of a run with a peer. The value also exists between two attempts to connect.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     pub(super) pair: Pair,

@@ -31,7 +31,8 @@ use super::Order;
 use super::first_requests::FirstRequests;
 use crate::packet::{IkeDatagram, PacketEvent, PacketEvents};
 
-/// The largest number of orders that wait. The agent waits for a place.
+/// The largest number of commands that wait. At the limit, the agent waits before it sends another
+/// command.
 const ORDERS_MAX: usize = 4096;
 /// The largest number of reports that wait; the worker repeats those that are lost.
 const REPORTS_MAX: usize = 4096;

@@ -32,12 +32,13 @@ use super::thread::IkeThread;
 use crate::clock::boottime;
 use crate::log::{Event, EventCause};
 
-/// The largest number of connections that strangers at one address have opened from ports of peers,
-/// and from other ports. It is higher than the number of first requests that are accepted without a
-/// cookie: those can have a forged address, and must leave room for the peer.
+/// The largest number of connections that strangers at one address have opened from IKE ports of
+/// peers; also the largest number from other ports. This limit is higher than the number of first
+/// requests that tacit accepts without a cookie. Such requests can have a forged address, and must
+/// leave room for the peer.
 const STRANGERS_MAX: usize = HALF_OPEN_OF_ADDRESS_MAX / 2;
-/// After this time, the connection of a stranger may have to end for another one. A peer has sent
-/// AUTH by then.
+/// The age at which another connection may replace the connection of a stranger. A peer sends AUTH
+/// earlier than this.
 const HELD_AT_LEAST: Duration = Duration::from_millis(250);
 
 impl IkeThread {

@@ -19,7 +19,7 @@ pub(super) enum ThreadRole {
     Second = 1,
 }
 
-/// What one direction uses.
+/// The data that one direction of a packet worker uses.
 pub(super) struct Context {
     pub(super) underlay: Arc<Underlay>,
     pub(super) counters: Arc<Counters>,

@@ -33,7 +33,7 @@ pub(super) struct InstalledTunnel {
     pub(super) inbound: Box<InboundTunnel>,
 }
 
-/// The direction to the peer.
+/// The outbound direction of a tunnel.
 #[derive(Debug)]
 pub(super) struct OutboundTunnel {
     pub(super) sa: OutboundSa,
@@ -81,7 +81,7 @@ impl Carrier {
     }
 }
 
-/// The direction from the peer.
+/// The inbound direction of a tunnel.
 #[derive(Debug)]
 pub(super) struct InboundTunnel {
     pub(super) tun: TunId,

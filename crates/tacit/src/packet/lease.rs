@@ -4,7 +4,8 @@
 
 use std::sync::{Arc, Weak};
 
-/// Held as long as a TUN device is read. When it is dropped, its programs need another device.
+/// A packet worker holds this lease as long as it reads a TUN device. When the lease is dropped,
+/// the programs need another device.
 #[derive(Debug)]
 pub struct TunLease {
     _held: Arc<()>,
@@ -15,7 +16,7 @@ pub struct TunLease {
 pub struct TunLeaseWatch(Weak<()>);
 
 impl TunLease {
-    /// A lease, and what finds out whether it is held.
+    /// Returns a lease, and the value that finds out whether the lease is held.
     #[must_use]
     pub fn new() -> (Self, TunLeaseWatch) {
         let held = Arc::new(());

@@ -9,7 +9,7 @@ use tacit_sys::tun::Tun;
 use super::halves::InstalledTunnel;
 use super::tunnel::{TunId, TunnelPackets};
 
-/// An order of the handle. Tunnels have the number of their inbound direction.
+/// A command to the thread. The inbound SPI identifies a tunnel.
 #[derive(Debug)]
 pub(super) enum Order {
     AddTun(TunId, Tun),

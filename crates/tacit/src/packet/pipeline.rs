@@ -31,7 +31,7 @@ const TURNS_PER_PATH: u32 = 60;
 /// keys in less than a second.
 const LIFETIMES_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The state of the thread.
+/// The state of the thread `tacit-packet`.
 pub(super) struct Pipeline {
     context: Context,
     descriptors: Descriptors,

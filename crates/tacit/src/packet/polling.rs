@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long an engine whose CPU others need does not poll.
+/// How long an engine does not poll after another thread has used its CPU.
 const REST: Duration = Duration::from_millis(100);
 
 /// Whether a thread polls.

@@ -71,7 +71,7 @@ pub enum PeerAddress {
     Roaming,
 }
 
-/// A set of flows by both ends.
+/// A set of flows, selected by their two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelFlow {
     /// The end inside the TUN device.

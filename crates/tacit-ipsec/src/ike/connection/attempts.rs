@@ -150,6 +150,6 @@ impl IkeConnection {
 
 /// The most attempts besides the current one.
 pub(super) const ATTEMPTS_MAX: usize = 64;
-/// How long another answer is awaited after the last attempt was refused. The true answer follows a
-/// forged one soon: both answer the same request.
+/// How long tacit waits for another answer after the last attempt was refused. The peer's answer
+/// follows a forged answer soon, because both answer the same request.
 const OTHER_ANSWER_WAIT: Duration = Duration::from_secs(2);

@@ -244,8 +244,9 @@ enum Stage {
     Replacing,
 }
 
-/// Installs the table in place of an earlier one. Where the kernel has owners, only the installer
-/// changes the table while it lives, and others' `nft flush ruleset` leaves it.
+/// Installs the table in place of an earlier one. If the kernel supports owners of tables, only
+/// this process can change the table until the process ends. `nft flush ruleset` of another process
+/// does not remove the table.
 ///
 /// # Errors
 /// The refused rule and expression; nothing has changed then. `EPERM`: another process owns the
