@@ -1,7 +1,7 @@
-//! Measures links, and compares them with other networks for programs. A link gives programs
-//! without a network the sockets of a side that has one. The traffic is FTP of 1 GB, three streams,
-//! short connections and idle connections. The command `tacit workload paper lfp` takes the
-//! measurements, in network namespaces that it creates.
+//! Measures links, and compares them with other networks for programs. With a link, a program
+//! without a network uses sockets of another environment. The traffic is FTP of 1 GB, three
+//! streams, short connections and idle connections. The command `tacit workload paper lfp` takes
+//! the measurements, in network namespaces that it creates.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
 //! Creates a network namespace whose loopback interface has TCP segments of 256 KiB. Some proxies
-//! are also measured there, because programs under `tacit run` have large segments too.
+//! are also measured in this namespace, because programs under `tacit run` have large segments too.
 //!
-//! A child process keeps the namespace open. All three connections of a proxy pair have large
-//! segments there: client to proxy, proxy to proxy, and proxy to server. With tacit, only the
+//! A child process keeps the namespace open. In it, all three connections of a proxy pair have
+//! large segments: client to proxy, proxy to proxy, and proxy to server. With tacit, only the
 //! connections between programs and agents have large segments. The TLS connection between the
 //! agents uses ordinary loopback.
 

@@ -1,5 +1,5 @@
-//! Opens pairs of connected sockets for a link to another kernel. A link gives programs without a
-//! network the sockets of a side that has one. A socket cannot be passed to another kernel, so the
+//! Opens pairs of connected sockets for a link to another kernel. With a link, a program without a
+//! network uses sockets of another environment. A socket cannot be passed to another kernel, so the
 //! agent of a run gets one socket of a pair instead. The pairs are in a namespace in which every
 //! address is local ([`create_mirror`](crate::namespace::create_mirror)).
 //!

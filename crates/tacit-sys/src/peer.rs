@@ -1,4 +1,4 @@
-//! Reads facts about the process at the other end of a UNIX socket from `/proc`.
+//! Reads facts from `/proc` about the process at the other end of a UNIX socket.
 //!
 //! The kernel reports the PID of the process that connected. When this process has ended, another
 //! process may get the same PID, and `/proc` then shows the wrong process. Since Linux 6.5 the

@@ -1,6 +1,6 @@
 //! Copies the SYN packets of programs under `tacit run` to the agent, so that the agent can connect
-//! to the destinations of these packets. A *held* SYN is one that an nftables rule drops; the agent
-//! sends it again when it has connected. There are two methods:
+//! to the destinations of these packets. A *held* SYN is one that an nftables rule drops. When the
+//! agent has connected to the destination, it sends the SYN again. There are two methods:
 //!
 //! ```text
 //! nfnetlink_log   the default: an nftables rule copies each held SYN

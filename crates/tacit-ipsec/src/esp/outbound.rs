@@ -7,7 +7,7 @@
 //!
 //! The caller leaves [`OutboundSa::header_bytes`] bytes free at the start of the buffer, and writes
 //! the inner packet after them. `seal` writes all other fields in place, so no packet is copied. In
-//! transport mode, `seal_packet` copies what follows the IP header.
+//! transport mode, `seal_packet` copies the bytes after the IP header.
 //!
 //! The IV is derived from the sequence number, so no number may be used twice. When an SA (security
 //! association) has used all numbers, it refuses packets, and the caller replaces the SA (RFC 4303

@@ -1,4 +1,4 @@
-//! Tests IKE with libreswan, in network namespaces of the test.
+//! Tests IKE between tacit and libreswan, in network namespaces of the test.
 //!
 //! ```text
 //!   driver 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 pluto
@@ -7,8 +7,9 @@
 //! The driver is the process with tacit's IKE connection. pluto (the IKE daemon of libreswan)
 //! encrypts no packets itself: it needs ESP in the kernel. Without ESP, pluto negotiates a child
 //! SA, then refuses it, and keeps the IKE SA. So these tests check only the IKE SA. The script
-//! `scripts/install-deps.sh` extracts libreswan, because its package conflicts with the package of
-//! strongSwan. If libreswan cannot be downloaded, the tests are skipped.
+//! `scripts/install-deps.sh` extracts the package of libreswan and does not install it, because
+//! this package conflicts with the package of strongSwan. If libreswan cannot be downloaded, the
+//! tests are skipped.
 
 use std::path::{Path, PathBuf};
 

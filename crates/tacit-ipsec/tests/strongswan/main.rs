@@ -1,4 +1,5 @@
-//! Tests IKE with strongSwan, and with libreswan (`libreswan`), in network namespaces of the test.
+//! Tests IKE between tacit and other implementations, in network namespaces of the test. This file
+//! tests strongSwan, and the module `libreswan` tests libreswan.
 //!
 //! ```text
 //!   driver 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 charon

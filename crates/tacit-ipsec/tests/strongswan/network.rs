@@ -1,4 +1,5 @@
-//! Provides the socket of the driver, which loses, repeats and delays datagrams in both directions.
+//! Simulates a bad network: loses, repeats and delays datagrams in both directions. The driver (the
+//! process with tacit's IKE connection) sends and receives through this module.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -1,8 +1,8 @@
 //! Sends echo requests through a tunnel, to show that both sides have the same keys. Sends either
 //! one request or a stream of requests.
 //!
-//! The stream keeps [`OUTSTANDING_MAX`] requests outstanding. A request without an answer is
-//! repeated after [`REPEAT_AFTER`], the shortest timeout of TCP in Linux.
+//! At any time, [`OUTSTANDING_MAX`] requests of the stream wait for an answer. A request without an
+//! answer is repeated after [`REPEAT_AFTER`], the shortest timeout of TCP in Linux.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! All these processes execute this test binary. The variable `ROLE` selects the role of a process
-//! before `main` runs, because only a process with one thread can create a user namespace. As root,
-//! every scenario runs twice: as root and as an ordinary user. If a kernel or a container refuses
-//! namespaces, the tests fail with the reason that the library gives.
+//! before `main` runs, because only a process with one thread can create a user namespace. If root
+//! runs the tests, every scenario runs twice: as root and as an ordinary user. If a kernel or a
+//! container refuses namespaces, the tests fail with the reason that the library gives.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Authenticates both peers of an IPsec tunnel with certificates, as the keys `identity` and
-//! `trust` of `[ike.NAME]` define.
+//! Authenticates both peers of an IPsec tunnel with certificates. In the policy, `identity` and
+//! `trust` of `[ike.NAME]` define these certificates.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

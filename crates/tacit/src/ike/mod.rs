@@ -8,13 +8,13 @@
 //!                                                     packet worker ── UDP ── peers
 //! ```
 //!
-//! A run has one connection with each peer in its rules. The agent opens the connection when a
+//! A run has one IKE connection with each peer in its rules. The agent opens the connection when a
 //! program sends the first packet that needs the tunnel. If the peer assigns the run's address, the
 //! agent opens the connection at the start of the run. After each failure, the agent waits longer
 //! before the next attempt.
 //!
-//! A peer in `[sa.NAME]` has no connection: the thread installs its keys, which are in files, as
-//! soon as a run needs them (`manual`).
+//! A peer in `[sa.NAME]` has no IKE connection, because its keys are in files. The thread installs
+//! these keys as soon as a run needs them (`manual`).
 //!
 //! While there is no tunnel, the packet worker holds or drops packets. tacit never sends a packet
 //! in clear.

@@ -7,7 +7,8 @@
 //! Strangers at the address of a peer, for example behind the same NAT, must not prevent the peer
 //! from connecting. So tacit counts connections from the IKE port of the peer separately from
 //! connections from other ports. At the limit, a new connection replaces the oldest connection of a
-//! stranger. If even this connection is younger than [`HELD_AT_LEAST`], tacit ignores the new one.
+//! stranger. If even this connection is younger than [`HELD_AT_LEAST`], tacit ignores the new
+//! connection.
 //!
 //! Limits for each address: [`STRANGERS_MAX`] connections of strangers from the IKE port of a peer,
 //! [`STRANGERS_MAX`] from other ports, and [`ACCEPTED_CONFIGS_MAX`] peers.

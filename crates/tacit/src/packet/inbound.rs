@@ -5,8 +5,8 @@
 //!        ─> check flows and filters ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
-//! ESP and AH without UDP arrive as single IP packets at raw sockets. The worker processes them in
-//! the same way.
+//! ESP and AH without UDP arrive as single IP packets at raw sockets. The packet worker processes
+//! them in the same way.
 //!
 //! The kernel may join datagrams of different kinds (IKE, keepalive, ESP) from one peer, so the
 //! worker determines the kind of each datagram. After a full batch, the worker receives another

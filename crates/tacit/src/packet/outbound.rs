@@ -4,8 +4,8 @@
 //! TUN read ─> checksum or segmentation ─> check tunnel, filters ─> encrypt ─> batch ─> one call
 //! ```
 //!
-//! The worker sends packets of the same length to the same peer in one batch, with one call. A
-//! batch ends with a shorter packet, or when the device is empty. The worker never waits for more
+//! The packet worker sends packets of the same length to the same peer in one batch, with one call.
+//! A batch ends with a shorter packet, or when the device is empty. The worker never waits for more
 //! packets to complete a batch.
 //!
 //! If a packet exceeds the path MTU and must not be fragmented, the worker sends an ICMP error with

@@ -1,6 +1,7 @@
-//! Runs a thread of a packet worker. The thread waits for packets, and for orders of other threads.
+//! Runs a thread of a packet worker. The thread waits for packets, and for commands (`Order`) of
+//! other threads.
 //!
-//! Limit: at most [`ORDERS_MAX`] orders wait.
+//! Limit: at most [`ORDERS_MAX`] commands wait.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! Collects samples at equal intervals in a buffer of limited size.
 //!
-//! When the buffer is full, this module removes alternate samples and doubles the interval. So the
-//! samples always cover the whole time.
+//! When the buffer is full, this module removes every second sample and doubles the interval. So
+//! the samples always cover the whole time.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! Implements the server of `tacit workload`, for all workloads.
 //!
 //! The server has one thread for each CPU, with its own async runtime. Each thread serves the
-//! connections that it accepts. The server limits sizes, and closes the connection of a client that
-//! violates the protocol.
+//! connections that it accepts. The server limits its memory for requests and replies. It closes
+//! the connection of a client that violates the protocol.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,8 +1,9 @@
 //! Samples the kernel's TCP state of connections: congestion window, smoothed round-trip time and
-//! its deviation, and queued bytes. Published measurements of AT-TLS show the same values.
+//! its deviation, and queued bytes. Published measurements of AT-TLS (TLS on z/OS, a mainframe
+//! operating system) show the same values.
 //!
-//! Samples are taken at the client, or at the server if the server sends the stream, and also at
-//! the agent's TLS socket.
+//! Samples are taken at the client. If the server sends the stream, they are taken at the server
+//! instead. Further samples are taken at the agent's TLS socket.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Runs the exchange `IKE_SA_INIT`, the key exchange, in both roles (RFC 7296 section 1.2).
+//! Runs the key exchange `IKE_SA_INIT`, as initiator or as responder (RFC 7296 section 1.2).
 //!
 //! Anyone who sees the first request can forge an answer. So an invalid answer does not end the
 //! connection: the initiator records the reason, and waits for another answer (RFC 7296 section

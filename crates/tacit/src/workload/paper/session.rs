@@ -6,9 +6,9 @@
 //! the path still run, so that their CPU clocks can be read. `tacit workload client --steered`
 //! prints and reads these lines itself. For other programs, a shell script does so.
 //!
-//! A program that prints no line in time is ended with all its descendants. This happens before the
-//! limit of the command `timeout`, because `timeout` ends only its own process group. Processes
-//! outside of this group, such as those of pasta, would keep the pipe open.
+//! If a program prints no line in time, this module ends the program and all its descendants. It
+//! does so earlier than the command `timeout` would, because `timeout` ends only its own process
+//! group. Processes outside of this group, such as those of pasta, would keep the pipe open.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::os::fd::AsFd;

@@ -3,10 +3,10 @@
 //! number of open connections. In one series, the server verifies a client certificate. In the
 //! other series, it requests none.
 //!
-//! The paper's client opened 600 Telnet connections in steps of 120. In its columns "7.1" and
-//! "7.2+CCC_NONE", the server does not request a client certificate; in "7.2", the server requests
-//! and verifies one. Here, the agent that accepts TLS has `client-cert = "none"` for the first two
-//! columns, and `"preferred"` for "7.2". The client presents a certificate on request.
+//! The paper's client opened 600 Telnet connections in steps of 120. In the paper's columns "7.1"
+//! and "7.2+CCC_NONE", the server does not request a client certificate; in "7.2", the server
+//! requests and verifies one. Here, the agent that accepts TLS has `client-cert = "none"` for the
+//! first two columns, and `"preferred"` for "7.2". The client presents a certificate on request.
 
 use serde_json::Value;
 use tacit_core::page::{Chart, Series, SeriesMark};
