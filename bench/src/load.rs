@@ -1,5 +1,6 @@
-//! Starts and controls the load client and the load server. These are either `tacit workload`, or a
-//! program that calls a TLS library itself and uses the same protocol.
+//! Starts and controls the load client and the load server. These are either processes of `tacit
+//! workload`, or programs that call a TLS library themselves and use the protocol of `tacit
+//! workload`.
 //!
 //! ```text
 //! bench                    load client (see crates/tacit/src/workload/steering.rs)

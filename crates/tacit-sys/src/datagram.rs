@@ -1,5 +1,5 @@
-//! Opens UDP sockets with which the agent sends datagrams to the network, and reads the ICMP errors
-//! that these sockets receive.
+//! Opens UDP sockets, through which the agent sends datagrams to the network. Also reads the ICMP
+//! errors that these sockets receive.
 //!
 //! ```text
 //! dial_unconnected(10.9.8.7:123) ── send_to, receive_from ──> datagrams, also from other ports

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Both counts include all code of the thread. A seccomp filter asks another thread about each
-//! system call; this needs Linux 5.5 and no root. The Rust allocator counts the allocations and,
-//! with the GNU C library, `malloc` does too. Tests of other crates include this file by its path.
+//! system call; this needs Linux 5.5 and no root. The Rust allocator counts its allocations. With
+//! the GNU C library, `malloc` also counts its allocations. Tests of other crates include this file
+//! by its path.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -6,7 +6,7 @@
 //! data worker      only the calls in SERVING and OF_WORKER; IPv4 and IPv6 sockets, and UNIX
 //!                  sockets if a rule needs them; no executable memory; no descriptors for which
 //!                  the kernel sends signals (F_SETOWN)
-//! link server      like every thread; also no new programs and processes
+//! link server      like every thread; in addition, no new programs and processes
 //! signer           only the calls in SERVING and OF_SIGNER; opens files only for reading; starts
 //!                  threads, but no process
 //! ```

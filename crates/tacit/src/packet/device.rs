@@ -1,6 +1,6 @@
-//! Defines [`OutboundDevice`] and [`InboundDevice`], with which the two directions of a packet
-//! worker use a TUN device. [`OutboundDevice`] holds packets until IKE has negotiated a tunnel, and
-//! counts refused packets.
+//! Defines the two directions of a TUN device. A packet worker reads packets of programs from an
+//! [`OutboundDevice`], and writes packets of peers to an [`InboundDevice`]. [`OutboundDevice`]
+//! holds packets until IKE has negotiated a tunnel, and counts refused packets.
 //!
 //! IKE needs some milliseconds to negotiate a tunnel. If the first packet were dropped, TCP would
 //! retransmit it only after a second.

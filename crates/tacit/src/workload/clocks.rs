@@ -7,8 +7,8 @@
 //! processes.
 //!
 //! The option `--ledger-of` selects agents. The client also reads the ledgers of these agents
-//! (their records of CPU time). It does so before the clocks start and after they stop, so the
-//! measured CPU time does not include these reads.
+//! (their records of CPU time). The client reads the ledgers before the clocks start and after the
+//! clocks stop, so the measured CPU time does not include these reads.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

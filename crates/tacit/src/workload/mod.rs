@@ -10,10 +10,10 @@
 //!
 //! socket.rs              TCP and UNIX stream sockets
 //! server.rs              the server of all workloads; the protocol is `tacit_core::workload`
-//! exchange.rs            interactive, request-reply      schedule.rs: when requests are due
-//! datagrams.rs           request-reply by UDP, with a server of its own
-//! stream.rs              stream
-//! open.rs                opens connections for connect, ramp and start-stop
+//! exchange.rs            workloads interactive, request-reply; schedule.rs: when requests are due
+//! datagrams.rs           workload datagrams (requests by UDP), with a server of its own
+//! stream.rs              workload stream
+//! open.rs                opens connections for the workloads connect, ramp and start-stop
 //! steering.rs            lets another program start and stop the measurement
 //! paper/                 repeats the measurements of published papers with these workloads
 //! ```

@@ -24,8 +24,8 @@
 //! When the process that holds the device ends, the device and its routes disappear. The
 //! `unreachable` routes remain, so no packet takes another route in clear. This module installs the
 //! `unreachable` routes before all other routes. It adds the rules for new tables when the tables
-//! are complete, so no packet is refused during a change. If a table cannot be completed, it adds
-//! the rules too; then the `unreachable` routes refuse the packets.
+//! are complete, so no packet is refused during a change. If a table cannot be completed, this
+//! module adds the rules nevertheless, and the `unreachable` routes refuse the packets.
 //!
 //! The routes have the MTU of the path, which tells programs how long a packet may be. An ICMP
 //! error would not always lower the MTU of a route: the kernel looks up the route of the error

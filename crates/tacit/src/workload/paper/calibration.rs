@@ -5,9 +5,9 @@
 //! With an engine, the packets of a host share one CPU, and wait for each other on this CPU. So a
 //! batch contains fewer packets of a stream than without an engine, and a busy engine is woken less
 //! often. The effect depends on the machine, on the direction of the packets, on whether a message
-//! is one packet, and on the number of connections. So this module measures the factor with some
-//! loads (kinds of traffic). For a load with another number of connections, it interpolates between
-//! the two nearest loads.
+//! fits in one packet, and on the number of connections. So this module measures the factor with
+//! some loads (kinds of traffic). For a load with another number of connections, it interpolates
+//! between the two nearest loads.
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
 use super::drawn::Load;

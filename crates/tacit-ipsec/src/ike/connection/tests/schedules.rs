@@ -1,4 +1,5 @@
-//! Tests thousands of random schedules in which datagrams are lost, duplicated and late.
+//! Tests two IKE connections with thousands of random schedules. In a schedule, datagrams are lost,
+//! duplicated and late.
 
 use std::time::Duration;
 

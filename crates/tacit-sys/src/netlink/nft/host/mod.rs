@@ -11,7 +11,7 @@
 //!   sets named4 named6                address . group of ports: addresses of DNS names
 //!   sets kept_* client_*              captured flows, and flows of clients (see `flows.rs`)
 //!   chain output                      marks packets that must be captured
-//!   chains forwarded forwarding       mark packets from containers that must be captured
+//!   chains forwarded forwarding       mark packets of containers, if they must be captured
 //!   chain strays                      marks packets of connections that an earlier table captured
 //!   chain rewritten                   refuses packets that NAT redirects to a captured address
 //!   filter_*                          filters of single packets (see `filters/mod.rs`)

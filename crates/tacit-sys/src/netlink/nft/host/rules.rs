@@ -8,8 +8,8 @@
 //!   noted      captures packets of connections that are already captured
 //! forwarded    receives packets from the interfaces of containers
 //!   forwarding decides about these packets, by destination
-//! routed       refuses packets of containers if DNAT changes them to a captured destination
-//! rewritten    refuses packets of programs if DNAT changes them to a captured destination
+//! routed       refuses packets of containers if DNAT gives them a captured destination
+//! rewritten    refuses packets of programs if DNAT gives them a captured destination
 //! prerouting   records in the conntrack mark that a client has opened the connection
 //!   returned   sends captured packets on lo to the agent; holds a SYN until the agent releases it
 //!   clients    sends packets of clients to the agent if a program listens at the captured port
