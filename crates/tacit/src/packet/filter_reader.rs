@@ -1,7 +1,7 @@
 //! Defines [`FilterReader`]: the copy of the filter rules that one direction of a tunnel uses.
 //!
-//! If a packet is fragmented, the reader compares only the first fragment with the rules, because
-//! without the first fragment, the receiver cannot reassemble the packet.
+//! If a packet is fragmented, the reader compares only the first fragment with the rules. If this
+//! fragment is denied, the receiver cannot reassemble the packet.
 
 use std::sync::Arc;
 

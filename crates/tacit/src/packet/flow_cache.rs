@@ -3,8 +3,8 @@
 //! about the packets. Without the cache, each packet would be compared with long lists of flows and
 //! rules.
 //!
-//! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache, because
-//! their addresses and ports are not sufficient for a decision.
+//! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache. Their
+//! addresses and ports are not sufficient for a decision.
 //!
 //! Limit: the cache has [`ENTRIES`] entries; a flow replaces an older flow that has the same hash.
 //! The cache is emptied when the filter rules change, and when one of their time windows opens or

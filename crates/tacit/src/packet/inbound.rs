@@ -13,8 +13,8 @@
 //! batch before it writes, so that more packets can be joined.
 //!
 //! Limits: [`RECEIVES_MAX`] batches in one buffer. The worker serves its other sockets after
-//! [`ROUNDS_PER_TURN`] buffers that contain packets of tunnels, or after [`OTHERS_PER_TURN`]
-//! buffers that contain only IKE messages or invalid datagrams.
+//! [`ROUNDS_PER_TURN`] buffers with packets of tunnels. If buffers contain only IKE messages or
+//! invalid datagrams, it does so after [`OTHERS_PER_TURN`] buffers.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};

@@ -1,8 +1,9 @@
-//! Reads the ledgers of agents: their own records of CPU time by component, and their counters.
+//! Reads the ledgers of agents. A ledger is an agent's record of its CPU time by component, and
+//! contains its counters.
 //!
-//! The ledger comes from the agent's control socket, as in `tacit show costs`. The ledger is read
-//! before the clocks of an interval start and after they stop, so that the queries do not add to
-//! the measured CPU time.
+//! The ledger comes from the agent's control socket, as in `tacit show costs`. It is read before
+//! the clocks of a measurement start, and after they stop. So the queries do not add to the
+//! measured CPU time.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -9,8 +9,8 @@
 //!                └──> too many ──> drop
 //! ```
 //!
-//! A first request that was refused counts as a half-open IKE SA for [`REFUSED_COUNTED`], because
-//! the refusal costs a response and a line of the audit log.
+//! The refusal of a first request costs a response and a line of the audit log. So a refused first
+//! request counts as a half-open IKE SA for [`REFUSED_COUNTED`].
 //!
 //! The cookie is a MAC of the sender's address, SPI and nonce. A sender with a forged address does
 //! not receive the cookie. When tacit demands a cookie, it stores data about the sender only after

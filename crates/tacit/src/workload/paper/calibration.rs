@@ -4,8 +4,8 @@
 //!
 //! With an engine, the packets of a host share one CPU, and wait for each other on this CPU. So a
 //! batch contains fewer packets of a stream than without an engine, and a busy engine is woken less
-//! often. The effect depends on the machine, on the direction of the packets, on whether a message
-//! fits in one packet, and on the number of connections. So this module measures the factor with
+//! often. The effect depends on the machine, the direction of the packets, the number of
+//! connections, and whether a message fits in one packet. So this module measures the factor with
 //! some loads (kinds of traffic). For a load with another number of connections, it interpolates
 //! between the two nearest loads.
 
