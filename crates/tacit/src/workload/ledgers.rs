@@ -1,5 +1,5 @@
-//! Reads the ledgers of agents. A ledger is an agent's record of its CPU time by component, and
-//! contains its counters.
+//! Reads the ledgers of agents. A ledger is an agent's record of its CPU time by component. It also
+//! contains the agent's counters.
 //!
 //! The ledger comes from the agent's control socket, as in `tacit show costs`. It is read before
 //! the clocks of a measurement start, and after they stop. So the queries do not add to the
