@@ -9,9 +9,9 @@
 //! descriptor of its mount namespace.
 //!
 //! The program is a direct child of `tacit run`, with ordinary exit status and job control. The
-//! program keeps its user, directory, environment and standard streams. A program of an ordinary
-//! user has no capabilities. A program of root loses capabilities that act outside of the
-//! namespace. Set-uid programs work if the user namespace maps their user.
+//! program keeps its user, directory, environment and standard streams. If an ordinary user starts
+//! the program, it has no capabilities. If root starts the program, it loses all capabilities that
+//! act outside of the namespace. Set-uid programs work if the user namespace maps their user.
 //!
 //! Limits: at most [`HIDDEN_MAX`] files are hidden at the start; the helper hides new files later
 //! ([`cover`]).

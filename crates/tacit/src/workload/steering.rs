@@ -6,7 +6,7 @@
 //!                              connects, warms up
 //!          <- {"ready":true,"pid":P}
 //!    a line ->
-//!                              measures; only the ramp workload reports after each step that N
+//!                              measures; after each step, the ramp workload reports that N
 //!                              connections are open, and waits for a line:
 //!          <- {"held":N,"pid":P}
 //!    a line ->

@@ -15,7 +15,7 @@
 //!     capture   accepts answers to clients, and sends all other packets to `keep`
 //!     keep      stores the flow as captured, and marks its packets, so that they return to lo
 //!     refuse    rejects packets, except answers to clients
-//! strays        sends packets of connections that an earlier table captured to `keep`
+//! strays        sends packets to `keep` if an earlier table captured their connection
 //! prerouting    handles packets that arrive on lo
 //!   looped      sends captured packets to the agent; rejects packets to the agent's own ports
 //! postrouting   drops captured packets that would leave the host
