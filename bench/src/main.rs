@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: measures the CPU time, memory and latency of tacit and of other proxies.
 //!
 //! ```text
-//! bench              builds for release, enters a network namespace if allowed, runs `bench driver`
+//! bench              builds for release, enters a network namespace if allowed, runs the driver
 //! bench driver       load client -> client proxy == mutual TLS 1.3 ==> server proxy -> load server
 //!                    takes one sample of each peer for each workload in each round
 //! bench peer-network creates a network namespace with large TCP segments, for some peers

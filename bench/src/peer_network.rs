@@ -1,9 +1,9 @@
 //! Creates a network namespace whose loopback interface has TCP segments of 256 KiB. Some proxies
 //! are also measured in this namespace, because programs under `tacit run` have large segments too.
 //!
-//! A child process keeps the namespace open. In it, all three connections of a proxy pair have
-//! large segments: client to proxy, proxy to proxy, and proxy to server. With tacit, only the
-//! connections between programs and agents have large segments. The TLS connection between the
+//! A child process keeps the namespace open. In this namespace, all three connections of a proxy
+//! pair have large segments: client to proxy, proxy to proxy, and proxy to server. With tacit, only
+//! the connections between programs and agents have large segments. The TLS connection between the
 //! agents uses ordinary loopback.
 
 use std::io::Read;
