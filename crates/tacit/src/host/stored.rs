@@ -1,6 +1,6 @@
 //! Stores the policy in force in a file (`tacit agent --host --last-policy FILE`). If the policy of
 //! the host has an error at the next boot, a guard (`--guard`) installs the nftables rules of the
-//! stored policy. If it cannot use the stored policy either, it permits only DHCP and SSH.
+//! stored policy. If the guard cannot use the stored policy either, it permits only DHCP and SSH.
 //!
 //! ```text
 //! tacit-policy 1 LENGTH CHECKSUM
