@@ -2,8 +2,8 @@
 //! long to build one target as to build all targets.
 //!
 //! `cargo xtask fuzz` builds and runs the program. The environment variable [`TARGET`] selects the
-//! target. The target is not an argument, because libFuzzer reads all arguments. If libFuzzer
-//! restarts itself, the variable is still set.
+//! target. The target cannot be an argument, because libFuzzer reads all arguments. If libFuzzer
+//! starts the program again, the variable is still set.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: builds the crate `bench` for release and runs it. `bench packets` measures
-//! tunnels with the example `packet_path` instead.
+//! `cargo xtask bench`: builds and runs the benchmarks (the crate `bench`, release build). `bench
+//! packets` runs the example `packet_path` instead, which measures tunnels.
 
 use crate::workspace::{Outcome, cargo, status};
 

@@ -2,10 +2,10 @@
 //! dependencies, with cargo-deny and `deny.toml`.
 //!
 //! The command downloads the database of advisories, or uses an earlier copy if there is no
-//! network. Without a copy, the command reports that it skips this check.
+//! network. If there is no copy either, the command reports that it skips the check of advisories.
 //!
-//! cargo-deny comes from `scripts/install-deps.sh` or from `PATH`. Without it, all checks are
-//! skipped.
+//! The command uses the cargo-deny that `scripts/install-deps.sh` has installed, or the one in
+//! `PATH`. If cargo-deny is not installed, the command skips all checks.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `cargo xtask COMMAND`: runs the commands for developers. Each command has a file or a directory;
-//! `chaos` and `flood` have one in `scripts`.
+//! `cargo xtask COMMAND`: runs the commands for developers. Each command has a module in this
+//! crate, except `chaos` and `flood`: these two are scripts in `scripts/`.
 
 use std::process::ExitCode;
 

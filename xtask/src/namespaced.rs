@@ -1,5 +1,5 @@
-//! Runs a script of `scripts/` that tests a release build of tacit, in network and process
-//! namespaces of its own.
+//! Runs a test script of `scripts/` in its own network namespace and process namespace. The script
+//! tests a release build of tacit, which this module builds first.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! `cargo xtask samples`: runs the example `samples` of the crate tacit-import.
+//! `cargo xtask samples`: imports the sample files of a directory. The example `samples` of the
+//! crate tacit-import does the work.
 
 use crate::workspace::{Outcome, cargo, root, status};
 

@@ -1,4 +1,4 @@
-//! Provides functions that all commands of xtask use. They return the paths of the workspace, and
+//! Provides the functions that all commands of xtask use: they return paths of the workspace, and
 //! run cargo.
 
 use std::path::PathBuf;

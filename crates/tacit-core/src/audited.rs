@@ -1,5 +1,5 @@
-//! Records flows that a rule in audit mode has permitted, for `tacit show audit`. Without audit
-//! mode, the rule would have denied or protected these flows.
+//! Records the flows that `tacit show audit` lists. A rule in audit mode has permitted these flows.
+//! Without audit mode, the rule would have denied them, or would have protected them with TLS.
 //!
 //! Limit: [`AUDITED_FLOWS_MAX`] different flows for each rule. If the table is full, a new flow
 //! replaces the flow that was seen least recently. The total still counts replaced flows.

@@ -1,8 +1,9 @@
-//! Counts the flows of a host separately for each kind of protection, for `tacit show coverage`.
-//! The agent uses this module when it captures the traffic of the whole host.
+//! Counts the flows of a host for `tacit show coverage`, separately for each kind of protection,
+//! such as TLS. The agent uses this module when it captures the traffic of the whole host.
 //!
-//! The caller lists the open sockets at intervals. Sockets with the same sender, destination and
-//! protection share one entry of the table. A socket that appears in several lists is counted once.
+//! At intervals, the caller passes a list of the open sockets. Sockets with the same program, user,
+//! destination and protection share one entry of a table. A socket that appears in several lists is
+//! counted once.
 //!
 //! Limits: [`COVERAGE_FLOWS_MAX`] entries, [`COVERAGE_SOCKETS_MAX`] sockets. If the table is full,
 //! a new entry replaces the entry that has had no open socket for the longest time. The totals

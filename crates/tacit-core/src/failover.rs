@@ -12,7 +12,8 @@
 //! connection tries it again. If no other target answers, a connection tries the skipped targets
 //! too. The agent sends no probes.
 //!
-//! All threads of the agent share this state. Each step is atomic, and no thread waits.
+//! All threads of the agent share the states of the targets. A thread changes a state with one
+//! atomic operation, so no thread waits for another.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

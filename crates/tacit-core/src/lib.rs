@@ -16,10 +16,10 @@
 //! * [`pcapng`]: captures of streams, for Wireshark and tshark;
 //! * [`meter`]: measures the CPU time of each kind of work;
 //! * [`proxy_protocol`]: headers that name the client of a proxied connection;
-//! * [`query`]: requests with which programs ask about their own connections;
+//! * [`query`]: requests of programs for information about their own connections;
 //! * [`refusal`]: refused connections and sockets, with the policy lines that would allow them;
 //! * [`limiter`]: limits repeated log lines to one a second;
-//! * [`link_frame`]: the frames of a link, over which programs use sockets of another kernel;
+//! * [`link_frame`]: the frames of a link, which lets programs use sockets of another kernel;
 //! * [`message_id`], [`failure_kind`]: stable identifiers of log lines, errors and failures;
 //! * [`record`]: the TLS record layer;
 //! * [`starttls`]: STARTTLS exchanges, for programs without TLS;

@@ -1,14 +1,14 @@
-//! Defines, parses and encodes the frames of a link between two kernels. File descriptors cannot
-//! be sent to another kernel. So the link copies the bytes of each socket, as frames on a separate
-//! stream.
+//! Defines, parses and encodes the frames of a link between two kernels. A link lets programs on
+//! one kernel use sockets of the other kernel. File descriptors cannot be sent to another kernel.
+//! So the link copies the bytes of each socket, as frames on a separate stream.
 //!
 //! ```text
 //!   kind (1 byte) | length (2 bytes) | payload
 //! ```
 //!
-//! The first byte of these streams is never 0. On a link within one kernel, the first byte is
-//! always 0, because it is the upper byte of a small length. So the first byte shows the kind of
-//! link.
+//! The first byte of such a stream is a kind, and is never 0. A link within one kernel has another
+//! format: its first byte is the upper byte of a small length, and is always 0. So the first byte
+//! shows the kind of link.
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a message, [`DATA_BYTES_MAX`] for a part of a TCP stream, and
 //! [`DATAGRAM_BYTES_MAX`] for a datagram.

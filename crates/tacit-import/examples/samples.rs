@@ -2,8 +2,8 @@
 //!
 //! The files are published configurations of other products. This program detects the format of
 //! each file from its content. A file may have a map file `NAME.map.toml`, which contains Linux
-//! names that the import needs, such as programs and users. The option `--map` sets the map file
-//! for all files that have none. This program prints one line for each file:
+//! names that the import needs, such as programs and users. The option `--map` sets a map file for
+//! all files that have no map file of their own. This program prints one line for each file:
 //!
 //! ```text
 //!   web.policy: ok
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! If the directory has a file `expected` with such lines, this program compares its output with
-//! the file `expected`, and fails if they differ.
+//! these lines, and fails if they differ.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Builds the text of the policy that an import writes.
 //!
 //! The code for each imported format adds tables and rules, each with its file and line in the
-//! imported configuration. This module formats these tables and rules. Then the module parses the
-//! result, so that an import never returns a policy that tacit rejects.
+//! imported configuration. This module formats the tables and rules as text. Then it parses the
+//! text, so that an import never returns a policy that tacit rejects.
 
 use crate::finding::{Findings, Origin};
 use tacit_core::policy::text::one_line;

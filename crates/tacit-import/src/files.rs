@@ -1,4 +1,4 @@
-//! Reads the files that an imported configuration includes.
+//! Defines how an import reads the files that a configuration includes.
 //!
 //! The import opens no file itself: it calls the trait [`Files`], which the caller implements.
 

@@ -1,5 +1,5 @@
 //! Tests this crate with BoringSSL's TLS test runner, for `cargo xtask bogo`. This program connects
-//! to the runner, does handshakes, and sends back every received byte with its bits inverted.
+//! to the runner and does handshakes. Then it returns every received byte with its bits inverted.
 //!
 //! Exit status: 0 if all connections ended as expected; 1 if a connection failed (standard error
 //! has the reason); 89 if the runner uses an option that this program does not support.

@@ -1,7 +1,8 @@
 //! Explains in one line why a certificate is not trusted, and what to do.
 //!
 //! The verifier often returns only a general error. So this module examines the chain to find the
-//! cause, such as X.509 v1, a small RSA key, or a CA certificate instead of a leaf.
+//! cause. Examples are X.509 v1, a small RSA key, and a CA certificate in place of the peer's own
+//! certificate.
 
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};

@@ -1,7 +1,7 @@
 //! Reads the content of a certificate (names, dates, key), for `tacit show` and for error messages.
 //!
-//! [`CertificateFacts`] parses untrusted DER and never panics. [`CertificateFacts`] truncates texts
-//! and escapes control characters. Limits: [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`]
+//! [`CertificateFacts`] parses untrusted DER and never panics. Long texts are truncated, and
+//! control characters are escaped. Limits: [`TEXT_CHARS_MAX`] characters for a text, [`NAMES_MAX`]
 //! names for a certificate.
 //!
 //! Do not use this module for decisions, because it does not verify signatures, validity or trust.

@@ -1,8 +1,8 @@
 //! Runs the TLS library's handshake one record at a time, without I/O.
 //!
 //! The library gets only the records of the handshake, and tacit itself processes all later
-//! records. The reason is that the library would answer some later records, but tacit could not
-//! read these answers.
+//! records. The library would create replies to some later records, and tacit could not get these
+//! replies from it.
 
 use std::ops::Range;
 

@@ -1,5 +1,6 @@
 //! Measures the CPU time of TLS on this machine, in memory and without a network. Two kinds of work
-//! are measured: a server's handshake, and the records of each cipher suite and message length.
+//! are measured: the handshake of a server, and the encryption and decryption of records. Records
+//! are measured for each cipher suite and message length.
 //!
 //! The measurement runs the same code as the agent, and reads the CPU clock of the calling thread.
 //! A busy agent uses more or less CPU time, because its CPU caches have other contents.

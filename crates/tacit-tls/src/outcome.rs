@@ -1,6 +1,6 @@
-//! Collects the results that the TLS library reports by callbacks during one step of a handshake.
-//! These results are the outcome of the certificate check, the server name that the client
-//! requests, and the traffic secrets.
+//! Collects the results of one handshake step that the TLS library reports by callbacks. These
+//! results are the outcome of the certificate check, the server name that the client requests, and
+//! the traffic secrets.
 //!
 //! ```text
 //!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! All connections of a rule share one callback object, because rustls resumes a session only with
-//! the same object. So the object cannot store the results of one connection. Instead, callbacks
-//! write to a thread-local variable. [`observe`] clears this variable before the step, and reads it
-//! after the step. So a step must not wait, and a step must not begin another step on the same
-//! thread.
+//! the same object. So the object cannot store the results of one connection. Instead, the
+//! callbacks write to a thread-local variable. [`observe`] clears this variable before the step,
+//! and reads it after the step. For this reason, a step must not wait, and must not begin another
+//! step on the same thread.
 
 use std::cell::RefCell;
 use std::sync::Arc;

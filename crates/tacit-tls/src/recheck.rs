@@ -1,5 +1,5 @@
-//! Verifies the peers of open connections again, when a `[trust.NAME]` table or one of its files
-//! changes, or when a certificate expires.
+//! Verifies the peers of open connections again. This is necessary when a `[trust.NAME]` table or
+//! one of its files changes, and when a certificate expires.
 //!
 //! ```text
 //!   handshake ──> TrustedPeer, kept with the connection

@@ -1,8 +1,9 @@
 //! Reads the subject and the alternative names of a certificate for identity maps. An identity map
 //! assigns an identity to each client.
 //!
-//! This module never truncates or omits names, because the map may deny an omitted name. Instead,
-//! this module rejects a certificate with too many names, or with a name that is too long.
+//! This module never truncates or omits names, because the map may deny a client by one of these
+//! names. Instead, this module rejects a certificate that has too many names, or a name that is too
+//! long.
 
 use std::net::IpAddr;
 

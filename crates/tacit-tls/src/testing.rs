@@ -1,6 +1,6 @@
-//! Reads environment variables by which tests of the whole agent change the behaviour of this
-//! crate. Only the feature `testing` compiles this module, so the programs that users build do not
-//! read the variables.
+//! Reads environment variables that change the behaviour of this crate in tests of the whole agent.
+//! This module is compiled only with the feature `testing`, so the programs that users build do not
+//! read these variables.
 
 use tacit_core::record::RecordSealer;
 

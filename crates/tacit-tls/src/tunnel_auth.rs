@@ -1,4 +1,4 @@
-//! Authenticates both peers of an IPsec tunnel with certificates. Creates and verifies the
+//! Authenticates both peers of an IPsec tunnel with certificates: it creates and verifies the
 //! signatures of IKEv2 (RFC 7427). This module uses the certificates of the `[identity]` and
 //! `[trust]` tables of the policy.
 //!

@@ -1,4 +1,5 @@
-//! Checks that the fuzzer works: it must find the known fault of this parser.
+//! Contains a parser with a known fault. The fuzzer must find this fault, as a check that the
+//! fuzzer works.
 
 /// Trusts a length after four fixed bytes. Finding it by chance takes billions of inputs; with
 /// coverage, the fuzzer keeps an input for each correct byte.

@@ -1,4 +1,5 @@
-//! Fuzzes imports. The result must be a policy that tacit accepts, or an error.
+//! Fuzzes the imports of other products' configurations. The result of an import must be a policy
+//! that tacit accepts, or an error.
 
 use std::cell::Cell;
 

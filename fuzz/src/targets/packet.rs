@@ -1,5 +1,5 @@
-//! Fuzzes the packets of `tacit explain --packet`: captures and descriptions. The evaluators of
-//! filter rules must agree about each packet.
+//! Fuzzes the parsers of `tacit explain --packet`, which read packets from capture files and from
+//! text. All evaluators of filter rules must make the same decision about each packet.
 
 use std::sync::LazyLock;
 

@@ -1,8 +1,8 @@
 //! Fuzzes the STARTTLS exchange of each protocol, for both roles.
 //!
-//! The first byte of the input selects role and mode. The rest is a sequence of pieces. In each
-//! piece, the first byte encodes the sender and the length, and the sent bytes follow. For any
-//! input, this must be true:
+//! The first byte of the input selects role and mode. The rest is a sequence of pieces. The first
+//! byte of a piece encodes the sender and the length; the bytes that this sender sends follow. For
+//! any input, this must be true:
 //!
 //! * Before TLS, no byte that the rule protects is forwarded.
 //! * A side receives at most the bytes that the other side has sent, and some bytes of tacit.

@@ -1,5 +1,5 @@
 //! Fuzzes the parsers of small network formats: PROXY protocol, DNS, SYN packets, ICMP, and
-//! queries.
+//! requests of programs about their connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;

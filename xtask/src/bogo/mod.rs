@@ -9,8 +9,8 @@
 //! from the crate [`CRATE`], which cargo downloads but does not build. Go downloads the runner's
 //! dependencies.
 //!
-//! The runner compares alerts and data, but not error messages. Tests with options that the shim
-//! does not support are skipped and counted.
+//! The runner compares alerts and data, but not error messages. If a test uses an option that the
+//! shim does not support, the test is skipped and counted.
 
 use std::fs;
 use std::path::{Path, PathBuf};

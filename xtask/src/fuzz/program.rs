@@ -1,8 +1,9 @@
 //! Builds the program that contains all fuzz targets, with the stable compiler.
 //!
 //! Only tacit's own crates are compiled with the arguments for coverage, so that the numbers in
-//! `fuzz/coverage.toml` do not depend on versions of libraries. cargo calls xtask instead of the
-//! compiler, and xtask removes the arguments for other crates ([`compile`]).
+//! `fuzz/coverage.toml` do not depend on versions of libraries. For this purpose, cargo calls xtask
+//! in place of the compiler. xtask calls the compiler, without these arguments for other crates
+//! ([`compile`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;

@@ -2,7 +2,7 @@
 //!
 //! A module is a file. The path `crate::a::b::Type` refers to the file `a/b.rs` if that file
 //! exists, otherwise to the file of `a`. If `a` re-exports a name from a child module, the path
-//! refers to the file of the child module. This check ignores tests.
+//! refers to the file of the child module. Tests are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 

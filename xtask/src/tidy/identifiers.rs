@@ -1,5 +1,6 @@
-//! Checks that the manual page tacit-messages(7) lists the identifiers of all messages and the
-//! kinds of all failures, and no others; and that each message of a command has an identifier.
+//! Checks that the manual page tacit-messages(7) lists exactly the message identifiers and the
+//! kinds of failures that the code contains. Also checks that each message of a command has an
+//! identifier.
 
 use std::collections::BTreeMap;
 

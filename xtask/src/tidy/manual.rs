@@ -1,5 +1,6 @@
-//! Checks that a manual page uses the macros of one package: of man(7) or of mdoc(7). A formatter
-//! ignores a macro of the other one, with its text.
+//! Checks that a manual page uses either the macros of man(7) or the macros of mdoc(7). A page that
+//! mixes them would lose text: the formatter ignores a macro of the other package, and the text in
+//! the same line.
 
 use super::finding::Finding;
 use super::source::Source;

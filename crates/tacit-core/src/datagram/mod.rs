@@ -10,7 +10,7 @@
 //!
 //! If the table is full, a new flow replaces the flow that was idle the longest.
 //!
-//! The caller can store its own data with each flow.
+//! The caller can store data of its own with each flow.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

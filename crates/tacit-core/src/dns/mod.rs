@@ -13,13 +13,15 @@
 //! the question, three flags and the maximum size of an answer. So a program cannot hide other data
 //! in a query. Malformed messages are dropped.
 //!
-//! Several names can share an address. For programs under `tacit run`, [`NameTable`] assigns a
-//! reserved address (an *alias*) to each further name, so that an address identifies one name.
-//! [`with_aliases`] writes the aliases into the response. With `tacit agent --host` there are no
-//! aliases: [`HostNames`] records all names of an address.
+//! Several names can share an address. For programs under `tacit run`, only the first of these
+//! names keeps the address. [`NameTable`] assigns a reserved address (an *alias*) to each further
+//! name, so that an address identifies one name. [`with_aliases`] writes the aliases into the
+//! response. With `tacit agent --host` there are no aliases: [`HostNames`] records all names of an
+//! address.
 //!
 //! Limits: [`WAITING_MAX`] queries of one client, [`ADDRESSES_MAX`] addresses in an answer,
-//! [`NAMES_MAX`] pairs of name and address, [`SHARING_MAX`] names for an address without aliases.
+//! [`NAMES_MAX`] pairs of name and address. If aliases are disabled, [`SHARING_MAX`] names can
+//! share an address.
 //!
 //! Not supported: a cache, recursive resolution and DNSSEC validation.
 

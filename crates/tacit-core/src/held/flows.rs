@@ -1,5 +1,5 @@
 //! Stores the SYN packets that the agent holds until their destinations answer. Also stores the
-//! tasks that wait for these connections.
+//! tasks that wait until a held SYN has become a connection.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

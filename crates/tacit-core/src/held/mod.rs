@@ -1,5 +1,5 @@
-//! Holds the SYN packet of a program until the agent has reached the destination. So `connect`
-//! returns the true result to the program.
+//! Holds the SYN packet of a program until the agent has reached the destination. In this way, the
+//! program's `connect` call returns the true result.
 //!
 //! ```text
 //! program ── SYN ──> held                    the agent gets a copy and connects to the destination

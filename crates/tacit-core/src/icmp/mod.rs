@@ -7,8 +7,8 @@
 //! quoted      the IP and UDP headers of the datagram, and as much of its data as fits
 //! ```
 //!
-//! The quoted headers identify the socket of the sender. The sender's kernel reports the error that
-//! the program would get without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH` or
+//! The quoted headers identify the socket that sent the datagram. From this socket, the program
+//! gets the same error as without tacit: `ECONNREFUSED`, `EHOSTUNREACH`, `ENETUNREACH` or
 //! `EMSGSIZE`.
 //!
 //! In the quoted headers, the IP identification, the checksums and the IP options differ from those

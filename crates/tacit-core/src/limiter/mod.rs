@@ -12,8 +12,8 @@
 //!
 //! Limits: one line in [`INTERVAL`] for each key; [`KEYS_MAX`] keys in total, and
 //! [`KEYS_PER_CAUSE_MAX`] keys for each cause. A line whose key would exceed these limits gets the
-//! shared key of its cause. If [`CAUSES_MAX`] causes already have a shared key, the lines of all
-//! other causes get one last key.
+//! shared key of its cause. At most [`CAUSES_MAX`] causes have a shared key. The lines of all other
+//! causes share one last key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -1,6 +1,6 @@
-//! Warns about rules of `tacit agent --host` that would cut the host off from the network. Examples
-//! are rules that capture or deny DNS queries, the operator's SSH session or the agent's own
-//! sockets. Also warns if the policy uses fwmarks that other software uses.
+//! Warns about rules for `tacit agent --host` that would cut the host off from the network.
+//! Examples are rules that capture or deny DNS queries, the operator's SSH session or the agent's
+//! own sockets. Also warns if the policy uses a packet mark (fwmark) that other software uses.
 //!
 //! This module does not know which program or user opens a flow. So for rules with programs or
 //! users, it warns only if the action is `deny`.

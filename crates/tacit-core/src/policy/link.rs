@@ -1,6 +1,6 @@
-//! Defines links. A link lets programs in an environment without a network, such as a container,
-//! use sockets of this host. A tacit agent in that environment requests each socket over a UNIX
-//! socket of this host.
+//! Defines the settings of links. A link lets programs in an environment without a network, such as
+//! a container, use sockets of this host. A tacit agent in that environment requests each socket
+//! over a UNIX socket of this host.
 //!
 //! If the environment has its own kernel (a virtual machine or another host), it also has a link
 //! server. The agent sends its requests to this server, which forwards them to a link server of

@@ -4,8 +4,8 @@
 //! `[[map.NAME]]`, `[ike.NAME]` and `[[rule]]`. An error message contains the name of the file and
 //! the position in the file.
 //!
-//! Limits: [`INCLUDED_FILES_MAX`] files, with a total of [`POLICY_BYTES_MAX`]. An included file
-//! cannot include another one.
+//! Limits: [`INCLUDED_FILES_MAX`] files, and [`POLICY_BYTES_MAX`] for all files together. An
+//! included file cannot include another file.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Computes how work is divided between engines (threads on reserved CPUs) and other CPUs. Also
-//! computes how the total CPU time changes if the CPU time of one component changes.
+//! computes how the total CPU time changes if one kind of work becomes cheaper or more expensive.
 //!
 //! The same model applies to mainframes with special-purpose CPUs, so the tests use published
 //! measurements of mainframes.

@@ -1,6 +1,6 @@
 //! Estimates the CPU time that the agent would use after a change of the policy, of the traffic or
-//! of the number of engines. The estimate is based on the measured CPU time of each rule and
-//! component (such as handshake or encryption).
+//! of the number of engines. The estimate is based on the CPU time that the agent has measured
+//! (metered) for each rule and component, such as handshake or encryption.
 //!
 //! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The steps are:
 //!
@@ -12,8 +12,8 @@
 //!    again ([`land`]). An engine processes packets of tunnels in batches of another size. So the
 //!    CPU time that such packets used without an engine is multiplied by
 //!    [`ProjectionRequest::packet_factor`].
-//! 4. Multiply the unmetered CPU time of the agent by the factor by which the sum of the metered
-//!    CPU time has changed.
+//! 4. Some CPU time of the agent is not metered. Change it by the same factor as the sum of the
+//!    metered CPU time.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Writes the TLS parameters of a client into a PROXY protocol header (section 2.2 of the format).
+//! Writes the TLS parameters of a client into a PROXY protocol header (HAProxy's
+//! `proxy-protocol.txt`, section 2.2).
 //!
 //! The header contains the client certificate only if tacit has verified it, because some servers
 //! ignore the field `verify`.

@@ -1,14 +1,14 @@
-//! Defines the requests with which programs under `tacit run` ask the agent about their own
-//! connections. Also defines the keys and values of the responses.
+//! Defines the requests that programs under `tacit run` send to the agent, to get information about
+//! their own connections. Also defines the keys and values of the responses.
 //!
 //! ```text
 //!   program ── request + descriptor ───> agent       one message each way
 //!           <──── one line of JSON ─────
 //! ```
 //!
-//! A request is one word, with a file descriptor of the program's socket. The descriptor selects
-//! the connection, and proves that the socket belongs to the program. The keys and values of the
-//! responses never change, because programs depend on them.
+//! A request is one word. With it, the program sends a file descriptor of its own socket. The
+//! descriptor selects the connection, and proves that the socket belongs to the program. The keys
+//! and values of the responses never change, because programs depend on them.
 //!
 //! Limits: [`REQUEST_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. Names from
 //! certificates are truncated, so that a response never exceeds its limit.

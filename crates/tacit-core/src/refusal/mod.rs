@@ -1,5 +1,5 @@
-//! Records the connections, DNS names and sockets that the agent refused, for `tacit show refused`.
-//! Each record contains a text that explains what would allow the refused connection.
+//! Records which connections, DNS names and sockets were refused, for `tacit show refused`. Each
+//! record contains a text that explains how the policy could allow the connection, name or socket.
 //!
 //! Limits: [`REFUSALS_MAX`] different refusals. If this limit is reached, a new refusal replaces
 //! the oldest refusal of the run (a program under `tacit run`) that has the most refusals. So a run

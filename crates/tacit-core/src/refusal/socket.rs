@@ -1,5 +1,5 @@
-//! Defines and names the kinds of sockets that programs under `tacit run` must not create, and the
-//! options that they must not set.
+//! Defines the kinds of sockets that programs under `tacit run` must not create, and the socket
+//! options that these programs must not set. Each kind has a name for logs and displays.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! Reads the configuration of the z/OS Policy Agent: main files, image files, and the policy files
-//! that are listed in them. An image file belongs to one TCP/IP stack.
+//! that these files list. An image file belongs to one TCP/IP stack.
 //!
 //! ```text
 //!   CommonTTLSConfig    /etc/pagent/common.tls       main file: the policy of all TCP/IP stacks

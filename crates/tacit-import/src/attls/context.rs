@@ -1,5 +1,5 @@
-//! Defines the data that the conversion of AT-TLS rules uses in all its steps. The data includes
-//! the map file, the options, and the errors and changes to report.
+//! Defines the data that all functions for the conversion of AT-TLS rules share: the map file, the
+//! options, and the errors and changes to report.
 
 use super::map::Map;
 use super::names::Names;

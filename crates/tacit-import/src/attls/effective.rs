@@ -5,9 +5,9 @@
 //!   connection action ─> environment action ─> group action ─> default
 //! ```
 //!
-//! For each attribute, the import uses the value of the first action that sets the attribute. If an
-//! action has two blocks of the same kind, the later block replaces the earlier one completely. All
-//! cipher suites of a rule come from the same action.
+//! In this order, the first action that sets an attribute determines its value. If an action has
+//! two blocks of the same kind, the later block replaces the earlier one completely. All cipher
+//! suites of a rule come from the same action.
 
 use std::fmt::Write;
 

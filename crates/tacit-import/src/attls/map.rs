@@ -20,8 +20,8 @@
 //! "SYS1.PAGENT(TTLS)" = "pagent.ttls"
 //! ```
 //!
-//! Keys that also exist in a tacit policy are copied into the policy; `map_values.rs` checks their
-//! values. The tables `[[map.NAME]]` are copied completely.
+//! Some keys are keys of a tacit policy too, such as `cert`. The import copies them into the
+//! policy; `map_values.rs` checks their values. The tables `[[map.NAME]]` are copied completely.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,9 +14,9 @@
 //!   3. write    filters::combine ─> draft ─> policy
 //! ```
 //!
-//! A name may be defined in one file and used in another. The imported rules have the order in
-//! which z/OS evaluates them: by descending priority, then by name. The import replaces unsafe
-//! defaults by safe ones, and reports each replacement.
+//! A file may use names that another file defines. The imported rules have the order in which z/OS
+//! evaluates them: by descending priority, then by name. The import replaces unsafe defaults of
+//! AT-TLS by safe values, and reports each replacement.
 //!
 //! The module `filters` combines IP filter rules with the TLS rules. The import rejects IPsec and
 //! IKE policies.

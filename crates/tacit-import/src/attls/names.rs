@@ -1,5 +1,6 @@
-//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. Each key ring,
-//! or each certificate label in a key ring, becomes one identity and one trust.
+//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. Each certificate
+//! of a key ring that a rule uses becomes an identity. The CA certificates of a key ring become one
+//! trust.
 
 use std::collections::BTreeMap;
 

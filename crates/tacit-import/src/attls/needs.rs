@@ -1,4 +1,4 @@
-//! Collects the entries that are missing in the map file of an import. Reports them together, with
+//! Collects the entries that the map file of an import lacks. Reports all of them at the end, with
 //! the lines that the user must add.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,10 @@
-//! Determines the programs and users to which an imported rule applies, with the runs (programs
-//! under `tacit run`) or, on a captured host, the systemd units and control groups. These come from
-//! the job name and user ID of the AT-TLS rule, and from the map file.
+//! Determines the programs and users to which an imported rule applies. On a captured host, also
+//! determines the systemd units and control groups; otherwise the runs (programs under `tacit
+//! run`). The input is the job name and user ID of the AT-TLS rule, and the map file.
 //!
 //! The job name in a rule may be a pattern, such as `NIGHT*`. The imported rule then gets the
-//! programs of the entry `NIGHT*` in the map file, and of narrower entries such as `NIGHT1`.
+//! programs of two kinds of entries in the map file: the entry `NIGHT*`, and narrower entries such
+//! as `NIGHT1`.
 
 use super::context::Context;
 use super::effective::Effective;

@@ -1,4 +1,5 @@
-//! Lists the user IDs that use each key ring, for key rings whose name contains no user ID.
+//! Lists the user IDs that use each key ring, if the name of the key ring contains no user ID. The
+//! map file may have a different key ring for each of these users.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,12 @@
 //! Decodes the bytes of an AT-TLS policy file to text.
 //!
 //! Policies on z/OS are in EBCDIC (code page IBM-1047). Files that were transferred to Linux are
-//! mostly in ASCII or Latin-1. UTF-8 is tried first, because text in another encoding is rarely
-//! valid UTF-8.
+//! mostly in ASCII or Latin-1. This module tries UTF-8 first, because text in another encoding is
+//! rarely valid UTF-8.
 //!
-//! A data set that was copied as bytes has no line ends, but records of 80 characters. If every
-//! record has a line number in columns 73 to 80, the line numbers are removed.
+//! A data set (a file of z/OS) that was copied as bytes has records of 80 characters in place of
+//! line ends. If every record has a line number in columns 73 to 80, this module removes the line
+//! numbers.
 
 use std::fmt;
 

@@ -10,8 +10,8 @@
 //!            ─> IpAddr…, Port…, IpTimeCondition
 //! ```
 //!
-//! An attribute `XRef` refers to a statement `X` by its name. In place of the attribute, a policy
-//! may also contain the statement `X` itself, as a block.
+//! An attribute whose name ends with `Ref`, such as `TTLSGroupActionRef`, refers to a statement by
+//! its name. In place of the attribute, a policy may also contain the statement itself, as a block.
 
 /// A kind of statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

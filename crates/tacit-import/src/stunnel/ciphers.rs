@@ -1,9 +1,10 @@
-//! Converts OpenSSL's cipher lists to the suites of a tacit policy, and OpenSSL's suite and group
-//! names to the names that a tacit policy uses.
+//! Converts OpenSSL's cipher lists to the cipher suites of a tacit policy. Also converts OpenSSL's
+//! names of suites and groups to the names in a tacit policy.
 //!
 //! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
-//! them, and `+word` moves them to the end. [`run`] executes it on the TLS 1.2 suites that tacit
-//! supports. [`run`] also returns the names of suites that tacit does not support.
+//! them, and `+word` moves them to the end. [`run`] executes this program on the TLS 1.2 suites
+//! that tacit supports. It also returns the names of those suites in the list that tacit does not
+//! support.
 
 use tacit_core::policy::{Group, Suite};
 

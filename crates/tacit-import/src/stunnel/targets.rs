@@ -1,8 +1,8 @@
 //! Converts the targets of a stunnel service: the options `connect` and `failover`.
 //!
 //! For each connection, stunnel tries the targets in order until one answers. With `failover = rr`,
-//! each connection starts with the next target. tacit uses the same order. If a target did not
-//! answer, tacit also skips this target for some seconds.
+//! each connection starts with the next target. tacit uses the same order, with one difference: if
+//! a target did not answer, tacit skips it for some seconds.
 
 use tacit_core::failover::TARGET_SKIPPED;
 use tacit_core::policy::{TARGETS_MAX, TargetOrder};

@@ -1,4 +1,4 @@
-//! Tests which rules an import creates from stunnel services, and which findings the import
+//! Tests the import of stunnel services: the rules that it creates, and the findings that it
 //! reports.
 
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! Loads the certificate revocation lists (CRLs) of a `[trust]` table, and checks their dates.
 //!
-//! This module reports a file that is not a CRL when it loads the file. The verifier checks the
-//! signature of each CRL later, during handshakes.
+//! If a file is not a CRL, loading it fails. The signature of a CRL is not checked here: the
+//! verifier checks it during handshakes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

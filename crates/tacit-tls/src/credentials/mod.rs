@@ -7,9 +7,9 @@
 //!   ca.pem, ca.crl …  -> load_trust    -> LoadedTrust      the CAs that tacit trusts
 //! ```
 //!
-//! This module reports errors when it loads the files, before tacit opens any connection. Examples
-//! are a missing key, a key that other users can read, and an expired certificate. Only rustls
-//! holds private keys, in this process or in a [signer](crate::signer) process.
+//! This module finds errors when it loads the files, before tacit opens any connection. Examples
+//! are a missing key, a key that other users can read, and an expired certificate. Private keys are
+//! held only by rustls, in this process or in a [signer](crate::signer) process.
 //!
 //! When a file has changed ([`FileStamp`](crate::files::FileStamp)), the caller loads it again. If
 //! this fails, the caller keeps the old credentials. Not supported: passphrases, keys in hardware,

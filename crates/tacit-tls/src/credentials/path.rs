@@ -2,8 +2,8 @@
 //!
 //! The TLS library checks signatures, validity, basic constraints, name constraints, extended key
 //! usage and revocation. This module also checks keyUsage (RFC 5280 sections 6.1 and 4.2.1.3), and
-//! whether the anchor has expired. If the trust pins certificates, this module first checks that
-//! the peer's certificate is [pinned](super::pinned).
+//! whether the anchor has expired. If the `[trust]` table lists pinned certificates, this module
+//! first checks that the peer's certificate is [pinned](super::pinned).
 
 use std::cell::RefCell;
 use std::fmt;

@@ -1,5 +1,6 @@
-//! Checks pinned certificates. If a `[trust]` table lists pinned certificates, the peer's own
-//! certificate must be identical to one of the pinned certificates.
+//! Checks whether a peer's certificate is pinned. If a `[trust]` table lists pinned certificates
+//! (`pinned`), the peer's own certificate must be identical to one of them. An anchor is a CA
+//! certificate that the table lists (`ca`).
 //!
 //! ```text
 //!   `ca`   `pinned`   the peer is trusted if

@@ -1,5 +1,5 @@
-//! Creates one certificate verifier for each trust (a set of CA certificates). A verifier is
-//! created when it is needed for the first time, and is shared by all rules with this trust.
+//! Creates the certificate verifiers of a trust (a set of CA certificates). A verifier is created
+//! when it is needed for the first time. All rules with this trust share its verifiers.
 //!
 //! Sharing saves memory, because each verifier holds all revocation lists (CRLs) of the trust.
 

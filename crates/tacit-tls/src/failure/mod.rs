@@ -1,8 +1,8 @@
 //! Explains in one line why a handshake failed, which side must act, and what to do.
 //!
-//! The errors of the TLS library describe the TLS protocol. But operators need to know whether the
-//! cause is the peer, this host, the policy or the network. Each failure has a `kind` for counters
-//! and logs.
+//! The errors of the TLS library are written in terms of the TLS protocol. But operators need to
+//! know whether the cause is the peer, this host, the policy or the network. Each failure has a
+//! `kind` for counters and logs.
 //!
 //! If a handshake fails, this module examines the first bytes that the peer has sent. These bytes
 //! show whether the peer used an obsolete version of TLS or another protocol.

@@ -1,4 +1,5 @@
-//! Lets the agent sign handshakes with private keys that only another process, the signer, holds.
+//! Lets the agent sign handshakes with private keys that only the signer holds. The signer is a
+//! separate process.
 //!
 //! ```text
 //! agent                                      signer

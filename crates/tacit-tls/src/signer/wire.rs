@@ -1,5 +1,5 @@
-//! Encodes the messages between the agent and its signer. On the control channel, the messages are
-//! in JSON; on all other channels, they are in binary form.
+//! Encodes the messages between the agent and its signer, a process that holds the private keys. On
+//! the control channel, the messages are in JSON. On all other channels, they are in binary form.
 //!
 //! ```text
 //!           request of the agent              what the signer does, and its answer

@@ -9,17 +9,17 @@
 //!             PeerCheck   valid | invalid: reason | …     shown per connection
 //! ```
 //!
-//! The handshake of a resumed session contains no certificates, but the certificates of the first
-//! handshake may have expired meanwhile. So the function `recheck` checks the stored chain again,
-//! and `allows` decides whether the connection may continue.
+//! The handshake of a resumed session contains no certificates, and the certificates of the first
+//! handshake may have expired meanwhile. So the function `recheck` checks the chain of the first
+//! handshake again, and `allows` decides whether the connection may continue.
 //!
 //! A rule may accept a certificate that failed its check, but the peer must always prove that it
 //! holds the private key. tacit always rejects X.509 v1 certificates and RSA keys below 2048 bits,
-//! because it does not accept handshake signatures of such keys and certificates.
+//! because it cannot verify a handshake signature with such a certificate or key.
 //!
-//! If the `[trust.NAME]` table lists CRLs, this module looks up every certificate of a chain in
-//! them. If there is no current CRL for a certificate, the key `revocation` of the table decides.
-//! OCSP is not supported.
+//! If the `[trust.NAME]` table lists revocation lists (CRLs), this module looks up every
+//! certificate of a chain in these CRLs. If no current CRL covers a certificate, the key
+//! `revocation` of the table decides. OCSP is not supported.
 
 mod chain_cache;
 mod client;

@@ -7,19 +7,20 @@
 //!   streamed, tick ──┘                             └──> Finish              the result of a query
 //! ```
 //!
-//! The client first queries the server that the program chose. If there is no answer, it queries
-//! the next server after [`NEXT_DELAY`]. With `tacit agent --host`, it queries only the server that
-//! the program chose ([`Servers`]).
+//! The client first queries the server that the program chose. If no answer arrives within
+//! [`NEXT_DELAY`], the client also queries the next server. With `tacit agent --host`, the client
+//! queries only the server that the program chose ([`Servers`]).
 //!
 //! To reject forged answers, the client checks the server, the ID and the question of each answer.
 //! The client writes each letter of the name randomly in upper or lower case, and the answer must
-//! repeat the case. If a server changes the case, the client repeats the query in lower case.
+//! contain the name in the same spelling. If a server changes the case, the client sends the query
+//! again in lower case.
 //!
 //! If several programs wait for the same query, the client sends it once.
 //!
 //! Limits: at most [`WAITING_MAX`] queries wait for an answer. The client sends at most
-//! [`TRIES_MAX`] messages for each query. After the first answer, it still waits for at most
-//! [`LATE_MAX`] answers of slower servers.
+//! [`TRIES_MAX`] messages for each query. After a query has ended, slower servers may still answer
+//! it. The client expects at most [`LATE_MAX`] of these late answers.
 
 mod order;
 mod sockets;

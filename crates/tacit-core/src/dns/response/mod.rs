@@ -1,8 +1,8 @@
 //! Checks that a server's response answers the query, and builds the response for the program.
 //!
-//! The response for the program contains the program's own question, and the records of the server.
-//! The program's question has the same length as the question to the server, so compression
-//! pointers in the records stay valid.
+//! The response for the program contains the question that the program sent, and the records that
+//! the server sent. The question to the server has the same length as the program's question, so
+//! the compression pointers in the records stay valid.
 
 use super::message::{
     AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, INTERNET, MessageHeader, OPERATION, OPT,

@@ -1,5 +1,5 @@
-//! Adds one address to the ranges that the kernel captures. This is faster than computing all
-//! ranges again.
+//! Adds one address to the ranges that the kernel captures (sends to the agent). This is faster
+//! than computing all ranges again.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! Computes the destinations for which a program under `tacit run` may get a socket that the agent
-//! has opened in the agent's network namespace.
+//! Computes the destinations that a program under `tacit run` may reach with a handed socket. The
+//! agent opens such a socket in its own network namespace, and passes it to the program.
 //!
 //! The helper process intercepts the program's `connect` calls, and asks the agent only about these
 //! destinations. The result may contain more destinations than necessary. If a rule selects

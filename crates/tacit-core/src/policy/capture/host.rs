@@ -12,7 +12,8 @@
 //! For each rule, the kernel counts the connections and datagrams that it permits or denies itself.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
-//! combinations of senders in a section, [`COUNTED_RANGES_MAX`] ranges with counters.
+//! combinations of user, group and control group in a section, [`COUNTED_RANGES_MAX`] ranges with
+//! counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -8,8 +8,9 @@
 //! group with ranges, a look-up compares the packet with every element. So look-ups are slow, and
 //! the caller caches the result for each flow.
 //!
-//! The hash tables contain no time windows, so a classifier stays valid when a time window begins
-//! or ends. [`PacketClassifier::windows_at`] returns the current state of the time windows.
+//! A rule with a time window applies only at certain times. The hash tables contain no time
+//! windows, so a classifier stays valid when a time window begins or ends.
+//! [`PacketClassifier::windows_at`] returns which windows are open at a given time.
 
 use std::collections::HashMap;
 

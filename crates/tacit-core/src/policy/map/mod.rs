@@ -7,10 +7,10 @@
 //!   [[map.people]]  ─┘                                      name, deny, or warn
 //! ```
 //!
-//! The most specific matching entry decides, whatever the order in the file. Two entries are
-//! compared by their conditions, in the order `uri`, `dns`, `email`, `ip`, `subject`, `issuer`,
-//! `address`. The first condition that differs decides. In this condition, an entry is more
-//! specific
+//! The most specific matching entry decides. The order in the file does not matter. To find the
+//! more specific of two entries, their conditions are compared in the order `uri`, `dns`, `email`,
+//! `ip`, `subject`, `issuer`, `address`. The first condition that differs decides. In this
+//! condition, an entry is more specific
 //!
 //! * if only this entry has the condition;
 //! * or else, if it has more values;

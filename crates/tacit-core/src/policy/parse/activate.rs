@@ -1,4 +1,4 @@
-//! Parses `[activate.NAME]`, and the key `activate` of rules.
+//! Parses the tables `[activate.NAME]` of a policy, and the key `activate` of rules.
 
 use std::collections::BTreeMap;
 

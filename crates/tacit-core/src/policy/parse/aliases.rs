@@ -1,5 +1,5 @@
-//! Parses `aliases` and `alias-ranges` of `[agent]`. An alias is an address that tacit assigns to
-//! one name, so that the address identifies the name.
+//! Parses the keys `aliases` and `alias-ranges` of the policy table `[agent]`. An alias is an
+//! address that tacit assigns to one name, so that the address identifies the name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,5 @@
-//! Parses `accept`, `clear-sources` and `clear-until` of a server rule.
+//! Parses the keys `accept`, `clear-sources` and `clear-until` of a server rule. These keys define
+//! which clients may connect in clear.
 
 use jiff::Timestamp;
 

@@ -1,4 +1,4 @@
-//! Parses `client-cert` of a server rule, with its `trust` and `map`.
+//! Parses the key `client-cert` of a server rule, and the keys `trust` and `map` that belong to it.
 
 use super::names::Names;
 use super::words::Scope;

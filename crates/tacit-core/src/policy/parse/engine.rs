@@ -1,4 +1,4 @@
-//! Parses `[engine]`, and the keys of `[agent]` that assign CPUs.
+//! Parses the policy table `[engine]`, and the keys of `[agent]` that assign CPUs.
 
 use super::value;
 use super::words::Scope;

@@ -1,5 +1,6 @@
-//! Parses the rules with the key `filter`. They permit or deny single packets: packets of the host
-//! with `tacit agent --host`, or packets in the IPsec tunnels of programs under `tacit run`.
+//! Parses filter rules: the rules with the key `filter`. These rules permit or deny single packets:
+//! packets of the host with `tacit agent --host`, or packets in the IPsec tunnels of programs under
+//! `tacit run`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

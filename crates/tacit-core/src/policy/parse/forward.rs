@@ -1,4 +1,4 @@
-//! Parses the addresses of a forwarding rule: `listen`, `connect` and related keys.
+//! Parses the addresses of a forwarding rule: the keys `listen` and `connect`, and related keys.
 
 use std::net::SocketAddr;
 use std::time::Duration;

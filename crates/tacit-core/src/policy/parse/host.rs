@@ -1,5 +1,5 @@
-//! Parses `[host]`, the settings for capturing the traffic of a whole host. Also reports rules with
-//! settings that `tacit agent --host` does not support.
+//! Parses the policy table `[host]`: the settings for capturing the traffic of a whole host. Also
+//! reports rules with settings that `tacit agent --host` does not support.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Parses rules for IPsec tunnels: the rules with the key `ipsec`.
+//! Parses the rules for IPsec tunnels (the rules with the key `ipsec`).
 //!
 //! The kernel selects the packets of a tunnel by routes. So a rule with `ipsec` can select only by
 //! address, protocol and port.

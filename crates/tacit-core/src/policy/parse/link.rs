@@ -1,8 +1,9 @@
-//! Parses `[link.NAME]`, and the rules with the key `link`. Over a link, programs in an environment
-//! without a network (the other side of the link) request sockets of this host.
+//! Parses the tables `[link.NAME]` of a policy, and the rules with the key `link`. Over a link,
+//! programs in an environment without a network (the other side of the link) request sockets of
+//! this host.
 //!
-//! These rules can select flows only by address, protocol, port and time, because this host cannot
-//! verify what the other side reports about programs.
+//! Rules with `link` can select flows only by address, protocol, port and time. They cannot select
+//! by program, because this host cannot verify what the other side reports about programs.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

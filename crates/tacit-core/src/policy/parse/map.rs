@@ -1,5 +1,5 @@
-//! Parses `[[map.NAME]]`: the entries of one identity map. An identity map assigns a name to a
-//! client, by the client's certificate.
+//! Parses the entries of one identity map (the tables `[[map.NAME]]`). An identity map assigns
+//! names to clients, based on their certificates.
 
 use super::address;
 use super::value;

@@ -1,4 +1,5 @@
-//! Parses `metrics` and `metrics-clear` of `[agent]`.
+//! Parses the keys `metrics` and `metrics-clear` of the policy table `[agent]`. These keys define
+//! where the agent serves its metrics.
 
 use super::address;
 use crate::flow::Address;

@@ -4,7 +4,7 @@
 //! The parser reads the TOML without serde, because it needs the position of each value. Rules for
 //! the code:
 //!
-//! * A function that reads a value returns `None` only if an error has been reported.
+//! * A function that reads a value returns `None` only after it has reported an error.
 //! * No key is ignored silently. A key is an error if the module `words` does not list it. Planned
 //!   keys are errors too; the module `not_built` lists them.
 //!

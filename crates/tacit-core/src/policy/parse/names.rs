@@ -1,4 +1,5 @@
-//! Parses `[identity.NAME]`, `[trust.NAME]` and `[[map.NAME]]`, and resolves references to them.
+//! Parses the tables `[identity.NAME]`, `[trust.NAME]` and `[[map.NAME]]` of a policy, and finds
+//! the table to which a rule refers by its name.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

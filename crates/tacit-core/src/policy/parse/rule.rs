@@ -1,4 +1,4 @@
-//! Parses one `[[rule]]`.
+//! Parses one rule of a policy: a table `[[rule]]`.
 
 use std::time::Duration;
 

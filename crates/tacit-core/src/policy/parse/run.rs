@@ -1,5 +1,5 @@
-//! Parses the rules for programs under `tacit run` and for `tacit agent --host`. Each of these
-//! rules is either for connections that programs open, or for connections that programs accept.
+//! Parses the rules for programs under `tacit run` and for `tacit agent --host`. Such a rule
+//! applies either to connections that programs open, or to connections that programs accept.
 
 use super::selectors::{addresses, cgroups, groups, ports, programs, runs, units, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};

@@ -1,4 +1,5 @@
-//! Parses `[sa.NAME]`: a pair of IPsec SAs with one peer. The keys of the SAs are in files.
+//! Parses the tables `[sa.NAME]` of a policy. Each table defines a pair of IPsec security
+//! associations (SAs) with one peer. The keys of the SAs are in files.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Parses `starttls` and `start`, the keys of a `tls` table that define when TLS begins.
+//! Parses the keys `starttls` and `start` of a `tls` table. They define when TLS begins.
 
 use super::value;
 use super::words::Scope;

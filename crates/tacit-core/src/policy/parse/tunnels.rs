@@ -1,5 +1,5 @@
-//! Reports conflicts between rules for IPsec tunnels (`ipsec`), and conflicts between these rules
-//! and earlier rules of other kinds.
+//! Reports conflicts of the rules for IPsec tunnels (rules with the key `ipsec`). Such a rule may
+//! conflict with another one, or with an earlier rule of another kind.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Parses durations, sizes, ports, names and paths.
+//! Parses the values of policy keys: durations, sizes, ports, names and paths.
 
 use crate::message_id::MessageId;
 use crate::policy::text::{TomlTable, TomlValue};

@@ -1,9 +1,10 @@
 //! Parses a text as TOML. If the text has a syntax error, the parser reports the error and keeps
 //! the valid part of the text.
 //!
-//! A text with `[[rule]]` is parsed in parts, one for each rule. This is faster, because small
-//! parts use the same memory again. The parser needs some 20 bytes of memory for each byte of a
-//! text, and the kernel needs more time to provide this memory than the parser needs to parse.
+//! A text with `[[rule]]` is parsed in parts, one for each rule. This is faster, because the parts
+//! use the same memory one after the other. The parser needs some 20 bytes of memory for each byte
+//! of a text. The kernel would need more time to provide this memory for the whole text than the
+//! parser needs for parsing.
 //!
 //! The result is the same as that of parsing the whole text. If it could differ, the text is parsed
 //! as a whole: for example, if it has an error, or another table after the first rule.

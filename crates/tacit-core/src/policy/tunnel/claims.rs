@@ -1,5 +1,6 @@
-//! Records the address ranges that earlier rules match. For a new rule, returns the part of its
-//! ranges that no earlier rule matches.
+//! Finds the addresses for which a rule is the first match, as a step in the conversion of `ipsec`
+//! rules to routes. This module records the address ranges of earlier rules. For a new rule, it
+//! returns the part of its ranges that no earlier rule matches.
 
 use std::collections::BTreeMap;
 

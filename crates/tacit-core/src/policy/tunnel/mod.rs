@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A packet matches at most one group of its direction, so the order of the groups does not matter.
-//! The kernel cannot select packets by program, user or name. So `parse` rejects a policy in which
-//! a rule with such a condition comes before an `ipsec` rule, and could match the same packets.
+//! The kernel cannot select packets by program, user or name. So a rule with such a condition must
+//! not come before an `ipsec` rule that could match the same packets: `parse` rejects such a
+//! policy.
 //!
 //! Limits: [`TUNNEL_GROUPS_MAX`] groups, [`TUNNEL_PREFIXES_MAX`] routes, and [`TUNNEL_RANGES_MAX`]
 //! address ranges behind one peer.

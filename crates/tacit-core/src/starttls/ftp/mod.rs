@@ -15,9 +15,9 @@
 //! tacit forwards a command only after the final reply to the previous one, so that replies stay in
 //! order. During a transfer, tacit forwards ABOR, NOOP, QUIT and STAT immediately.
 //!
-//! If TLS is required, tacit forwards only FEAT, HELP, NOOP, QUIT and SYST before TLS begins: a
-//! server answers these commands without a login. Data connections use only the addresses of the
-//! two ends of the control connection (RFC 2577 section 3).
+//! If TLS is required, tacit forwards only FEAT, HELP, NOOP, QUIT and SYST before TLS begins.
+//! Servers answer these commands without a login. A data connection uses only the IP addresses of
+//! the control connection's two ends (RFC 2577 section 3).
 //!
 //! Limits: [`LINE_BYTES_MAX`] for a line and [`GREETING_BYTES_MAX`] for a greeting. Rejected: CCC,
 //! REIN under TLS, security mechanisms other than TLS, RFC 1639 addresses, and transfers between

@@ -1,5 +1,5 @@
-//! Implements TLS for FTP servers: tacit answers the commands with which clients start TLS (AUTH,
-//! PBSZ and PROT; RFC 4217).
+//! Implements TLS for FTP servers that do not support TLS. Clients start TLS with the commands
+//! AUTH, PBSZ and PROT (RFC 4217), and tacit answers these commands.
 
 use super::control::{ControlPhase, FtpCommand, FtpControl};
 use crate::starttls::machine::ExchangeBuffers;

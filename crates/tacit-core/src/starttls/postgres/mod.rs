@@ -10,8 +10,8 @@
 //! A client may also begin with the handshake ("direct" TLS, first byte 0x16). Then it must
 //! negotiate PostgreSQL's ALPN protocol.
 //!
-//! A CancelRequest is the only message of its connection, and has no answer. Most clients send
-//! CancelRequest messages in clear, even if these clients use TLS.
+//! A CancelRequest is the only message of its connection, and has no answer. Most clients send this
+//! message in clear, even if they use TLS on all other connections.
 //!
 //! As a server, tacit answers an SSLRequest with `S`. As a client, tacit sends an SSLRequest. After
 //! the handshake nothing is parsed.

@@ -1,4 +1,5 @@
-//! Implements SMTP for clients without TLS: tacit requests STARTTLS from the server.
+//! Implements STARTTLS for SMTP clients that do not support TLS: tacit requests STARTTLS from the
+//! server.
 
 use super::words::{STARTTLS, offers_starttls, write_capabilities, write_command};
 use crate::starttls::lines::{ReplyReader, ServerReply, take_line, verb};

@@ -1,6 +1,6 @@
 //! Implements STARTTLS (RFC 3207) for SMTP (RFC 5321) and LMTP (RFC 2033).
 //!
-//! Server role: a client with TLS, a server in clear:
+//! Server role: the client uses TLS, and the server does not.
 //!
 //! ```text
 //!   client                tacit                            server
@@ -16,7 +16,7 @@
 //!   anything else: relayed from here on
 //! ```
 //!
-//! Client role: a program in clear, a server with TLS:
+//! Client role: the program does not use TLS, and the server does.
 //!
 //! ```text
 //!   program               tacit                            server

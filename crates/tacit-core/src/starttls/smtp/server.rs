@@ -1,4 +1,5 @@
-//! Implements SMTP for servers without TLS: tacit offers STARTTLS to the clients.
+//! Implements STARTTLS for SMTP servers that do not support TLS: tacit offers STARTTLS to the
+//! clients.
 
 use super::words::{AUTH, STARTTLS, write_capabilities, write_command};
 use crate::policy::StarttlsMode;

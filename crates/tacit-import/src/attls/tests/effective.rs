@@ -1,5 +1,5 @@
-//! Tests the defaults of AT-TLS attributes, and which setting is used if several actions set one
-//! attribute.
+//! Tests the values that an import uses for AT-TLS attributes: the default of each attribute, and
+//! the value of an attribute that several actions set.
 
 use super::*;
 

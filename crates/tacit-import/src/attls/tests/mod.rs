@@ -1,4 +1,4 @@
-//! Tests the import of AT-TLS policies, including unusual forms that occur in real policies.
+//! Tests the import of AT-TLS policies, including unusual syntax that occurs in real policies.
 
 mod effective;
 mod findings;

@@ -8,8 +8,8 @@
 //!
 //! An entry is valid while all its certificates are valid and the revocation lists (CRLs) are
 //! current. Each time the agent loads a `[trust.NAME]` table, the table gets a new *trust
-//! generation*, so that no earlier entry matches. Another peer can send the same chain, so every
-//! full handshake still checks that the peer holds the private key.
+//! generation*, so that no earlier entry matches. Any peer can send a cached chain, so every full
+//! handshake still checks that the peer holds the private key.
 //!
 //! All threads share the cache without waiting for each other. Limit: [`CHAINS_MAX`] chains.
 

@@ -1,5 +1,5 @@
-//! Tests certificate paths with valid signatures but other defects, such as wrong key usages or
-//! expired anchors, and the error messages for them.
+//! Tests certificate chains whose signatures are valid, but which have other defects, such as wrong
+//! key usages or expired anchors. Also tests the error messages.
 
 use std::time::Duration;
 

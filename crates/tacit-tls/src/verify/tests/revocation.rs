@@ -1,4 +1,4 @@
-//! Tests revocation lists (CRLs), in the client role and in the server role.
+//! Tests the use of revocation lists (CRLs), in the client role and in the server role.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Chooses the socket and the message ID of a DNS query.
 //!
-//! The client has a few sockets for each server, with random ports, and replaces a socket after a
-//! number of queries or seconds. A new socket for each query would be expensive. If a socket were
-//! permanent, an attacker could discover its port.
+//! The client has a few sockets for each server. Each socket has a random port, and is replaced
+//! after a fixed time or a fixed number of queries. A new socket for each query would be expensive.
+//! A permanent socket would be unsafe, because an attacker could discover its port.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

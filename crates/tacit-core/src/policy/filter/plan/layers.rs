@@ -2,10 +2,10 @@
 //! two areas of one layer overlap. Then divides each layer into groups of areas that compare the
 //! same fields.
 //!
-//! For each new area, this module searches for earlier areas that overlap with it. The search uses
-//! the fields that both areas compare. If the earlier areas have only single values, and the new
-//! area has single values in these fields, a hash table finds the earlier areas. Otherwise the
-//! search uses the field that leaves the fewest candidates.
+//! For each new area, this module searches for earlier areas that overlap with it. Only the fields
+//! that both areas compare matter. If no range occurs in these fields, nor in other fields of the
+//! earlier areas, a hash table finds the earlier areas. Otherwise, the search begins with the field
+//! that leaves the fewest candidates.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! Parses `[ike.NAME]`: a peer of IPsec tunnels.
+//! Parses the tables `[ike.NAME]` of a policy. Each table defines a peer of IPsec tunnels.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Tests `[link.NAME]` and the rules with `link`.
+//! Tests the parsing of links (the tables `[link.NAME]`), and of rules with the key `link`.
 
 use std::net::SocketAddr;
 

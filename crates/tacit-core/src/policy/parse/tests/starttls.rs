@@ -1,4 +1,4 @@
-//! Tests `starttls` and its protocols.
+//! Tests the parsing of the key `starttls`, for each protocol.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Tests the targets of forwarding rules.
+//! Tests the parsing of the targets of forwarding rules. A target is an address to which the agent
+//! connects.
 
 use super::*;
 

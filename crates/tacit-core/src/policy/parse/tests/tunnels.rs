@@ -1,4 +1,5 @@
-//! Tests `[ike.NAME]`, and policies with several rules with `ipsec`.
+//! Tests the parsing of IPsec peers (the tables `[ike.NAME]`), and of policies that have several
+//! rules with the key `ipsec`.
 
 use super::{errors, sound};
 use crate::flow::{Address, Direction, Flow, Protocol};

@@ -1,8 +1,9 @@
 //! Tests imported policies with random rules: each flow must get the decision that z/OS would make.
 //!
-//! The test generates rules, writes them as policy files, imports these and looks up flows. For
-//! each flow it also evaluates the generated rules directly: first the filters in order, then the
-//! TLS rules by priority and name. Both must give the same result.
+//! The test generates random rules, writes them to policy files, imports the files, and looks up
+//! flows in the imported policy. For each flow, the test also evaluates the generated rules as z/OS
+//! does: first the filters in order, then the TLS rules by priority and name. Both decisions must
+//! be the same.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
