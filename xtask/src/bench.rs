@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: builds and runs the benchmarks (the crate `bench`, release build). `bench
-//! packets` runs the example `packet_path` instead, which measures tunnels.
+//! packets` measures tunnels: instead of the benchmarks, it runs the example `packet_path`.
 
 use crate::workspace::{Outcome, cargo, status};
 
-/// Runs it with these arguments.
+/// Runs the command with these arguments.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let (target, rest): (&[&str], _) = match words {
         ["packets", rest @ ..] => (&["--package", "tacit", "--example", "packet_path"], rest),

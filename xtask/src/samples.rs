@@ -3,7 +3,7 @@
 
 use crate::workspace::{Outcome, cargo, root, status};
 
-/// Runs it with these arguments. Relative paths are relative to the current directory.
+/// Runs the example with these arguments. Relative paths are relative to the current directory.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let mut cargo = cargo();
     cargo

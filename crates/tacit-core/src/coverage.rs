@@ -66,7 +66,7 @@ impl Protection {
     }
 }
 
-/// Flows that a table does not tell apart.
+/// The properties that all flows of one entry have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CoveredFlow {

@@ -22,7 +22,7 @@
 //! * [`link_frame`]: the frames of a link, which lets programs use sockets of another kernel;
 //! * [`message_id`], [`failure_kind`]: stable identifiers of log lines, errors and failures;
 //! * [`record`]: the TLS record layer;
-//! * [`starttls`]: STARTTLS exchanges, for programs without TLS;
+//! * [`starttls`]: STARTTLS exchanges, for programs that do not support TLS;
 //! * [`projection`]: estimates, from measurements, how a change would affect the CPU time;
 //! * [`statistics`]: percentiles, means and linear fits;
 //! * [`workload`]: the protocol of the load generator `tacit workload`;

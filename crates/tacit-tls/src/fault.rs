@@ -1,4 +1,5 @@
-//! Defines the type for error texts for operators, with two parts: what is wrong, and what to do.
+//! Defines the type of an error text for operators. The text has two parts: what is wrong, and what
+//! to do.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Collects the results of one handshake step that the TLS library reports by callbacks. These
-//! results are the outcome of the certificate check, the server name that the client requests, and
+//! Collects what the TLS library reports during one step of a handshake. The library reports by
+//! callbacks: the result of the certificate check, the server name that the client requests, and
 //! the traffic secrets.
 //!
 //! ```text

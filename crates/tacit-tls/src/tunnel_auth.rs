@@ -1,6 +1,6 @@
-//! Authenticates both peers of an IPsec tunnel with certificates: it creates and verifies the
-//! signatures of IKEv2 (RFC 7427). This module uses the certificates of the `[identity]` and
-//! `[trust]` tables of the policy.
+//! Authenticates both peers of an IPsec tunnel with certificates. This module creates and verifies
+//! the signatures of IKEv2 (RFC 7427). It uses the certificates of the `[identity]` and `[trust]`
+//! tables of the policy.
 //!
 //! The peer's certificate chain gets the same checks as the chain of a TLS server. If the
 //! certificate has an extended key usage, the usage must include serverAuth.

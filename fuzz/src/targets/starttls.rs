@@ -1,7 +1,7 @@
 //! Fuzzes the STARTTLS exchange of each protocol, for both roles.
 //!
 //! The first byte of the input selects role and mode. The rest is a sequence of pieces. The first
-//! byte of a piece encodes the sender and the length; the bytes that this sender sends follow. For
+//! byte of a piece encodes the sender and the length. All other bytes of the piece are sent. For
 //! any input, this must be true:
 //!
 //! * Before TLS, no byte that the rule protects is forwarded.

@@ -1,5 +1,5 @@
-//! Checks that the fuzzer works. The fuzzer must find the known fault of a special target, and make
-//! the input that triggers the fault smaller.
+//! Checks that the fuzzer works. The fuzzer must find the known fault of a special target. Then it
+//! must minimise the input that triggers the fault.
 
 use std::fs;
 use std::path::Path;

@@ -2,8 +2,8 @@
 //!
 //! Only tacit's own crates are compiled with the arguments for coverage, so that the numbers in
 //! `fuzz/coverage.toml` do not depend on versions of libraries. For this purpose, cargo calls xtask
-//! in place of the compiler. xtask calls the compiler, without these arguments for other crates
-//! ([`compile`]).
+//! in place of the compiler. xtask removes these arguments for all other crates, and calls the
+//! compiler ([`compile`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;

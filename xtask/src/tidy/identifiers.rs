@@ -42,7 +42,8 @@ const LISTINGS: [Listing; 2] = [
     },
 ];
 
-/// Every word of the code is listed once, and every listed one is in the code.
+/// Checks that each identifier and kind in the code is listed once, and that the code contains each
+/// listed one.
 pub(crate) fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return };
     for listing in &LISTINGS {

@@ -9,11 +9,11 @@ use simple_dns::{Packet, PacketFlag, TYPE};
 use super::alias_answer::address_of;
 use super::message::DnsError;
 
-/// The response with the addresses for which `may_have` holds alone, and with TTLs of at most
-/// `ttl_max`; `None` if nothing changes.
+/// Returns the response with only those addresses for which `may_have` is true, and with TTLs of at
+/// most `ttl_max`; `None` if nothing changes.
 ///
-/// A response that loses addresses has no signatures (RRSIG) and no AD flag, which are valid for
-/// all of them, and no records in other sections.
+/// If an address is removed, the signatures (RRSIG), the AD flag and all records in other sections
+/// are removed too. The signatures and the flag are valid only for the complete list of addresses.
 ///
 /// # Errors
 /// The response is malformed.

@@ -1,4 +1,4 @@
-//! Extracts DNS messages from a TCP stream. Each message begins with its length, two bytes (RFC
+//! Extracts DNS messages from a TCP stream. Two bytes with the length precede each message (RFC
 //! 1035, section 4.2.2).
 
 use super::message::DnsError;

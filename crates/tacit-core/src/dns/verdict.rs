@@ -2,13 +2,14 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | a name that some rule allows | from the resolver |
+//! | a name that some rule allows | the answer of the DNS server |
 //! | any other name, in a search domain | NXDOMAIN, so that the program tries its next domain |
 //! | any other name | REFUSED |
 //! | HTTPS, SVCB | an answer without records, because the records can contain addresses |
 //! | a type that is not in the list of permitted types, such as ANY | NOTIMP |
 //! | PTR of an alias | the name to which the alias belongs |
-//! | PTR of another address | from the resolver, if some rule can match the address |
+//! | PTR of an address that some rule can match | the answer of the DNS server |
+//! | PTR of any other address | REFUSED |
 //! | zone transfers, classes other than IN | REFUSED |
 //!
 //! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may
@@ -69,8 +70,8 @@ pub fn verdict(
     forward_if_known(question.kind)
 }
 
-/// Decides about a query of a program that may resolve every name. The addresses of a name that
-/// `has_rules` must be seen.
+/// Decides about a query of a program that may resolve every name. If `has_rules` is true for the
+/// name, the agent must record all its addresses, so only queries of known types are forwarded.
 #[must_use]
 pub fn open_verdict(question: &DnsQuestion, has_rules: impl Fn(&str) -> bool) -> Verdict {
     let DnsQuestion { name, kind, class } = question;

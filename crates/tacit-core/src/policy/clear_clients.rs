@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! accept = "both"                         the first byte of a client decides: TLS or clear
-//! clear-sources = ["10.1.0.0/16"]         these clients do not use TLS, all others must
+//! clear-sources = ["10.1.0.0/16"]         these clients use no TLS; all others use TLS
 //! clear-until = "2027-01-31T00:00:00Z"    from then on all clients must use TLS
 //! ```
 //!
 //! In some protocols, the server sends first. Then tacit cannot wait for the client's first byte,
-//! so the rule lists the clients that do not use TLS yet.
+//! so the rule must list the clients that do not use TLS yet (`clear-sources`).
 
 use std::net::IpAddr;
 

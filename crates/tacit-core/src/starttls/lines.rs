@@ -1,7 +1,8 @@
 //! Parses lines and numbered replies of SMTP and FTP.
 //!
 //! A received line ends with CR LF or LF, but a forwarded line always ends with CR LF. A CR or NUL
-//! elsewhere is an error, because two programs could split the same bytes into different commands.
+//! elsewhere is an error. Otherwise, two programs could split the same bytes into different
+//! commands.
 
 use super::machine::StarttlsError;
 use super::side::StarttlsSide;

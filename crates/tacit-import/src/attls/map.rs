@@ -21,7 +21,8 @@
 //! ```
 //!
 //! Some keys are keys of a tacit policy too, such as `cert`. The import copies them into the
-//! policy; `map_values.rs` checks their values. The tables `[[map.NAME]]` are copied completely.
+//! policy; `map_values.rs` checks their values. Identity maps (the tables `[[map.NAME]]`) are
+//! copied completely.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

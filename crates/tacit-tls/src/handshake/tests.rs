@@ -1,4 +1,5 @@
-//! Tests the names of certificates in handshakes, the alerts of failed handshakes, and early data.
+//! Tests handshakes between two ends in memory: server names, alerts after errors, key logs, and
+//! early data.
 
 use std::io::Write as _;
 

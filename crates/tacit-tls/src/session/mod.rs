@@ -2,12 +2,13 @@
 //! tickets, key updates and alerts.
 //!
 //! The session does no I/O. The caller (the relay) reads and writes, and the session changes the
-//! caller's buffers in place.
+//! caller's buffers in place. Some messages of the peer require a reply, such as a request for a
+//! key update. The session stores this pending reply until the caller calls `seal_due`.
 //!
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer
 //!   program <──bytes── open_batch <──records── peer
-//!                          └─ seal_due encrypts the pending reply, before the next data
+//!                          └─ seal_due encrypts the pending reply
 //! ```
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a handshake message; [`IDLE_MESSAGES_MAX`] messages in a row

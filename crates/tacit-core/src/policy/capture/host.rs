@@ -1,10 +1,10 @@
 //! Computes how the kernel handles the flows of a captured host (a host whose programs all follow
 //! one policy). This module converts the rules to ranges of destination addresses and ports.
 //!
-//! The *senders* of a rule are the users or control groups that it selects. Consecutive rules with
-//! the same senders form a *section*. The kernel checks the sections in order: first the senders,
-//! then the destination. If no rule of a section matches a flow, the kernel checks the next
-//! section.
+//! The *senders* of a rule are the users, groups or control groups that it selects. Consecutive
+//! rules with the same senders form a *section*. The kernel checks the sections in order: first the
+//! senders, then the destination. If no rule of a section matches a flow, the kernel checks the
+//! next section.
 //!
 //! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
 //! relayed or logged, or if the rule selects by program or systemd unit.

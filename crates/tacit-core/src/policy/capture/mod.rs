@@ -9,8 +9,8 @@
 //! (`sweep`). When a rule or the addresses of a name change, the caller computes the whole result
 //! again.
 //!
-//! For a rule with a name, the caller passes the addresses that DNS has returned for the name
-//! (`learnt`).
+//! If a rule contains a DNS name, the caller passes the addresses that DNS has returned for the
+//! name (`learnt`).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

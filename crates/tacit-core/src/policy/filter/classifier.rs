@@ -10,7 +10,7 @@
 //!
 //! A rule with a time window applies only at certain times. The hash tables contain no time
 //! windows, so a classifier stays valid when a time window begins or ends.
-//! [`PacketClassifier::windows_at`] returns which windows are open at a given time.
+//! [`PacketClassifier::windows_at`] returns the state of all time windows at a given time.
 
 use std::collections::HashMap;
 

@@ -2,7 +2,7 @@
 //!
 //! Each attribute is compared separately, so that the value of one attribute cannot imitate another
 //! attribute. Attributes that are not in the pattern are ignored. The attributes of the pattern
-//! must occur in the name in the same order and the same number of times.
+//! must occur in the name in the same order, and equally often.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Reports conflicts of the rules for IPsec tunnels (rules with the key `ipsec`). Such a rule may
-//! conflict with another one, or with an earlier rule of another kind.
+//! Reports conflicts of the rules for IPsec tunnels (rules with the key `ipsec`). Two of these
+//! rules may conflict, or one of them and an earlier rule of another kind.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -5,8 +5,8 @@
 //! combination of protocol and ports, and a list of address prefixes:
 //!
 //! ```text
-//!   rules in order ──> cells: ranges of ports with the same rules   (cells)
-//!                        │  for each address of a cell, the first rule that matches it (claims)
+//!   rules in order ──> cells: ranges of ports with the same rules  (module `cells`)
+//!                        │  for each address of a cell, the first rule that matches it (`claims`)
 //!                        v
 //!                      groups: adjacent cells with the same addresses behind the same peer
 //! ```

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays the options
-//! without parsing. Before TLS, tacit reads no input from the program.
+//! without parsing them. Before TLS, tacit reads no input from the program.
 //!
 //! As a server, tacit stores the input that the client sends before TLS. If the connection stays in
 //! clear, the program gets this input. If TLS begins, tacit drops this input. As a client, tacit

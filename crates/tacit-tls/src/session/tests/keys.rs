@@ -1,4 +1,5 @@
-//! Tests key changes: after a number of bytes, after a time, and at the limit of a key.
+//! Tests when a session changes its keys: after a number of bytes, after a time, and at the limit
+//! of a key.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;

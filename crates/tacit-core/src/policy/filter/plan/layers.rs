@@ -1,11 +1,11 @@
 //! Distributes areas (sets of packets whose fields are in certain ranges) over layers, so that no
-//! two areas of one layer overlap. Then divides each layer into groups of areas that compare the
-//! same fields.
+//! two areas of one layer overlap. Then divides each layer into groups. The areas of a group
+//! restrict the same fields.
 //!
-//! For each new area, this module searches for earlier areas that overlap with it. Only the fields
-//! that both areas compare matter. If no range occurs in these fields, nor in other fields of the
-//! earlier areas, a hash table finds the earlier areas. Otherwise, the search begins with the field
-//! that leaves the fewest candidates.
+//! For each new area, this module searches for earlier areas that overlap with it. Two areas
+//! overlap if their ranges overlap in each field that both restrict. If the ranges are single
+//! values, a hash table finds the earlier areas. Otherwise, the search begins with the field that
+//! leaves the fewest candidates.
 
 use std::collections::{BTreeMap, HashMap};
 

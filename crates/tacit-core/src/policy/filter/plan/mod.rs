@@ -3,8 +3,8 @@
 //! An *area* is a part of a rule: packets of one IP version with a range for each field. Areas that
 //! overlap are in different *layers*, in the order of the rules. So the areas of a layer do not
 //! overlap, and the first layer with a matching area contains the first matching rule. A *group*
-//! contains areas of one layer that compare the same fields. The kernel searches a group with one
-//! lookup, by hash if every field has one value.
+//! contains the areas of one layer that restrict the same fields. The kernel searches a group with
+//! one lookup, by hash if every field has one value.
 //!
 //! Each time window is a *schedule*: an element with a timeout in an nftables set. A group of
 //! `permit` rules applies only while its schedule is in the set. A group of `deny` rules applies
