@@ -1,8 +1,8 @@
 //! Fuzzes the STARTTLS exchange of each protocol, for both roles.
 //!
 //! The first byte of the input selects role and mode. The rest is a sequence of pieces. The first
-//! byte of a piece encodes the sender and the length. All other bytes of the piece are sent. For
-//! any input, this must be true:
+//! byte of a piece encodes the sender and the length. The other bytes of the piece are what this
+//! sender sends. For any input, this must be true:
 //!
 //! * Before TLS, no byte that the rule protects is forwarded.
 //! * A side receives at most the bytes that the other side has sent, and some bytes of tacit.

@@ -1,5 +1,5 @@
-//! Records which names programs have resolved to each address, for `tacit agent --host`. A flow to
-//! an address matches rules that contain one of the names of this address.
+//! Records, for each address, the names that programs have resolved to this address. `tacit agent
+//! --host` uses this module: a flow to an address matches rules that contain one of its names.
 //!
 //! Only names that match a rule are recorded. An entry is removed one day after the DNS answer has
 //! expired, because by then no DNS cache of the host contains the answer.

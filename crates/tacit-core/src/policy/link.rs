@@ -6,7 +6,7 @@
 //! server. The agent sends its requests to this server, which forwards them to a link server of
 //! this host: over TCP with TLS, over vsock, or over a UNIX socket that the hypervisor creates.
 //!
-//! Rules with `link` match only these requests, and the requests match only these rules. So
+//! These requests match only rules with `link`, and rules with `link` match only these requests. So
 //! [`Policy::rules`](super::Policy::rules), the list of rules for programs under `tacit run` and
 //! for `tacit agent --host`, does not contain rules with `link`. tacit rejects requests that match
 //! no rule.

@@ -23,7 +23,7 @@
 //!
 //! Bytes that the peer sends in clear never count as bytes under TLS. If the peer sends further
 //! bytes in clear after the last message before TLS, this module drops or rejects them. If the
-//! received bytes already contain the beginning of the handshake, the driver takes them with
+//! received bytes already contain the beginning of the handshake, the driver takes these bytes with
 //! [`StarttlsExchange::take_input`], and passes them to the TLS session.
 //!
 //! Limits: the driver stops reading at [`INPUT_BYTES_MAX`] unparsed bytes or [`OUTPUT_BYTES_MAX`]

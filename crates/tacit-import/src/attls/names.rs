@@ -1,6 +1,6 @@
-//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. Each certificate
-//! of a key ring that a rule uses becomes an identity. The CA certificates of a key ring become one
-//! trust.
+//! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. If a rule uses a
+//! certificate of a key ring, this certificate becomes an identity. The CA certificates of the key
+//! ring become one trust.
 
 use std::collections::BTreeMap;
 

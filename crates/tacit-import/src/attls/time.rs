@@ -2,8 +2,8 @@
 //!
 //! The statement contains masks of digits. A mask has one digit for each month, for each weekday
 //! (Sunday first), or for each day of the month. In a mask for days of the month, 31 more digits
-//! may follow. These count from the end of the month: the first is for the last day, the second for
-//! the day before, and so on.
+//! may follow. These digits count from the end of the month: the first is for the last day, the
+//! second for the day before, and so on.
 
 use super::objects::{Field, Object, Objects};
 use super::words::Kind;

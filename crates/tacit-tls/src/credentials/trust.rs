@@ -1,5 +1,5 @@
-//! Loads the `[trust]` tables of a policy: CA certificates from PEM files or from the CA bundle of
-//! the system, CRLs, and pinned certificates.
+//! Loads the files of the `[trust]` tables of a policy: CA certificates, CRLs and pinned
+//! certificates. CA certificates come from PEM files, or from the CA bundle of the system.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! tickets, key updates and alerts.
 //!
 //! The session does no I/O. The caller (the relay) reads and writes, and the session changes the
-//! caller's buffers in place. Some messages of the peer require a reply, such as a request for a
-//! key update. The session stores this pending reply until the caller calls `seal_due`.
+//! caller's buffers in place. If the peer requests a key update or a renegotiation, the session
+//! must reply. It stores the pending reply until the caller calls `seal_due`.
 //!
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer

@@ -1,5 +1,5 @@
-//! Defines the parts of a packet that filter rules compare, and reads them from text and from the
-//! bytes of a packet. Examples of text:
+//! Defines the fields of a packet that filter rules check. Reads these fields from text, or from
+//! the bytes of a packet. Examples of texts:
 //!
 //! ```text
 //! in eth0 tcp 192.0.2.7:40000 > 10.0.0.1:22 syn

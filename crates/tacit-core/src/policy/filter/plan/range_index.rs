@@ -2,9 +2,9 @@
 //! given area.
 //!
 //! There is one table for each field and each power of two. For example, the table for 8 contains
-//! areas whose range in the field has 5 to 8 values. They are sorted by the first value of this
-//! range. Such a range can overlap with a given range only if it begins inside the given range, or
-//! at most 7 values before it.
+//! areas whose range in the field has 5 to 8 values. These areas are sorted by the first value of
+//! this range. Such a range can overlap with a given range only if it begins inside the given
+//! range, or at most 7 values before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
