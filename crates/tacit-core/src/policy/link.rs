@@ -3,8 +3,9 @@
 //! over a UNIX socket of this host.
 //!
 //! If the environment has its own kernel (a virtual machine or another host), it also has a link
-//! server. The agent sends its requests to this server, which forwards them to a link server of
-//! this host: over TCP with TLS, over vsock, or over a UNIX socket that the hypervisor creates.
+//! server. The agent sends its requests to this server. The server forwards them to a link server
+//! of this host. These two servers communicate over TCP with TLS, over vsock, or over a UNIX socket
+//! that the hypervisor creates.
 //!
 //! These requests match only rules with `link`, and rules with `link` match only these requests. So
 //! [`Policy::rules`](super::Policy::rules), the list of rules for programs under `tacit run` and

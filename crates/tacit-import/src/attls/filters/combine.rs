@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A filter that denies flows becomes a rule with `deny`. A filter that permits flows becomes
-//! several rules: first a copy of each TLS rule, limited to the flows of the filter, then a rule
-//! with `permit` for all other flows of the filter.
+//! several rules. The first of them are copies of the TLS rules, limited to the flows of the
+//! filter. The last one is a rule with `permit` for all other flows of the filter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
