@@ -1,5 +1,5 @@
-//! Creates matching TLS settings for a client and a server, without files or a network, for
-//! measurements and fuzzing.
+//! Creates matching TLS settings for a client and a server, without files or a network.
+//! Measurements and fuzzing use these settings.
 
 use std::error::Error;
 use std::sync::Arc;

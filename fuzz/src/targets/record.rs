@@ -1,4 +1,5 @@
-//! Fuzzes the parsing and opening of TLS records, with keys that accept every tag.
+//! Fuzzes the parsing and decryption of TLS records. The keys accept every authentication tag, so
+//! that fuzzing reaches the code after the authentication.
 
 use tacit_core::record::{
     self, ContentType, KeyRefused, Open, OpenedRecord, RecordOpener, RecordProtection,
@@ -13,8 +14,7 @@ const PROTECTIONS: [RecordProtection; 4] = [
 ];
 const NONCE: record::Nonce = [0; 12];
 
-/// The first byte selects the protection; the rest are the bytes of a peer. The key accepts every
-/// tag, so that fuzzing reaches the code after authentication.
+/// The first byte selects the protection; the rest are the bytes of a peer.
 pub(crate) fn record(input: &[u8]) {
     let Some((choice, wire)) = input.split_first() else { return };
     let protection = PROTECTIONS[usize::from(*choice) % PROTECTIONS.len()];

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: fuzzes parsers with libFuzzer, built with the stable compiler.
+//! `cargo xtask fuzz`: fuzzes parsers with libFuzzer and the stable compiler.
 //!
 //! ```text
 //!   fuzz/seeds, fuzz/corpus ──> libFuzzer mutates an input ──> target ──> new code: keep the input

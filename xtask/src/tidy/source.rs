@@ -1,5 +1,5 @@
-//! Reads the files that `cargo xtask tidy` checks. Replaces strings and comments in Rust code by
-//! blanks.
+//! Reads the files that `cargo xtask tidy` checks. For checks of Rust code alone, replaces strings
+//! and comments by blanks.
 
 use std::path::Path;
 use std::process::Command;
