@@ -1,4 +1,5 @@
-//! Contains the namespace tests. Each uses an agent outside the namespace and a program inside.
+//! Contains the namespace tests. Each test uses an agent outside the namespace, and a program
+//! inside the namespace.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};

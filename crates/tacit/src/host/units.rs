@@ -5,7 +5,7 @@
 //! control group of the unit to an nftables set, before the unit starts. The helper adds the
 //! control groups of units that already run.
 //!
-//! If a unit in a policy rule has no drop-in, the kernel redirects to the agent all flows whose
+//! If a unit in a policy rule has no drop-in, the kernel redirects flows to the agent if their
 //! destination matches this rule. The agent then finds the unit of each flow.
 
 use std::fmt;

@@ -4,7 +4,7 @@
 //! ```text
 //!   tacit workload paper ── unshare ──> the same command in new namespaces (user, network, mount)
 //!                                         ├ a tmpfs with certificates, policies and logs
-//!                                         ├ lo, and an address at which runs can reach servers
+//!                                         ├ lo, and an address at which a run can reach servers
 //!                                         └ agents, peers, servers and clients
 //! ```
 //!
