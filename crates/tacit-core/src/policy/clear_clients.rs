@@ -1,5 +1,5 @@
-//! Defines the settings of a server rule whose clients migrate to TLS. During the migration, the
-//! rule serves clients with TLS and clients in clear.
+//! Defines the settings of a server rule whose clients migrate to TLS. During the migration, some
+//! clients use TLS, and others connect in clear.
 //!
 //! ```text
 //! accept = "both"                         the first byte of a client decides: TLS or clear

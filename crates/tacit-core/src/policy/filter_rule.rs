@@ -1,5 +1,6 @@
-//! Defines filter rules. A filter rule permits or denies single packets: packets of the host with
-//! `tacit agent --host`, or packets in the IPsec tunnels of programs under `tacit run`.
+//! Defines filter rules. A filter rule permits or denies single packets. With `tacit agent --host`,
+//! these are the packets of the host. With `tacit run`, these are the packets in the IPsec tunnels
+//! of the program.
 
 use std::ops::RangeInclusive;
 

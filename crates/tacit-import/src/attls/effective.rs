@@ -1,13 +1,13 @@
 //! Computes the effective attributes of an AT-TLS rule. A rule has up to three actions that set
-//! attributes. All other attributes have their default values.
+//! attributes. An attribute that no action sets has its default value.
 //!
 //! ```text
 //!   connection action ─> environment action ─> group action ─> default
 //! ```
 //!
-//! In this order, the first action that sets an attribute determines its value. If an action has
-//! two blocks of the same kind, the later block replaces the earlier one completely. All cipher
-//! suites of a rule come from the same action.
+//! The first action in this order that sets an attribute determines the value of the attribute. If
+//! an action has two blocks of the same kind, the later block replaces the earlier one completely.
+//! All cipher suites of a rule come from the same action.
 
 use std::fmt::Write;
 

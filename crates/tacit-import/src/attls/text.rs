@@ -4,9 +4,9 @@
 //! mostly in ASCII or Latin-1. This module tries UTF-8 first, because text in another encoding is
 //! rarely valid UTF-8.
 //!
-//! A data set (a file of z/OS) that was copied as bytes has records of 80 characters in place of
-//! line ends. If every record has a line number in columns 73 to 80, this module removes the line
-//! numbers.
+//! A data set is a file of z/OS. If it was copied as bytes, it has no line ends: each line is a
+//! record of 80 characters. If every record has a line number in columns 73 to 80, this module
+//! removes the line numbers.
 
 use std::fmt;
 

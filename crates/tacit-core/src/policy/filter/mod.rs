@@ -1,5 +1,6 @@
-//! Evaluates filter rules. A filter rule permits or denies single packets: packets of the host with
-//! `tacit agent --host`, or packets in the IPsec tunnels of programs under `tacit run`.
+//! Evaluates filter rules. A filter rule permits or denies single packets. With `tacit agent
+//! --host`, these are the packets of the host. With `tacit run`, these are the packets in the IPsec
+//! tunnels of the program.
 //!
 //! ```text
 //! FilterRule ──scan──> finds the first rule that matches, and why earlier rules do not match

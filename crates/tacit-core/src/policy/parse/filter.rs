@@ -1,6 +1,6 @@
-//! Parses filter rules: the rules with the key `filter`. These rules permit or deny single packets:
-//! packets of the host with `tacit agent --host`, or packets in the IPsec tunnels of programs under
-//! `tacit run`.
+//! Parses filter rules: the rules with the key `filter`. These rules permit or deny single packets.
+//! With `tacit agent --host`, these are the packets of the host. With `tacit run`, these are the
+//! packets in the IPsec tunnels of the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Reads TOML table by table, and reports each mistake with its position and a fix.
 //!
-//! tacit reads all TOML files of users with this module, such as the policy and the map file of an
-//! import:
+//! With this module, tacit reads all TOML files that users write, such as a policy, or the map file
+//! of an import:
 //!
 //! ```
 //! use tacit_core::policy::text::{Diagnostics, TableKeys, TableSchema, TomlDocument, TomlTable};
