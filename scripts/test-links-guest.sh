@@ -9,9 +9,12 @@
 # are written to a file. scripts/links-guest has the servers of the host, among them PostgreSQL and slapd,
 # and the steps of the guest.
 #
-# First boot: the guest waits for the host, connects in all ways, and is killed with open connections.
+# First boot: the guest waits for the host, connects in all ways, loses either server, is stopped for some
+# time, and is killed with open connections.
 # Second boot: the host's link server runs under `tacit run`, whose policy adds TLS on the side of the host.
+# The guest ends and boots again, while nothing changes on the side of the host.
 # Third boot: the guest has no file but the program without libraries, its policy and modules.
+# Fourth boot: two guests. The one that has an address listens on AF_VSOCK, for the other and for itself.
 #
 # Prints a line for each step, `ok` or `FAIL`, and exits with 1 if one fails. If it cannot run, it prints
 # `skipped` with the reason, and exits with 0. Needs no root. Ends only its own processes.
@@ -20,7 +23,8 @@
 #   BINARY=FILE    the program; default target/release/tacit
 #   STATIC=FILE    the program without libraries; default target/static/tacit
 #   ACCEL=NAME     QEMU's accelerator; default tcg, which works everywhere
-#   BOOT_MAX=N     seconds until a boot counts as failed; default 600
+#   BOOT_MAX=N     seconds until a boot counts as failed; default 600, with MEASURE 3600
+#   BOOTS=LIST     only these boots, for example "3 4"; default all
 #   MEASURE=yes    only measures the rates of the link and of emulated network cards, and prints them
 #   KEEP=DIR       copies logs and captures there
 set -euo pipefail
@@ -33,7 +37,7 @@ cache=$target/guest
 kernel=$cache/kernel
 vhost=$target/tools/bin/vhost-device-vsock
 accel=${ACCEL:-tcg}
-boot_max=${BOOT_MAX:-600}
+boot_max=${BOOT_MAX:-$([ -n "${MEASURE:-}" ] && echo 3600 || echo 600)}
 v4=192.0.2.1
 v6=2001:db8::1
 
@@ -222,7 +226,7 @@ make_files() {
     write_policies
     # vsock, and what `tacit run` needs.
     python3 scripts/links-guest/modules.py "$kernel"/lib/modules/* "$root/modules" crc32c_generic \
-        virtio_pci virtio_rng vsock vmw_vsock_virtio_transport nf_tables nft_tproxy nft_socket \
+        virtio_pci virtio_rng vsock vmw_vsock_virtio_transport vsock_loopback nf_tables nft_tproxy nft_socket \
         nft_reject_inet nft_log nft_limit nft_ct nfnetlink_log inet_diag tcp_diag udp_diag \
         raw_diag unix_diag ${MEASURE:+virtio_net} >"$root/modules.list"
     cp "$kernel"/boot/vmlinuz-* "$work/vmlinuz"
@@ -278,22 +282,43 @@ start_outside() {
     check "the database and the directory refuse clients without TLS" refuse_clear
 }
 
-# boot NUMBER PROGRAM...: starts a guest in the background.
+# start_vsock NUMBER CID...: connects the vsock of guests; each has a socket for QEMU, $work/CID.sock. The first
+# one connects to the UNIX sockets of the host.
+start_vsock() {
+    local number=$1 cid path=$uds devices=()
+    shift
+    for cid in "$@"; do
+        rm -f "$work/$cid.sock"
+        devices+=(--vm "guest-cid=$cid,uds-path=$path,socket=$work/$cid.sock")
+        path=$uds.next
+    done
+    start "$vhost" "${devices[@]}" 2>>"$work/vhost-$number.log"
+    vhost_pid=$!
+    for cid in "$@"; do until_true test -S "$work/$cid.sock"; done
+}
+end_vsock() {
+    kill "$vhost_pid" 2>/dev/null || true
+    wait "$vhost_pid" 2>/dev/null || true
+    rm -f "$uds"
+}
+# machine NUMBER CID WORDS: starts a guest in the background.
+machine() {
+    : >"$work/steps-$1"
+    start emulate "$1" "$boot_max" -object memory-backend-memfd,id=memory,size=512M,share=on \
+        -machine q35,memory-backend=memory -accel "$accel" -m 512 -nic none \
+        -chardev "socket,id=vsock,path=$work/$2.sock" -device vhost-user-vsock-pci,chardev=vsock \
+        -kernel "$work/vmlinuz" -initrd "$work/initramfs" -append "$3"
+    guest=$!
+}
+# boot NUMBER PROGRAM...: packs and starts a guest with a link, which runs the program.
 boot() {
+    pack "$1"
+    boot_packed "$@"
+}
+boot_packed() {
     local number=$1
     shift
-    pack "$number"
-    : >"$work/steps-$number"
-    start "$vhost" --guest-cid 3 --uds-path "$uds" --socket "$work/vhost.sock" \
-        2>"$work/vhost-$number.log"
-    vhost_pid=$!
-    until_true test -S "$work/vhost.sock"
-    start emulate "$number" "$boot_max" -object memory-backend-memfd,id=memory,size=512M,share=on \
-        -machine q35,memory-backend=memory -accel "$accel" -m 512 -nic none \
-        -chardev "socket,id=vsock,path=$work/vhost.sock" -device vhost-user-vsock-pci,chardev=vsock \
-        -kernel "$work/vmlinuz" -initrd "$work/initramfs" \
-        -append "rdinit=/tacit $on_kernel -- link init --modules /modules.list near $*"
-    guest=$!
+    machine "$number" 3 "rdinit=/tacit $on_kernel -- link init --modules /modules.list near $*"
 }
 on_console() { grep -aq "$2" "$work/console-$1"; }
 # follow NUMBER: prints the guest's steps as they come, and does what they ask for.
@@ -324,9 +349,22 @@ obey() {
         end_link
         serve_link
         ;;
+    end-server)
+        kill -KILL "$server"
+        wait "$server" 2>/dev/null || true
+        serve_link
+        ;;
+    stop-machine-*) stopped_for "${1##*-}" "$(pgrep -P "$guest")" ;;
+    stop-server-*) stopped_for "${1##*-}" "$server" ;;
     kill) return ;;
     esac
     : >"$work/www/$1.done"
+}
+# stopped_for SECONDS PID
+stopped_for() {
+    kill -STOP "$2"
+    sleep "$1"
+    kill -CONT "$2"
 }
 # The words in clear that the capture has.
 captured() { grep --text --only-matching "$1[a-z-]*" "$work/wire" | sort | uniq -c; }
@@ -338,8 +376,9 @@ at_most() {
     [ "$got" -le "$1" ]
 }
 
-first_boot() {
+boot_1() {
     say "first boot, under $accel: it waits for the host"
+    start_vsock 1 3
     boot 1 /bin/sh /steps.sh
     check "the guest waits for a host without a link server" \
         waits_for 1 "waiting for the other side"
@@ -354,8 +393,7 @@ first_boot() {
     check "the link server has no run and no socket of a killed guest" until_true idle
     check "and no more descriptors of sockets than before it" until_true at_most "$before" sockets
     end_link
-    kill "$vhost_pid" 2>/dev/null || true
-    rm -f "$work"/vhost.sock "$work"/vm.vsock
+    end_vsock
 }
 waits_for() {
     local try
@@ -367,18 +405,26 @@ waits_for() {
     return 1
 }
 
-second_boot() {
+boot_2() {
     say "second boot: the host's link server runs under tacit run"
     serve_link "$BINARY" run --policy "$work/host.toml" --as-root --log "$work/run.log" --
+    start_vsock 2 3
     boot 2 /bin/sh /steps.sh
     follow 2 || return
     check "the guest has ended itself" wait "$guest"
     check "and nothing of it is left" until_true idle
+    ended=
+    boot 2 /bin/sh /steps.sh
+    follow 2 || return
+    check "the guest has booted again, and the other side is as before" wait "$guest"
+    check "and nothing of it is left" until_true idle
+    end_link
+    end_vsock
 }
 
 # A guest with nothing but the program, which is its first process, the server of its link, its run and its
 # client. On the side of the host, the program is alone in a root directory of its own.
-third_boot() {
+boot_3() {
     [ -x "$STATIC" ] || {
         say "skipped: the third boot, because $STATIC does not exist. fix: make static"
         return
@@ -398,13 +444,44 @@ third_boot() {
     start chroot "$alone" /tacit link serve --policy /link.toml 2>>"$work/link.log"
     until_true test -S "$alone/vm.vsock_7000"
     uds=$alone/vm.vsock
-    boot 3 /tacit workload connect client --connections 20 --connect "$v4:8095" --json
+    start_vsock 3 3
+    boot 3 /tacit workload connect client --connections 20 --connect "$v4:8095"
     check "the program alone is the user space of a guest, and the other side" \
-        waits_for 3 '"connections":20\|"connections": 20'
-    wait "$guest" 2>/dev/null || true
+        waits_for 3 '^connections  *20'
+    check "the guest has ended itself" wait "$guest"
+    end_vsock
+    uds=$work/vm.vsock
     root=$whole
 }
 not_dynamic() { ! ldd "$1" 2>/dev/null | grep -q '=>'; }
+
+# The other side is a guest as well: it has the address, and listens on AF_VSOCK.
+boot_4() {
+    say "fourth boot: a guest listens on AF_VSOCK for another"
+    {
+        sed 's/^listen = .*/listen = "vsock:3:7000"/; s/^link = .*/link = ["guest", "loop"]/' "$work/link.toml"
+        printf '[link.loop]\nlisten = "vsock:1:7001"\n[link.of-another]\nlisten = "vsock:9:7002"\n'
+    } >"$root/etc/tacit/far.toml"
+    # Without the last rule: the address at which the other guest listens is in use.
+    sed 's,^connect = .*,connect = "vsock:1:7001",; /^name = "inside"$/,$d' "$root/etc/tacit/policy.toml" |
+        head -n -1 >"$root/etc/tacit/loop.toml"
+    sed -i 's,^connect = .*,connect = "vsock:4:7000",' "$root/etc/tacit/policy.toml"
+    printf 'version = 1\n[link.other]\nconnect = "vsock:1:7002"\n' >"$root/etc/tacit/other.toml"
+    cp scripts/links-guest/vsock.sh "$root/"
+    start_vsock 4 3 4
+    pack 4
+    machine 5 4 "rdinit=/bin/sh $on_kernel -- /vsock.sh far"
+    local far=$guest
+    boot_packed 4 /bin/sh /vsock.sh near
+    ended=
+    follow 4 || return
+    check "the guest without a network has ended itself" wait "$guest"
+    ended=
+    guest=$far
+    follow 5 || return
+    check "and so has the other" wait "$guest"
+    end_vsock
+}
 
 main() {
     start_outside
@@ -414,14 +491,13 @@ main() {
         measure_all
         return
     fi
-    first_boot
-    ended=
-    second_boot
-    kill "$vhost_pid" 2>/dev/null || true
-    rm -f "$work/vhost.sock"
-    third_boot
+    local boot
+    for boot in ${BOOTS:-1 2 3 4}; do
+        ended=
+        "boot_$boot"
+    done
     check "no marked word was in clear outside" nothing_in_clear
-    check "the capture shows what is in clear" captured clear-hello
+    [ -n "${BOOTS:-}" ] || check "the capture shows what is in clear" captured clear-hello
     if [ "$failed" -ne 0 ]; then
         say "$failed steps FAILED; logs are in ${KEEP:-$cache/failed}"
         exit 1

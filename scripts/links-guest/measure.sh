@@ -36,9 +36,11 @@ find_passt() {
 write_measure() {
     cat >"$root/measure.sh" <<END
 export PATH=/bin LC_ALL=C
-exec >/dev/ttyS1 2>&1
 if [ "\$1" = card ]; then
     mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+fi
+exec >/dev/ttyS1 2>&1
+if [ "\$1" = card ]; then
     while read -r module; do insmod "\$module"; done </modules.list
     ip link set lo up; ip link set eth0 up
     ip address add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
@@ -48,11 +50,11 @@ ftp() { curl -sS --max-time 900 -o /dev/null -w "ftp \$1 %{speed_\$1}\n" "\$2" "
 ftp download -L -4
 head -c 1000000000 /dev/zero | ftp upload -T -
 for way in out in; do
-    echo "streams \$way \$(/tacit workload stream client \$way --connections 3 --bytes 100MB \\
-        --connect $v4:8095 --json | tr -d ' \n' | grep -o '"mb_per_s":[0-9.]*')"
+    echo "streams \$way \$(/tacit workload stream client \$way --connections 3 --bytes 100000000 \\
+        --connect $v4:8095 | sed -n 's/^rate *//p')"
 done
-echo "connections \$(/tacit workload connect client --connections 500 --at-once 4 --connect $v4:8095 --json |
-    tr -d ' \n' | grep -o '"connections_per_s":[0-9.]*')"
+echo "connections \$(/tacit workload connect client --connections 500 --at-once 4 --connect $v4:8095 |
+    sed -n 's/^rate *//p')"
 echo "end 0"
 [ "\$1" != card ] || poweroff -f
 END
@@ -80,10 +82,8 @@ measure_all() {
     write_measure
     say "measuring; the CPU of the guest is emulated, so compare the ways with each other only"
     serve_link
-    start "$vhost" --guest-cid 3 --uds-path "$work/vm.vsock" --socket "$work/vhost.sock" \
-        2>"$work/vhost-measure.log"
-    until_true test -S "$work/vhost.sock"
-    measure 6 link -nic none -chardev "socket,id=vsock,path=$work/vhost.sock" \
+    start_vsock measure 3
+    measure 6 link -nic none -chardev "socket,id=vsock,path=$work/3.sock" \
         -device vhost-user-vsock-pci,chardev=vsock \
         -append "rdinit=/tacit $on_kernel -- link init --modules /modules.list near /bin/sh /measure.sh link"
     local of_card="rdinit=/bin/sh $on_kernel -- /measure.sh card"

@@ -67,6 +67,19 @@ server() {
         my $server = IO::Socket::INET->new(Listen => 5, LocalPort => 8099, ReuseAddr => 1) or die "$!";
         while (my $client = $server->accept) { print $client "hello ", $client->peerhost, "\n" }' &
 }
+# survives TEXT COMMAND...: after the command, programs reach the other side, and are reached from there.
+survives() {
+    check "$@"
+    check "and curl works again" until_true is "clear-hello" get http://$v4:8080/clear
+    check "the server inside is reached again" asked inside-again
+}
+# The server is a child of the first process; it has children with the same command line.
+end_own_server() {
+    for server in $(grep -l '^/proc/self/exe.link.serve' /proc/[0-9]*/cmdline | cut -d / -f 3); do
+        if grep -q '^PPid:[[:space:]]*1$' "/proc/$server/status"; then kill -KILL "$server"; fi
+    done
+}
+slow_download() { wait "$1" && is "$(cat /plain.sum)" sum /tmp/slow; }
 # asked WORD: lets the host do something, and waits until it has done it.
 asked() {
     echo "ask $1" >/dev/ttyS1
@@ -95,6 +108,13 @@ if [ "$boot" = 1 ]; then
     check "the other side's link server is replaced, and the run continues" asked restart
     check "and curl works again" is "clear-hello" get http://$v4:8080/clear
     check "the server inside is reached again" asked inside-again
+    survives "the other side's link server is killed" asked end-server
+    survives "the link server of the guest is killed" end_own_server
+    get --limit-rate 200k -o /tmp/slow http://$v4:8080/plain &
+    check "the guest is stopped for 10 seconds" asked stop-machine-10
+    check "and a connection of before has lost nothing" slow_download $!
+    survives "the guest is stopped for 60 seconds" asked stop-machine-60
+    survives "the other side's link server is stopped for 60 seconds" asked stop-server-60
     # Connections that are open when the machine is killed.
     for one in 1 2 3 4 5 6 7 8; do
         (sleep 600 | nc $v4 8090) &
