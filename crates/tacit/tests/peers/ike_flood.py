@@ -2,11 +2,14 @@
 
     ike_flood.py INTERFACE TARGET REQUESTS REPORT
 
-Appends to REPORT: `begun`, and at the end `sent REQUESTS: N cookies demanded, N other answers`.
+Sends REQUESTS, and then as many again up to TIMES_MAX times, until the file `flooded-enough` exists.
+Appends to REPORT: `begun`, and at the end `sent NUMBER: N cookies demanded, N other answers`.
 """
 import os, select, socket, struct, sys
 
 ADDRESSES, PORTS, BATCH = 50, 20_000, 500
+TIMES_MAX = 20
+ENOUGH = "flooded-enough"
 COOKIE = struct.pack("!H", 16390)
 
 
@@ -50,17 +53,23 @@ def count():
         pass
 
 
-with open(report, "a") as output:
-    print("begun", file=output)
-for number in range(requests):
+def send(number):
     source = bytes([10, 99, 1, 1 + number % ADDRESSES])
     port = 1024 + number // ADDRESSES % PORTS
     udp = struct.pack("!HHHH", port, 4500, udp_bytes, 0)
     spi = (number + 1).to_bytes(8, "big")
     sender.sendto(b"".join((ip_begin, ip_end, source, to, udp, bytes(4), spi, rest)), (target, 0))
+
+
+with open(report, "a") as output:
+    print("begun", file=output)
+number = 0
+while number < requests or number < TIMES_MAX * requests and not os.path.exists(ENOUGH):
+    send(number)
     if number % BATCH == 0:
         count()
+    number += 1
 select.select([answers], [], [], 1)
 count()
 with open(report, "a") as output:
-    print(f"sent {requests}: {cookies} cookies demanded, {others} other answers", file=output)
+    print(f"sent {number}: {cookies} cookies demanded, {others} other answers", file=output)
