@@ -15,8 +15,8 @@
 //! open sockets of each run without a copy of each socket.
 //!
 //! Limits of each link: as many runs as `runs` in `[link.NAME]` allows, [`STREAMS_MAX`] requests
-//! at the same time, and as many open sockets as `sockets` allows. The other side must send its
-//! request within [`REQUEST_WAIT_MAX`].
+//! at the same time, [`IDLE_STREAMS_MAX`] streams between two requests, and as many open sockets as
+//! `sockets` allows. The other side must send its request within [`REQUEST_WAIT_MAX`].
 
 mod control;
 mod dial;
@@ -76,6 +76,9 @@ use tls::{LinkSettings, LinkTls};
 /// The maximum number of streams of a link that wait for an answer. Further streams wait in the
 /// queue of the listening socket.
 pub const STREAMS_MAX: usize = 1024;
+/// The maximum number of streams of a link that wait for their next request. The server closes
+/// further ones after their answer.
+pub const IDLE_STREAMS_MAX: usize = 1024;
 /// How long the other side may take to send its request.
 pub const REQUEST_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The time between two frames with which a server of another kernel shows that it exists.
@@ -201,6 +204,8 @@ struct ServedLink {
     /// The clients that wait for a stream of another kernel.
     tickets: RefCell<Tickets<WaitingClient>>,
     state: RefCell<LinkState>,
+    /// Places for streams that wait for their next request.
+    idle_streams: Arc<Semaphore>,
     switches: LinkSwitches,
 }
 
@@ -427,6 +432,7 @@ fn open_links(
             remote,
             tickets: RefCell::default(),
             state: RefCell::default(),
+            idle_streams: Arc::new(Semaphore::new(IDLE_STREAMS_MAX)),
             switches,
         });
         opened.push(OpenedLink { link, listener, tcp, vsock });

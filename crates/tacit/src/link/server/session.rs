@@ -4,12 +4,13 @@ use std::future::Future;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tacit_core::policy::LinkSharing;
 use tacit_sys::handed;
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::open::Reached;
 use super::state::{OtherEnd, RunState};
@@ -149,7 +150,7 @@ impl Drop for PendingRequest {
 /// The place of a stream among those that wait for an answer, until this is dropped.
 #[derive(Debug)]
 pub(super) struct RequestPlace {
-    _of_link: OwnedSemaphorePermit,
+    of_link: OwnedSemaphorePermit,
     /// Its place among those of its host, if that has a certificate.
     _of_host: Option<OwnedSemaphorePermit>,
 }
@@ -159,7 +160,24 @@ impl RequestPlace {
         of_link: OwnedSemaphorePermit,
         of_host: Option<OwnedSemaphorePermit>,
     ) -> Self {
-        Self { _of_link: of_link, _of_host: of_host }
+        Self { of_link, _of_host: of_host }
+    }
+
+    /// Gives the place back until [`StreamPlaces::again`].
+    pub(super) fn give_back(self) -> StreamPlaces {
+        StreamPlaces(Arc::clone(self.of_link.semaphore()))
+    }
+}
+
+/// The places of a link, for a stream from this kernel that waits for its next request.
+#[derive(Debug)]
+pub(super) struct StreamPlaces(Arc<Semaphore>);
+
+impl StreamPlaces {
+    /// Waits for a place.
+    pub(super) async fn again(self) -> io::Result<RequestPlace> {
+        let place = self.0.acquire_owned().await.map_err(|_| io::ErrorKind::NotConnected)?;
+        Ok(RequestPlace::new(place, None))
     }
 }
 

@@ -85,7 +85,7 @@ async fn answer(
             remote::serve_run(server, link, remote, &mut stream, end, hello).await
         }
         (LinkRequest::Open(request), None) => {
-            serve_socket(server, link, &mut stream, &end, request).await
+            serve_sockets(server, link, &mut stream, &end, request, place).await
         }
         (LinkRequest::Open(request), Some(remote)) => {
             remote::serve_socket(server, link, remote, stream, &end, request).await
@@ -171,6 +171,34 @@ async fn serve_usage(
     write_with(stream, &LinkAnswer::Usage, &[destroyed.as_fd(), diagnosis.as_fd()]).await
 }
 
+/// Serves requests for sockets, one after the other, until the other side closes the stream or has
+/// no request for [`REQUEST_WAIT_MAX`].
+async fn serve_sockets(
+    server: &Server,
+    link: &Rc<ServedLink>,
+    stream: &mut UnixStream,
+    end: &OtherEnd,
+    first: OpenRequest,
+    mut place: RequestPlace,
+) -> io::Result<()> {
+    let mut request = first;
+    loop {
+        serve_socket(server, link, stream, end, request).await?;
+        // Without a place for another idle stream, the other side connects again.
+        let Ok(idle) = Arc::clone(&link.idle_streams).try_acquire_owned() else { return Ok(()) };
+        let places = place.give_back();
+        let received = tokio::time::timeout(REQUEST_WAIT_MAX, read_first(stream)).await;
+        let received = received.map_err(|_| io::ErrorKind::TimedOut)??;
+        drop(idle);
+        place = places.again().await?;
+        let frame = received.frame::<LinkRequest>(stream, REQUEST_BYTES_MAX);
+        let frame = tokio::time::timeout(REQUEST_WAIT_MAX, frame).await;
+        let frame = frame.map_err(|_| io::ErrorKind::TimedOut)??;
+        let Some(Frame { message: LinkRequest::Open(next), .. }) = frame else { return Ok(()) };
+        request = next;
+    }
+}
+
 /// Opens a socket, and passes it on.
 async fn serve_socket(
     server: &Server,
@@ -203,7 +231,7 @@ async fn serve_socket(
         reason = denied => return write(stream, &LinkAnswer::Refused(reason), None).await,
         opened = opening => opened,
         // The other side has given up, and does not need the socket.
-        () = ended(stream) => return Ok(()),
+        () = ended(stream) => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
     match opened {
         Ok(socket) => {

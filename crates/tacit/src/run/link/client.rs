@@ -40,6 +40,8 @@ use crate::run::protocol::{Frame, encode};
 
 /// How long the server may take for its answer to a hello.
 const HELLO_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The maximum number of streams that wait for the next request for a socket.
+const IDLE_STREAMS_MAX: usize = 4;
 /// The time between two attempts to reach a server that has ended.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const WRONG_ANSWER: &str =
@@ -59,6 +61,9 @@ pub struct LinkClient {
     /// The network namespace of the sockets that programs connect themselves; `None` if they get
     /// none.
     handed: Option<HandedNetwork>,
+    /// Streams on which the server has answered a request for a handed socket, and accepts the next
+    /// one. A new stream would double the time until a program has its socket.
+    idle: StdMutex<Vec<UnixStream>>,
     /// The addresses that a server of another kernel has bound for the run, and its last order for
     /// each. A later server binds them again.
     bound: Mutex<BTreeMap<SocketAddr, ListenOrder>>,
@@ -122,6 +127,7 @@ impl LinkClient {
             session,
             first: welcome,
             handed,
+            idle: StdMutex::default(),
             bound: Mutex::default(),
             run_ended: watch::Sender::new(false),
             generation: AtomicU64::new(0),
@@ -207,8 +213,12 @@ impl LinkClient {
             welcome.as_ref().ok_or_else(|| refused("the server of the link has ended"))?;
         let session = welcome.session;
         let request = LinkRequest::Open(OpenRequest { session, kind, address });
-        let Frame { message, mut descriptors } = match ask(&self.path, &request).await {
-            Ok((_, frame)) => frame,
+        let asked = match kind {
+            OpenKind::Handed => self.ask_again(&request).await,
+            _ => ask(&self.path, &request).await.map(|(_, frame)| frame),
+        };
+        let Frame { message, mut descriptors } = match asked {
+            Ok(frame) => frame,
             Err(error) => return Err(refused(&format!("the link does not answer: {error}"))),
         };
         match message {
@@ -227,6 +237,25 @@ impl LinkClient {
             LinkAnswer::Refused(reason) => Err(refused(&reason)),
             _ => Err(refused(WRONG_ANSWER)),
         }
+    }
+
+    /// Sends a request on an idle stream, or on a new one if the server has closed that stream.
+    async fn ask_again(&self, request: &LinkRequest) -> io::Result<Frame<LinkAnswer>> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let asked = match idle {
+            Some(stream) => ask_on(stream, request).await,
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        let (stream, frame) = match asked {
+            Ok(answered) => answered,
+            Err(_) => ask(&self.path, request).await?,
+        };
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_STREAMS_MAX {
+            idle.push(stream);
+        }
+        drop(idle);
+        Ok(frame)
     }
 
     /// Lets the server of another kernel listen at a bound socket, or not any more. On the same
@@ -305,6 +334,7 @@ impl LinkClient {
         loop {
             self.wait_for_end(&mut stream).await;
             self.session.store(None);
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
             let event = Event::new("link-lost").field("path", &self.path.display());
             let next = "the agent refuses connections through the link until `tacit link serve` \
                         runs again";
@@ -379,10 +409,18 @@ pub async fn ask(
     path: &Path,
     request: &LinkRequest,
 ) -> io::Result<(UnixStream, Frame<LinkAnswer>)> {
-    let mut stream = connect(path).await?;
+    let stream = connect(path).await?;
     check_server(&stream)?;
+    ask_on(stream, request).await
+}
+
+/// Sends a request on a stream on which no other request waits for its answer.
+async fn ask_on(
+    mut stream: UnixStream,
+    request: &LinkRequest,
+) -> io::Result<(UnixStream, Frame<LinkAnswer>)> {
     let bytes = encode(request)?;
-    // There is room in a new socket, so this does not wait for the runtime.
+    // There is room in the socket, so this does not wait for the runtime.
     let sent = descriptor::send(&stream, &bytes, &[])?;
     stream.write_all(bytes.get(sent..).unwrap_or_default()).await?;
     let answer = read_first(&stream).await?.frame(&mut stream, ANSWER_BYTES_MAX).await?;
@@ -412,3 +450,6 @@ fn check_server(stream: &UnixStream) -> io::Result<()> {
 fn refused(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionRefused, reason)
 }
+
+#[cfg(test)]
+mod tests;
