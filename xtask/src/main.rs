@@ -26,6 +26,7 @@ usage: cargo xtask COMMAND
                           [--seed N] repeats the same events in the same order
   flood                   measure how long floods of half-open connections delay other clients,
                           and whether the agent returns the memory
+  recheck                 measure what the check of open connections costs when a trust changes
   dependencies            check licences, bans, sources and advisories of the dependencies
                           (cargo-deny, deny.toml)
   samples DIR             import every configuration file of a directory: [--map FILE]
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["bench", rest @ ..] => bench::run(rest),
         ["bogo", rest @ ..] => bogo::run(rest),
-        [name @ ("chaos" | "flood"), rest @ ..] => namespaced::run(name, rest),
+        [name @ ("chaos" | "flood" | "recheck"), rest @ ..] => namespaced::run(name, rest),
         ["ci"] => ci::run(),
         ["tidy"] => tidy::run(),
         ["dependencies"] => dependencies::run(),
