@@ -8,9 +8,10 @@
 //!                     192.0.2.7:41000  198.51.100.1:80
 //! ```
 //!
-//! The two sockets are the fields `program` and `server` of [`MirrorPair`]. `program` has the
-//! address of the socket on the other kernel, and `server` has the address of that socket's peer.
-//! If an earlier connection still uses the address of `program`, then `program` gets another port.
+//! The two sockets are the fields `program` and `server` of [`MirrorPair`]. The socket `program` is
+//! for the agent of the run, and has the address of the socket on the other kernel. The socket
+//! `server` stays with the link server, and has the address of the remote peer. If an earlier
+//! connection still uses the address of `program`, then `program` gets another port.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,9 +1,10 @@
-//! Starts the *starter*: the process that starts programs for the agent. Requests a program from
-//! the starter for each connection.
+//! Starts the *starter*: the process that starts programs for the agent. Then asks the starter to
+//! start a program for each connection.
 //!
-//! Limits: `REQUESTS_MAX` requests wait to be sent. Each request waits at most `START_WAIT_MAX` for
-//! its answer. If a program already has `max` processes, or `max-per-source` processes for one
-//! client address, further connections wait here in the order of their arrival.
+//! Limits: at most `REQUESTS_MAX` requests wait to be sent. Each request waits at most
+//! `START_WAIT_MAX` for its answer. If a program already has `max` processes, or `max-per-source`
+//! processes for one client address, further connections of this program wait in the order of their
+//! arrival.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

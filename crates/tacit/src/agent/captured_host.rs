@@ -1,6 +1,6 @@
-//! Starts and ends the capture of the host's own traffic (`tacit agent --host`). In the agent, the
-//! captured host is a run like each program under `tacit run`, but no launcher process belongs to
-//! this run.
+//! Starts and ends the capture of the host's own traffic (`tacit agent --host`). The agent treats
+//! the captured host as a run, like a program under `tacit run`. But this run has no launcher
+//! process.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
 //! Runs the supervisor: the parent process of an agent, which starts the agent and its successors.
 //!
-//! An agent in its sandbox cannot start programs. When it requests a restart, the supervisor starts
-//! a successor from the current program file. The supervisor holds no keys, reads no policy and
-//! opens no port. The supervisor forwards signals to the newest agent.
+//! An agent in its sandbox cannot start programs. When the agent requests a restart, the supervisor
+//! starts a successor from the current program file. The supervisor holds no keys, reads no policy
+//! and opens no port. The supervisor forwards signals to the newest agent.
 //!
 //! ```text
 //!   tacit agent (supervisor) ──starts──> tacit agent ──"ready", "restart"──> supervisor

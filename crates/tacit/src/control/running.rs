@@ -1,5 +1,5 @@
-//! Identifies the agent that already listens at a control socket. If another agent cannot listen
-//! there, its error message contains the result.
+//! Identifies the agent that already listens at a control socket, for the error message of an agent
+//! that cannot listen there.
 
 use std::fmt;
 use std::io;

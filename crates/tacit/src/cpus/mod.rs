@@ -1,5 +1,5 @@
-//! `tacit show cpus`: shows for each CPU its threads, its load, how long threads wait for it, and
-//! its AES and SHA instructions. Also shows the speed of each cipher suite.
+//! `tacit show cpus`: shows for each CPU its threads, its load, how long threads wait for the CPU,
+//! and its AES and SHA instructions. Also shows the speed of each cipher suite.
 //!
 //! ```text
 //!   agent: engines, workers, runs by CPU ─┐

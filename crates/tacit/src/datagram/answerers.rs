@@ -7,13 +7,13 @@
 //! ```
 //!
 //! For example, a TFTP server answers from another port. With `answers = "any"` in the rule,
-//! answers may also come from other addresses. For each answerer, the agent has a socket with the
-//! answerer's address inside the network namespace of the program. If a rule denies an answerer,
-//! the agent drops the answerer's datagrams.
+//! answers may also come from other addresses. For each answerer, the agent opens a socket inside
+//! the network namespace of the program. This socket has the answerer's address. If a rule denies
+//! an answerer, the agent drops the answerer's datagrams.
 //!
 //! Limits: [`ANSWERERS_MAX`] answerers for each flow. The agent removes an answerer after
-//! [`SILENT_MAX`] without a datagram. While the agent creates a socket, it stores datagrams of at
-//! most [`EARLY_BYTES_MAX`] in total.
+//! [`SILENT_MAX`] without a datagram. While the agent creates a socket, it stores the answerer's
+//! datagrams, at most [`EARLY_BYTES_MAX`] in total.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;

@@ -7,8 +7,9 @@
 //! leave       do nothing: they continue without a network
 //! ```
 //!
-//! Meanwhile the agent and the helper continue to serve these processes. If `tacit run` receives a
-//! signal such as SIGTERM, `wait` changes to `terminate`, and `terminate` sends SIGKILL at once.
+//! Meanwhile the agent and the helper continue to serve these processes. A signal to `tacit run`,
+//! such as SIGTERM, ends them sooner. With `wait`, tacit then does what `terminate` does. With
+//! `terminate`, tacit sends SIGKILL at once if it has already sent SIGTERM.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Selects the user that runs the program: with `sudo tacit run`, this is the user who called
 //! `sudo`.
 //!
-//! A program that runs as root gets no user namespace, so tacit restricts the program less than the
-//! program of another user. With `--as-root`, the program runs as root.
+//! A program that runs as root gets no user namespace, so tacit cannot restrict this program as
+//! much as a program of another user. With `--as-root`, the program runs as root.
 
 use std::ffi::OsString;
 use std::fmt;

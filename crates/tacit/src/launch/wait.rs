@@ -1,5 +1,5 @@
 //! Waits for the program CMD of `tacit run`, forwards signals to CMD, and stops when CMD stops.
-//! Then exits with CMD's status.
+//! When CMD has ended, exits with CMD's status.
 
 use std::io;
 use std::process::{Child, ExitCode};

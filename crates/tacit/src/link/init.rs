@@ -7,9 +7,9 @@
 //!                              └───┘ starts again if it ends
 //! ```
 //!
-//! The machine needs nothing but tacit, a policy and CMD. Its link server reaches the other side
-//! over vsock. CMD starts when the other side answers, so the machine can boot before the
-//! other side.
+//! The machine needs nothing but tacit, a policy and CMD. Its link server connects over vsock to a
+//! link server outside of the machine (the *other side*). CMD starts when the other side answers,
+//! so the machine can boot before the other side.
 //!
 //! The kernel makes the first process the parent of orphaned processes, and the first process reaps
 //! them. In a container, the kernel does not permit the first process to power off or restart the

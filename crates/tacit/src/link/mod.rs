@@ -1,5 +1,5 @@
-//! Lets programs under `tacit run --link` in an environment without a network, such as a container,
-//! use sockets of an environment with a network. `tacit link serve` opens these sockets.
+//! Lets programs without a network, for example in a container, use sockets of an environment with
+//! a network. The programs run under `tacit run --link`, and `tacit link serve` opens the sockets.
 //!
 //! ```text
 //!   no network                                       network
@@ -12,9 +12,9 @@
 //! bytes. Otherwise each side has a server ([`server`]). Between the two servers, each socket has a
 //! stream of its own: TCP with TLS between hosts, vsock or a UNIX socket for a virtual machine
 //! (`wire`). The run then gets a socket with the same addresses, in a namespace of the server
-//! (`mirror`). `[link.NAME]` and the rules with `link` in the server's policy decide which sockets
-//! the side without a network gets. Before that, the policy rules for the run decide, and apply
-//! TLS.
+//! (`mirror`). First, the policy rules for the run decide about a socket, and apply TLS. Then the
+//! server's policy decides whether the side without a network gets the socket, with `[link.NAME]`
+//! and the rules with `link`.
 //!
 //! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
 //! run as the same user. The agent uses what the other side reports about itself only for output,

@@ -7,9 +7,9 @@
 //!
 //! Without engines, the data worker that accepts a connection serves it to the end. An engine (a
 //! thread for handshakes) serves only the first stages, and then hands the connection over to a
-//! data worker. The engine hands over a connection without TLS before it connects to the server,
-//! and a connection with TLS after the handshake. If the rule has `relay = "engine"`, the engine
-//! also relays.
+//! data worker. A connection without TLS is handed over before the agent connects to the server. A
+//! connection with TLS is handed over after the handshake. If the rule has `relay = "engine"`, the
+//! engine also relays.
 
 use std::io;
 use std::os::fd::AsFd;

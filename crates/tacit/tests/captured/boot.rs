@@ -1,5 +1,5 @@
-//! Tests what a guard installs at boot if the policy of the host has an error. No byte of a
-//! protected flow may leave the host in clear.
+//! Tests which nftables rules a guard (`tacit agent --host --guard`) installs at boot if the policy
+//! of the host has an error. No byte of a protected flow may leave the host in clear.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, SERVED, TLS};

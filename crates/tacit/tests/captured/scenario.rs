@@ -1,6 +1,6 @@
-//! Tests one host from the installation of tacit to its removal. Daemons that started before, a
-//! periodic job, a container and an SSH session continue during audit mode, enforcement, a restart
-//! and two kills. A tap records which bytes are on the network link.
+//! Tests one host from the installation of tacit to its removal. Daemons that started before the
+//! installation, a periodic job, a container and an SSH session continue during audit mode,
+//! enforcement, a restart and two kills. A tap records which bytes are on the network link.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, SERVED, TLS};

@@ -1,4 +1,4 @@
-//! Tests rules for some programs of a captured host: by user, control group and executable.
+//! Tests rules that select programs of a captured host by user, control group or executable.
 
 use crate::machines::Machines;
 

@@ -1,4 +1,4 @@
-//! Tests a host whose rules need no connection tracking.
+//! Tests a captured host whose rules need no connection tracking.
 
 use crate::machines::{Machines, TLS};
 

@@ -1,5 +1,6 @@
-//! Tests `tacit workload paper` with the peers that are installed: each cell has a figure, or a
-//! valid reason why it is empty.
+//! Tests `tacit workload paper`, which prints tables of measurements. Each cell of a table must
+//! have a figure, or a valid reason why it is empty. The tests use the peer programs that are
+//! installed.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Creates a test directory whose files every user can read. Tests need this directory if other
-//! users run programs.
+//! Creates a test directory whose files every user can read. Tests need such a directory when they
+//! run programs as another user.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

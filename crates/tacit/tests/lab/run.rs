@@ -1,4 +1,4 @@
-//! Tests `tacit run` with unmodified programs, whose connections leave the run as TLS.
+//! Tests `tacit run` with unmodified programs, whose connections leave the run with TLS.
 //!
 //! Each test has a network namespace of its own for the servers, and the run makes another one
 //! inside it. If the tests run as root, the program is tested as root and as an ordinary user.

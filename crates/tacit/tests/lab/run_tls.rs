@@ -1,4 +1,5 @@
-//! Tests `tacit run` without a policy: `--tls`, and the message without `--tls`.
+//! Tests `tacit run` without a policy file. With `--tls`, every connection uses TLS. Without
+//! `--tls`, the command prints an error that says how to start a program.
 
 use crate::harness::{Lab, TACIT, text_of};
 use crate::run::{expect, in_network};

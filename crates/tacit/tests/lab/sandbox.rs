@@ -1,5 +1,5 @@
-//! Tests the sandbox of an agent: what the agent can no longer do, and that a policy which needs
-//! more is rejected.
+//! Tests the sandbox of an agent: what the agent can no longer do. Also tests that the agent
+//! rejects a new policy that needs more than the sandbox allows.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Tests that the JSON of commands and displays conforms to the schemas in docs/schema/. Displays
-//! that need a run are in the tests of runs.
+//! Tests that the JSON of commands and displays conforms to the schemas in docs/schema/.
+//! `tests/runs/schema.rs` tests the displays that need a program under `tacit run`.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

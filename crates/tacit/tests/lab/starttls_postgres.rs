@@ -1,5 +1,5 @@
-//! Tests PostgreSQL: clients that require TLS with a server without TLS, and clients without TLS
-//! with a server that requires TLS.
+//! Tests PostgreSQL between programs of which only one uses TLS. In some tests, the clients require
+//! TLS, and the server has no TLS. In others, the server requires TLS, and the clients have no TLS.
 
 use std::io::{Read, Write};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Tests an engine that lags behind a flood and must not spill.
+//! Tests an engine that cannot keep up with a flood of datagrams and must not spill: it must not
+//! pass packets to its data worker.
 
 use std::net::UdpSocket;
 use std::sync::Arc;

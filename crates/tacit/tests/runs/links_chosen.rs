@@ -1,4 +1,4 @@
-//! Tests which link a run uses, and limits that runs of one link share.
+//! Tests how the link of a run is chosen. Also tests the limits that all runs of one link share.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Tests that kinds of sockets which runs do not support are always refused and reported, even when
-//! the agent or the helper has died.
+//! Tests that tacit always refuses and reports the kinds of sockets that runs do not support, even
+//! when the agent or the helper has died.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! Counts the system calls with which programs start under `tacit run`.
+//! Tests that `tacit run` starts a program with few system calls, even if the policy has many
+//! rules.
 
 use crate::network::Network;
 

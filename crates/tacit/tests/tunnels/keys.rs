@@ -1,4 +1,4 @@
-//! Tests `tacit trace --ike`: with its keys, tshark decrypts a capture of tunnels.
+//! Tests `tacit trace --ike`: with the keys that it records, tshark decrypts a capture of tunnels.
 
 use crate::{Scenario, WEB};
 

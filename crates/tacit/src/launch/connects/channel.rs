@@ -1,11 +1,12 @@
-//! The helper's channel to the agent: the helper asks whether a program may connect, and the agent
-//! answers with a socket for the program.
+//! Implements the helper's channel to the agent. On this channel, the helper asks whether a program
+//! may connect, and the agent answers with a socket for the program.
 //!
 //! A successor of the agent may run in another network namespace, while programs still have sockets
 //! of the previous namespace. So the helper remembers the network namespaces of all agents.
 //!
 //! Limits: if the buffer of the channel is full, at most [`UNSENT_MAX`] messages are queued. The
-//! helper remembers [`OUTSIDE_MAX`] network namespaces, and then asks no agent in another one.
+//! helper remembers at most [`OUTSIDE_MAX`] network namespaces, and asks no agent in any other
+//! network namespace.
 
 use std::collections::VecDeque;
 use std::io;

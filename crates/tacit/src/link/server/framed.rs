@@ -12,7 +12,8 @@
 //! opens a stream for this client, and sends the ticket in `Take`.
 //!
 //! When a session ends, this server closes the sockets of the session. When a new policy denies a
-//! socket, this server closes the socket. Both also apply to sockets that are still being opened.
+//! socket, this server closes the socket. In both cases, it also closes sockets that it is still
+//! opening.
 //!
 //! Limits: the limits in `mod.rs` and `tickets.rs`.
 

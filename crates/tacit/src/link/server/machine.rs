@@ -1,8 +1,9 @@
-//! Accepts the streams of a virtual machine over AF_VSOCK. The kernel reports the context of the
-//! other side, and other contexts than that of `listen` are refused.
+//! Accepts the streams of a virtual machine over AF_VSOCK. The kernel reports the context ID (CID)
+//! of the machine at the other end of a stream. This module refuses a stream if its context ID is
+//! not the one in the key `listen`.
 //!
-//! Limit: [`STREAMS_MAX`] streams of a link wait for an answer. Further ones wait in the queue of
-//! the listening socket.
+//! Limit: at most [`STREAMS_MAX`] streams of a link wait for an answer. Further streams wait in the
+//! queue of the listening socket.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -8,8 +8,9 @@
 //!   another kernel:    framed.rs on the side with the network; remote.rs on the side of the runs
 //! ```
 //!
-//! One thread serves all links. A request waits for its socket without a limit of time, as
-//! `connect` does. But if the other side closes the stream, the request and its socket end.
+//! One thread serves all links. A request may wait for its socket without a time limit, just as a
+//! program may wait in `connect`. But if the other side closes the stream, the request and its
+//! socket end.
 //!
 //! The kernel reports when a program closes a socket from the server. So the server can count the
 //! open sockets of each run without a copy of each socket.

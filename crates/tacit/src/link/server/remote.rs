@@ -12,7 +12,7 @@
 //! the other socket, and moves its bytes over the stream. So for programs, the socket works like
 //! any other socket of this kernel.
 //!
-//! If the stream of a run ends, the sockets of the run are lost. The same applies if the server
+//! If the stream of a run ends, the sockets of the run are lost. They are also lost if the server
 //! with network does not answer on this stream within three times [`ALIVE_INTERVAL`]. This server
 //! logs the loss, and ends the session. The run then tries to begin a new session.
 

@@ -1,4 +1,5 @@
-//! Stores the clients of bound sockets, by their tickets, until each client gets a stream.
+//! Stores the clients that have connected to bound sockets, until each client gets a stream. A
+//! client is found by its *ticket*, a number (`framed.rs`).
 //!
 //! Limits: [`TICKETS_MAX`] clients of a link wait at the same time, [`TICKETS_OF_HOST_MAX`] of them
 //! for one certificate and [`TICKETS_OF_SESSION_MAX`] for one session, each for

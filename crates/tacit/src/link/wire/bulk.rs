@@ -5,7 +5,7 @@
 //!   socket <── one write ── frames <── open in place ──────  read
 //! ```
 //!
-//! The buffers belong to the thread, so a stream on which nothing moves has none.
+//! The buffers belong to the thread, so an idle stream has no buffers.
 //!
 //! Limits: a batch has [`BATCH_FRAMES_MAX`] frames. A stream keeps at most one batch in each
 //! direction, and the beginning of the next frame.

@@ -1,6 +1,7 @@
 //! Determines whether a run can use IPv4, IPv6 or both. A run can use an IP version if the host has
 //! a default route of this version, or a route to an address that the policy allows. With a link,
-//! the routes of the other side count. An inbound rule for clients of this version also suffices.
+//! the routes of the other side count. A run can also use an IP version if the policy has an
+//! inbound rule for clients of this version.
 //!
 //! Limit: for each IP version, this module tries at most [`PROBES_MAX`] addresses, even if the
 //! policy captures more ranges.

@@ -1,5 +1,6 @@
 //! Requests sockets from `tacit link serve`, for the side of a link that has no network. The module
-//! [`protocol`] defines the messages of both sides, and [`choice`] which link a run uses.
+//! [`protocol`] defines the messages between the two sides. The module [`choice`] chooses the link
+//! of a run.
 
 pub mod choice;
 pub mod client;

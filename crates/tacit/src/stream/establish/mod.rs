@@ -14,8 +14,8 @@
 //!
 //! With TLS downstream, the agent authenticates the client before it connects to the server. The
 //! exceptions are STARTTLS protocols that need the server's greeting first, and FTP data
-//! connections. If the handshake fails after the agent has connected, the agent resets the
-//! upstream socket. So the server does not mistake the transfer for complete.
+//! connections. If the handshake fails after the agent has connected, the agent resets the upstream
+//! socket. So the server does not mistake a truncated transfer for a complete one.
 //!
 //! Limits: `handshake-timeout` of the rule for the STARTTLS exchange and the handshake together;
 //! `connect-timeout` of the rule, or `CONNECT_TIMEOUT`, to connect to the server.

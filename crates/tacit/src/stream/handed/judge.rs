@@ -3,7 +3,8 @@
 //! `connect` call.
 //!
 //! If the run uses a link, the server of the link opens the socket, by its own rules, and the agent
-//! passes the socket on. While the judge waits for this server, it answers other questions.
+//! passes the socket on. While this module waits for the server of the link, it answers other
+//! questions of helpers.
 
 use std::collections::HashMap;
 use std::io;

@@ -5,18 +5,20 @@
 //! agent. A quarter of the permits is reserved for sources that have no other handshake.
 //!
 //! ```text
-//! acquire ─┬─ a permit is free ──────────────> granted
-//!          └─ queued ─┬─ a permit becomes free ─────────> granted to the source with the fewest,
-//!                     │                                   of several to the newest
-//!                     └─ a busier source has a slow ────> granted; the limiter ends the slow
-//!                        handshake, or any source a       handshake
-//!                        silent one
+//! acquire ─┬─ a permit is free ───────────────────────> granted
+//!          └─ queued ─┬─ a permit becomes free ───────> granted to the source with the fewest
+//!                     │                                 permits; of several such sources, to the
+//!                     │                                 one that came last
+//!                     └─ a busier source has a slow ──> granted; the limiter ends the slow
+//!                        handshake, or the client of    handshake
+//!                        any slow handshake is silent
 //! ```
 //!
 //! When another source needs a permit, the limiter ends the oldest slow handshake of the busiest
-//! source; if no source has several, the oldest one whose client has sent no complete message. So
-//! clients that connect and send nothing cannot block others, from any number of addresses. The
-//! limiter never ends handshakes that the agent initiates.
+//! source. If no source has several handshakes, the limiter ends the oldest slow handshake whose
+//! client has sent no complete message. So clients that connect and send nothing cannot block
+//! others, from any number of addresses. The limiter never ends handshakes that the agent
+//! initiates.
 
 mod queue;
 

@@ -8,8 +8,8 @@
 //!
 //! If the network belongs to another kernel, each kernel has a server, and the sockets of the run
 //! are connected to the local server. The sockets are reset when one of the two servers ends. When
-//! the remote server runs again, it binds again the addresses on which the run listens. When the
-//! local server has been restarted, the agent requests new sockets for these addresses.
+//! the remote server has been restarted, it again binds the addresses on which the run listens.
+//! When the local server has been restarted, the agent requests new sockets for these addresses.
 
 use std::collections::BTreeMap;
 use std::fmt;
