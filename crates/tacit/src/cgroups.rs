@@ -118,8 +118,8 @@ pub(crate) fn id(path: &str) -> Option<CgroupId> {
     Some(CgroupId { level, id: found.ino() })
 }
 
-/// Returns the groups of units. The manager of the host has its units below slices alone, so only
-/// slices are read.
+/// Returns the groups of units. Reads only slices, because systemd creates all units of the host
+/// below slices.
 pub(crate) fn units(names: &[String]) -> Vec<CgroupId> {
     root().map_or_else(Vec::new, |root| units_below(root, names))
 }

@@ -122,7 +122,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Ends the capture of the host: what was there before is there again.
+    /// Ends the capture of the host, and restores the earlier network settings.
     ///
     /// # Errors
     /// A description for the operator.
@@ -137,7 +137,7 @@ impl Runs {
     }
 
     /// Changes the capture of the host, and of joined namespaces, for a policy that will be
-    /// installed next. The helpers of other users could delay it: they follow later.
+    /// installed next. Helpers of other users could delay this change, so they get it later.
     ///
     /// # Errors
     /// A description for the operator.

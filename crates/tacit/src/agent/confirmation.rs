@@ -45,7 +45,8 @@ pub(super) enum Confirmation {
 }
 
 impl Confirmation {
-    /// A policy was installed in place of another one, and waits for this long.
+    /// Records that a policy was installed in place of another one, and waits this long for its
+    /// confirmation.
     pub(super) fn begin(&mut self, replaced: Previous, time: Duration, now: Instant) {
         let previous = match std::mem::take(self) {
             Self::None => replaced,
@@ -54,7 +55,7 @@ impl Confirmation {
         *self = Self::Waiting { previous, until: now + time.min(CONFIRM_MAX) };
     }
 
-    /// Ends the waiting; returns whether there was any.
+    /// Ends the wait for a confirmation; returns whether a policy was waiting.
     pub(super) fn end(&mut self) -> bool {
         !matches!(std::mem::take(self), Self::None)
     }
@@ -64,8 +65,8 @@ impl Confirmation {
         matches!(self, Self::Waiting { .. })
     }
 
-    /// What to return to, if the time is over. It is due again after an interval, unless the
-    /// waiting ends.
+    /// Returns the state to restore if the time for the confirmation is over. After an interval,
+    /// returns it again, unless the wait has ended.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Previous> {
         let Self::Waiting { previous, until } = self else { return None };
         if now < *until {
@@ -75,7 +76,7 @@ impl Confirmation {
         Some(previous.clone())
     }
 
-    /// Waits until the time is over; without a waiting policy, without end.
+    /// Waits until the time for the confirmation is over. Never returns if no policy waits.
     pub(super) async fn due(&self) {
         match self {
             Self::None => std::future::pending().await,

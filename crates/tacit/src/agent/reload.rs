@@ -200,7 +200,8 @@ impl Agent {
         }
     }
 
-    /// The operator confirms the installed policy; returns whether it waited for that.
+    /// Confirms the installed policy for the operator; returns whether the policy waited for a
+    /// confirmation.
     pub(super) fn confirm(&mut self) -> bool {
         let has_waited = self.confirmation.end();
         if has_waited {

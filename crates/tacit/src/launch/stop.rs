@@ -1,8 +1,9 @@
 //! Stops the launcher (`tacit run`) when the program CMD stops, and continues the launcher when CMD
 //! continues.
 //!
-//! A user may send SIGCONT to CMD but not to the launcher. A stopped launcher cannot detect that
-//! CMD continues, so a second child process watches CMD, and then continues the launcher.
+//! Another process can send SIGCONT to CMD only, and not to the launcher. A stopped launcher cannot
+//! detect that CMD continues, so a second child process watches CMD, and then continues the
+//! launcher.
 //!
 //! Limit: the second child process checks CMD every [`LOOK_INTERVAL`].
 

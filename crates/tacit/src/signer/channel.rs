@@ -28,14 +28,14 @@ const LENGTH_BYTES: usize = 4;
 /// The first read of a message; most messages are shorter.
 const FIRST_READ_BYTES: usize = 1024;
 
-/// The agent's end.
+/// The agent's end of a channel.
 #[derive(Debug)]
 pub(super) struct RequestEnd {
     requests: OwnedFd,
     answers: OwnedFd,
 }
 
-/// The signer's end.
+/// The signer's end of a channel.
 #[derive(Debug)]
 pub(super) struct AnswerEnd {
     requests: OwnedFd,

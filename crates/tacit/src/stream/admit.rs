@@ -49,11 +49,11 @@ pub(super) struct Request<'a> {
     pub(super) accepting: Ticks,
 }
 
-/// Finds the rule of a flow, charges the CPU time of that and of accepting to it, and opens the
-/// connection.
+/// Finds the rule of a flow, and opens the connection. Charges the rule with the CPU time of this
+/// search and of accepting the connection.
 ///
 /// # Errors
-/// The policy rejects the flow. That was logged.
+/// The policy rejects the flow. The rejection was logged.
 pub(super) fn admit(shared: &Shared, mut request: Request<'_>) -> Result<Connection, Deny> {
     let found = find_rule(&shared.live.load(), &mut request.flow, request.scope.as_ref());
     let looking = meter::take();

@@ -416,8 +416,8 @@ impl<L: Lanes> Workers<L> {
         CpusOfRuns { engines: &self.plan.engines, only: self.plan.one_cpu() }
     }
 
-    /// Makes every engine serve a source; without engines every worker, or the worker on the
-    /// source's CPU. Returns the number by which the source can be stopped.
+    /// Makes every engine serve a source. Without engines, every worker serves the source, or only
+    /// the worker on the source's CPU. Returns the number by which the source can be stopped.
     pub async fn serve(&self, source: Arc<dyn WorkSource<L>>) -> u64 {
         let id = self.next_source();
         self.common.borrow_mut().insert(id, Arc::clone(&source));

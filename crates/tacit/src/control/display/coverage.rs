@@ -76,8 +76,8 @@ impl CoverageDisplay {
     }
 }
 
-/// Returns the flows of a table that counts since a time, and what the kernel has decided by these
-/// rules.
+/// Returns the flows in a table and the time since which the table counts, and what the kernel has
+/// decided with these rules.
 #[must_use]
 pub fn coverage(table: &CoverageTable, rules: &[Arc<LiveRule>], since: Rfc3339) -> CoverageDisplay {
     let totals = table.totals().into_iter();

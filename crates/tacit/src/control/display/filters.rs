@@ -77,7 +77,7 @@ pub struct FilterDisplay {
     pub line: usize,
 }
 
-/// The filter rules, with what they have counted, at a time in seconds since 1970.
+/// The filter rules with their packet counts. `unix_s` is the current time in seconds since 1970.
 #[must_use]
 pub fn filters(live: &Live, unix_s: i64) -> FiltersDisplay {
     let plan = filter_plan(&live.policy, unix_s);

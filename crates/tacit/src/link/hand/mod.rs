@@ -1,4 +1,5 @@
-//! `tacit link give` and `tacit link take`: pass a connected socket of one program to another.
+//! `tacit link give` and `tacit link take`: pass a connected socket of one program to another
+//! program.
 //!
 //! ```text
 //!   tacit link take NAME -- CMD     listens at NAME.sock

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! If the kernel does not support a part of the sandbox, the server runs without this part, and
-//! `tacit link info` shows that.
+//! `tacit link info` shows the missing part.
 
 use std::path::{Path, PathBuf};
 

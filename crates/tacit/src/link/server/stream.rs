@@ -1,6 +1,7 @@
-//! Serves one stream from a process on the same kernel: reads its request, and sends the answer. If
-//! the first byte is the first byte of a frame, the stream comes from the link server of another
-//! kernel, and `framed.rs` serves it.
+//! Serves one stream that was opened at the UNIX socket of a link. If a process on the same kernel
+//! has opened the stream, this module reads its request and sends the answer. If the link server of
+//! another kernel has opened the stream, the first byte is that of a frame. Then `framed.rs` serves
+//! the stream.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

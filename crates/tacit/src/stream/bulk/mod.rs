@@ -37,8 +37,8 @@ pub(super) struct BulkTurns {
 }
 
 impl BulkTurns {
-    /// The number of records in a batch: a turn if the thread has brief connections, otherwise
-    /// `records_max`.
+    /// The number of records in a batch: those of one turn if the thread has brief connections,
+    /// otherwise `records_max`.
     pub(super) fn records(&self, records_max: usize) -> usize {
         if self.is_shared() { records_max.min(TURN_RECORDS) } else { records_max }
     }

@@ -120,10 +120,10 @@ impl HandshakeLimiter {
         self.lock().in_flight()
     }
 
-    /// Waits for a permit. `rule` counts the handshakes in flight of the rule.
+    /// Waits for a permit. `rule` is the number of handshakes of the rule that are in progress.
     ///
     /// # Errors
-    /// Too many others wait.
+    /// Too many handshakes wait for a permit.
     pub async fn acquire(
         &self,
         rule: &Arc<AtomicUsize>,

@@ -1,5 +1,5 @@
 //! Waits for the first message of a connection, then starts the program for this connection, and
-//! relays.
+//! relays the bytes.
 //!
 //! ```text
 //!   clear   first byte (not read) ─────────┐
