@@ -273,7 +273,7 @@ start_outside() {
     ip address add "$v4/32" dev lo
     ip address add "$v6/128" dev lo nodad
     mount --bind "$work/resolv.conf" /etc/resolv.conf
-    start python3 scripts/links-guest/outside.py tap "$work/wire"
+    [ -n "${MEASURE:-}" ] || start python3 scripts/links-guest/outside.py tap "$work/wire"
     start python3 scripts/links-guest/outside.py serve "$work/www" "$pki/tls.example.pem" \
         "$pki/tls.example.key" 2>"$work/outside.log"
     until_true curl -fsS -o /dev/null "http://$v4:8080/clear"

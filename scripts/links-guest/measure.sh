@@ -15,14 +15,17 @@ find_passt() {
     passt=$(command -v passt) && "$passt" --help 2>&1 | grep -q vhost-user && return
     passt=$passt_dir/passt
     [ ! -x "$passt" ] || return 0
-    local new=$passt_dir.new options
+    local new options
+    new=$(realpath -m "$passt_dir.new")
     rm -rf "$new"
     mkdir -p "$new"/{lists/partial,cache/archives/partial}
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
         "http://deb.debian.org/debian $passt_suite main" >"$new/sources.list"
     options=(-qq -o "Dir::Etc::SourceList=$new/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$new/lists" -o "Dir::Cache=$new/cache" -o APT::Sandbox::User=root)
-    (cd "$new" && apt-get "${options[@]}" update && apt-get "${options[@]}" --download-only source passt) \
+    # Only the archive of the sources is used, which apt has verified; mirrors may lack other files.
+    (cd "$new" && apt-get "${options[@]}" update &&
+        { apt-get "${options[@]}" --download-only source passt || compgen -G 'passt_*.orig.tar.*'; }) \
         >"$cache/passt.log" 2>&1 || return 1
     mkdir "$new/source"
     tar -C "$new/source" --strip-components=1 -xf "$new"/passt_*.orig.tar.* &&
