@@ -51,7 +51,7 @@ if [ "\$1" = card ]; then
 fi
 ftp() { curl -sS --max-time 900 -o /dev/null -w "ftp \$1 %{speed_\$1}\n" "\$2" "\$3" ftp://$v4:2121/data; }
 ftp download -L -4
-head -c 1000000000 /dev/zero | ftp upload -T -
+dd if=/dev/zero bs=1000000 count=1000 2>/dev/null | ftp upload -T -
 for way in out in; do
     echo "streams \$way \$(/tacit workload stream client \$way --connections 3 --bytes 100000000 \\
         --connect $v4:8095 | sed -n 's/^rate *//p')"
