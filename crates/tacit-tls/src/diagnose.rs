@@ -146,8 +146,8 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
         PathFault::NotPinned => format!("{of} is not a pinned certificate"),
         PathFault::AnchorExpired { subject, not_after } => format!(
             "the chain of {of} ends at the CA {subject}, whose certificate expired at {}: add the \
-             CA's renewed certificate to the trust, or set expired-anchors = \"accept\" in the \
-             trust",
+             CA's renewed certificate to the [trust] table, or set expired-anchors = \"accept\" in \
+             this table",
             utc(*not_after)
         ),
         PathFault::CaMayNotSign { subject } => format!(
@@ -209,7 +209,7 @@ fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
         "the {who}'s certificate {title} is not pinned in trust '{trust}': if the {who} has a \
          new certificate, compare its SHA-256 value {sha256} with the value from the {who}'s \
-         operator, and then add the certificate to `pinned` of the trust",
+         operator, and then add the certificate to `pinned` in this [trust] table",
         who = failed.peer.word(),
         title = leaf.title(),
         trust = failed.trust,
@@ -354,13 +354,13 @@ fn wrong_issuer(
     match error {
         CertificateError::UnknownIssuer => format!(
             "the chain of the {who}'s certificate {title} ends at the issuer {issuer}, which \
-             trust '{trust}' does not contain: add this CA to the trust, or configure the {who} to \
-             send the intermediate certificates"
+             trust '{trust}' does not contain: add this CA to trust '{trust}', or configure the \
+             {who} to send the intermediate certificates"
         ),
         CertificateError::BadSignature => format!(
             "the {who}'s certificate {title} was not signed by the CA {issuer} in trust '{trust}': \
              this CA has the name of the issuer, but another key. Add the current certificate of \
-             the CA to the trust"
+             the CA to trust '{trust}'"
         ),
         CertificateError::Other(_) => format!(
             "the {who}'s certificate {title}, issued by {issuer}, violates the profile for \

@@ -113,11 +113,11 @@ impl fmt::Display for PacketExplanation {
                 let is_in_tunnel = ["from-tunnel ", "to-tunnel "];
                 let is_in_tunnel = is_in_tunnel.iter().any(|way| packet.starts_with(way));
                 let then = if is_in_tunnel {
-                    "rules with `ipsec`"
+                    "rules with `ipsec` decide"
                 } else {
-                    "the rules for flows, and then `unmatched`,"
+                    "the rules for flows decide; if none matches, `unmatched` decides"
                 };
-                write!(f, "{packet}: no filter rule matches; {then} decide")?;
+                write!(f, "{packet}: no filter rule matches, so {then}")?;
             }
             ("flow", _) => write!(
                 f,

@@ -102,8 +102,8 @@ impl CredentialFault {
             Self::SeveralKeys(count) => format!("the file contains {count} private keys"),
             Self::KeyExposed { mode } => {
                 format!(
-                    "the file contains a private key that group or others can access (mode \
-                     {mode:04o})"
+                    "the file contains a private key, and the group or other users can access \
+                     the file (mode {mode:04o})"
                 )
             }
             Self::KeyEncrypted => {

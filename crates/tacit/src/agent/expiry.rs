@@ -54,8 +54,8 @@ impl Deadline {
             "identity" => "renew the certificate and replace its file",
             "pinned" => "get the peer's new certificate, and add it to the pinned certificates",
             "trust" => {
-                "add the CA's new certificate to the trust, and have the CA reissue the \
-                 certificates of the peers if the CA's key has changed"
+                "add the CA's new certificate to this [trust] table; if the CA's key has changed, \
+                 have the CA reissue the certificates of the peers"
             }
             _ => "get the current CRL from the CA, and replace the file",
         };

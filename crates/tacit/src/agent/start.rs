@@ -268,9 +268,8 @@ fn read_policy(
     if options.host {
         captured_host::mark_own_packets(&checked.policy).map_err(AgentError::Host)?;
     } else if checked.policy.host.is_some() {
-        let next = "start the agent with --host to capture the traffic of this host; without \
-                    --host, the policy applies only to forwarding rules and to programs under \
-                    `tacit run`";
+        let next = "to capture the traffic of this host, start the agent with --host; without \
+                    --host, the agent serves only forwarding rules and programs under `tacit run`";
         log.warn(Event::new("host-not-requested").field("next", next));
     }
     Ok((checked, last_policy))

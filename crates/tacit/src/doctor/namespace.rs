@@ -90,8 +90,8 @@ fn host_capture(refused: Option<&str>) -> Finding {
         None => Finding::wanted(
             name,
             Presence::There,
-            "`tacit agent --host` works with CAP_NET_ADMIN and CAP_NET_RAW; rules that select by \
-             name need DNS on port 53, not DNS over TLS or HTTPS",
+            "`tacit agent --host` works if it has the capabilities CAP_NET_ADMIN and CAP_NET_RAW; \
+             rules with DNS names need DNS on port 53, not DNS over TLS or HTTPS",
         ),
         Some(reason) => Finding::wanted(
             name,

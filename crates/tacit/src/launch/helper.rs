@@ -233,8 +233,8 @@ impl HelperServer {
             | HelperRequest::HostKeep
             | HelperRequest::HostEnd
             | HelperRequest::Sockets => Err(
-                "the agent sent a request for the whole host to the helper of a run; this is a bug \
-                 in tacit"
+                "the helper of a run received a request that only the helper of a captured host \
+                 can handle; this is a bug in tacit"
                     .to_owned(),
             ),
             // `serve` handles these requests, because it owns the channels.

@@ -53,9 +53,11 @@ const PROGRAMS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 /// Be the first process of a virtual machine without a network, and run CMD through a link
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example: at the end of the kernel's command line, if the program is /tacit in an initramfs
+Examples: the end of the kernel's command line, for the link [link.near] of the policy
+
+If an initramfs contains the program tacit as /tacit, and CMD is /bin/sh:
     rdinit=/tacit -- link init near /bin/sh
-and if it is installed on the disk of the machine
+If tacit is installed on the disk of the machine, and CMD is a server:
     init=/usr/bin/tacit -- link init near --then restart /usr/bin/orders-server")]
 pub(super) struct LinkInitArgs {
     /// The policy file, with the table [link.NAME] and the rules for CMD

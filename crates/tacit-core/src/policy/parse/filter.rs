@@ -90,7 +90,8 @@ fn check_host(table: &TomlTable<'_>, host: Option<&HostSettings>) -> bool {
     if host.is_none()
         && let Some(value) = table.value("filter")
     {
-        let message = format!("{} filters packets of a host, but there is no [host]", table.title);
+        let message =
+            format!("{} filters packets of a host, but the policy has no [host]", table.title);
         let fix = "add [host] with unmatched = \"permit\" or \"deny\", or set `tunnel` to the name \
                    of an [ike.NAME] or [sa.NAME]";
         table.report.error(MessageId("not-for-runs"), &value.name_at, message, fix);

@@ -112,7 +112,7 @@ pub fn parse_files(files: &PolicyText, shown: FindingsShown) -> ParsedPolicy {
     let sound = diagnostics.iter().all(|finding| finding.severity == DiagnosticSeverity::Warning);
     debug_assert!(
         !sound || policy.is_some(),
-        "a function of the parser returned no value and reported no error"
+        "the parser returned no policy, but reported no error"
     );
     ParsedPolicy { policy: policy.filter(|_| sound), diagnostics }
 }

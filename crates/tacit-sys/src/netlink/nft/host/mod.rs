@@ -259,14 +259,14 @@ pub fn install(
     let outbound = table.sections.iter().map(|section| section.outbound.len()).sum::<usize>();
     if outbound + table.inbound.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
-            "the rules have too many ranges of addresses and ports for the kernel: use larger \
-             networks, or fewer ranges of ports",
+            "the rules contain more address and port ranges than the nftables table can have: \
+             use larger networks, or fewer port ranges",
         ));
     }
     if table.sections.iter().map(|section| section.counted.len()).sum::<usize>() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
-            "the rules have too many ranges of addresses and ports with counters: use larger \
-             networks, or fewer ranges of ports",
+            "the kernel cannot count the flows to this many destinations (address and port \
+             ranges of the rules): use larger networks, or fewer port ranges",
         ));
     }
     let checks = table.sections.iter().map(|section| section.senders.len()).sum::<usize>();
