@@ -32,6 +32,8 @@ pub struct AgentSettings {
     pub placement_cpus: Vec<usize>,
     /// The address at which metrics are served over HTTP; `None`: metrics are not served.
     pub metrics: Option<Address>,
+    /// Whether other hosts may reach that address. HTTP is in clear.
+    pub metrics_clear: bool,
     /// Which names of runs get alias addresses, and the ranges of these addresses.
     pub aliases: Aliases,
 }
@@ -49,6 +51,7 @@ impl Default for AgentSettings {
             placement: Placement::Adaptive,
             placement_cpus: Vec::new(),
             metrics: None,
+            metrics_clear: false,
             aliases: Aliases::default(),
         }
     }

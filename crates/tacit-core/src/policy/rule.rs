@@ -338,6 +338,9 @@ pub struct ForwardRule {
     pub connect_timeout: Duration,
     /// The mode and the owner of UNIX sockets at `listen`.
     pub unix: UnixSocket,
+    /// Whether data that the rule's TLS protects may pass the network in clear, on the other side
+    /// of the agent.
+    pub clear: bool,
 }
 
 /// The content of the PROXY protocol header that tacit sends.

@@ -30,6 +30,7 @@ fn rule(selectors: Selectors, listen: Vec<Address>, action: Action) -> Rule {
             send_proxy: None,
             connect_timeout: Duration::from_secs(10),
             unix,
+            clear: false,
         })
     };
     let position = SourcePosition::default();

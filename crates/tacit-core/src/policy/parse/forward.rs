@@ -95,6 +95,7 @@ pub(super) fn read(table: &TomlTable<'_>, destination: Option<Destination>) -> O
             value::duration(&value, CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX)
         });
     let unix = unix_socket(table);
+    let clear = table.boolean("clear", false);
     let (connect, activate) = match destination? {
         Destination::Nowhere => (None, None),
         Destination::Server(connect) => (Some(connect), None),
@@ -108,6 +109,7 @@ pub(super) fn read(table: &TomlTable<'_>, destination: Option<Destination>) -> O
         send_proxy: send_proxy?,
         connect_timeout: connect_timeout?,
         unix: unix?,
+        clear: clear?,
     };
     let sound = check_unix_keys(table, &forward) & check_loop(table, &forward);
     sound.then_some(forward)
@@ -237,18 +239,15 @@ pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
 /// traffic cannot leave this host.
 pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let Some(forward) = rule.forward() else { return true };
-    let clear = table.value("clear");
-    let Some(allowed) = table.boolean("clear", false) else { return false };
-    let leak = clear_socket(rule, forward);
-    match (leak, clear) {
-        (Some(ClearSocket { key, place, message }), _) if !allowed => {
+    match (clear_socket(rule, forward), table.value("clear")) {
+        (Some(ClearSocket { key, place, message }), _) if !forward.clear => {
             let at = item(table, key, place).map_or_else(|| table.at.clone(), |value| value.at);
             let fix = "use loopback or a UNIX socket; if you trust the network between tacit and \
                        this address, set clear = true";
             table.report.error(MessageId("clear-leaves-host"), &at, message, fix);
             false
         }
-        (None, Some(clear)) if allowed => {
+        (None, Some(clear)) if forward.clear => {
             let position = table.report.position(clear.name_at.start);
             let message = "`clear = true` has no effect: this rule sends no data in clear to other \
                            hosts";

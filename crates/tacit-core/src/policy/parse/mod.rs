@@ -249,6 +249,7 @@ fn agent(top: &TomlTable<'_>) -> Option<AgentSettings> {
     let engine::Places { placement, cpus } = engine::placement(&table)?;
     let metrics = metrics::read(&table);
     let aliases = aliases::read(&table);
+    let metrics::MetricsKeys { metrics, metrics_clear } = metrics?;
     Some(AgentSettings {
         workers: workers?,
         congestion_control: congestion_control?,
@@ -259,7 +260,8 @@ fn agent(top: &TomlTable<'_>) -> Option<AgentSettings> {
         trace: trace?,
         placement,
         placement_cpus: cpus,
-        metrics: metrics?,
+        metrics,
+        metrics_clear,
         aliases: aliases?,
     })
 }

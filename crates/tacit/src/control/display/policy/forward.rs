@@ -7,8 +7,16 @@ use tacit_core::policy::{ForwardRule, SendProxy, TargetOrder};
 use super::{SettingValue, Settings, duration, texts};
 
 pub(super) fn forwarding(settings: &mut Settings, forward: &ForwardRule) {
-    let ForwardRule { listen, connect, activate, accept_proxy, send_proxy, connect_timeout, unix } =
-        forward;
+    let ForwardRule {
+        listen,
+        connect,
+        activate,
+        accept_proxy,
+        send_proxy,
+        connect_timeout,
+        unix,
+        clear,
+    } = forward;
     settings.add("listen", texts(listen), false);
     if let Some(connect) = connect {
         settings.add("connect", texts(&connect.targets), false);
@@ -34,6 +42,7 @@ pub(super) fn forwarding(settings: &mut Settings, forward: &ForwardRule) {
         settings.add("unix-owner", unix.owner.clone(), unix.owner.is_none());
         settings.add("replace-stale", unix.replace_stale, !unix.replace_stale);
     }
+    settings.add("clear", *clear, !*clear);
 }
 
 /// The default of `connect-timeout`.

@@ -147,6 +147,7 @@ fn agent(agent: &AgentSettings) -> PolicyTable {
         placement,
         placement_cpus,
         metrics,
+        metrics_clear,
         aliases,
     } = agent;
     let given = match aliases.given {
@@ -172,6 +173,7 @@ fn agent(agent: &AgentSettings) -> PolicyTable {
     settings.add("placement", placement_word, *placement == Placement::default());
     settings.add("placement-cpus", cpus, placement_cpus.is_empty());
     settings.add("metrics", metrics.as_ref().map(ToString::to_string), metrics.is_none());
+    settings.add("metrics-clear", *metrics_clear, !*metrics_clear);
     settings.add("aliases", given, aliases.given == AliasPolicy::default());
     let is_default = aliases.ranges == AliasRanges::default();
     settings.add("alias-ranges", aliases.ranges.to_string(), is_default);
@@ -692,88 +694,4 @@ fn duration(duration: Duration) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tacit_core::policy::{parse, parse_duration};
-
-    const POLICY: &str = r#"version = 1
-[agent]
-workers = 2
-[identity.web]
-cert = "web.pem"
-key = "web.key"
-[trust.corp]
-ca = "ca.pem"
-[[rule]]
-name = "front"
-listen = "0.0.0.0:8443"
-connect = "127.0.0.1:8080"
-[rule.tls]
-role = "server"
-identity = "web"
-client-cert = "none"
-min-version = "1.3"
-rekey = { after = "1h30m" }
-[[rule]]
-name = "db"
-direction = "outbound"
-remote = "*.corp.example"
-remote-ports = [5432, "8000-8999"]
-tls = { trust = "corp" }
-[[rule]]
-name = "rest"
-direction = "outbound"
-remote = "192.0.2.0/24"
-deny = true
-[[rule]]
-name = "clear"
-direction = "outbound"
-remote = "10.0.0.0/8"
-permit = true
-"#;
-
-    fn setting<'t>(table: &'t PolicyTable, key: &str) -> &'t Setting {
-        let found = table.settings.iter().find(|setting| setting.key == key);
-        found.unwrap_or_else(|| panic!("no `{key}` in {table:#?}"))
-    }
-
-    #[test]
-    fn every_value_in_force_is_shown_and_defaults_are_marked() {
-        let policy = parse(POLICY).policy.unwrap();
-        let tables = tables(&policy);
-        let titles: Vec<_> = tables.iter().map(|table| table.title.as_str()).collect();
-        assert_eq!(titles, ["[agent]", "[limits]", "[identity.web]", "[trust.corp]"]);
-        let rules: Vec<_> = policy.rules.iter().map(|one| rule(&policy, one, None)).collect();
-        for (table, key, value, default) in [
-            (&tables[0], "workers", SettingValue::Number(2), false),
-            (&tables[0], "signer", true.into(), true),
-            (&tables[1], "handshakes", SettingValue::Number(1024), true),
-            (&tables[3], "revocation", "off".into(), true),
-            (&rules[0], "tls.min-version", "1.3".into(), false),
-            (&rules[0], "tls.rekey.after", "1h30m".into(), false),
-            (&rules[0], "tls.client-cert", "none".into(), false),
-            (&rules[0], "tls.handshake-timeout", "10s".into(), true),
-            (&rules[0], "connect-timeout", "10s".into(), true),
-            (&rules[1], "tls.role", "client".into(), true),
-            (&rules[1], "tls.verify", "full".into(), true),
-            (&rules[1], "tls.server-name", SettingValue::None, true),
-            (&rules[1], "remote-ports", vec!["5432".to_owned(), "8000-8999".into()].into(), false),
-            (&rules[2], "deny", "refused".into(), true),
-            (&rules[3], "path", "auto".into(), true),
-            (&rules[3], "run", Vec::new().into(), true),
-        ] {
-            let setting = setting(table, key);
-            assert_eq!((&setting.value, setting.default), (&value, default), "{key}");
-        }
-        let suites = &setting(&rules[0], "tls.suites");
-        let SettingValue::List(names) = &suites.value else { panic!("{suites:?}") };
-        assert_eq!((names.len(), suites.default), (3, true), "those of TLS 1.3");
-    }
-
-    #[test]
-    fn durations_are_written_as_policies_write_them() {
-        for text in ["500ms", "10s", "1h30m", "1d", "2m5s"] {
-            assert_eq!(duration(parse_duration(text).unwrap()), text);
-        }
-    }
-}
+mod tests;
