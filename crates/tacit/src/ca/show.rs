@@ -18,6 +18,8 @@ use super::name::San;
 use tacit_tls::facts::{CertificateFacts, NAMES_MAX, utc};
 
 use crate::control::display::connections::CertificateState;
+use crate::control::render::table::{ABSENT, lay_out};
+use crate::control::render::width::TextWidth;
 use crate::exit::versioned;
 
 /// Maximum number of certificates in a directory.
@@ -169,7 +171,7 @@ pub(super) fn directory(
     if form == OutputFormat::Json {
         return Ok(versioned(&Listing { certificates: rows }));
     }
-    Ok(table(&rows))
+    Ok(table(&rows, TextWidth::of_stdout()))
 }
 
 fn certificate_files(dir: &Path) -> Result<Vec<PathBuf>, CaError> {
@@ -186,30 +188,20 @@ fn certificate_files(dir: &Path) -> Result<Vec<PathBuf>, CaError> {
     Ok(paths)
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row], width: TextWidth) -> String {
     let header = ["FILE", "SUBJECT", "USAGE", "EXPIRES", "DAYS", "STATE", "NAMES"];
-    let mut lines = vec![header.map(str::to_owned)];
+    let mut lines = vec![header.map(str::to_owned).to_vec()];
     lines.extend(rows.iter().map(|Row { certificate, days_left, state }| {
         let names = certificate.facts.sans.join(", ");
-        [
+        vec![
             certificate.file.clone(),
             certificate.facts.subject.clone(),
             certificate.roles().join(","),
             certificate.expiry(),
             days_left.to_string(),
             (*state).to_owned(),
-            if names.is_empty() { "-".to_owned() } else { names },
+            if names.is_empty() { ABSENT.to_owned() } else { names },
         ]
     }));
-    let width = |column: usize| {
-        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    lay_out(&lines, width.wrapped())
 }

@@ -7,6 +7,7 @@ use crate::control::display::VERSION;
 use crate::control::display::cpus::{CpuRun, CpuUsers};
 use crate::control::render::Table;
 use crate::control::render::table::{Column, list, optional, table};
+use crate::control::render::width::TextWidth;
 use crate::engine::{ThreadPurpose, ThreadState};
 
 /// The CPUs of a machine.
@@ -149,7 +150,7 @@ fn percent(part: f64) -> f64 {
 }
 
 impl Table for CpusDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<CpuDisplay>; 8] = [
             ("CPU", |one| one.cpu.to_string()),
             ("ONLINE", |one| yes_or_no(one.online)),
@@ -160,7 +161,7 @@ impl Table for CpusDisplay {
             ("BUSY%", |one| optional(one.utilisation_percent)),
             ("DELAY%", |one| optional(one.delay_percent)),
         ];
-        let cpus = table(&self.cpus, &COLUMNS);
+        let cpus = table(&self.cpus, &COLUMNS, width);
         let delay = match self.delay_source {
             Some(WaitSource::Cpus) => "",
             Some(WaitSource::Threads) => {
@@ -170,12 +171,13 @@ impl Table for CpusDisplay {
             None => "; this kernel does not measure how long threads wait for a CPU",
         };
         let interval = self.interval_s;
-        format!("{cpus}(observed for {interval:.1} s{delay})\n\n{}", self.crypto.text())
+        let end = width.prose(&format!("(observed for {interval:.1} s{delay})\n\n"));
+        format!("{cpus}{end}{}", self.crypto.text(width))
     }
 }
 
 impl Table for CryptoDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const INSTRUCTIONS: [Column<InstructionDisplay>; 4] = [
             ("INSTRUCTIONS", |one| one.name.clone()),
             ("FOR", |one| one.purpose.clone()),
@@ -191,9 +193,9 @@ impl Table for CryptoDisplay {
             [] => {
                 "tacit cannot detect instructions for AES and SHA on this architecture\n".to_owned()
             }
-            known => table(known, &INSTRUCTIONS),
+            known => table(known, &INSTRUCTIONS, width),
         };
-        format!("{instructions}\n{}", table(&self.suites, &SUITES))
+        format!("{instructions}\n{}", table(&self.suites, &SUITES, width))
     }
 }
 
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!((first.utilisation_percent, first.delay_percent), (Some(25.0), Some(150.0)));
         assert_eq!((first.runs[0].id, second.runs[0].id), (1, 2));
         assert_eq!((second.allowed, second.delay_percent), (false, None));
-        let text = shown.text();
+        let text = shown.text(TextWidth::Whole);
         assert!(
             text.starts_with(
                 "CPU  ONLINE  AGENT  ENGINE  WORKERS  RUNS   BUSY%  DELAY%\n\

@@ -15,7 +15,6 @@ mod finding;
 mod host;
 mod namespace;
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -25,6 +24,8 @@ use serde_json::json;
 use self::finding::Finding;
 use crate::control::display::VERSION;
 use crate::control::render::Table;
+use crate::control::render::table::lay_out;
+use crate::control::render::width::TextWidth;
 use crate::cpus::CryptoDisplay;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, pretty, print};
 
@@ -56,7 +57,8 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
         findings: findings.iter().map(FindingDisplay::of).collect(),
         crypto: crypto.display,
     };
-    let text = if args.json { pretty(&json!(display)) } else { display.text() };
+    let text =
+        if args.json { pretty(&json!(display)) } else { display.text(TextWidth::of_stdout()) };
     print(text, if display.run_works { EXIT_OK } else { EXIT_FAILURE })
 }
 
@@ -95,21 +97,20 @@ impl<'a> FindingDisplay<'a> {
 }
 
 impl Table for DoctorDisplay<'_> {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         let Self { version: _, run_works, findings, crypto } = self;
-        let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
-        let mut text = String::new();
-        for FindingDisplay { name, present, needed, note } in findings {
-            let answer = match (present, needed) {
+        let row = |finding: &FindingDisplay<'_>| {
+            let answer = match (finding.present, finding.needed) {
                 (true, _) => "yes",
                 (false, true) => "NO",
                 (false, false) => "no",
             };
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{name:width$}  {answer:3}  {note}");
-        }
+            [finding.name, answer, finding.note].map(str::to_owned).to_vec()
+        };
+        let rows: Vec<_> = findings.iter().map(row).collect();
+        let mut text = lay_out(&rows, width.wrapped());
         if let Some(crypto) = crypto {
-            let _ = writeln!(text, "\n{}", crypto.text());
+            text += &format!("\n{}\n", crypto.text(width));
         }
         text.push_str(if *run_works {
             "`tacit run` works on this host\n"
@@ -143,7 +144,7 @@ mod tests {
             crypto: None,
         };
         assert_eq!(
-            display.text(),
+            display.text(TextWidth::Whole),
             "network namespace  NO   user.max_user_namespaces is 0\n\
              cubic              no   a byte costs more\n\
              kernel             yes  Linux 6.18\n\

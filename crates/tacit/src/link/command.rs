@@ -20,6 +20,7 @@ use super::status::LinkReports;
 use super::{enabled, hand, path_of};
 use crate::control::private_agents;
 use crate::control::render::table::{Column, table};
+use crate::control::render::width::TextWidth;
 use crate::exit::{
     EXIT_FAILURE, EXIT_OK, EXIT_POLICY, EXIT_USAGE, fail, fail_policy, print, versioned,
 };
@@ -397,7 +398,7 @@ fn show_list(args: &ListArgs) -> ExitCode {
     if args.json {
         return print(versioned(&LinkList { links }), EXIT_OK);
     }
-    print(table(&links, &COLUMNS), EXIT_OK)
+    print(table(&links, &COLUMNS, TextWidth::of_stdout().wrapped()), EXIT_OK)
 }
 
 fn info(args: &InfoArgs) -> ExitCode {
@@ -407,8 +408,10 @@ fn info(args: &InfoArgs) -> ExitCode {
     match asked {
         Ok(all) if args.json => print(versioned(&all), EXIT_OK),
         Ok(LinkTasks { status, tasks }) => {
-            let tasks = tasks.map(|tasks| format!("\n{}", table(&tasks, &TASK_COLUMNS)));
-            print(text(&status) + &tasks.unwrap_or_default(), EXIT_OK)
+            let width = TextWidth::of_stdout();
+            let tasks = tasks.map(|tasks| table(&tasks, &TASK_COLUMNS, width.wrapped()));
+            let tasks = tasks.map(|tasks| format!("\n{tasks}"));
+            print(text(&status, width) + &tasks.unwrap_or_default(), EXIT_OK)
         }
         Err(error) => no_link(&path, &error),
     }
@@ -430,7 +433,7 @@ fn sockets(path: &Path) -> std::io::Result<Vec<LinkSocket>> {
     }
 }
 
-fn text(link: &LinkStatus) -> String {
+fn text(link: &LinkStatus, width: TextWidth) -> String {
     const COLUMNS: [Column<LinkedRun>; 10] = [
         ("SESSION", |run| run.session.to_string()),
         ("RUN", |run| run.run.clone()),
@@ -451,7 +454,7 @@ fn text(link: &LinkStatus) -> String {
         .map(|one| one.1)
         .collect();
     let families = if families.is_empty() { "-".to_owned() } else { families.join(" ") };
-    let runs = table(&link.runs, &COLUMNS);
+    let runs = table(&link.runs, &COLUMNS, width.wrapped());
     let tcp = link.tcp.map(|tcp| tcp.to_string()).or_else(|| link.vsock.clone());
     let tcp = tcp.map_or_else(String::new, |at| format!("listen    {at}\n"));
     let connect = link.connect.iter().map(|to| format!("connect   {to}\n")).collect::<String>();

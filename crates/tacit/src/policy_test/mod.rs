@@ -15,6 +15,7 @@ use tacit_core::policy::{Diagnostic, Explanation, Policy, explain, explain_link}
 
 use self::file::{Expectation, ExpectedRule, FlowTest, TestFile};
 use crate::control::render::table::lay_out;
+use crate::control::render::width::TextWidth;
 use crate::exit::{EXIT_FAILURE, EXIT_OK, EXIT_POLICY, fail, fail_policy, pretty, print};
 use crate::explain;
 use crate::live::directory_of;
@@ -53,7 +54,14 @@ pub fn run(args: &TestArgs) -> ExitCode {
     match test(args) {
         Ok(report) => {
             let code = if report.unexpected == 0 { EXIT_OK } else { EXIT_FAILURE };
-            print(if args.json { pretty(&json!(report)) } else { report.text() }, code)
+            print(
+                if args.json {
+                    pretty(&json!(report))
+                } else {
+                    report.text(TextWidth::of_stdout())
+                },
+                code,
+            )
         }
         Err(TestError::InFile(errors)) => fail_policy(errors),
         Err(TestError::Other(id, error)) => fail(id, error, EXIT_POLICY),
@@ -158,7 +166,7 @@ impl TestReport {
         }
     }
 
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         let headings = ["RESULT", "LINE", "FLOW", "EXPECTED", "FOUND"].map(str::to_owned).to_vec();
         let mut rows = vec![headings];
         for flow in &self.flows {
@@ -171,7 +179,7 @@ impl TestReport {
                 flow.found.text(),
             ]);
         }
-        let mut out = lay_out(&rows);
+        let mut out = lay_out(&rows, width.wrapped());
         for flow in self.flows.iter().filter(|flow| !flow.as_expected) {
             let FlowResult { line, name, expected, found, why, .. } = flow;
             let Self { file, .. } = self;
@@ -352,10 +360,15 @@ remote = "192.0.2.1"
 action = "permit"
 "#,
         );
-        assert_eq!((report.as_expected, report.unexpected), (8, 0), "{}", report.text());
+        assert_eq!(
+            (report.as_expected, report.unexpected),
+            (8, 0),
+            "{}",
+            report.text(TextWidth::Whole)
+        );
         let names: Vec<_> = report.flows.iter().map(|flow| flow.name.as_str()).collect();
         assert_eq!(names[..3], ["db.corp.example:5432", "ports, port 5432", "ports, port 6000"]);
-        assert!(report.text().ends_with("\n8 flows: 8 as expected, 0 different\n"));
+        assert!(report.text(TextWidth::Whole).ends_with("\n8 flows: 8 as expected, 0 different\n"));
     }
 
     #[test]
@@ -375,7 +388,12 @@ action = "permit"
         let file = file.unwrap();
         assert_eq!(file.unknown_rules(&policy), []);
         let report = TestReport::of("flows.toml", Path::new("policy.toml"), &policy, &file);
-        assert_eq!((report.as_expected, report.unexpected), (4, 0), "{}", report.text());
+        assert_eq!(
+            (report.as_expected, report.unexpected),
+            (4, 0),
+            "{}",
+            report.text(TextWidth::Whole)
+        );
         assert_eq!(report.flows[3].name, "192.0.2.1:8080");
         let owned = "[[flow]]\nlink = \"guest\"\nremote = \"10.7.0.9:1\"\nuser = \"a\"\n\
              expect = \"out\"\n";
@@ -391,7 +409,7 @@ action = "permit"
              [[flow]]\nname = \"b\"\nremote = \"10.9.0.9:1\"\nexpect = \"guests\"\n\
              action = \"permit\"\n",
         );
-        let text = report.text();
+        let text = report.text(TextWidth::Whole);
         assert_eq!(report.unexpected, 2, "{text}");
         let wanted = "flows.toml:1: a: expected db; found no rule: deny\n    \
                       line 2: rule `db` does not match: program /bin/sh is not in /usr/bin/psql\n";

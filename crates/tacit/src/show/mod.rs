@@ -30,6 +30,7 @@ use crate::control::display::traces::TracesDisplay;
 use crate::control::display::tunnels::{IkeDisplay, SaDisplay};
 use crate::control::display::unix::UnixDisplay;
 use crate::control::render::costs::By;
+use crate::control::render::width::TextWidth;
 use crate::control::render::{self, Table, connections};
 use crate::control::{Display, Request, private_agents};
 use crate::cpus;
@@ -64,7 +65,8 @@ pub struct ShowArgs {
     /// Print as JSON, with all details; docs/schema/ has the schemas
     #[arg(long)]
     json: bool,
-    /// With connections: print all columns; with ike and sa: all facts, one in each line
+    /// Print tables with all columns and whole cells, wider than the terminal; with ike and sa: all
+    /// facts, one in each line
     #[arg(long)]
     wide: bool,
     /// With connections: only those of this rule
@@ -144,10 +146,8 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     if args.by.is_some() && args.what != Display::Costs {
         return Err("--by is only for `tacit show costs`");
     }
-    let is_tunnels = matches!(args.what, Display::Ike | Display::Sa);
-    if args.wide && !is_tunnels && (!is_connections || args.of.is_some()) {
-        return Err("--wide is only for `tacit show connections` without an id, `tacit show ike` \
-                    and `tacit show sa`");
+    if args.wide && is_connections && args.of.is_some() {
+        return Err("--wide cannot be used with the id of a connection: all its details are shown");
     }
     if filter.is_some() && (!is_connections || args.of.is_some()) {
         return Err("--rule, --remote, --run and --state are only for `tacit show connections` \
@@ -189,7 +189,12 @@ impl ShowArgs {
             return pretty(&json!(display));
         }
         let wide = self.wide.then(|| display.wide()).flatten();
-        wide.unwrap_or_else(|| display.text())
+        wide.unwrap_or_else(|| display.text(self.width()))
+    }
+
+    /// The width of the output.
+    fn width(&self) -> TextWidth {
+        if self.wide { TextWidth::Whole } else { TextWidth::of_stdout() }
     }
 
     fn path(&self) -> PathBuf {
@@ -215,18 +220,7 @@ fn show_connections(args: &ShowArgs) -> Result<String, ClientError> {
     if let Some(filter) = args.filter() {
         shown.connections.retain(|connection| filter.matches(connection));
     }
-    Ok(match (args.json, args.wide) {
-        (true, _) => args.printed(&shown),
-        (false, true) => connections::wide(&shown.connections),
-        (false, false) => connections::narrow(&shown.connections, terminal_columns()),
-    })
-}
-
-/// The width of the terminal that shows standard output, or the default width.
-fn terminal_columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(io::stdout());
-    let columns = size.map_or(0, |size| usize::from(size.ws_col));
-    if columns == 0 { connections::DEFAULT_WIDTH } else { columns }
+    Ok(args.printed(&shown))
 }
 
 /// Prints one connection, once or repeatedly.
@@ -259,7 +253,7 @@ fn show_one(args: &ShowArgs, id: &str) -> ExitCode {
         let shown = ConnectionsDisplay { version: VERSION, connections: vec![first.clone()] };
         pretty(&json!(shown))
     };
-    print(if args.json { json() } else { connections::detail(&first) }, EXIT_OK)
+    print(if args.json { json() } else { connections::detail(&first, args.width()) }, EXIT_OK)
 }
 
 /// Prints samples until the connection ends or the reader closes standard output.
@@ -331,8 +325,10 @@ fn show_intervals(args: &ShowArgs) -> ExitCode {
         before = ask();
         let Ok(now) = &before else { continue };
         let interval = now.minus(&earlier);
-        let text =
-            if args.json { format!("{}\n", json!(interval)) } else { interval.text() + "\n" };
+        let text = match args.json {
+            true => format!("{}\n", json!(interval)),
+            false => interval.text(args.width()) + "\n",
+        };
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK.into(),
@@ -349,10 +345,18 @@ fn show_costs(args: &ShowArgs) -> Result<String, ClientError> {
     if by == By::Connection {
         let shown: ConnectionsDisplay = args.ask(&Request::Show { what: Display::Connections })?;
         let json = || pretty(&json!(shown));
-        return Ok(if args.json { json() } else { render::costs::connections(&shown.connections) });
+        return Ok(if args.json {
+            json()
+        } else {
+            render::costs::connections(&shown.connections, args.width())
+        });
     }
     let costs: Costs = client::costs(&args.path(), args.interval)?;
-    Ok(if args.json { pretty(&json!(costs)) } else { render::costs::render(&costs, by) })
+    Ok(if args.json {
+        pretty(&json!(costs))
+    } else {
+        render::costs::render(&costs, by, args.width())
+    })
 }
 
 fn wait(text: &str) -> Result<Duration, String> {

@@ -289,3 +289,65 @@ fn an_unknown_id_is_an_error_and_filters_take_what_they_name() {
         assert_eq!(refused.status.code(), Some(64), "{}", text_of(&refused));
     }
 }
+
+/// The displays with tables.
+const TABLES: [&[&str]; 23] = [
+    &["connections"],
+    &["connections", "1"],
+    &["rules"],
+    &["filters"],
+    &["policy"],
+    &["runs"],
+    &["engines"],
+    &["identities"],
+    &["limits"],
+    &["refused"],
+    &["audit"],
+    &["coverage"],
+    &["ike"],
+    &["sa"],
+    &["stats"],
+    &["traces"],
+    &["unix"],
+    &["cpus", "--interval", "100ms"],
+    &["costs"],
+    &["costs", "--by", "component"],
+    &["costs", "--by", "program"],
+    &["costs", "--by", "connection"],
+    &["costs", "--interval", "100ms"],
+];
+
+#[test]
+fn tables_fit_the_terminal_and_are_whole_without_one() {
+    let lab = Lab::new();
+    let Forwarding { agent, clear, tls: _ } = agent(&lab);
+    let mut stream = connect(("127.0.0.1", clear));
+    assert!(ping(&mut stream));
+    lab.write("columns.py", include_str!("../peers/columns.py"));
+    let control = agent.control.to_str().unwrap();
+    let on_terminal = |columns: &str, arguments: &[&str]| {
+        let before = ["columns.py", columns, TACIT, "show", "--control", control];
+        let output = lab.run("python3", &[&before, arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text_of(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for display in TABLES {
+        let shown = on_terminal("80", display);
+        assert!(!shown.is_empty(), "{display:?}");
+        for line in shown.lines() {
+            assert!(line.chars().count() <= 80, "{display:?}: {line}\n{shown}");
+        }
+    }
+    // These have no figures that change between two commands.
+    for display in [&["limits"][..], &["identities"], &["policy"]] {
+        let whole = agent.ok(&[&["show"], display].concat());
+        assert!(whole.lines().any(|line| line.chars().count() > 80), "{whole}");
+        assert_eq!(on_terminal("80", &[display, &["--wide"]].concat()), whole, "{display:?}");
+        assert_eq!(on_terminal("1000", display), whole, "{display:?}");
+        let narrow = on_terminal("80", display);
+        let words = |text: &str| text.split_whitespace().collect::<String>();
+        if display == ["policy"] {
+            assert_eq!(words(&narrow), words(&whole), "a policy has no cut cells");
+        }
+    }
+}

@@ -2,36 +2,47 @@
 
 use std::time::SystemTime;
 
-use tacit_core::printable::printable;
 use tacit_core::query::ConnectionState;
 
 use super::bytes;
 use super::table::{ABSENT, lay_out};
+use super::width::TextWidth;
 use crate::clock::Rfc3339;
 use crate::control::display::connections::{ConnectionDisplay, TcpState};
-use crate::control::render::column;
 
 /// A column of the table: its heading, and the text of the cell.
 type Column = (&'static str, fn(&ConnectionDisplay) -> Option<String>);
 
 /// The width of the narrow table if standard output is not a terminal.
-pub(crate) const DEFAULT_WIDTH: usize = 120;
-/// Blanks between two columns.
-const GAP: usize = 2;
+const DEFAULT_WIDTH: usize = 120;
 
-/// The columns of the narrow table, each with a width to which it is cut if the table is too wide.
-/// All of them with these widths and their gaps fit into [`DEFAULT_WIDTH`].
-const NARROW: [(usize, Column); 10] = [
-    (6, ("ID", |c| Some(c.id.to_string()))),
-    (12, ("RULE", |c| Some(c.rule.clone()))),
-    (10, ("STATE", |c| Some(state(c)))),
-    (21, ("REMOTE", |c| Some(c.origin().to_string()))),
-    (11, ("PROGRAM", ConnectionDisplay::program)),
-    (5, ("TLS", tls)),
-    (12, ("PEER", peer)),
-    (9, ("IN", |c| Some(bytes(c.bytes_in)))),
-    (9, ("OUT", |c| Some(bytes(c.bytes_out)))),
-    (7, ("AGE", |c| Some(format!("{}s", c.age_s)))),
+/// The columns of the narrow table.
+const NARROW: [Column; 10] = [
+    ("ID", |c| Some(c.id.to_string())),
+    ("RULE", |c| Some(c.rule.clone())),
+    ("STATE", |c| Some(state(c))),
+    ("REMOTE", |c| Some(c.origin().to_string())),
+    ("PROGRAM", ConnectionDisplay::program),
+    ("TLS", tls),
+    ("PEER", peer),
+    ("IN", |c| Some(bytes(c.bytes_in))),
+    ("OUT", |c| Some(bytes(c.bytes_out))),
+    ("AGE", |c| Some(format!("{}s", c.age_s))),
+];
+
+/// The widths to which these columns are cut if the table is too wide. All of them with these
+/// widths and their gaps fit into [`DEFAULT_WIDTH`].
+const LIMITS: [(&str, usize); 10] = [
+    ("ID", 6),
+    ("RULE", 12),
+    ("STATE", 10),
+    ("REMOTE", 21),
+    ("PROGRAM", 11),
+    ("TLS", 5),
+    ("PEER", 12),
+    ("IN", 9),
+    ("OUT", 9),
+    ("AGE", 7),
 ];
 
 /// The columns that a small terminal does not have, in the order in which they are left out.
@@ -66,49 +77,18 @@ const WIDE: [Column; 22] = [
 /// are cut, first those of the column that exceeds its intended width the most; a cut cell ends
 /// with `+`. Columns that do not fit with their intended widths are left out.
 #[must_use]
-pub fn narrow(connections: &[ConnectionDisplay], terminal_columns: usize) -> String {
-    let mut rows = cells(connections, &NARROW.map(|(_, column)| column));
-    let mut limits = NARROW.map(|(limit, _)| limit).to_vec();
-    let mut widths: Vec<usize> = (0..NARROW.len()).map(|at| widest(&rows, at)).collect();
-    for heading in OPTIONAL {
-        let least = widths.iter().zip(&limits).map(|(width, limit)| width.min(limit) + GAP);
-        if least.sum::<usize>() <= terminal_columns + GAP {
-            break;
-        }
-        let Some(at) = rows[0].iter().position(|cell| cell == heading) else { continue };
-        limits.remove(at);
-        widths.remove(at);
-        for row in &mut rows {
-            row.remove(at);
-        }
-    }
-    let room = terminal_columns.saturating_sub(GAP * (widths.len() - 1));
-    while widths.iter().sum::<usize>() > room {
-        let excess = |at: &usize| widths[*at].saturating_sub(limits[*at]);
-        let Some(most) = (0..widths.len()).filter(|at| excess(at) > 0).max_by_key(excess) else {
-            break;
-        };
-        widths[most] -= 1;
-    }
-    for row in &mut rows {
-        for (cell, width) in row.iter_mut().zip(&widths) {
-            if column::width(cell) > *width {
-                *cell = column::fit(cell, *width);
-            }
-        }
-    }
-    lay_out(&rows)
-}
-
-/// The width of the widest cell of a column.
-fn widest(rows: &[Vec<String>], at: usize) -> usize {
-    rows.iter().map(|row| column::width(&row[at])).max().unwrap_or(0)
+pub fn narrow(connections: &[ConnectionDisplay], width: TextWidth) -> String {
+    let width = match width {
+        TextWidth::Whole => TextWidth::Terminal(DEFAULT_WIDTH),
+        TextWidth::Terminal(_) => width,
+    };
+    lay_out(&cells(connections, &NARROW), width.without(&OPTIONAL).cut_to(&LIMITS))
 }
 
 /// A table with all columns.
 #[must_use]
 pub fn wide(connections: &[ConnectionDisplay]) -> String {
-    lay_out(&cells(connections, &WIDE))
+    lay_out(&cells(connections, &WIDE), TextWidth::Whole)
 }
 
 /// The headings, and the cells of each connection.
@@ -117,7 +97,7 @@ fn cells(connections: &[ConnectionDisplay], columns: &[Column]) -> Vec<Vec<Strin
     for connection in connections {
         let cell = |(_, cell): &Column| {
             let text = cell(connection).filter(|text| !text.is_empty());
-            printable(&text.unwrap_or_else(|| ABSENT.to_owned())).into_owned()
+            text.unwrap_or_else(|| ABSENT.to_owned())
         };
         rows.push(columns.iter().map(cell).collect());
     }
@@ -165,7 +145,7 @@ fn peer(connection: &ConnectionDisplay) -> Option<String> {
 
 /// All facts of one connection, one in each line.
 #[must_use]
-pub fn detail(connection: &ConnectionDisplay) -> String {
+pub fn detail(connection: &ConnectionDisplay, width: TextWidth) -> String {
     let mut facts = Facts::default();
     let c = connection;
     facts.add("connection", Some(c.id));
@@ -206,7 +186,7 @@ pub fn detail(connection: &ConnectionDisplay) -> String {
         }
         facts.add("  congestion-control", tcp.congestion_control.as_ref());
     }
-    lay_out(&facts.0)
+    lay_out(&facts.0, width.wrapped())
 }
 
 #[derive(Default)]
@@ -316,6 +296,7 @@ pub fn csv_row(connection: &ConnectionDisplay) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::GAP;
     use super::*;
     use crate::control::display::connections::example;
 
@@ -328,7 +309,7 @@ mod tests {
         long.bytes_in = 1 << 29;
         long.bytes_out = (1 << 30) - 1;
         long.age_s = 10_000_000;
-        let shown = narrow(&[long.clone()], DEFAULT_WIDTH);
+        let shown = narrow(&[long.clone()], TextWidth::Terminal(DEFAULT_WIDTH));
         assert!(shown.lines().all(|line| line.len() <= 120), "{shown}");
         assert!(shown.contains("a-rule-w") && shown.contains('+'), "{shown}");
         assert!(wide(&[long]).contains("a-rule-with-a-long-name"));
@@ -339,10 +320,10 @@ mod tests {
         let mut one = example(1);
         one.remote = "192.0.2.7:4711".parse().unwrap();
         one.rule = "a-rule-with-a-long-name".to_owned();
-        let shown = narrow(&[one.clone()], DEFAULT_WIDTH);
+        let shown = narrow(&[one.clone()], TextWidth::Terminal(DEFAULT_WIDTH));
         assert!(shown.contains("a-rule-with-a-long-name") && !shown.contains('+'), "{shown}");
         one.rule = "r".repeat(200);
-        let cut = narrow(&[one, example(2)], DEFAULT_WIDTH);
+        let cut = narrow(&[one, example(2)], TextWidth::Terminal(DEFAULT_WIDTH));
         assert!(cut.lines().any(|line| line.len() == DEFAULT_WIDTH), "{cut}");
         assert_eq!(cut.matches('+').count(), 1, "{cut}");
     }
@@ -355,7 +336,7 @@ mod tests {
         long.remote = "[2001:db8::5555:6666]:65535".parse().unwrap();
         long.bytes_out = (1 << 30) - 1;
         let heads = |columns: usize| {
-            let shown = narrow(&[long.clone(), example(2)], columns);
+            let shown = narrow(&[long.clone(), example(2)], TextWidth::Terminal(columns));
             assert!(shown.lines().all(|line| line.len() <= columns), "{columns}: {shown}");
             let first = shown.lines().next().unwrap();
             first.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
@@ -371,8 +352,9 @@ mod tests {
 
     #[test]
     fn the_widths_of_the_narrow_table_fit_into_the_terminal() {
-        let widths: usize = NARROW.iter().map(|(width, _)| width).sum();
-        assert!(widths + GAP * (NARROW.len() - 1) <= DEFAULT_WIDTH, "{widths}");
+        let widths: usize = LIMITS.iter().map(|(_, width)| width).sum();
+        assert!(widths + GAP * (LIMITS.len() - 1) <= DEFAULT_WIDTH, "{widths}");
+        assert!(NARROW.iter().zip(LIMITS).all(|((column, _), (of, _))| *column == of));
     }
 
     #[test]
@@ -382,7 +364,7 @@ mod tests {
         let cells = |line: &str| line.split(',').count();
         assert_eq!(cells(&csv_row(&connection)), cells(&csv_header()));
         assert!(csv_row(&connection).contains(",77,"));
-        let shown = detail(&connection);
+        let shown = detail(&connection, TextWidth::Whole);
         assert!(
             shown.contains("accepted socket") && !shown.contains("connected socket"),
             "{shown}"

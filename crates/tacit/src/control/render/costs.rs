@@ -3,6 +3,7 @@
 use tacit_core::meter::Component;
 
 use super::table::lay_out;
+use super::width::TextWidth;
 use crate::control::display::connections::ConnectionDisplay;
 use crate::ledger::costs::{ByCpuPlace, Costs, Kind, RuleCosts, RunCosts, percent};
 
@@ -22,19 +23,26 @@ pub enum By {
 
 /// The ledger as text. [`connections`] renders the costs of connections.
 #[must_use]
-pub fn render(costs: &Costs, by: By) -> String {
+pub fn render(costs: &Costs, by: By, width: TextWidth) -> String {
     if costs.accounting.clock_reads == 0 && costs.accounting.stamps == 0 {
-        return "the ledger is empty: `accounting = false` is set in [agent] of the policy, or the \
-                agent used no CPU time in this interval\n"
-            .into();
+        return width.prose(
+            "the ledger is empty: `accounting = false` is set in [agent] of the policy, or the \
+             agent used no CPU time in this interval\n",
+        );
     }
     let rows = match by {
         By::Rule | By::Connection => rules(costs),
         By::Component => components(costs),
         By::Program => runs(costs),
     };
-    format!("{}{}", lay_out(&rows), sums(costs))
+    let optional = &OPTIONAL_COLUMNS;
+    lay_out(&rows, width.without(optional)) + &width.prose(&sums(costs))
 }
+
+/// The columns that a small terminal does not have. The lines below the table have the sums of
+/// the first three.
+const OPTIONAL_COLUMNS: [&str; 7] =
+    ["ELIGIBLE%", "ENGINE%", "GENERAL%", "US/CONN", "HANDSH", "SHARE%", "US/MSG"];
 
 fn rules(costs: &Costs) -> Vec<Vec<String>> {
     let mut rows = vec![headings(&[
@@ -133,7 +141,7 @@ fn runs(costs: &Costs) -> Vec<Vec<String>> {
 
 /// The open connections with the CPU time of each.
 #[must_use]
-pub fn connections(connections: &[ConnectionDisplay]) -> String {
+pub fn connections(connections: &[ConnectionDisplay], width: TextWidth) -> String {
     let titles = ["ID", "RULE", "RUN", "PROGRAM", "AGE", "MSGS", "MB", "CPU-MS", "US/MSG"];
     let mut rows = vec![headings(&titles)];
     for connection in connections {
@@ -152,7 +160,7 @@ pub fn connections(connections: &[ConnectionDisplay]) -> String {
             perhaps((messages > 0).then(|| cpu_us / messages as f64)),
         ]);
     }
-    lay_out(&rows)
+    lay_out(&rows, width.without(&["AGE", "RUN"]))
 }
 
 /// The totals below the table.

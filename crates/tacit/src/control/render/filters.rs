@@ -2,10 +2,11 @@
 
 use super::Table;
 use super::table::{Column, list, optional, table};
+use super::width::TextWidth;
 use crate::control::display::filters::{FilterDisplay, FiltersDisplay};
 
 impl Table for FiltersDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<FilterDisplay>; 9] = [
             ("RULE", |one| one.name.clone()),
             ("ACTION", |one| match one.discard.as_deref() {
@@ -23,13 +24,13 @@ impl Table for FiltersDisplay {
             ("APPLIES", applies),
             ("PACKETS", |one| one.packets.to_string()),
         ];
-        format!(
-            "{}({} elements, at most {} lookups for a packet; policy generation {})\n",
-            table(&self.filters, &COLUMNS),
-            self.elements,
-            self.lookups,
-            self.generation
-        )
+        let Self { elements, lookups, generation, .. } = self;
+        let end = format!(
+            "({elements} elements, at most {lookups} lookups for a packet; policy generation \
+             {generation})\n"
+        );
+        let narrowing = width.without(&["INTERFACE", "DIRECTION", "LOCAL"]);
+        table(&self.filters, &COLUMNS, narrowing) + &width.prose(&end)
     }
 }
 

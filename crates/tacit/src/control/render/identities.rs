@@ -3,6 +3,7 @@
 
 use super::Table;
 use super::table::{ABSENT, Column, list, optional, table};
+use super::width::TextWidth;
 use crate::clock::Rfc3339;
 use crate::control::display::identities::{IdentitiesDisplay, IdentityDisplay, TrustDisplay};
 
@@ -32,9 +33,11 @@ const TRUSTS: [Column<TrustDisplay>; 9] = [
 ];
 
 impl Table for IdentitiesDisplay {
-    fn text(&self) -> String {
-        let identities = table(&self.identities, &IDENTITIES);
-        format!("{identities}\n{}", table(&self.trusts, &TRUSTS))
+    fn text(&self, width: TextWidth) -> String {
+        let optional = &["KEY", "EXPIRES", "NAMES"];
+        let identities = table(&self.identities, &IDENTITIES, width.without(optional));
+        let optional = &["CRL-UNTIL", "PINNED", "ANCHORS", "EXPIRES"];
+        format!("{identities}\n{}", table(&self.trusts, &TRUSTS, width.without(optional)))
     }
 }
 

@@ -10,11 +10,13 @@ mod stats;
 pub(crate) mod table;
 mod tunnels;
 mod unix;
+pub mod width;
 
 use serde::Serialize;
 use tacit_core::flow::Direction;
 
 use self::table::{Column, list, optional, table};
+use self::width::TextWidth;
 use super::display::audit::{AuditDisplay, AuditedRule, RepeatedFlow};
 use super::display::connections::ConnectionsDisplay;
 use super::display::coverage::{CoverageDisplay, CoverageFlows, CoverageTotal, KernelCoverage};
@@ -32,41 +34,45 @@ use crate::session::trace::TraceState;
 
 /// A display: the agent's answer, which `--json` prints as it is.
 pub trait Table: Serialize {
-    /// The display as text; ends with a newline.
-    fn text(&self) -> String;
+    /// The display as text of this width; ends with a newline.
+    fn text(&self, width: TextWidth) -> String;
 
-    /// The display with all facts, for `--wide`; `None` if the text has them.
+    /// The display with all facts, for `--wide`; `None` if the text of its full width has them.
     fn wide(&self) -> Option<String> {
         None
     }
 }
 
 impl Table for ConnectionsDisplay {
-    fn text(&self) -> String {
-        connections::narrow(&self.connections, connections::DEFAULT_WIDTH)
+    fn text(&self, width: TextWidth) -> String {
+        connections::narrow(&self.connections, width)
+    }
+
+    fn wide(&self) -> Option<String> {
+        Some(connections::wide(&self.connections))
     }
 }
 
 impl Table for PolicyDisplay {
-    fn text(&self) -> String {
-        policy::render(self)
+    fn text(&self, width: TextWidth) -> String {
+        policy::render(self, width)
     }
 }
 
 impl Table for MetricsDisplay {
-    fn text(&self) -> String {
+    fn text(&self, _width: TextWidth) -> String {
         self.text.clone()
     }
 }
 
 impl Table for Costs {
-    fn text(&self) -> String {
-        costs::render(self, costs::By::Rule)
+    fn text(&self, width: TextWidth) -> String {
+        costs::render(self, costs::By::Rule, width)
     }
 }
 
 impl Table for RunsDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<RunDisplay>; 10] = [
             ("ID", |run| run.id.to_string()),
             ("RUN", |run| run.name.clone()),
@@ -79,7 +85,7 @@ impl Table for RunsDisplay {
             ("LISTEN", outside_addresses),
             ("AGE", |run| format!("{}s", run.age_s)),
         ];
-        table(&self.runs, &COLUMNS)
+        table(&self.runs, &COLUMNS, width.without(&["AGE", "NAMES", "USER", "PATH", "LINK"]))
     }
 }
 
@@ -93,7 +99,7 @@ fn outside_addresses(run: &RunDisplay) -> String {
 }
 
 impl Table for RulesDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         /// Only the kernel of a captured host decides about flows.
         const OF_HOST: &str = "KERNEL";
         const COLUMNS: [Column<RuleDisplay>; 10] = [
@@ -112,17 +118,18 @@ impl Table for RulesDisplay {
         let is_host = self.unmatched.is_some();
         let is_shown = |column: &Column<RuleDisplay>| column.0 != OF_HOST || is_host;
         let columns: Vec<_> = COLUMNS.into_iter().filter(is_shown).collect();
-        let rules = table(&self.rules, &columns);
+        let rules = table(&self.rules, &columns, width.without(&["LAST-HIT", "ROLE", "OPEN"]));
         let exception = match self.unmatched.as_deref() {
             Some("permit") => {
                 ", except connections of the captured host, which tacit does not change"
             }
             _ => "",
         };
-        format!(
-            "{rules}(connections that match no rule are rejected{exception}; policy generation \
+        let end = format!(
+            "(connections that match no rule are rejected{exception}; policy generation \
              {generation})\n"
-        )
+        );
+        rules + &width.prose(&end)
     }
 }
 
@@ -147,7 +154,7 @@ fn targets(rule: &RuleDisplay) -> String {
 }
 
 impl Table for EnginesDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<ThreadState>; 15] = [
             ("THREAD", |one| one.thread.clone()),
             ("CPU", |one| one.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())),
@@ -174,14 +181,19 @@ impl Table for EnginesDisplay {
             Some(false) => "if all engines are saturated, connections wait",
         };
         let Self { workers, workers_max, .. } = self;
-        let threads = table(&self.threads, &COLUMNS);
-        let packets = self.packets.as_ref().map(packet_threads).unwrap_or_default();
-        format!("{threads}({end}; {workers} of at most {workers_max} workers)\n{packets}")
+        let threads = table(&self.threads, &COLUMNS, width.without(&ENGINES_OPTIONAL));
+        let packets = self.packets.as_ref().map(|packets| packet_threads(packets, width));
+        let end = width.prose(&format!("({end}; {workers} of at most {workers_max} workers)\n"));
+        format!("{threads}{end}{}", packets.unwrap_or_default())
     }
 }
 
+/// The columns of `tacit show engines` that a small terminal does not have.
+const ENGINES_OPTIONAL: [&str; 8] =
+    ["CLASS", "NICE", "HANDED", "LEFT", "SPILLED", "HANDSHAKES", "RELAYS", "IN-FLIGHT"];
+
 /// The threads that move packets of tunnels.
-fn packet_threads(packets: &PacketEnginesDisplay) -> String {
+fn packet_threads(packets: &PacketEnginesDisplay, width: TextWidth) -> String {
     const COLUMNS: [Column<PacketThreadDisplay>; 9] = [
         ("THREAD", |one| one.thread.clone()),
         ("BY", |one| one.by.word().to_owned()),
@@ -194,15 +206,16 @@ fn packet_threads(packets: &PacketEnginesDisplay) -> String {
         ("DELAY-MS", |one| optional(one.delay_us.map(|us| format!("{:.0}", us / 1e3)))),
     ];
     let PacketEnginesDisplay { queue_bytes, queue_bytes_max, queue_drops, spills, .. } = packets;
-    format!(
-        "\n{}(queue: {queue_bytes} of {queue_bytes_max} bytes, {queue_drops} datagrams dropped; \
-         spilled {spills} times)\n",
-        table(&packets.threads, &COLUMNS)
-    )
+    let threads = table(&packets.threads, &COLUMNS, width.without(&["CLASS", "NICE"]));
+    let end = format!(
+        "(queue: {queue_bytes} of {queue_bytes_max} bytes, {queue_drops} datagrams dropped; \
+         spilled {spills} times)\n"
+    );
+    format!("\n{threads}{}", width.prose(&end))
 }
 
 impl Table for RefusedDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<RefusedEntry>; 8] = [
             ("LAST", |one| one.last.to_string()),
             ("TIMES", |one| one.count.to_string()),
@@ -213,12 +226,12 @@ impl Table for RefusedDisplay {
             ("WHY", why),
             ("WHAT-WOULD-ALLOW-IT", |one| one.refusal.next.clone()),
         ];
-        table(&self.refused, &COLUMNS)
+        table(&self.refused, &COLUMNS, width.without(&["LAST", "RUN", "KIND", "PROGRAM"]))
     }
 }
 
 impl Table for AuditDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<AuditRow>; 8] = [
             ("RULE", |row| row.rule.clone()),
             ("WOULD", |row| row.would.clone()),
@@ -236,13 +249,13 @@ impl Table for AuditDisplay {
             [] => {
                 format!("{} rules are in audit mode; no flow has matched them\n", self.rules.len())
             }
-            rows => table(rows, &COLUMNS),
+            rows => table(rows, &COLUMNS, width.without(&["LAST", "RUN", "PROTOCOL"])),
         }
     }
 }
 
 impl Table for CoverageDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const TOTALS: [Column<CoverageTotal>; 3] = [
             ("PROTECTION", |total| total.protection.word().to_owned()),
             ("NOW", |total| total.counts.now.to_string()),
@@ -270,13 +283,15 @@ impl Table for CoverageDisplay {
             ("KERNEL", |rule| rule.hits.to_string()),
         ];
         if !self.captured {
-            return "this agent does not capture the host; the agent that captures the host has the \
-                    socket /run/tacit-host/agent.sock"
-                .to_owned();
+            return width.prose(
+                "this agent does not capture the host; the agent that captures the host has the \
+                 socket /run/tacit-host/agent.sock",
+            );
         }
-        let totals = table(&self.totals, &TOTALS);
-        let flows = table(&self.flows, &COLUMNS);
-        let by_kernel = table(&self.kernel, &BY_KERNEL);
+        let totals = table(&self.totals, &TOTALS, width);
+        let optional = &["SEEN", "USER", "UNIT", "DIRECTION", "TLS"];
+        let flows = table(&self.flows, &COLUMNS, width.without(optional));
+        let by_kernel = table(&self.kernel, &BY_KERNEL, width);
         format!("since {}\n{totals}\n{by_kernel}\n{flows}", self.since)
     }
 }
@@ -317,7 +332,7 @@ fn why(entry: &RefusedEntry) -> String {
 }
 
 impl Table for TracesDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<TraceState>; 11] = [
             ("ID", |one| one.id.to_string()),
             ("OF", |one| one.of.clone()),
@@ -331,12 +346,12 @@ impl Table for TracesDisplay {
             ("DROPPED", |one| one.dropped.to_string()),
             ("BYTES", |one| one.bytes.to_string()),
         ];
-        table(&self.traces, &COLUMNS)
+        table(&self.traces, &COLUMNS, width.without(&["USER", "PACKETS", "CONNECTIONS"]))
     }
 }
 
 impl Table for LimitsDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<LimitDisplay>; 4] = [
             ("LIMIT", |limit| limit.name.clone()),
             ("MAX", |limit| match &limit.max {
@@ -347,7 +362,7 @@ impl Table for LimitsDisplay {
             ("USED", |limit| optional(limit.used)),
             ("BEYOND", |limit| optional(limit.beyond.as_ref())),
         ];
-        table(&self.limits, &COLUMNS)
+        table(&self.limits, &COLUMNS, width)
     }
 }
 
@@ -385,7 +400,7 @@ mod tests {
     #[test]
     fn columns_line_up_and_absent_values_are_a_dash() {
         assert_eq!(
-            limits("connections", "batch-records").text(),
+            limits("connections", "batch-records").text(TextWidth::Whole),
             "LIMIT          MAX  USED  BEYOND\n\
              connections    9    1     wait\n\
              batch-records  32   -     -\n"
@@ -395,7 +410,7 @@ mod tests {
     #[test]
     fn columns_line_up_in_every_script() {
         assert_eq!(
-            limits("数据库", "cafe\u{301}").text(),
+            limits("数据库", "cafe\u{301}").text(TextWidth::Whole),
             "LIMIT   MAX  USED  BEYOND\n\
              数据库  9    1     wait\n\
              cafe\u{301}    32   -     -\n"
@@ -437,7 +452,7 @@ mod tests {
             listening: Vec::new(),
         };
         let runs = RunsDisplay { version: VERSION, runs: vec![run] };
-        for shown in [refused.text(), runs.text()] {
+        for shown in [refused.text(TextWidth::Whole), runs.text(TextWidth::Whole)] {
             assert_eq!(shown.lines().count(), 2, "{shown}");
             assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown:?}");
             assert!(shown.contains(r"a\nb\u{1b}[31m\u{202e}"), "{shown}");
@@ -445,8 +460,12 @@ mod tests {
         let mut connection = example(1);
         connection.rule = hostile.to_owned();
         let connections = [connection];
-        let narrow = connections::narrow(&connections, 80);
-        for shown in [connections::wide(&connections), narrow, costs::connections(&connections)] {
+        let narrow = connections::narrow(&connections, TextWidth::Terminal(80));
+        for shown in [
+            connections::wide(&connections),
+            narrow,
+            costs::connections(&connections, TextWidth::Whole),
+        ] {
             assert_eq!(shown.lines().count(), 2, "{shown}");
             assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown:?}");
         }

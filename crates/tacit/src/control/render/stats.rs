@@ -3,6 +3,7 @@
 use super::Table;
 use super::table::{Column, table};
 use super::tunnels::dropped_table;
+use super::width::TextWidth;
 use crate::control::display::stats::{PacketRow, ProcessedBy, StatsDisplay, UdpRow};
 
 const PACKETS: [Column<PacketRow>; 6] = [
@@ -23,7 +24,7 @@ const UDP: [Column<UdpRow>; 5] = [
 ];
 
 impl Table for StatsDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         let Self { since, until, fragments_received, fragments_sent, esp_fragmented, .. } = self;
         let has_engine = self.packets.iter().any(|row| {
             row.by != ProcessedBy::General && (row.packets_received > 0 || row.packets_sent > 0)
@@ -33,9 +34,9 @@ impl Table for StatsDisplay {
         format!(
             "{}\n{}\nfragments: {fragments_received} received, {fragments_sent} sent; \
              {esp_fragmented} ESP packets sent in fragments\n{}({since} to {until})\n",
-            table(&rows, &PACKETS),
-            table(&self.udp, &UDP),
-            dropped_table(&self.drops),
+            table(&rows, &PACKETS, width),
+            table(&self.udp, &UDP, width),
+            dropped_table(&self.drops, width),
         )
     }
 }

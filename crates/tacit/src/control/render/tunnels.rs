@@ -2,7 +2,10 @@
 //! counters of tunnels). The output is a table. With `--wide`, it is a list of all values of each
 //! connection.
 
+use tacit_core::printable::printable;
+
 use super::table::{Column, lay_out, list, optional, table};
+use super::width::TextWidth;
 use super::{Table, bytes};
 use crate::control::display::tunnels::{
     DataLeft, DroppedPackets, IkeDisplay, IkeEntry, SaDirection, SaDisplay, SaEntry, TimeLeft,
@@ -37,12 +40,14 @@ const DROPS: [Column<DroppedPackets>; 2] =
     [("DROPPED", |one| one.reason.clone()), ("PACKETS", |one| one.count.to_string())];
 
 impl Table for IkeDisplay {
-    fn text(&self) -> String {
-        let mut text = table(&self.connections, &CONNECTIONS);
+    fn text(&self, width: TextWidth) -> String {
+        let optional = &["INNER", "AUTH", "IKE", "TUNNELS"];
+        let mut text = table(&self.connections, &CONNECTIONS, width.without(optional));
         for one in &self.connections {
             if let Some(failure) = &one.failure {
                 let line = format!("{} {}: {failure}", one.run_name, one.ike);
-                text.push_str(&format!("\n{}\n", tacit_core::printable::printable(&line)));
+                let line = width.prose(&printable(&line));
+                text.push_str(&format!("\n{line}\n"));
             }
         }
         text
@@ -54,26 +59,28 @@ impl Table for IkeDisplay {
 }
 
 impl Table for SaDisplay {
-    fn text(&self) -> String {
-        self.with_drops(table(&self.tunnels, &TUNNELS))
+    fn text(&self, width: TextWidth) -> String {
+        let optional = &["SPI-OUT", "SPI-IN", "HOW"];
+        let tunnels = table(&self.tunnels, &TUNNELS, width.without(optional));
+        self.with_drops(tunnels, width)
     }
 
     fn wide(&self) -> Option<String> {
         let tunnels: Vec<_> = self.tunnels.iter().map(sa_facts).collect();
-        Some(self.with_drops(tunnels.join("\n")))
+        Some(self.with_drops(tunnels.join("\n"), TextWidth::Whole))
     }
 }
 
 impl SaDisplay {
     /// Adds the dropped packets of all tunnels, and of none.
-    fn with_drops(&self, text: String) -> String {
-        text + &dropped_table(&self.drops)
+    fn with_drops(&self, text: String, width: TextWidth) -> String {
+        text + &dropped_table(&self.drops, width)
     }
 }
 
 /// Dropped packets, below an empty line; nothing if there are none.
-pub(super) fn dropped_table(drops: &[DroppedPackets]) -> String {
-    if drops.is_empty() { String::new() } else { format!("\n{}", table(drops, &DROPS)) }
+pub(super) fn dropped_table(drops: &[DroppedPackets], width: TextWidth) -> String {
+    if drops.is_empty() { String::new() } else { format!("\n{}", table(drops, &DROPS, width)) }
 }
 
 /// All facts of a connection.
@@ -182,7 +189,7 @@ fn facts(facts: &[(&str, String)]) -> String {
         let value = if value.is_empty() { "-" } else { value };
         vec![(*name).to_owned(), value.to_owned()]
     };
-    lay_out(&facts.iter().map(row).collect::<Vec<_>>())
+    lay_out(&facts.iter().map(row).collect::<Vec<_>>(), TextWidth::Whole)
 }
 
 fn state(one: &SaEntry) -> &'static str {

@@ -2,10 +2,11 @@
 
 use super::Table;
 use super::table::{Column, list, optional, table};
+use super::width::TextWidth;
 use crate::control::display::unix::{UnixDisplay, UnixSocketDisplay};
 
 impl Table for UnixDisplay {
-    fn text(&self) -> String {
+    fn text(&self, width: TextWidth) -> String {
         const COLUMNS: [Column<UnixSocketDisplay>; 11] = [
             ("RUN", |one| one.run.clone()),
             ("INODE", |one| one.socket.inode.to_string()),
@@ -19,10 +20,11 @@ impl Table for UnixDisplay {
             ("PID", |one| list(&one.pids)),
             ("PROGRAM", |one| optional(one.program.as_ref().map(|path| path.display()))),
         ];
-        let mut text = table(&self.sockets, &COLUMNS);
+        let optional = &["INODE", "KIND", "RECV-Q", "SEND-Q", "PEER"];
+        let mut text = table(&self.sockets, &COLUMNS, width.without(optional));
         for run in &self.incomplete {
             let line = format!("(run {} is incomplete: {})\n", run.run, run.reason);
-            text.push_str(&line);
+            text.push_str(&width.prose(&line));
         }
         text
     }
