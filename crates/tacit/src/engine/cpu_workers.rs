@@ -32,8 +32,8 @@ impl<T> CpuWorkers<T> {
     /// The state without workers; the receiver gets the CPUs that need one.
     #[must_use]
     pub fn new() -> (Arc<Self>, mpsc::Receiver<usize>) {
-        let (wanted, wishes) = mpsc::channel(WANTED_MAX);
-        (Arc::new(Self { handles: WorkerHandles::default(), wanted }), wishes)
+        let (wanted, requests) = mpsc::channel(WANTED_MAX);
+        (Arc::new(Self { handles: WorkerHandles::default(), wanted }), requests)
     }
 
     /// Adds a worker for connections of its CPU.
