@@ -337,12 +337,12 @@ impl ConnectionRecord {
     /// The state for the query socket: setting up, clear or TLS.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
-        let is_shaking = match self.tls_control() {
+        let is_handshaking = match self.tls_control() {
             Some(tls_control) => tls_control.is_handshaking(),
             None => self.rule.action.tls().is_some() && !self.is_open(),
         };
         match self.tls.get() {
-            _ if is_shaking => ConnectionState::Handshaking,
+            _ if is_handshaking => ConnectionState::Handshaking,
             Some(_) => ConnectionState::Secure,
             None => ConnectionState::Clear,
         }
