@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_box() -> impl Strategy<Value = CaptureRange> {
+    fn any_range() -> impl Strategy<Value = CaptureRange> {
         (any::<bool>(), 0_u32..12, 0_u32..4, 1_u16..12, 0_u16..4).prop_map(
             |(udp, first, more, first_port, ports)| CaptureRange {
                 udp,
@@ -140,8 +140,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn boxes_stay_disjoint_and_hold_what_is_added(
-            steps in prop::collection::vec((any_box(), 0_u32..16), 0..24),
+        fn ranges_stay_disjoint_and_contain_what_is_added(
+            steps in prop::collection::vec((any_range(), 0_u32..16), 0..24),
         ) {
             let mut ranges = BTreeSet::new();
             let mut kernel = BTreeSet::new();
