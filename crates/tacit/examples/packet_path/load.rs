@@ -101,7 +101,7 @@ impl Load {
         let threads: Vec<JoinHandle<Vec<(usize, Duration)>>> = (0..connections)
             .map(|_| {
                 let connection = connect(server, kind);
-                std::thread::spawn(move || talk(connection, kind))
+                std::thread::spawn(move || exchange_messages(connection, kind))
             })
             .collect();
         let turns = threads.into_iter().flat_map(|thread| thread.join().unwrap());
@@ -113,7 +113,7 @@ impl Load {
 }
 
 /// Transfers until the time is over. Returns the units and the time of each turn.
-fn talk(mut connection: TcpStream, kind: u8) -> Vec<(usize, Duration)> {
+fn exchange_messages(mut connection: TcpStream, kind: u8) -> Vec<(usize, Duration)> {
     let mut buffer = vec![1; WRITE_BYTES];
     let mut turns = Vec::new();
     let start = Instant::now();

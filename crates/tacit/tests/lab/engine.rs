@@ -22,7 +22,7 @@ struct Forwarding {
     tls: u16,
 }
 
-/// An agent with engines that talks TLS to itself.
+/// An agent with engines whose rules connect to each other with TLS.
 fn agent(lab: &Lab, engine: &str, relay: &str) -> Forwarding {
     let clear = free_port();
     let tls = free_port();

@@ -59,16 +59,16 @@ fn expect_pattern(stream: &mut TcpStream, start: u64, bytes: usize) {
 #[test]
 fn bulk_streams_and_short_messages_share_a_worker() {
     Lane::each(|lane| {
-        let mut talk = lane.open();
+        let mut connection = lane.open();
         let mut message = [0; 100];
-        let mut exchange = |talk: &mut Ends| {
-            talk.client.write_all(&message).unwrap();
-            talk.server.read_exact(&mut message).unwrap();
-            talk.server.write_all(&message).unwrap();
-            talk.client.read_exact(&mut message).unwrap();
+        let mut exchange = |connection: &mut Ends| {
+            connection.client.write_all(&message).unwrap();
+            connection.server.read_exact(&mut message).unwrap();
+            connection.server.write_all(&message).unwrap();
+            connection.client.read_exact(&mut message).unwrap();
         };
         // From here on the thread knows that it has brief connections.
-        exchange(&mut talk);
+        exchange(&mut connection);
         std::thread::scope(|scope| {
             let streams: Vec<_> = (1..=STREAMS)
                 .map(|seed| {
@@ -78,7 +78,7 @@ fn bulk_streams_and_short_messages_share_a_worker() {
                 })
                 .collect();
             while streams.iter().any(|stream| !stream.is_finished()) {
-                exchange(&mut talk);
+                exchange(&mut connection);
             }
         });
     });

@@ -22,8 +22,8 @@ pub const GO: Comparison = Comparison {
 #[test]
 fn a_static_go_program_sees_no_difference() {
     let same = GO.compare();
-    let talks = same.lines().filter(|line| line.starts_with("10.9.8.7:7000 true")).count();
-    assert_eq!(talks, 51, "{same}");
+    let answers = same.lines().filter(|line| line.starts_with("10.9.8.7:7000 true")).count();
+    assert_eq!(answers, 51, "{same}");
 }
 
 pub const JAVA: Comparison = Comparison {
@@ -52,8 +52,8 @@ pub const NODE: Comparison = Comparison {
 #[test]
 fn node_sees_no_difference() {
     let same = NODE.compare();
-    let talks = same.lines().filter(|line| *line == "10.9.8.7 IPv4 7000 true").count();
-    assert_eq!(talks, 51, "{same}");
+    let answers = same.lines().filter(|line| *line == "10.9.8.7 IPv4 7000 true").count();
+    assert_eq!(answers, 51, "{same}");
 }
 
 pub const THOUSAND: Comparison = Comparison {

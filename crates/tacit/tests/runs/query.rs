@@ -355,7 +355,7 @@ start python3 upgrading.py 2>upgrading.log
 await 9001
 "#;
 
-/// What programs that talk to it begin with.
+/// The first lines of programs that use it.
 const CONVERSE: &str = r#"
 from upgrade import exchange
 def reach(): return socket.create_connection(("clear.example", 9001), timeout=30)
