@@ -199,7 +199,7 @@ pub(super) fn action_word(table: &TomlTable<'_>) -> Option<Word> {
             table.incomplete(message, fix);
             None
         }
-        [(value, word)] => said(value, *word).then_some(*word),
+        [(value, word)] => is_chosen(value, *word).then_some(*word),
         [(first, _), (second, _), ..] => {
             let message =
                 format!("{} has two actions, `{}` and `{}`", table.title, first.name, second.name);
@@ -220,7 +220,7 @@ fn deny(value: &TomlValue<'_>) -> Option<Deny> {
 }
 
 /// Returns whether `permit` or `deny` is true; other values are errors.
-fn said(value: &TomlValue<'_>, word: Word) -> bool {
+fn is_chosen(value: &TomlValue<'_>, word: Word) -> bool {
     if matches!(word, Word::Tls | Word::Ipsec) || (word == Word::Deny && value.value.is_str()) {
         return true;
     }
