@@ -154,7 +154,7 @@ impl Options {
     /// The total number of samples.
     pub(crate) fn samples(&self) -> usize {
         let of =
-            |workload: &&Workload| self.peers.iter().filter(|peer| peer.carries(workload)).count();
+            |workload: &&Workload| self.peers.iter().filter(|peer| peer.supports(workload)).count();
         self.rounds * self.workloads.iter().map(of).sum::<usize>()
     }
 }

@@ -32,7 +32,7 @@ pub(super) enum Form {
 
 impl Peer {
     /// Whether the peer supports a workload. Programs with TLS use each connection for one purpose.
-    pub(crate) fn carries(&self, workload: &Workload) -> bool {
+    pub(crate) fn supports(&self, workload: &Workload) -> bool {
         let is_alone = !matches!(workload.kind, Kind::Beside { .. });
         self.takes(workload.settings) && (is_alone || !matches!(self.form, Form::InProcess(_)))
     }

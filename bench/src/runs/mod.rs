@@ -63,6 +63,6 @@ pub(crate) fn measure(
     }
     let transferred = transfer::measure(options, network, directory)?;
     let started = start::measure(options, directory)?;
-    let json = json!({ "carry": transferred.json(), "start": started.json() });
+    let json = json!({ "transfer": transferred.json(), "start": started.json() });
     Ok(Measured { text: format!("{transferred}{started}"), json })
 }

@@ -92,8 +92,8 @@ fn ask(choice: u8, netlink: &mut Netlink, datagram: &[u8]) -> Result<(), Error> 
         _ => {
             let _ = routing_rule::mark_rule(datagram);
             let _ = destinations::described(datagram, v4.ip());
-            let carried = route::large_segments(datagram);
-            assert!(!datagram.is_empty() || carried == route::LargeSegments::default());
+            let supported = route::large_segments(datagram);
+            assert!(!datagram.is_empty() || supported == route::LargeSegments::default());
             Ok(())
         }
     }

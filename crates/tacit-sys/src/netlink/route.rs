@@ -106,12 +106,12 @@ pub fn allow_large_segments(route: &mut Netlink) -> Result<LargeSegments, Error>
         }
     }
     let question = NetlinkRequest::new("finding lo", RTM_GETLINK, 0).fixed(&interface(0));
-    let mut carried = LargeSegments::default();
+    let mut supported = LargeSegments::default();
     route.ask(question, ReplyCount::One, |answer| {
-        carried = large_segments(answer);
+        supported = large_segments(answer);
         Ok(())
     })?;
-    Ok(carried)
+    Ok(supported)
 }
 
 /// Parses for which IP versions an interface has large segments.

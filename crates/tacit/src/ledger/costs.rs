@@ -174,7 +174,7 @@ pub struct RunCosts {
 }
 
 /// The components of relaying.
-const CARRYING: [Component; 4] =
+const RELAYING: [Component; 4] =
     [Component::Receive, Component::Seal, Component::Open, Component::Send];
 
 impl Costs {
@@ -293,8 +293,8 @@ impl RuleCosts {
     }
 
     /// The CPU time of relaying.
-    fn carrying_us(&self) -> f64 {
-        CARRYING.iter().map(|component| self.component_us(*component)).sum()
+    fn relaying_us(&self) -> f64 {
+        RELAYING.iter().map(|component| self.component_us(*component)).sum()
     }
 
     fn since(&self, before: &Self) -> Self {
@@ -321,12 +321,12 @@ impl RuleCosts {
 
     fn set_rates(&mut self) {
         let each = |us: f64, of: f64| (of > 0.0).then(|| us / of);
-        let carrying = self.carrying_us();
+        let relaying = self.relaying_us();
         let messages = self.messages_sent + self.messages_received;
         let megabytes = (self.bytes_sent + self.bytes_received) as f64 / 1e6;
         self.cpu_us_per_connection = each(self.total_us(), self.connections as f64);
-        self.cpu_us_per_message = each(carrying, messages as f64);
-        self.cpu_us_per_mb = each(carrying, megabytes);
+        self.cpu_us_per_message = each(relaying, messages as f64);
+        self.cpu_us_per_mb = each(relaying, megabytes);
     }
 }
 

@@ -226,11 +226,11 @@ impl Answer {
                  {all:.1}, on engines {on_engines:.1}, spilled to general CPUs {spilled:.1}"
             );
             if *spilled > 0.0 && engines > 0 {
-                let carried = on_engines / all;
+                let on_engines_part = on_engines / all;
                 let _ = writeln!(
                     out,
                     "         with spill = false, engines would do {:.0} % of the eligible work",
-                    carried * 100.0
+                    on_engines_part * 100.0
                 );
             }
         }

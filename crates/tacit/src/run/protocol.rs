@@ -184,7 +184,7 @@ pub enum HelperRequest {
     UnixSockets,
     /// How much CPU time have the programs used?
     Cpu,
-    /// Make the sockets of a captured host, whose packets carry these two bits as marks.
+    /// Make the sockets of a captured host, whose packets have these two bits as marks.
     HostSockets {
         /// The bits.
         mark: u32,

@@ -57,14 +57,14 @@ impl ConnectionSelector {
         if let Some(found) = self.id.and_then(find) {
             return Some(found);
         }
-        let carried: HashMap<_, _> =
+        let transferred: HashMap<_, _> =
             connections.iter().map(|one| (one.id, one.bytes_in + one.bytes_out)).collect();
         let grown = |(id, bytes): (&u64, &u64)| {
             let more = bytes.saturating_sub(*self.first_bytes.get(id)?);
             (more > 0).then_some((more, *id))
         };
-        self.id = carried.iter().filter_map(grown).max().map(|(_, id)| id);
-        self.first_bytes = carried;
+        self.id = transferred.iter().filter_map(grown).max().map(|(_, id)| id);
+        self.first_bytes = transferred;
         self.id.and_then(find)
     }
 }
