@@ -183,8 +183,9 @@ fn measure_all(
     let mut samples = Vec::with_capacity(options.samples());
     for round in 0..options.rounds {
         for workload in &options.workloads {
-            let is_taker =
-                |peer: &&Running| peer.settings == workload.settings && peer.peer.supports(workload);
+            let is_taker = |peer: &&Running| {
+                peer.settings == workload.settings && peer.peer.supports(workload)
+            };
             let takers: Vec<_> = running.iter().filter(is_taker).collect();
             for turn in 0..takers.len() {
                 let peer = takers[(turn + round) % takers.len()];

@@ -196,10 +196,10 @@ pub(super) struct Slirp {
 /// Attaches slirp4netns to the namespace of a process.
 pub(super) fn attach(directory: &RunDirectory, pid: u32) -> Result<Slirp, String> {
     let start = || {
-        let (ready, told) = std::io::pipe()?;
+        let (ready, write_end) = std::io::pipe()?;
         let words = ["--configure", "--mtu=65520", "--ready-fd=0", &pid.to_string(), "tap0"];
         let mut command = directory.ordinary("slirp4netns", &words);
-        let child = command.stdin(told).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let child = command.stdin(write_end).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Slirp { process: Process::adopt("slirp4netns", child), ready })
     };
     start().map_err(|error: std::io::Error| format!("cannot start slirp4netns: {error}"))
@@ -207,8 +207,8 @@ pub(super) fn attach(directory: &RunDirectory, pid: u32) -> Result<Slirp, String
 
 impl Slirp {
     pub(super) fn wait_ready(&mut self) -> Result<(), String> {
-        let told = self.ready.read_exact(&mut [0]);
-        told.map_err(|_| {
+        let read = self.ready.read_exact(&mut [0]);
+        read.map_err(|_| {
             "slirp4netns ended before the network was ready: check the permissions of /dev/net/tun"
                 .to_owned()
         })

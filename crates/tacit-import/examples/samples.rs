@@ -191,8 +191,8 @@ mod tests {
         write(EXPECTED, expected);
         assert_eq!(run(&[path]), Ok(()));
         write(EXPECTED, &expected.replace("lines 5", "lines 6"));
-        let told = run(&[path]).unwrap_err();
-        assert!(told.contains("- b.policy: errors in lines 6\n+ b.policy: errors in lines 5"));
+        let reported = run(&[path]).unwrap_err();
+        assert!(reported.contains("- b.policy: errors in lines 6\n+ b.policy: errors in lines 5"));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -109,9 +109,9 @@ pub fn crl(input: &[u8]) {
             return;
         }
     };
-    let told = credentials::crl_warnings("trust 'fuzz'", Revocation::Hard, &crls, &[], now);
+    let warnings = credentials::crl_warnings("trust 'fuzz'", Revocation::Hard, &crls, &[], now);
     let issuers = crls.iter().map(|crl| &crl.facts.issuer);
-    for text in told.iter().chain(issuers) {
+    for text in warnings.iter().chain(issuers) {
         assert!(!text.contains(char::is_control), "control characters: {text:?}");
     }
 }

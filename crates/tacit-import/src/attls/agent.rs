@@ -376,8 +376,8 @@ mod tests {
             ("PolicyServer\nTTLSConfig x", "`PolicyServer`: the import does not read policies"),
         ] {
             let (_, found) = gathered(&[("main", text), ("x", OFF), ("b", "")], None, "");
-            let told = |one: &String| one.contains("error: ") && one.contains(message);
-            assert!(found.iter().any(told), "{text}: {found:#?}");
+            let is_reported = |one: &String| one.contains("error: ") && one.contains(message);
+            assert!(found.iter().any(is_reported), "{text}: {found:#?}");
         }
         let map = "[dataset]\n\"SYS1.TLS(WEB)\" = \"x\"\n";
         let main = ("main", "TTLSConfig //'SYS1.TLS(WEB)'");

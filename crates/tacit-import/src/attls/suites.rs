@@ -21,7 +21,7 @@ pub(super) fn newest(suites: Option<&[Suite]>) -> TlsVersion {
 
 /// The supported suites of a rule; `None` if it names no suites.
 ///
-/// What is not spoken is told. Where nothing is left, that is an error.
+/// Suites that tacit does not support are reported. If no suite is left, that is an error.
 pub(super) fn suites(
     rule: &Effective<'_>,
     oldest: TlsVersion,

@@ -226,8 +226,8 @@ mod tests {
             ("TimeOfDayRange 8-17", "`TimeOfDayRange` cannot be `8-17`"),
             ("ConditionTimeRange 20250601:20250701", "`ConditionTimeRange` cannot be"),
         ] {
-            let told = read(condition).unwrap_err();
-            assert!(told.starts_with(message), "{told}");
+            let reported = read(condition).unwrap_err();
+            assert!(reported.starts_with(message), "{reported}");
         }
         let never = read("ConditionTimeRange 20250601080000:20250101000000").unwrap_err();
         assert!(never.contains("never applies"), "{never}");

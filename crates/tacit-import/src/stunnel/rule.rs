@@ -312,7 +312,7 @@ fn whole_seconds(
 enum Negotiated {
     /// An exchange in clear, until one side requests TLS.
     Upgrade(&'static str),
-    /// A header that tells the program the client's address.
+    /// A header with the client's address for the program.
     Proxy,
 }
 

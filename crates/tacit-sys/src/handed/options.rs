@@ -156,7 +156,7 @@ fn read(socket: BorrowedFd<'_>, known: &KnownOption) -> Value {
     let mut length = libc::socklen_t::try_from(room).unwrap_or(0);
     let fd = socket.as_raw_fd();
     let to = value.as_mut_ptr().cast();
-    // SAFETY: the buffer is live and writable for the length that the kernel is told.
+    // SAFETY: the buffer is live and writable for the length that the kernel receives.
     let result = unsafe { libc::getsockopt(fd, known.level, known.name, to, &raw mut length) };
     let length = usize::try_from(length).ok()?;
     if result < 0 {

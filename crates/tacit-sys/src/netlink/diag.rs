@@ -41,7 +41,7 @@ pub struct DiagSocket {
     pub is_connecting: bool,
     /// The user who created the socket, numbered as in the user namespace of the calling process.
     pub uid: u32,
-    /// The number of the control group in which it was made; `None`: the kernel does not tell
+    /// The number of the control group in which it was made; `None`: the kernel does not report
     /// (before Linux 5.7).
     pub cgroup: Option<u64>,
 }

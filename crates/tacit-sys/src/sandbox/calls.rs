@@ -171,8 +171,8 @@ pub(super) const OF_WORKER: &[c_long] = &[
     libc::SYS_epoll_wait,
 ];
 
-/// System calls that only a signer uses. It gives up the access to files when its agent has told it
-/// which files it needs.
+/// System calls that only a signer uses. It gives up the access to files when its agent has sent it
+/// the names of the files that it needs.
 pub(super) const OF_SIGNER: &[c_long] = &[
     libc::SYS_landlock_create_ruleset,
     libc::SYS_landlock_add_rule,

@@ -58,7 +58,7 @@ pub(super) fn install(
     Ok(())
 }
 
-/// Tells the helper that the filter has no listener. Makes only system calls.
+/// Reports to the helper that the filter has no listener. Makes only system calls.
 pub(super) fn report_none(socket: RawFd, outcome: FilterOutcome) {
     // SAFETY: as in `install`.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };

@@ -146,17 +146,17 @@ mod tests {
         credentials.trusts.insert("corp".into(), Arc::new(loaded));
 
         let mut expiries = Expiries::default();
-        let mut told = |now| {
+        let mut reported = |now| {
             let events = expiries.due(&credentials, now);
             events.iter().map(|event| format!("{event:?}")).collect::<Vec<_>>()
         };
-        assert_eq!(told(2_000_000_000), [""; 0]);
-        let first = told(end - 10 * DAY_SECONDS);
+        assert_eq!(reported(2_000_000_000), [""; 0]);
+        let first = reported(end - 10 * DAY_SECONDS);
         assert!(first[0].contains("identity") && first[0].contains("Number(10)"), "{first:?}");
         assert!(first[1].contains("crl") && first[1].contains("CN=corp CA"), "{first:?}");
-        assert_eq!(told(end - 10 * DAY_SECONDS + 3600), [""; 0]);
-        assert_eq!(told(end - 9 * DAY_SECONDS).len(), 2);
-        let late = told(end + 2 * DAY_SECONDS);
+        assert_eq!(reported(end - 10 * DAY_SECONDS + 3600), [""; 0]);
+        assert_eq!(reported(end - 9 * DAY_SECONDS).len(), 2);
+        let late = reported(end + 2 * DAY_SECONDS);
         assert!(late[0].contains("Number(-2)"), "{late:?}");
     }
 }

@@ -345,7 +345,7 @@ impl IkeDriver {
         self.worker.statistics()
     }
 
-    /// Ends all tunnels, and tells the peers.
+    /// Ends all tunnels, and notifies the peers.
     pub fn close(self) {
         let (confirm, closed) = sync_channel(1);
         self.order(Order::Close(confirm));

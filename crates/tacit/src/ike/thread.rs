@@ -91,7 +91,7 @@ pub(super) struct IkeThread {
     pub(super) news: News,
 }
 
-/// Whether displays have to be told what has changed.
+/// Whether displays must get what has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum News {
     None,

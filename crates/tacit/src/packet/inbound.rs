@@ -69,7 +69,7 @@ pub(super) struct Inbound {
 pub(super) struct Tunnels {
     pub(super) devices: HashMap<TunId, InboundDevice>,
     pub(super) table: TunnelTable<InboundTunnel>,
-    /// Tells the other direction where roaming peers are.
+    /// Reports the addresses of roaming peers to the other direction.
     pub(super) orders: OrderSender<Order>,
 }
 

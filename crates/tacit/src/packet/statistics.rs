@@ -103,7 +103,7 @@ pub struct PacketThreadState {
     pub name: &'static str,
     /// The CPU that it is bound to; `None`: the kernel chooses.
     pub cpu: Option<usize>,
-    /// How it is scheduled; `None`: the kernel does not tell.
+    /// How it is scheduled; `None`: the kernel does not report it.
     pub scheduling: Option<Scheduling>,
     /// Its CPU time, in nanoseconds.
     pub cpu_ns: u64,

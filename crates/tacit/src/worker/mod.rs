@@ -558,11 +558,11 @@ fn start_thread<L: Lanes>(
     let shared = shared.clone();
     let log = log.clone();
     let load = Arc::clone(&role.load);
-    let (tell, told) = blocking::sync_channel(1);
+    let (started, has_started) = blocking::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(load.name().to_owned())
-        .spawn(move || thread::run(shared, &log, role, received, &tell))?;
-    told.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        .spawn(move || thread::run(shared, &log, role, received, &started))?;
+    has_started.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
     let now = Instant::now();
     Ok(ThreadHandle {
         commands,

@@ -213,11 +213,11 @@ fn reaches(target: &Address, listen: &Address) -> bool {
 /// Checks that `send-proxy = "tls"` is used only if the client's TLS is known.
 pub(super) fn check_send_proxy(table: &TomlTable<'_>, rule: &Rule) -> bool {
     let wanted = rule.forward().and_then(|forward| forward.send_proxy);
-    let tells = match &rule.action {
+    let is_known = match &rule.action {
         Action::Tls(Tls::Server(tls)) => tls.common.start == Start::Immediate,
         _ => false,
     };
-    if wanted != Some(SendProxy::Tls) || tells {
+    if wanted != Some(SendProxy::Tls) || is_known {
         return true;
     }
     if let Some(value) = table.value("send-proxy") {

@@ -161,14 +161,14 @@ mod tests {
         let (near, far) = tacit_sys::query::pair().unwrap();
         let mut channel = AgentChannel::default();
         channel.begin(near, 7);
-        let mut told = 0;
+        let mut sent = 0;
         while !channel.is_full() {
-            channel.send_or_queue(ended(told));
-            told += 1;
+            channel.send_or_queue(ended(sent));
+            sent += 1;
         }
         assert!(!channel.ask(&ended(u64::MAX)), "a question does not wait");
         let mut space = vec![0; 1024];
-        for number in 0..told {
+        for number in 0..sent {
             channel.flush();
             let frame = receive_packet::<FromConnects>(&far, &mut space).unwrap().unwrap();
             assert_eq!(frame.message, ended(number));

@@ -79,8 +79,8 @@ pub(super) enum Before<'r> {
     Detect,
     /// The exchange that the protocol requires before TLS begins.
     Starttls(&'r Starttls),
-    /// The first bytes of the client. The client sends them when it has been told on its control
-    /// connection that it may begin. By then, the direction of the transfer is known.
+    /// The first bytes of the client. The client sends them after a reply on its control
+    /// connection. By then, the direction of the transfer is known.
     FirstBytes,
 }
 

@@ -271,12 +271,12 @@ pub(super) fn other_side(stage: &Stage) -> Result<StagedProcess, Gap> {
 /// Attaches slirp4netns to the namespace of a process, and waits until the network is ready.
 fn attach(stage: &Stage, pid: u32) -> Result<Attached, Gap> {
     let failed = |error: std::io::Error| Gap::failed(format!("slirp4netns: {error}"));
-    let (mut ready, told) = std::io::pipe().map_err(failed)?;
+    let (mut ready, write_end) = std::io::pipe().map_err(failed)?;
     let pid = pid.to_string();
     let words = ["slirp4netns", "--configure", "--mtu=65520", "--ready-fd=0", &pid, "tap0"];
-    let process = stage.start_with_input("slirp4netns", &words, OwnedFd::from(told).into())?;
-    let mut told = [0];
-    match ready.read(&mut told) {
+    let process = stage.start_with_input("slirp4netns", &words, OwnedFd::from(write_end).into())?;
+    let mut byte = [0];
+    match ready.read(&mut byte) {
         Ok(1) => Ok(Attached(process)),
         _ => Err(Gap::failed(format!("slirp4netns ended: {}", process.log_end()))),
     }

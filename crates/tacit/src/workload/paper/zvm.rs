@@ -88,7 +88,7 @@ fn report(stage: &Stage, routes: &[Route], settings: &str) -> Result<Value, Gap>
         words.extend(["--also".to_owned(), format!("{}={}", other.name, other.entry())]);
     }
     let words: Vec<_> = words.iter().map(String::as_str).collect();
-    // Only the far agent is measured, so the report cannot tell whether other programs disturbed.
+    // Only the far agent is measured, so the report cannot state whether other programs disturbed.
     stage.report(&[], &words)
 }
 

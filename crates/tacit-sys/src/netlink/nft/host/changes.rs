@@ -12,7 +12,7 @@ use super::{DELTABLE, NEWCHAIN};
 use crate::netlink::message::read_u32;
 use crate::option::{OptionName, set_option};
 
-/// A socket that the kernel tells about changes of nftables rules.
+/// A socket that receives a message of the kernel when nftables rules change.
 #[derive(Debug)]
 pub struct RuleChanges {
     socket: OwnedFd,

@@ -29,7 +29,7 @@ pub(super) struct PermitRequest {
     pub(super) signals: Arc<Signals>,
 }
 
-/// What a handshake and the queue tell each other.
+/// The messages between a handshake and the queue.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     /// Notified when another handshake needs the permit.

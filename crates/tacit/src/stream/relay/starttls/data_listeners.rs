@@ -126,8 +126,8 @@ impl<'a> DataListeners<'a> {
                 };
                 let OpenListener { port, listener } =
                     DataListener::outside(&network, local, ports, from, &options).await?;
-                let told = ftp.and_then(|ftp| ftp.data_address).unwrap_or(local);
-                (SocketAddr::new(told, port), listener)
+                let announced = ftp.and_then(|ftp| ftp.data_address).unwrap_or(local);
+                (SocketAddr::new(announced, port), listener)
             }
         };
         let (last, closed) = oneshot::channel();
