@@ -51,10 +51,10 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
     let mut exchange = StarttlsExchange::new(&Starttls { protocol: protocol.clone(), mode }, role);
     let here = Some(Ipv4Addr::LOCALHOST.into());
     exchange.set_addresses(ControlAddresses { peer: here, program: here });
-    let mut heard = [Vec::new(), Vec::new()];
-    take(&mut exchange, &mut heard);
+    let mut received = [Vec::new(), Vec::new()];
+    take(&mut exchange, &mut received);
     let mut is_secure = false;
-    let mut said = 0;
+    let mut sent = 0;
     while let Some((&head, tail)) = rest.split_first() {
         let (piece, tail) = tail.split_at(usize::from(head & 0x3f).min(tail.len()));
         rest = tail;
@@ -63,11 +63,11 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
             exchange.handle_eof(from);
         } else if exchange.has_room(from) {
             exchange.handle_input(from, piece);
-            said += piece.len();
+            sent += piece.len();
         }
-        let step = take(&mut exchange, &mut heard);
+        let step = take(&mut exchange, &mut received);
         if !is_secure && mode == StarttlsMode::Required {
-            check_kept(&protocol, role, &step, &heard);
+            check_kept(&protocol, role, &step, &received);
         }
         if step == StarttlsStep::Handshake {
             assert!(!is_secure, "a second handshake");
@@ -86,23 +86,23 @@ fn run(protocol: StarttlsProtocol, input: &[u8]) {
         }
         if matches!(step, StarttlsStep::Reject(_)) {
             exchange.handshake_failed();
-            take(&mut exchange, &mut heard);
+            take(&mut exchange, &mut received);
             break;
         }
     }
-    for told in &heard {
-        assert!(told.len() <= said * ANSWER_BYTES_MAX + WORDS_BYTES_MAX, "{}", told.len());
+    for output in &received {
+        assert!(output.len() <= sent * ANSWER_BYTES_MAX + WORDS_BYTES_MAX, "{}", output.len());
     }
 }
 
 /// The next step, and the bytes to send. Asking again returns the same step.
-fn take(exchange: &mut StarttlsExchange, heard: &mut [Vec<u8>; 2]) -> StarttlsStep {
+fn take(exchange: &mut StarttlsExchange, received: &mut [Vec<u8>; 2]) -> StarttlsStep {
     let step = exchange.next_step();
     if step != StarttlsStep::Wait {
         assert_eq!(exchange.next_step(), step);
     }
-    for (side, heard) in [StarttlsSide::Peer, StarttlsSide::Program].into_iter().zip(heard) {
-        heard.append(&mut exchange.take_output(side));
+    for (side, received) in [StarttlsSide::Peer, StarttlsSide::Program].into_iter().zip(received) {
+        received.append(&mut exchange.take_output(side));
     }
     step
 }
@@ -112,7 +112,7 @@ fn check_kept(
     protocol: &StarttlsProtocol,
     role: StarttlsRole,
     step: &StarttlsStep,
-    heard: &[Vec<u8>; 2],
+    received: &[Vec<u8>; 2],
 ) {
     assert!(
         !matches!(
@@ -121,7 +121,7 @@ fn check_kept(
         ),
         "in clear"
     );
-    let [peer, program] = heard;
+    let [peer, program] = received;
     let (kept_from, is_server) = match role {
         StarttlsRole::Server => (program, true),
         StarttlsRole::Client => (peer, false),

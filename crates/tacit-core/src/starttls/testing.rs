@@ -29,10 +29,10 @@ impl Stage {
             let step = self.exchange.next_step();
             let peer = StarttlsSide::Peer;
             let program = StarttlsSide::Program;
-            for (side, heard) in [(peer, &mut self.to_peer), (program, &mut self.to_program)] {
-                let mut said = self.exchange.take_output(side);
-                self.longest_bytes = self.longest_bytes.max(said.len());
-                heard.append(&mut said);
+            for (side, received) in [(peer, &mut self.to_peer), (program, &mut self.to_program)] {
+                let mut output = self.exchange.take_output(side);
+                self.longest_bytes = self.longest_bytes.max(output.len());
+                received.append(&mut output);
             }
             if !self.exchange.is_stalled() {
                 return step;

@@ -27,7 +27,7 @@ pub struct Peer {
     child: Child,
     stdin: Option<ChildStdin>,
     said: Arc<Mutex<Vec<u8>>>,
-    heard: usize,
+    examined: usize,
 }
 
 impl Peer {
@@ -43,7 +43,7 @@ impl Peer {
         listen(child.stdout.take().unwrap(), Arc::clone(&said));
         listen(child.stderr.take().unwrap(), Arc::clone(&said));
         let stdin = child.stdin.take();
-        Self { child, stdin, said, heard: 0 }
+        Self { child, stdin, said, examined: 0 }
     }
 
     /// Everything said so far, standard output and standard error as they came.
@@ -63,15 +63,15 @@ impl Peer {
             words,
             || {
                 let said = self.said.lock().unwrap();
-                let new = &said[self.heard..];
+                let new = &said[self.examined..];
                 found = new.windows(words.len()).position(|window| window == words.as_bytes());
                 found.is_some()
             },
             || self.said(),
         );
-        let end = self.heard + found.unwrap() + words.len();
-        let text = String::from_utf8_lossy(&self.said.lock().unwrap()[self.heard..end]).into();
-        self.heard = end;
+        let end = self.examined + found.unwrap() + words.len();
+        let text = String::from_utf8_lossy(&self.said.lock().unwrap()[self.examined..end]).into();
+        self.examined = end;
         text
     }
 

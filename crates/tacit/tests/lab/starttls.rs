@@ -292,20 +292,20 @@ fn optional_serves_in_clear_and_reports_it() {
 #[test]
 fn nothing_but_the_cancel_request_passes_in_clear() {
     let lab = Lab::new();
-    let (heard, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let server = serve(move |mut stream| {
         let mut request = vec![0; CANCEL.len()];
         stream.read_exact(&mut request).unwrap();
         stream.write_all(b"a secret").unwrap();
-        heard.send(request).unwrap();
+        sender.send(request).unwrap();
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
-        heard.send(rest).unwrap();
+        sender.send(rest).unwrap();
     });
     let port = free_port();
     let passes = "{ protocol = \"postgres\", cancel = \"clear\" }";
     let agent = lab.agent(&rule("far", "server", port, &server.to_string(), passes));
-    let received = || hears.recv_timeout(Duration::from_secs(60)).unwrap();
+    let received = || receiver.recv_timeout(Duration::from_secs(60)).unwrap();
     for more in [&b"Q\0\0\0\x0dselect 1"[..], CANCEL] {
         let mut stream = connect(("127.0.0.1", port));
         stream.write_all(&CANCEL[..7]).unwrap();
@@ -331,5 +331,5 @@ fn nothing_but_the_cancel_request_passes_in_clear() {
     let mut stream = connect(("127.0.0.1", port));
     stream.write_all(&[CANCEL, b"Q"].concat()).unwrap();
     agent.wait_for_log("kind=starttls ");
-    assert!(hears.try_recv().is_err());
+    assert!(receiver.try_recv().is_err());
 }

@@ -86,7 +86,7 @@ pub struct IkeConnection {
     /// The group that the peer demanded for new keys of the tunnel.
     child_group: Option<KeGroup>,
     /// When an authentic message or packet of the peer arrived last.
-    heard_at: Instant,
+    last_received_at: Instant,
     sent_at: Instant,
     /// Whether a NAT is in front of this side.
     is_behind_nat: bool,
@@ -144,7 +144,7 @@ impl IkeConnection {
             tunnels: Vec::new(),
             active: None,
             child_group: None,
-            heard_at: now,
+            last_received_at: now,
             sent_at: now,
             is_behind_nat: false,
             is_peer_behind_nat: false,
@@ -249,7 +249,7 @@ impl IkeConnection {
             // A response that cannot be read leaves both sides in different states.
             Received::Malformed { notify: None, failure } => self.end_sa(now, spi, Some(failure)),
         }
-        self.heard_at = now;
+        self.last_received_at = now;
     }
 
     fn handle_request(&mut self, now: Instant, spi: u64, opened: &Opened) {
@@ -437,7 +437,7 @@ impl IkeConnection {
 
     /// Notes that an authentic packet of the peer arrived by a child SA: the peer is alive.
     pub fn note_packet(&mut self, now: Instant) {
-        self.heard_at = now;
+        self.last_received_at = now;
     }
 
     fn sa(&self, spi: u64) -> Option<&IkeSa> {

@@ -27,7 +27,7 @@ pub struct IkeSummary {
     /// Whether a request of this side has no response yet.
     pub is_waiting: bool,
     /// When the last authentic message or packet of the peer arrived, or the attempt began.
-    pub heard_at: Instant,
+    pub last_received_at: Instant,
     /// Whether a NAT is in front of this side.
     pub is_behind_nat: bool,
     /// Whether a NAT is in front of the peer.
@@ -88,7 +88,7 @@ impl IkeConnection {
             next_request: ids.0,
             expected_request: ids.1,
             is_waiting: self.opening.is_some() || sa.is_some_and(|sa| sa.outstanding.is_some()),
-            heard_at: self.heard_at,
+            last_received_at: self.last_received_at,
             is_behind_nat: self.is_behind_nat,
             is_peer_behind_nat: self.is_peer_behind_nat,
             has_fragments: sa.is_some_and(|sa| sa.has_fragments),

@@ -38,7 +38,7 @@ impl IkeConnection {
     pub(super) fn liveness_at(&self) -> Option<Instant> {
         let sa = self.sa(self.current)?;
         let is_idle = sa.state == SaState::Established && sa.outstanding.is_none();
-        (is_idle && !self.has_ended).then(|| self.heard_at + self.config.liveness)
+        (is_idle && !self.has_ended).then(|| self.last_received_at + self.config.liveness)
     }
 
     pub(super) fn keepalive_at(&self) -> Option<Instant> {

@@ -123,7 +123,7 @@ pub struct TimeLeft {
 #[serde(rename_all = "kebab-case")]
 pub struct LivenessDisplay {
     /// Seconds since the last authentic message or packet of the peer.
-    pub heard_s: u64,
+    pub last_received_s: u64,
     /// After this time without one, the peer is asked whether it is alive.
     pub interval_s: u64,
     /// Whether a request waits for its response.
@@ -324,7 +324,7 @@ fn ike_entry(
         rekeyed: status.rekeyed,
         lifetime: summary.and_then(|summary| ike_time_left(summary, now)),
         liveness: summary.map(|summary| LivenessDisplay {
-            heard_s: now.saturating_duration_since(summary.heard_at).as_secs(),
+            last_received_s: now.saturating_duration_since(summary.last_received_at).as_secs(),
             interval_s: peer.dpd.as_secs(),
             waiting: summary.is_waiting,
         }),

@@ -96,10 +96,10 @@ fn ike_facts(one: &IkeEntry) -> String {
         |side: &String| format!("{} times; the side that must act is: {side}", one.failures);
     let liveness = one.liveness.map(|live| {
         let waiting = if live.waiting { ", tacit waits for the response to a request" } else { "" };
-        let heard = duration(live.heard_s);
+        let ago = duration(live.last_received_s);
         let interval = duration(live.interval_s);
         format!(
-            "last message or packet {heard} ago; tacit checks the peer after {interval} of \
+            "last message or packet {ago} ago; tacit checks the peer after {interval} of \
              silence{waiting}"
         )
     });
