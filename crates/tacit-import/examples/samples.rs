@@ -113,7 +113,7 @@ fn looks_like_stunnel(text: &str) -> bool {
         && text.lines().any(|line| line.trim().to_ascii_lowercase().starts_with("accept"))
 }
 
-/// What came of it.
+/// The result of an import in one line.
 fn line(findings: &[Finding]) -> String {
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
     let mut lines: Vec<usize> = errors.map(|finding| finding.line).collect();

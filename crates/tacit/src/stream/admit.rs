@@ -86,8 +86,8 @@ fn count(
     request: &Request<'_>,
 ) -> Result<Permitted, NotPermitted> {
     let run = request.scope.as_ref().map(|scope| scope.run().id);
-    let came = request.flow.direction == Direction::Inbound;
-    let source = came.then(|| Source::of(&request.flow.remote));
+    let is_inbound = request.flow.direction == Direction::Inbound;
+    let source = is_inbound.then(|| Source::of(&request.flow.remote));
     match quotas.count(ConnectionOpener { source, rule: rule.name(), run }) {
         Ok(counted) => Ok(Permitted { rule, counted }),
         Err(exceeded) => Err(NotPermitted { rule: Ok(rule), exceeded: Some(exceeded) }),

@@ -57,13 +57,13 @@ impl PendingDataConnection {
     /// Waits for the connection. `None`: the listener was closed, or no connection arrived in time.
     /// This is not an error, so it is not logged.
     pub async fn accept(&mut self) -> Option<Accepted<StreamSocket>> {
-        let came = tokio::select! {
-            came = self.listener.wait(&self.places) => came.ok(),
+        let accepted = tokio::select! {
+            accepted = self.listener.wait(&self.places) => accepted.ok(),
             _ = &mut self.closed => None,
             () = tokio::time::sleep(ARRIVAL_WAIT_MAX) => None,
         };
         self.listener.close().await;
-        came
+        accepted
     }
 }
 

@@ -233,8 +233,8 @@ impl PermitQueue {
             let at = first.position(|one| self.has_room_for(&one.request, own))?;
             // Clients that came later do not delay handshakes of the agent itself.
             let is_client = of.waiters.get(at)?.request.initiator == Initiator::Peer;
-            let came = of.waiters.front()?.number;
-            Some((own, is_client, Reverse(came), *source, at))
+            let number = of.waiters.front()?.number;
+            Some((own, is_client, Reverse(number), *source, at))
         });
         let (.., source, at) = rooms.min()?;
         self.waiting -= 1;
