@@ -99,15 +99,15 @@ pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMe
         let mut client = Handshake::client(&client, &[]).map_err(|_| CannotMeasure)?;
         let mut to_server = Vec::new();
         let mut to_client = Vec::new();
-        let mut spent_ns = 0;
+        let mut usage_ns = 0;
         let start = cpu::thread_ns();
         let mut server = Handshake::server(&server).map_err(|_| CannotMeasure)?;
-        spent_ns += cpu::thread_ns() - start;
+        usage_ns += cpu::thread_ns() - start;
         loop {
             client.advance(&mut to_client, &mut to_server).map_err(|_| CannotMeasure)?;
             let start = cpu::thread_ns();
             let progress = server.advance(&mut to_server, &mut to_client);
-            spent_ns += cpu::thread_ns() - start;
+            usage_ns += cpu::thread_ns() - start;
             if progress.map_err(|_| CannotMeasure)? == HandshakeProgress::Done {
                 break;
             }
@@ -115,7 +115,7 @@ pub fn server_handshake_us(suite: Suite, time: Duration) -> Result<f64, CannotMe
                 return Err(CannotMeasure);
             }
         }
-        handshakes_ns.push(spent_ns as f64);
+        handshakes_ns.push(usage_ns as f64);
     }
     Ok(median(&handshakes_ns) / 1000.0)
 }

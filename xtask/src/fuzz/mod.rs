@@ -141,8 +141,8 @@ fn replay(targets: &[&Target]) -> Outcome {
         let edges = engine(&program, target, &corpus).edges(&corpus.committed()?);
         let outcome = edges.and_then(|edges| {
             let name = target.name;
-            let spent = started.elapsed().as_secs_f64();
-            println!("fuzz {name:18} {edges:6} edges {spent:6.1} s");
+            let seconds = started.elapsed().as_secs_f64();
+            println!("fuzz {name:18} {edges:6} edges {seconds:6.1} s");
             if figures::ARE_HERE { figures.check(name, edges) } else { Ok(()) }
         });
         failures.extend(outcome.err());

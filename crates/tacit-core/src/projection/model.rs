@@ -151,8 +151,8 @@ impl UnitCosts {
     #[must_use]
     pub fn measured_handshake_us(costs: &MeasuredCosts) -> Option<f64> {
         let handshakes: u64 = costs.rules.iter().map(|rule| rule.handshakes).sum();
-        let spent = costs.rules.iter().map(|rule| rule.cpu_us.of(Component::Handshake).total());
-        (handshakes > 0).then(|| spent.sum::<f64>() / handshakes as f64)
+        let usage = costs.rules.iter().map(|rule| rule.cpu_us.of(Component::Handshake).total());
+        (handshakes > 0).then(|| usage.sum::<f64>() / handshakes as f64)
     }
 }
 

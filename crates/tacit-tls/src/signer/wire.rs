@@ -109,17 +109,17 @@ pub struct SignResponse {
     /// The signature, or the error.
     pub signed: Result<Vec<u8>, String>,
     /// The CPU time that the thread of the signer has used and not reported yet, in nanoseconds.
-    pub spent_ns: u64,
+    pub usage_ns: u64,
 }
 
 /// Encodes an answer into a buffer, and removes what was there.
-pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, spent_ns: u64, buffer: &mut Vec<u8>) {
+pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, usage_ns: u64, buffer: &mut Vec<u8>) {
     let (kind, content) = match signed {
         Ok(signature) => (SIGNED, signature.as_slice()),
         Err(reason) => (REFUSED, reason.as_bytes()),
     };
     buffer.clear();
-    buffer.extend_from_slice(&spent_ns.to_be_bytes());
+    buffer.extend_from_slice(&usage_ns.to_be_bytes());
     buffer.push(kind);
     buffer.extend_from_slice(content);
 }
@@ -128,15 +128,15 @@ pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, spent_ns: u64, buffe
 #[must_use]
 pub fn parse_sign_response(datagram: &[u8]) -> SignResponse {
     let no_meaning = || Err("the signer sent an invalid answer".to_owned());
-    let Some((spent, said)) = datagram.split_first_chunk() else {
-        return SignResponse { signed: no_meaning(), spent_ns: 0 };
+    let Some((usage, said)) = datagram.split_first_chunk() else {
+        return SignResponse { signed: no_meaning(), usage_ns: 0 };
     };
     let signed = match said {
         [SIGNED, signature @ ..] => Ok(signature.to_vec()),
         [REFUSED, reason @ ..] => Err(String::from_utf8_lossy(reason).into_owned()),
         _ => no_meaning(),
     };
-    SignResponse { signed, spent_ns: u64::from_be_bytes(*spent) }
+    SignResponse { signed, usage_ns: u64::from_be_bytes(*usage) }
 }
 
 #[cfg(test)]
@@ -180,8 +180,8 @@ mod tests {
             encode_sign_response(&signed, 7, &mut bytes);
             parse_sign_response(&bytes)
         };
-        assert_eq!(sent(Ok(vec![1, 2])), SignResponse { signed: Ok(vec![1, 2]), spent_ns: 7 });
-        assert_eq!(sent(Err("no")), SignResponse { signed: Err("no".to_owned()), spent_ns: 7 });
+        assert_eq!(sent(Ok(vec![1, 2])), SignResponse { signed: Ok(vec![1, 2]), usage_ns: 7 });
+        assert_eq!(sent(Err("no")), SignResponse { signed: Err("no".to_owned()), usage_ns: 7 });
         for datagram in [&[][..], &[0; 8], &[2; 9]] {
             assert!(parse_sign_response(datagram).signed.is_err());
         }

@@ -76,7 +76,7 @@ impl Owner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// CPU times.
-    pub spent: CpuTimes,
+    pub usage: CpuTimes,
     /// Counts.
     pub counts: Counts,
 }
@@ -85,7 +85,7 @@ impl Totals {
     /// Adds the content of another account.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in
-            self.spent.as_flattened_mut().iter_mut().zip(other.spent.as_flattened())
+            self.usage.as_flattened_mut().iter_mut().zip(other.usage.as_flattened())
         {
             *mine += theirs;
         }
@@ -120,7 +120,7 @@ pub struct Account {
     slot: usize,
     /// Whether engines may do the whole relay of the rule.
     relay_is_eligible: AtomicBool,
-    spent: [[AtomicU64; CpuPlace::ALL.len()]; Component::ALL.len()],
+    usage: [[AtomicU64; CpuPlace::ALL.len()]; Component::ALL.len()],
     counts: [AtomicU64; Count::COUNT],
 }
 
@@ -142,7 +142,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     accounts: Vec::new(),
     free: Vec::new(),
     removed: Totals {
-        spent: [[0; CpuPlace::ALL.len()]; Component::ALL.len()],
+        usage: [[0; CpuPlace::ALL.len()]; Component::ALL.len()],
         counts: [0; Count::COUNT],
     },
 });
@@ -196,7 +196,7 @@ impl Account {
             owner,
             slot,
             relay_is_eligible: AtomicBool::new(false),
-            spent: Default::default(),
+            usage: Default::default(),
             counts: Default::default(),
         });
         if slot == registry.accounts.len() {
@@ -242,20 +242,20 @@ impl Account {
     pub fn totals(&self) -> Totals {
         let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
         Totals {
-            spent: std::array::from_fn(|component| {
-                std::array::from_fn(|place| load(&self.spent[component][place]))
+            usage: std::array::from_fn(|component| {
+                std::array::from_fn(|place| load(&self.usage[component][place]))
             }),
             counts: std::array::from_fn(|at| load(&self.counts[at])),
         }
     }
 
     /// Adds the CPU time and counts of a thread's window.
-    pub(super) fn add(&self, spent: &Cells, counts: &Counts, thread: ThreadKind) {
+    pub(super) fn add(&self, usage: &Cells, counts: &Counts, thread: ThreadKind) {
         for component in Component::ALL {
-            let ns = spent[component as usize];
+            let ns = usage[component as usize];
             if ns > 0 {
                 let place = self.place(component, thread);
-                self.spent[component as usize][place as usize].fetch_add(ns, Ordering::Relaxed);
+                self.usage[component as usize][place as usize].fetch_add(ns, Ordering::Relaxed);
             }
         }
         for (mine, count) in self.counts.iter().zip(counts) {
@@ -268,7 +268,7 @@ impl Account {
     /// Adds CPU time of another process.
     pub(super) fn add_elsewhere(&self, component: Component, thread: ThreadKind, ns: u64) {
         let place = self.place(component, thread);
-        self.spent[component as usize][place as usize].fetch_add(ns, Ordering::Relaxed);
+        self.usage[component as usize][place as usize].fetch_add(ns, Ordering::Relaxed);
         ELSEWHERE_NS.fetch_add(ns, Ordering::Relaxed);
     }
 
@@ -341,13 +341,13 @@ mod tests {
 
     #[test]
     fn cpu_time_of_a_removed_rule_is_kept() {
-        let removed = || Account::all().removed.spent[Component::Open as usize][0];
+        let removed = || Account::all().removed.usage[Component::Open as usize][0];
         let before = removed();
         let account = Account::open("to-be-removed");
         let mut cells = Cells::default();
         cells[Component::Open as usize] = 77;
         account.add(&cells, &Counts::default(), ThreadKind::General);
-        assert_eq!(find("to-be-removed").unwrap().spent[Component::Open as usize], [77, 0, 0]);
+        assert_eq!(find("to-be-removed").unwrap().usage[Component::Open as usize], [77, 0, 0]);
         drop(account);
         assert_eq!(find("to-be-removed"), None);
         assert!(removed() >= before + 77);
@@ -361,19 +361,19 @@ mod tests {
         account.set_relay_eligible(true);
         account.add(&ones, &Counts::default(), ThreadKind::General);
         account.add(&ones, &Counts::default(), ThreadKind::Engine);
-        let spent = account.totals().spent;
-        assert_eq!(spent[Component::Handshake as usize], [0, 1, 2]);
-        assert_eq!(spent[Component::Send as usize], [1, 1, 1]);
+        let usage = account.totals().usage;
+        assert_eq!(usage[Component::Handshake as usize], [0, 1, 2]);
+        assert_eq!(usage[Component::Send as usize], [1, 1, 1]);
     }
 
     #[test]
     fn all_work_on_packets_is_for_engines() {
         let mut cells = Cells::default();
         cells[Component::Seal as usize] = 5;
-        let spent = || Account::packets().totals().spent[Component::Seal as usize];
-        let before = spent();
+        let usage = || Account::packets().totals().usage[Component::Seal as usize];
+        let before = usage();
         Account::packets().add(&cells, &Counts::default(), ThreadKind::General);
         Account::packets().add(&cells, &Counts::default(), ThreadKind::Engine);
-        assert_eq!(spent(), [before[0], before[1] + 5, before[2] + 5]);
+        assert_eq!(usage(), [before[0], before[1] + 5, before[2] + 5]);
     }
 }

@@ -385,16 +385,16 @@ fn row(kind: Kind, name: Option<&str>, totals: &Totals, failures: u64) -> RuleCo
         messages_received: of(counts, Count::MessagesReceived),
         bytes_sent: of(counts, Count::BytesSent),
         bytes_received: of(counts, Count::BytesReceived),
-        cpu_us: cells(&totals.spent),
+        cpu_us: cells(&totals.usage),
         cpu_us_per_connection: None,
         cpu_us_per_message: None,
         cpu_us_per_mb: None,
     }
 }
 
-fn cells(spent: &CpuTimes) -> BTreeMap<Component, ByCpuPlace> {
+fn cells(usage: &CpuTimes) -> BTreeMap<Component, ByCpuPlace> {
     let cell = |component: Component| {
-        let at = |place: CpuPlace| us(spent[component as usize][place as usize]);
+        let at = |place: CpuPlace| us(usage[component as usize][place as usize]);
         ByCpuPlace {
             general: at(CpuPlace::General),
             engine: at(CpuPlace::Engine),

@@ -80,7 +80,7 @@ pub struct Metered<T> {
     /// The return value of the work.
     pub output: T,
     /// The duration in nanoseconds, with the tick length of the last window.
-    pub spent_ns: u64,
+    pub usage_ns: u64,
 }
 
 /// Does `work` for an account, beginning with a component. Sets `component` to the component in
@@ -95,7 +95,7 @@ pub fn turn<T>(
     METER.with(|meter| {
         let ended = meter.end(*component);
         *component = ended.component;
-        Metered { output, spent_ns: ended.spent_ns }
+        Metered { output, usage_ns: ended.usage_ns }
     })
 }
 
@@ -153,8 +153,8 @@ pub fn count<const N: usize>(account: &Arc<Account>, counted: [(Count, u64); N])
 
 /// Reports that the thread has waited since its last stamp for work of another process, which used
 /// this CPU time. The work is charged to the account of the current turn.
-pub fn passed_elsewhere(spent_ns: u64) {
-    METER.with(|meter| meter.passed_elsewhere(spent_ns));
+pub fn passed_elsewhere(usage_ns: u64) {
+    METER.with(|meter| meter.passed_elsewhere(usage_ns));
 }
 
 /// The costs of the accounting itself.
@@ -258,7 +258,7 @@ fn ns_per_tick() -> f64 {
 struct TurnEnd {
     /// The component that it ended with.
     component: Component,
-    spent_ns: u64,
+    usage_ns: u64,
 }
 
 impl Meter {
@@ -376,7 +376,7 @@ impl Meter {
 
     fn end(&self, begun: Component) -> TurnEnd {
         if !self.is_on.get() {
-            return TurnEnd { component: begun, spent_ns: 0 };
+            return TurnEnd { component: begun, usage_ns: 0 };
         }
         self.stamp();
         self.end_stamped()
@@ -384,10 +384,10 @@ impl Meter {
 
     fn end_stamped(&self) -> TurnEnd {
         let component = self.component.get();
-        let spent_ns = whole(self.turn_ticks.get() as f64 * self.window.get().mean_ns);
+        let usage_ns = whole(self.turn_ticks.get() as f64 * self.window.get().mean_ns);
         self.close_if_due();
         self.rest();
-        TurnEnd { component, spent_ns }
+        TurnEnd { component, usage_ns }
     }
 
     fn switch(&self, component: Component) {
@@ -415,7 +415,7 @@ impl Meter {
 
     /// The waiting time is charged to no account. The work for which the thread waited is charged
     /// to the account.
-    fn passed_elsewhere(&self, spent_ns: u64) {
+    fn passed_elsewhere(&self, usage_ns: u64) {
         if !self.is_on.get() {
             return;
         }
@@ -423,7 +423,7 @@ impl Meter {
         self.count_stamp();
         let slots = self.slots.borrow();
         if let Some(account) = slots.get(self.slot.get()).and_then(|slot| slot.account.as_ref()) {
-            account.add_elsewhere(self.component.get(), self.thread.get(), spent_ns);
+            account.add_elsewhere(self.component.get(), self.thread.get(), usage_ns);
         }
     }
 
@@ -519,7 +519,7 @@ mod tests {
 
     /// The time of an account since it was opened, in nanoseconds.
     fn sealing_ns(account: &Account) -> u64 {
-        account.totals().spent[Component::Seal as usize].iter().sum()
+        account.totals().usage[Component::Seal as usize].iter().sum()
     }
 
     /// Works for some microseconds.

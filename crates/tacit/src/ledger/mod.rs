@@ -58,16 +58,16 @@ pub async fn metered<T>(component: Component, future: impl Future<Output = T>) -
     charged(Account::agent(), component, pin!(future), |_| ()).await
 }
 
-/// Charges a future to an account; `spent_ns` receives the duration of each of its turns.
+/// Charges a future to an account; `usage_ns` receives the duration of each of its turns.
 pub async fn charged<T>(
     account: &Arc<Account>,
     mut component: Component,
     mut future: Pin<&mut impl Future<Output = T>>,
-    spent_ns: impl Fn(u64),
+    usage_ns: impl Fn(u64),
 ) -> T {
     std::future::poll_fn(|cx| {
         let turn = meter::turn(account, &mut component, || future.as_mut().poll(cx));
-        spent_ns(turn.spent_ns);
+        usage_ns(turn.usage_ns);
         turn.output
     })
     .await

@@ -119,8 +119,8 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
 
 /// The number of engines during the measurement, used if --engines is not given.
 fn engines_in_use(costs: &MeasuredCosts, assumptions: &mut Vec<String>) -> Option<u32> {
-    let spent = costs.rules.iter().map(|rule| rule.cpu_us.total().engine).sum();
-    let percent = costs.percent(spent);
+    let usage = costs.rules.iter().map(|rule| rule.cpu_us.total().engine).sum();
+    let percent = costs.percent(usage);
     let engines = (1..costs.cpus).find(|&count| f64::from(count) * 100.0 >= percent)?;
     (percent > 0.0).then(|| {
         assumptions.push(format!(

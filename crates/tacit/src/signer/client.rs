@@ -216,7 +216,7 @@ impl Client {
             let answer = parse_sign_response(&channel.message);
             // After a failure the channel is dropped, because a late answer could arrive on it.
             *kept = Some(channel);
-            meter::passed_elsewhere(answer.spent_ns);
+            meter::passed_elsewhere(answer.usage_ns);
             Ok(answer.signed)
         })
     }

@@ -154,8 +154,8 @@ impl Usage {
             return 0;
         }
         self.read_at_ns = now_ns;
-        let spent_ns = cpu::thread_ns();
-        spent_ns.saturating_sub(std::mem::replace(&mut self.reported_ns, spent_ns))
+        let usage_ns = cpu::thread_ns();
+        usage_ns.saturating_sub(std::mem::replace(&mut self.reported_ns, usage_ns))
     }
 }
 

@@ -444,7 +444,7 @@ fn connection_work(
         scope,
         permit,
         claim: None,
-        spent: meter::take(),
+        usage: meter::take(),
         slot: None,
     };
     Work::Connection(Stage::Accepted(Box::new(accepted)))

@@ -86,8 +86,8 @@ async fn admit_accepted(
     if let Some(work) = prepare(lane, &mut accepted) {
         work.await?;
     }
-    let AcceptedConnection { mut downstream, flow, scope, permit, claim, spent, slot } = *accepted;
-    let request = Request { flow, scope, claim: claim.as_deref(), permit, accepting: spent };
+    let AcceptedConnection { mut downstream, flow, scope, permit, claim, usage, slot } = *accepted;
+    let request = Request { flow, scope, claim: claim.as_deref(), permit, accepting: usage };
     let connection = match admit::admit(&lane.shared, request) {
         Ok(connection) => connection,
         Err(deny) => {
@@ -251,7 +251,7 @@ async fn supervise(
             }
             life.as_mut().poll(cx)
         });
-        record.spend_ns(turn.spent_ns);
+        record.spend_ns(turn.usage_ns);
         turn.output
     })
     .await;
@@ -467,8 +467,8 @@ enum Reason {
 async fn give(lane: &Rc<StreamLane>, mut work: Work, reason: Reason) {
     if let Work::Connection(Stage::Accepted(accepted)) = &mut work {
         // Charged here, because this thread has used the time.
-        let spent = std::mem::take(&mut accepted.spent);
-        meter::charge(Account::agent(), Component::Accept, spent);
+        let usage = std::mem::take(&mut accepted.usage);
+        meter::charge(Account::agent(), Component::Accept, usage);
     }
     let lane = Rc::clone(lane);
     let given = metered(Component::Accept, async move {

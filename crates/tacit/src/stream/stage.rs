@@ -54,7 +54,7 @@ pub struct AcceptedConnection<L = StreamSocket> {
     /// The addresses of a PROXY header.
     pub claim: Option<Box<Claim>>,
     /// The CPU time that accepting it has taken.
-    pub spent: Ticks,
+    pub usage: Ticks,
     /// The slot on the engine that sets it up.
     pub slot: Slot,
 }
@@ -209,14 +209,14 @@ impl Downstream<DetachedSocket> {
 
 impl AcceptedConnection {
     fn park(self) -> AcceptedConnection<DetachedSocket> {
-        let Self { downstream, flow, scope, permit, claim, spent, slot } = self;
+        let Self { downstream, flow, scope, permit, claim, usage, slot } = self;
         AcceptedConnection {
             downstream: downstream.park(),
             flow,
             scope,
             permit,
             claim,
-            spent,
+            usage,
             slot,
         }
     }
@@ -224,9 +224,9 @@ impl AcceptedConnection {
 
 impl AcceptedConnection<DetachedSocket> {
     fn watch(self) -> io::Result<AcceptedConnection> {
-        let Self { downstream, flow, scope, permit, claim, spent, slot } = self;
+        let Self { downstream, flow, scope, permit, claim, usage, slot } = self;
         let downstream = downstream.watch()?;
-        Ok(AcceptedConnection { downstream, flow, scope, permit, claim, spent, slot })
+        Ok(AcceptedConnection { downstream, flow, scope, permit, claim, usage, slot })
     }
 }
 

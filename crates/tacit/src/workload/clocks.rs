@@ -163,8 +163,8 @@ impl Clocks {
             std::thread::sleep(IDLE_INTERVAL);
             let now = self.read_clocks()?;
             let pairs = now.components_ns.iter().zip(&before.components_ns);
-            let spent: u64 = pairs.map(|(now, before)| now.saturating_sub(*before)).sum();
-            if spent as f64 <= LITTLE * IDLE_INTERVAL.as_nanos() as f64 {
+            let usage: u64 = pairs.map(|(now, before)| now.saturating_sub(*before)).sum();
+            if usage as f64 <= LITTLE * IDLE_INTERVAL.as_nanos() as f64 {
                 break;
             }
         }
@@ -214,7 +214,7 @@ impl CpuUsage {
             true => self.ledgers.clone_from(&other.ledgers),
             false => {
                 let pairs = self.ledgers.iter_mut().zip(&other.ledgers);
-                pairs.for_each(|(spent, more)| spent.add(more));
+                pairs.for_each(|(usage, more)| usage.add(more));
             }
         }
     }

@@ -124,17 +124,17 @@ impl LedgerUsage {
     /// The difference between two readings of an agent's ledger.
     pub(super) fn between(agent: &str, earlier: &Costs, later: &Costs) -> Self {
         let costs = later.since(earlier);
-        let mut spent = Self {
+        let mut usage = Self {
             agent: agent.to_owned(),
             all_us: costs.agent_cpu_us,
             accounting_us: costs.accounting.cpu_us,
             ..Self::default()
         };
         for rule in &costs.rules {
-            for (sum, component) in spent.components_us.iter_mut().zip(Component::ALL) {
+            for (sum, component) in usage.components_us.iter_mut().zip(Component::ALL) {
                 *sum += rule.component_us(component);
             }
-            spent.places_us = spent.places_us.zip(&rule.places_us(), |sum, us| sum + us);
+            usage.places_us = usage.places_us.zip(&rule.places_us(), |sum, us| sum + us);
             let counts = [
                 rule.connections,
                 rule.handshakes.saturating_sub(rule.resumed),
@@ -146,9 +146,9 @@ impl LedgerUsage {
             let bytes = rule.bytes_sent + rule.bytes_received;
             let megabytes = bytes as f64 / 1e6;
             let figures = counts.map(|count| count as f64).into_iter().chain([megabytes]);
-            spent.counts.iter_mut().zip(figures).for_each(|(sum, count)| *sum += count);
+            usage.counts.iter_mut().zip(figures).for_each(|(sum, count)| *sum += count);
         }
-        spent
+        usage
     }
 
     /// Adds another interval of the same agent.
@@ -177,10 +177,10 @@ impl LedgerUsage {
 }
 
 /// Tables of the agents' CPU time for each unit of work, and of their counters.
-pub(super) fn tables(spent: &[LedgerUsage], unit: &str, units: f64) -> Vec<DataTable> {
-    let Some(first) = spent.first() else { return Vec::new() };
+pub(super) fn tables(usage: &[LedgerUsage], unit: &str, units: f64) -> Vec<DataTable> {
+    let Some(first) = usage.first() else { return Vec::new() };
     let columns = |first: &str, tail: &str| {
-        let agents = spent.iter().map(|one| format!("{}{tail}", one.agent));
+        let agents = usage.iter().map(|one| format!("{}{tail}", one.agent));
         [first.to_owned()].into_iter().chain(agents).collect()
     };
     let row = |name: &str, values: &mut dyn Iterator<Item = f64>| {
@@ -191,12 +191,12 @@ pub(super) fn tables(spent: &[LedgerUsage], unit: &str, units: f64) -> Vec<DataT
     };
     let costs = first.rows().enumerate().map(|(at, (name, _))| {
         let of = |one: &LedgerUsage| one.rows().nth(at).map_or(f64::NAN, |(_, us)| us / units);
-        row(name, &mut spent.iter().map(of))
+        row(name, &mut usage.iter().map(of))
     });
     let counts = COUNTS
         .iter()
         .enumerate()
-        .map(|(at, name)| row(name, &mut spent.iter().map(|one| one.counts[at])));
+        .map(|(at, name)| row(name, &mut usage.iter().map(|one| one.counts[at])));
     vec![
         DataTable {
             title: format!("CPU time of the agents by component, for each {unit}"),
@@ -255,18 +255,18 @@ pub(super) mod tests {
         costs
     }
 
-    pub(crate) fn spent() -> LedgerUsage {
+    pub(crate) fn usage() -> LedgerUsage {
         LedgerUsage::between("near", &costs(1), &costs(3))
     }
 
     #[test]
     fn an_interval_is_a_difference_and_intervals_add_up() {
-        let mut spent = spent();
-        assert_eq!(spent.components_us, [6.0; 8]);
-        assert_eq!(spent.counts, [20.0, 12.0, 8.0, 2.0, 40.0, 42.0, 3.0]);
-        let other = spent.clone();
-        spent.add(&other);
-        let [costs, counts] = &tables(&[spent], "start", 10.0)[..] else { panic!() };
+        let mut usage = usage();
+        assert_eq!(usage.components_us, [6.0; 8]);
+        assert_eq!(usage.counts, [20.0, 12.0, 8.0, 2.0, 40.0, 42.0, 3.0]);
+        let other = usage.clone();
+        usage.add(&other);
+        let [costs, counts] = &tables(&[usage], "start", 10.0)[..] else { panic!() };
         assert_eq!(costs.columns, ["component", "near us/start"]);
         let rows: Vec<_> = costs.rows.iter().map(|row| (row[0].clone(), row[1].clone())).collect();
         for (at, name, us) in [

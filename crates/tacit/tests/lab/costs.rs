@@ -80,15 +80,15 @@ fn the_ledger_accounts_for_the_cpu_time_of_the_agent() {
         assert_eq!(rule["bytes-received"], 500 * EXCHANGES);
         assert_eq!(rule["messages-received"], EXCHANGES);
         assert_eq!((&rule["connections"], &rule["handshakes"]), (&json!(1), &json!(1)));
-        let spent = components(rule);
+        let usage = components(rule);
         for component in ["accept", "handshake", "seal", "open", "receive", "send", "policy"] {
-            assert!(spent[component] > 0.0, "{name} spent nothing on {component}: {spent:?}");
+            assert!(usage[component] > 0.0, "{name} used no CPU time for {component}: {usage:?}");
         }
         let handshake = &rule["cpu-us"]["handshake"];
         assert_eq!((us(&handshake["general"]), us(&handshake["engine"])), (0.0, 0.0));
         assert!(us(&handshake["eligible"]) > 0.0, "the time counts as eligible");
         let carrying: f64 =
-            ["seal", "open", "receive", "send"].map(|what| spent[what]).iter().sum();
+            ["seal", "open", "receive", "send"].map(|what| usage[what]).iter().sum();
         let each = us(&rule["cpu-us-per-message"]);
         assert!((each * 2.0 * EXCHANGES as f64 / carrying - 1.0).abs() < 0.01, "{rule:#}");
     }

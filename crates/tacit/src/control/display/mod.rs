@@ -72,12 +72,12 @@ fn run_costs(run: &Run, records: &[Arc<ConnectionRecord>], program_ns: Option<u6
         name: run.name.clone(),
         user: run.user.clone(),
         program_cpu_us: program_ns.map(us),
-        agent_cpu_us: us(sum(|spent| &spent.cpu_ns)),
-        connections: sum(|spent| &spent.connections),
-        messages_sent: sum(|spent| &spent.messages[0]),
-        messages_received: sum(|spent| &spent.messages[1]),
-        bytes_sent: sum(|spent| &spent.bytes[0]),
-        bytes_received: sum(|spent| &spent.bytes[1]),
+        agent_cpu_us: us(sum(|usage| &usage.cpu_ns)),
+        connections: sum(|usage| &usage.connections),
+        messages_sent: sum(|usage| &usage.messages[0]),
+        messages_received: sum(|usage| &usage.messages[1]),
+        bytes_sent: sum(|usage| &usage.bytes[0]),
+        bytes_received: sum(|usage| &usage.bytes[1]),
     }
 }
 

@@ -52,8 +52,8 @@ pub(super) fn report(
         for other in others {
             report.tables.push(lines(other, &names, *connections));
             let count = other.latency.count() as f64;
-            let spent = ledgers::tables(&used(&other.ramps).ledgers, "connection", count);
-            report.tables.extend(spent.into_iter().map(|table| titled(table, &other.route)));
+            let usage = ledgers::tables(&used(&other.ramps).ledgers, "connection", count);
+            report.tables.extend(usage.into_iter().map(|table| titled(table, &other.route)));
         }
         beside(&mut report, first, others, &quantities(&names, &looked_at));
         report.tables.push(by_route(results));
