@@ -50,7 +50,7 @@ pub fn asks_to_stop(number: i32) -> bool {
 
 /// A signal that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedSignal {
     /// Its number.
     pub number: i32,
     /// Whether a process sent the signal. Signals of the terminal come from the kernel. The child
@@ -85,7 +85,7 @@ pub fn watch_signals() -> io::Result<()> {
 ///
 /// # Errors
 /// The error of `sigwaitinfo`, except for an interruption.
-pub fn next_signal() -> io::Result<Arrived> {
+pub fn next_signal() -> io::Result<ReceivedSignal> {
     let ages = Duration::from_secs(i32::MAX.unsigned_abs().into());
     loop {
         if let Some(arrived) = next_signal_within(ages)? {
@@ -99,7 +99,7 @@ pub fn next_signal() -> io::Result<Arrived> {
 /// # Errors
 /// The error of `sigtimedwait`. An interruption, for example because this process was stopped and
 /// continued, counts as a timeout.
-pub fn next_signal_within(wait: Duration) -> io::Result<Option<Arrived>> {
+pub fn next_signal_within(wait: Duration) -> io::Result<Option<ReceivedSignal>> {
     let watched = watched_set();
     let wait = libc::timespec {
         tv_sec: wait.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -112,7 +112,7 @@ pub fn next_signal_within(wait: Duration) -> io::Result<Option<Arrived>> {
     if number > 0 {
         // SAFETY: siginfo_t is plain data; it was zeroed and then filled by the kernel.
         let info = unsafe { info.assume_init() };
-        return Ok(Some(Arrived { number, from_process: info.si_code <= 0 }));
+        return Ok(Some(ReceivedSignal { number, from_process: info.si_code <= 0 }));
     }
     let error = io::Error::last_os_error();
     match error.kind() {

@@ -15,7 +15,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use tacit_core::message_id::MessageId;
-use tacit_sys::job::{self, Arrived};
+use tacit_sys::job::{self, ReceivedSignal};
 use tacit_sys::orphan;
 use tacit_sys::process::Signal;
 
@@ -113,10 +113,12 @@ impl Running {
             }
             let wait = left.map_or(POLL_INTERVAL, |left| left.min(POLL_INTERVAL));
             match job::next_signal_within(wait)? {
-                Some(Arrived { number, .. }) if job::asks_to_end(number) => {
+                Some(ReceivedSignal { number, .. }) if job::asks_to_end(number) => {
                     return Ok(Waited::Signal);
                 }
-                Some(Arrived { number, .. }) if job::asks_to_stop(number) => job::stop_self()?,
+                Some(ReceivedSignal { number, .. }) if job::asks_to_stop(number) => {
+                    job::stop_self()?
+                }
                 _ => self.check_children(),
             }
         }
