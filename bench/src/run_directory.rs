@@ -74,8 +74,8 @@ impl RunDirectory {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(format!("cannot prepare the network for programs under tacit run: {said}"))
+        let reason = String::from_utf8_lossy(&output.stderr);
+        Err(format!("cannot prepare the network for programs under tacit run: {reason}"))
     }
 
     /// Writes a file to the directory.

@@ -171,18 +171,18 @@ mod tests {
         [&[22, 3, 3][..], &length, body].concat()
     }
 
-    fn said(bytes: &[u8]) -> Option<String> {
+    fn described(bytes: &[u8]) -> Option<String> {
         ServerHello::parse(bytes).map(|hello| hello.to_string())
     }
 
     #[test]
     fn suite_and_group_are_read() {
         let usual = hello(TLS13, 0x1301, 0x1d);
-        assert_eq!(said(&usual).unwrap(), "TLS 1.3, AES-128-GCM, X25519");
+        assert_eq!(described(&usual).unwrap(), "TLS 1.3, AES-128-GCM, X25519");
         let mut retry = hello(TLS13, 0x1302, 0x17);
         retry[11..19].copy_from_slice(&RETRY_RANDOM);
-        assert_eq!(said(&retry).unwrap(), "TLS 1.3, AES-256-GCM, P-256 after a retry");
-        let strange = said(&hello(TLS13, 0x1399, 0x9999)).unwrap();
+        assert_eq!(described(&retry).unwrap(), "TLS 1.3, AES-256-GCM, P-256 after a retry");
+        let strange = described(&hello(TLS13, 0x1399, 0x9999)).unwrap();
         assert_eq!(strange, "TLS 1.3, suite 0x1399, group 0x9999");
     }
 
@@ -195,7 +195,7 @@ mod tests {
         body[3] += 6;
         body[EXTENSIONS_LENGTH - 5] += 6;
         body.extend([0, 41, 0, 2, 0, 0]);
-        assert_eq!(said(&record(&body)).unwrap(), "TLS 1.3, AES-128-GCM, X25519, resumed");
+        assert_eq!(described(&record(&body)).unwrap(), "TLS 1.3, AES-128-GCM, X25519, resumed");
     }
 
     #[test]
@@ -205,9 +205,9 @@ mod tests {
         body.extend([0, 0xc0, 0x2b, 0]);
         let full =
             [record(&body), record(&[11, 0, 0, 2, 1, 1]), record(&[12, 0, 0, 4, 3, 0, 0x1d, 0])];
-        assert_eq!(said(&full.concat()).unwrap(), "TLS 1.2, AES-128-GCM, X25519");
+        assert_eq!(described(&full.concat()).unwrap(), "TLS 1.2, AES-128-GCM, X25519");
         let short = [record(&body), vec![20, 3, 3, 0, 1, 1]];
-        assert_eq!(said(&short.concat()).unwrap(), "TLS 1.2, AES-128-GCM, resumed");
+        assert_eq!(described(&short.concat()).unwrap(), "TLS 1.2, AES-128-GCM, resumed");
     }
 
     #[test]

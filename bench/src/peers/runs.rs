@@ -46,10 +46,11 @@ pub(super) fn start(
         let text = &setting.policy(text);
         let parsed = tacit_core::policy::parse(text);
         if parsed.policy.is_none() {
-            let said = parsed.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
+            let messages =
+                parsed.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
             return Err(format!(
                 "this version of tacit rejects the policy that the benchmark has written: {}",
-                said.join("; ")
+                messages.join("; ")
             ));
         }
         directory.write(name, text)?;

@@ -356,13 +356,13 @@ mod tests {
     #[test]
     fn a_goal_is_reached_by_the_median_and_only_where_it_is_measured() {
         let goal = Goal { target: 0.8, stretch: 0.75 };
-        for (found, said) in [
+        for (found, expected) in [
             (Some(0.75), "yes, and the stretch goal too"),
             (Some(0.8), "yes"),
             (Some(0.81), "no"),
             (None, "not measured"),
         ] {
-            assert_eq!(reached(found, goal), said);
+            assert_eq!(reached(found, goal), expected);
         }
         let measured = summary(&[sample("envoy", 50), sample(SUBJECT, 35)]);
         let text = headline(&measured, &[&WORKLOADS[0]]).unwrap().text();

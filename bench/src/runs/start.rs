@@ -81,10 +81,10 @@ impl StartMethod {
         }
         let pipes = quiet.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = pipes.spawn().map_err(failed)?;
-        let (Some(mut steering), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(mut steering), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("the program has no pipe for its standard input".to_owned());
         };
-        BufReader::new(said).read_line(&mut String::new()).map_err(failed)?;
+        BufReader::new(output).read_line(&mut String::new()).map_err(failed)?;
         let mut slirp = transfer::attach(directory, child.id())?;
         slirp.wait_ready()?;
         writeln!(steering, "go").map_err(failed)?;

@@ -93,9 +93,9 @@ fn fetched(folder: &Path) -> Result<PathBuf, String> {
     let mut cargo = cargo();
     cargo.args(["metadata", "--format-version", "1", "--quiet"]).current_dir(folder);
     let output = cargo.output().map_err(|error| format!("cannot run cargo: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let end = format!("{CRATE}-{CRATE_VERSION}/Cargo.toml");
-    let path = said.split('"').find(|word| word.ends_with(&end)).map(Path::new);
+    let path = printed.split('"').find(|word| word.ends_with(&end)).map(Path::new);
     let home = path.and_then(Path::parent).ok_or_else(|| {
         format!(
             "cargo cannot download {CRATE} {CRATE_VERSION}, which contains the runner's sources: \

@@ -231,10 +231,10 @@ mod tests {
         for wrong in ["x", "0", "-1"] {
             assert!(parse(&["dns", "--seconds", wrong]).unwrap_err().contains("expected a number"));
         }
-        let said = run(&["nonesuch"]).unwrap_err();
+        let error = run(&["nonesuch"]).unwrap_err();
         assert!(
-            said.contains("no fuzz target `nonesuch`; the targets are attls, certificate"),
-            "{said}"
+            error.contains("no fuzz target `nonesuch`; the targets are attls, certificate"),
+            "{error}"
         );
         assert!(run(&["replay", "dns", "nonesuch"]).unwrap_err().contains("`nonesuch`"));
     }

@@ -271,14 +271,14 @@ mod tests {
         for column in [3, 99, 100, 101, 150, 999, 1000, 1001] {
             let mut line = format!("k={}", "-".repeat(998));
             line.replace_range(column - 1..column.min(1000), "#");
-            let said = quoted(&line, 1, column);
-            let [_, quoted, mark, _] = said.lines().collect::<Vec<_>>()[..] else {
-                panic!("{said}")
+            let text = quoted(&line, 1, column);
+            let [_, quoted, mark, _] = text.lines().collect::<Vec<_>>()[..] else {
+                panic!("{text}")
             };
-            assert!(quoted.chars().count() <= 8 + 3 + QUOTED_CHARS_MAX + 3, "{said}");
+            assert!(quoted.chars().count() <= 8 + 3 + QUOTED_CHARS_MAX + 3, "{text}");
             let at = mark.find('^').unwrap();
-            assert!(quoted.find('#').is_none_or(|found| found == at), "{said}");
-            assert!(column > 1000 || quoted.contains('#'), "{said}");
+            assert!(quoted.find('#').is_none_or(|found| found == at), "{text}");
+            assert!(column > 1000 || quoted.contains('#'), "{text}");
         }
     }
 }

@@ -620,10 +620,10 @@ deny = true
             assert_eq!(explanation.verdict, verdict, "{explanation}");
             assert_eq!(index.lookup(&flow).may_need_tls, evades, "{program:?}");
         }
-        let said = explain(&policy, &flow()).to_string();
+        let text = explain(&policy, &flow()).to_string();
         assert!(
-            said.contains("they may match rule `secured` in line 2, which requires TLS"),
-            "{said}"
+            text.contains("they may match rule `secured` in line 2, which requires TLS"),
+            "{text}"
         );
     }
 }

@@ -182,9 +182,9 @@ mod tests {
         directory.write("one.crl", der.as_ref(), 0o644);
 
         let both = loaded(&directory, "both.pem", &ca).unwrap();
-        let said: Vec<_> =
+        let names: Vec<_> =
             both.iter().map(|it| (it.facts.issuer.as_str(), it.facts.revoked)).collect();
-        assert_eq!(said, [("CN=one CA", 1), ("CN=other CA", 0)]);
+        assert_eq!(names, [("CN=one CA", 1), ("CN=other CA", 0)]);
         assert_eq!(both[0].facts.next_update, 4_000_000_000);
         assert_eq!(loaded(&directory, "one.crl", &ca).unwrap()[0].der, both[0].der);
     }
@@ -194,11 +194,11 @@ mod tests {
         let directory = Directory::new();
         let ca = Ca::new("one CA");
         directory.write("cert.pem", ca.pem(), 0o644);
-        let said = loaded(&directory, "cert.pem", &ca).unwrap_err();
-        assert!(said.contains("no BEGIN X509 CRL line"), "{said}");
+        let error = loaded(&directory, "cert.pem", &ca).unwrap_err();
+        assert!(error.contains("no BEGIN X509 CRL line"), "{error}");
         directory.write("cert.der", ca.der().as_ref(), 0o644);
-        let said = loaded(&directory, "cert.der", &ca).unwrap_err();
-        assert!(said.contains("CRL 1 in the file is not a usable CRL"), "{said}");
+        let error = loaded(&directory, "cert.der", &ca).unwrap_err();
+        assert!(error.contains("CRL 1 in the file is not a usable CRL"), "{error}");
         assert!(loaded(&directory, "gone.pem", &ca).unwrap_err().contains("cannot be read"));
     }
 
@@ -210,21 +210,21 @@ mod tests {
         directory.write("one.pem", ca.crl(&[], 2_000_000_000), 0o644);
         let crls = loaded(&directory, "one.pem", &ca).unwrap();
         let anchors = [ca.der(), other.der()].map(|der| CertificateFacts::from_der(&der).unwrap());
-        let said = |revocation, now| warnings("trust 'corp'", revocation, &crls, &anchors, now);
-        let early = said(Revocation::Hard, 1_700_000_000);
+        let warned = |revocation, now| warnings("trust 'corp'", revocation, &crls, &anchors, now);
+        let early = warned(Revocation::Hard, 1_700_000_000);
         assert_eq!(
             early,
             ["trust 'corp': there is no CRL of CN=other CA, so tacit rejects all certificates of \
               this CA: add the CRL to `crl`"]
         );
-        let soon = said(Revocation::Soft, 1_999_999_000);
+        let soon = warned(Revocation::Soft, 1_999_999_000);
         assert!(soon[0].contains("accepts certificates of this CA without checking"), "{soon:?}");
         assert!(soon[1].contains("of CN=one CA expires at 2033-05-18"), "{soon:?}");
-        let late = said(Revocation::Hard, 2_000_000_001);
+        let late = warned(Revocation::Hard, 2_000_000_001);
         assert!(
             late[1].contains("expired at 2033-05-18 03:33 UTC, so tacit rejects all certificates"),
             "{late:?}"
         );
-        assert_eq!(said(Revocation::Off, 2_000_000_001), [""; 0]);
+        assert_eq!(warned(Revocation::Off, 2_000_000_001), [""; 0]);
     }
 }

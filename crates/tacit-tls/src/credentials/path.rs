@@ -338,7 +338,7 @@ fn sha256(der: &CertificateDer<'_>) -> [u8; 32] {
 /// Converts an error to the type that the library uses in its handshakes.
 pub(crate) fn error_of(error: webpki::Error) -> Error {
     use webpki::Error as Why;
-    let said = match error {
+    let text = match error {
         Why::BadDer | Why::BadDerTime | Why::TrailingData(_) => CertificateError::BadEncoding,
         Why::CertNotValidYet { time, not_before } => {
             CertificateError::NotValidYetContext { time, not_before }
@@ -357,5 +357,5 @@ pub(crate) fn error_of(error: webpki::Error) -> Error {
         Why::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
         other => return PathFault::Library(other).into_error(),
     };
-    said.into()
+    text.into()
 }

@@ -67,8 +67,9 @@ impl Signable {
 }
 
 fn is_verify_13(message: &[u8]) -> bool {
-    let Some(said) = message.strip_prefix(&PADDING) else { return false };
-    let hash = said.strip_prefix(SERVER_CONTEXT).or_else(|| said.strip_prefix(CLIENT_CONTEXT));
+    let Some(content) = message.strip_prefix(&PADDING) else { return false };
+    let hash =
+        content.strip_prefix(SERVER_CONTEXT).or_else(|| content.strip_prefix(CLIENT_CONTEXT));
     hash.is_some_and(|hash| HASH_BYTES.contains(&hash.len()))
 }
 

@@ -128,10 +128,10 @@ pub fn encode_sign_response(signed: &Result<Vec<u8>, &str>, usage_ns: u64, buffe
 #[must_use]
 pub fn parse_sign_response(datagram: &[u8]) -> SignResponse {
     let no_meaning = || Err("the signer sent an invalid answer".to_owned());
-    let Some((usage, said)) = datagram.split_first_chunk() else {
+    let Some((usage, result)) = datagram.split_first_chunk() else {
         return SignResponse { signed: no_meaning(), usage_ns: 0 };
     };
-    let signed = match said {
+    let signed = match result {
         [SIGNED, signature @ ..] => Ok(signature.to_vec()),
         [REFUSED, reason @ ..] => Err(String::from_utf8_lossy(reason).into_owned()),
         _ => no_meaning(),

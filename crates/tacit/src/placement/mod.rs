@@ -244,19 +244,19 @@ mod tests {
 
     #[test]
     fn missing_cpus_are_reported_with_the_existing_ones() {
-        let said = |text| {
+        let warning = |text| {
             let found = check_on(&policy(text), &[0, 1, 2, 5]);
             found.iter().map(|finding| finding.render("p")).collect::<Vec<_>>().join("\n")
         };
-        assert_eq!(said("[engine]\ncpus = \"1\""), "");
-        let missing = said("[engine]\ncpus = \"2-4\"");
+        assert_eq!(warning("[engine]\ncpus = \"1\""), "");
+        let missing = warning("[engine]\ncpus = \"2-4\"");
         assert!(missing.contains("`cpus` names CPU 3-4, which does not exist"), "{missing}");
         assert!(missing.contains("CPUs that this process may use: 0-2,5"), "{missing}");
         assert!(
-            said("[engine]\ncpus = \"0-2,5\"")
+            warning("[engine]\ncpus = \"0-2,5\"")
                 .contains("no CPU is left for the data workers: 0-2,5")
         );
-        let placed = said("[agent]\nplacement = \"split\"\nplacement-cpus = \"3\"");
+        let placed = warning("[agent]\nplacement = \"split\"\nplacement-cpus = \"3\"");
         assert!(placed.contains("`placement-cpus` names CPU 3"), "{placed}");
     }
 

@@ -533,9 +533,9 @@ mod tests {
             ),
         ] {
             let errors = TestFile::parse(&text).unwrap_err();
-            let said: Vec<_> = errors.iter().map(|error| error.render("f")).collect();
-            assert!(said.iter().any(|said| said.contains(wanted)), "{text}\n{said:#?}");
-            assert!(errors.iter().all(|error| error.fix.is_some()), "{said:#?}");
+            let rendered: Vec<_> = errors.iter().map(|error| error.render("f")).collect();
+            assert!(rendered.iter().any(|one| one.contains(wanted)), "{text}\n{rendered:#?}");
+            assert!(errors.iter().all(|error| error.fix.is_some()), "{rendered:#?}");
         }
     }
 

@@ -307,13 +307,13 @@ async fn enrol<S>(
 pub async fn follow<S>(followed: Followed, events: mpsc::Sender<RunEvent<S>>, log: Log) {
     let Followed { mut stream, mut until, id } = followed;
     loop {
-        let said = tokio::select! {
+        let frame = tokio::select! {
             biased;
             // This cannot lose part of a frame, because a launcher writes frames in one call.
             _ = &mut until => return,
-            said = read_frame_of_run(&mut stream, LAUNCHER_BYTES_MAX) => said,
+            frame = read_frame_of_run(&mut stream, LAUNCHER_BYTES_MAX) => frame,
         };
-        let event = match said {
+        let event = match frame {
             Ok(Some(Frame { message: FromLauncher::HelperChannel, mut descriptors })) => {
                 descriptors.pop().map(|channel| RunEvent::HelperChannel(id, channel))
             }

@@ -163,7 +163,7 @@ pub struct Run {
     /// Whether the agent would give its programs sockets, or the reason why not. Unset for a
     /// captured host or a joined namespace.
     judging: OnceLock<Result<(), RelayReason>>,
-    /// What the filter of its program does about calls that connect, once the helper has said so.
+    /// What the filter of its program does about calls that connect, once the helper has sent it.
     connects: OnceLock<ConnectsInForce>,
     /// Notified after a reload.
     policy_changed: Notify,

@@ -84,8 +84,8 @@ impl Query {
     /// Returns the maximum size of the answer in a datagram.
     #[must_use]
     pub fn datagram_bytes_max(&self) -> usize {
-        let said = self.edns_bytes.map_or(0, usize::from);
-        said.clamp(PLAIN_BYTES_MAX, DATAGRAM_BYTES_MAX)
+        let announced = self.edns_bytes.map_or(0, usize::from);
+        announced.clamp(PLAIN_BYTES_MAX, DATAGRAM_BYTES_MAX)
     }
 
     /// Builds an answer without a resolver.

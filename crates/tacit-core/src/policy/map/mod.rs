@@ -300,11 +300,11 @@ impl CertificateSubject {
     /// A certificate subject with these names and this client address; `None`: the client has no IP
     /// address.
     #[must_use]
-    pub fn new(said: impl IntoIterator<Item = CertificateName>, address: Option<IpAddr>) -> Self {
+    pub fn new(names: impl IntoIterator<Item = CertificateName>, address: Option<IpAddr>) -> Self {
         let address = address.map(|ip| ip.to_canonical());
         let mut certificate = Self { address, ..Self::default() };
         let folded = |it: DnAttribute| DnAttribute { value: it.value.to_ascii_lowercase(), ..it };
-        for name in said {
+        for name in names {
             match name {
                 CertificateName::Uri(uri) => certificate.uris.push(uri),
                 CertificateName::Dns(name) => certificate.dns.push(name.to_ascii_lowercase()),

@@ -323,7 +323,7 @@ fn common(table: &TomlTable<'_>, names: &Names<'_>) -> Option<TlsCommon> {
     let min_version = version.map_or(Some(TlsVersion::V1_2), |value| ciphers::version(&value));
     let suites = suites(table, min_version);
     let groups = groups(table, suites.as_deref());
-    let spoken = start.as_ref().and_then(Start::starttls).map(|said| &said.protocol);
+    let spoken = start.as_ref().and_then(Start::starttls).map(|starttls| &starttls.protocol);
     let alpn = match table.value("alpn") {
         Some(value) => value.each_once(protocol),
         None => {

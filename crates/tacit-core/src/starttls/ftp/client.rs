@@ -104,7 +104,7 @@ impl FtpControl {
         &mut self,
         buffers: &mut ExchangeBuffers,
         own: &OwnCommand,
-        said: &[u8],
+        reply: &[u8],
     ) -> StarttlsError {
         let text = match *own == AUTH {
             true => "421 The server does not offer TLS, which the policy requires.",
@@ -114,7 +114,7 @@ impl FtpControl {
         StarttlsError::NotOffered(format!(
             "the server replied to {} with `{}`",
             own.text,
-            shown(said)
+            shown(reply)
         ))
     }
 

@@ -148,14 +148,14 @@ mod tests {
 
     #[test]
     fn telnet_commands_are_no_part_of_a_line() {
-        for said in [
+        for input in [
             &b"\xff\xf4\xff\xf2ABOR\r\n"[..],
             // The urgent byte is read separately: either the first IAC or the DM.
             b"\xf4\xff\xf2ABOR\r\n",
             b"\xff\xf4\xffABOR\r\n",
             b"\xff\xfb\x0aAB\xff\xfd\x01OR\r\n",
         ] {
-            assert_eq!(lines(said), [b"ABOR"], "{said:?}");
+            assert_eq!(lines(input), [b"ABOR"], "{input:?}");
         }
         assert_eq!(lines(b"RETR \xff\xffname\r\n"), [b"RETR \xff\xffname"]);
     }

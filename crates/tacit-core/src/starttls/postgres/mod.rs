@@ -277,12 +277,12 @@ impl ProtocolMachine for PostgresClient {
         match &self.server {
             Answer::Unasked | Answer::Outstanding => Ok(StarttlsStep::Wait),
             Answer::Yes => Ok(StarttlsStep::Handshake),
-            Answer::No(said) => {
+            Answer::No(reason) => {
                 if opening == Opening::Startup {
                     let message = "tacit: the server does not offer TLS, which the policy requires";
                     buffers.program.send(error_response(message));
                 }
-                Err(StarttlsError::NotOffered(said.clone()))
+                Err(StarttlsError::NotOffered(reason.clone()))
             }
         }
     }

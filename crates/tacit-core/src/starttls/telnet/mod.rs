@@ -187,9 +187,9 @@ pub(super) struct TelnetClient {
     options: usize,
 }
 
-fn refuse(buffers: &mut ExchangeBuffers, said: String) -> StarttlsError {
+fn refuse(buffers: &mut ExchangeBuffers, reason: String) -> StarttlsError {
     buffers.program.send("tacit: the server does not offer TLS, which the policy requires.\r\n");
-    StarttlsError::NotOffered(said)
+    StarttlsError::NotOffered(reason)
 }
 
 impl ProtocolMachine for TelnetClient {

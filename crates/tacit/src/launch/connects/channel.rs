@@ -192,7 +192,7 @@ mod tests {
             let is_known = usize::try_from(outside).unwrap() < OUTSIDE_MAX;
             assert_eq!(send_packet(&far, &all, &[]).is_ok(), is_known);
             let at = SocketAddr::from(([10, 1, 2, 3], 80));
-            assert!(!channel.is_asked_about(at), "before the agent has said so");
+            assert!(!channel.is_asked_about(at), "before the agent has sent the ranges");
             assert_eq!(channel.receive().is_ok(), is_known);
             assert_eq!(channel.is_asked_about(at), is_known);
             assert!(!channel.is_asked_about(SocketAddr::from(([10, 1, 2, 3], 81))));

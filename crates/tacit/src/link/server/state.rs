@@ -96,7 +96,7 @@ impl LinkTotals {
     }
 }
 
-/// A run that said hello.
+/// A run that has sent its hello.
 #[derive(Debug)]
 pub(super) struct RunState {
     /// The number of its session for displays, which `begin` sets.

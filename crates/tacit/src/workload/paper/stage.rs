@@ -116,8 +116,8 @@ pub(super) fn enter_namespaces(arguments: &[std::ffi::OsString]) -> WorkloadErro
     match tried {
         Err(error) => return WorkloadError::Namespace(format!("cannot run unshare: {error}")),
         Ok(Output { status, stderr, .. }) if !status.success() => {
-            let said = String::from_utf8_lossy(&stderr);
-            return WorkloadError::Namespace(said.trim().to_owned());
+            let reason = String::from_utf8_lossy(&stderr);
+            return WorkloadError::Namespace(reason.trim().to_owned());
         }
         Ok(_) => {}
     }
@@ -283,8 +283,8 @@ impl Stage {
         let output = command.stdin(Stdio::null()).output();
         let output = output.map_err(|error| Gap::failed(format!("cannot run tacit: {error}")))?;
         if !output.status.success() {
-            let said = last_lines(&output.stderr);
-            return Err(Gap::failed(format!("tacit workload {}: {said}", words.join(" "))));
+            let reason = last_lines(&output.stderr);
+            return Err(Gap::failed(format!("tacit workload {}: {reason}", words.join(" "))));
         }
         let report = serde_json::from_slice(&output.stdout);
         report.map_err(|error| Gap::failed(format!("cannot parse the report: {error}")))
