@@ -144,13 +144,13 @@ mod tests {
             let mut client = TcpStream::connect(tap.address).unwrap();
             let (mut end, _) = server.accept().unwrap();
             client.write_all(b"ask").unwrap();
-            let mut asked = [0; 3];
-            end.read_exact(&mut asked).unwrap();
+            let mut requested = [0; 3];
+            end.read_exact(&mut requested).unwrap();
             end.write_all(&[b'x'; 2 * HELLO_BYTES_MAX]).unwrap();
             drop(end);
             let mut answer = Vec::new();
             client.read_to_end(&mut answer).unwrap();
-            assert_eq!((&asked, answer.len()), (b"ask", 2 * HELLO_BYTES_MAX));
+            assert_eq!((&requested, answer.len()), (b"ask", 2 * HELLO_BYTES_MAX));
             drop(client);
         }
         assert!(tap.negotiated(Handshake::Full).unwrap_err().contains("neither TLS 1.3"));

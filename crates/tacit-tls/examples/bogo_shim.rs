@@ -219,9 +219,9 @@ impl Settings {
         }
         let absent = if wanted.requires_certificate { Absent::Deny } else { Absent::Allow };
         let chain = ChainCheck::Waived;
-        let asked = ClientCertPolicy { preset: Some(Preset::PassThru), absent, chain };
+        let requested = ClientCertPolicy { preset: Some(Preset::PassThru), absent, chain };
         let client_cert = match wanted.asks_for_certificate {
-            true => ClientCert::Requested(asked),
+            true => ClientCert::Requested(requested),
             false => ClientCert::None,
         };
         let identities = identity.into_iter().map(Arc::new).collect::<Vec<_>>();

@@ -74,7 +74,7 @@ pub fn client(
     Ok(DryRun { check, mapped })
 }
 
-/// Checks the chain of a server. `asked` are the names that a program uses if the rule sets no
+/// Checks the chain of a server. `requested` are the names that a program uses if the rule sets no
 /// name.
 ///
 /// # Errors
@@ -83,11 +83,11 @@ pub fn server(
     verify: &Verify,
     trust: Option<&LoadedTrust>,
     chain: &[CertificateDer<'_>],
-    asked: &[String],
+    requested: &[String],
     now: UnixTime,
 ) -> Result<DryRun, SettingsError> {
     let NamedCheck { check: settings, server_name } = server_check(verify, trust)?;
-    let wanted = server_name.map_or_else(|| asked.to_vec(), |name| vec![name.clone()]);
+    let wanted = server_name.map_or_else(|| requested.to_vec(), |name| vec![name.clone()]);
     let parsed: Result<Vec<_>, _> = wanted.into_iter().map(ServerName::try_from).collect();
     let mut names = parsed.map_err(refused)?;
     if names.is_empty() && matches!(verify, Verify::Full { .. }) {

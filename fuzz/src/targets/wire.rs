@@ -42,8 +42,8 @@ pub(crate) fn dns(input: &[u8]) {
         converted(input, &query);
     }
     converted(input, &ASKED);
-    let asked = dns::DnsQuestion { name: "db.example".into(), kind: 1, class: 1 };
-    let _ = dns::answers(input, &asked);
+    let requested = dns::DnsQuestion { name: "db.example".into(), kind: 1, class: 1 };
+    let _ = dns::answers(input, &requested);
     let _ = dns::is_truncated(input);
 }
 

@@ -66,9 +66,9 @@ pub fn name_answer(query: &[u8], name: &str) -> Option<Vec<u8>> {
 pub fn address_answer(query: &[u8], addresses: &[IpAddr]) -> Option<Vec<u8>> {
     let mut packet = Packet::parse(query).ok()?.into_reply();
     packet.set_flags(PacketFlag::RESPONSE | PacketFlag::RECURSION_AVAILABLE);
-    let asked = packet.questions.first()?;
-    let QTYPE::TYPE(kind @ (TYPE::A | TYPE::AAAA)) = asked.qtype else { return None };
-    let owner = asked.qname.clone();
+    let requested = packet.questions.first()?;
+    let QTYPE::TYPE(kind @ (TYPE::A | TYPE::AAAA)) = requested.qtype else { return None };
+    let owner = requested.qname.clone();
     let records = addresses.iter().filter_map(|address| match (address, kind) {
         (IpAddr::V4(v4), TYPE::A) => Some(RData::A(A { address: v4.to_bits() })),
         (IpAddr::V6(v6), TYPE::AAAA) => Some(RData::AAAA(AAAA { address: v6.to_bits() })),
@@ -142,9 +142,9 @@ mod tests {
     fn the_address_at_the_end_of_a_chain_is_replaced_and_the_ttl_kept() {
         let wire = chain();
         let changed = with_aliases(&wire, alias).unwrap().unwrap();
-        let asked = query("www.example", TYPE::A);
-        assert_eq!(matches(&changed, &asked), Match::Exact);
-        let found = answers(&changed, &question(&asked).unwrap()).unwrap();
+        let requested = query("www.example", TYPE::A);
+        assert_eq!(matches(&changed, &requested), Match::Exact);
+        let found = answers(&changed, &question(&requested).unwrap()).unwrap();
         let found: Vec<_> =
             found.iter().map(|one| (one.address.to_string(), one.ttl.as_secs())).collect();
         let expected = [("198.18.0.1", 60), ("::ffff:198.18.0.2", 60)];
@@ -161,22 +161,22 @@ mod tests {
 
     #[test]
     fn an_alias_has_a_name() {
-        let asked = query("1.0.18.198.in-addr.arpa", TYPE::PTR);
-        let answer = name_answer(&asked, "db.example").unwrap();
-        assert_eq!(matches(&answer, &asked), Match::Exact);
+        let requested = query("1.0.18.198.in-addr.arpa", TYPE::PTR);
+        let answer = name_answer(&requested, "db.example").unwrap();
+        assert_eq!(matches(&answer, &requested), Match::Exact);
         let packet = Packet::parse(&answer).unwrap();
         assert_eq!(packet.answers[0].rdata, RData::PTR(PTR(Name::new_unchecked("db.example"))));
-        assert_eq!(name_answer(&asked, "a\\046b.example"), None);
+        assert_eq!(name_answer(&requested, "a\\046b.example"), None);
     }
 
     #[test]
     fn a_host_has_its_addresses_of_the_type_in_the_query() {
         let addresses = ["10.7.0.5", "2001:db8::5"].map(|one| one.parse().unwrap());
         let found = |addresses: &[IpAddr], kind| {
-            let asked = query("gateway.example", kind);
-            let answer = address_answer(&asked, addresses)?;
-            assert_eq!(matches(&answer, &asked), Match::Exact);
-            let found = answers(&answer, &question(&asked).unwrap()).unwrap();
+            let requested = query("gateway.example", kind);
+            let answer = address_answer(&requested, addresses)?;
+            assert_eq!(matches(&answer, &requested), Match::Exact);
+            let found = answers(&answer, &question(&requested).unwrap()).unwrap();
             Some(found.iter().map(|one| one.address.to_string()).collect::<Vec<_>>())
         };
         assert_eq!(found(&addresses, TYPE::A), Some(vec!["10.7.0.5".to_owned()]));

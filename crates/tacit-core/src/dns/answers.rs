@@ -27,8 +27,8 @@ pub struct ResolvedAddress {
 ///
 /// # Errors
 /// The message is not a response, or answers another question.
-pub fn answers(response: &[u8], asked: &DnsQuestion) -> Result<Vec<ResolvedAddress>, DnsError> {
-    chain(response, asked).map(|chain| chain.addresses)
+pub fn answers(response: &[u8], requested: &DnsQuestion) -> Result<Vec<ResolvedAddress>, DnsError> {
+    chain(response, requested).map(|chain| chain.addresses)
 }
 
 /// The names and addresses to which a response leads.
@@ -44,15 +44,15 @@ pub struct AnswerChain {
 ///
 /// # Errors
 /// The message is not a response, or answers another question.
-pub fn chain(response: &[u8], asked: &DnsQuestion) -> Result<AnswerChain, DnsError> {
+pub fn chain(response: &[u8], requested: &DnsQuestion) -> Result<AnswerChain, DnsError> {
     let head = Head::read(response)?;
-    if head.flags & RESPONSE == 0 || head.question != *asked {
+    if head.flags & RESPONSE == 0 || head.question != *requested {
         return Err(DnsError::NotAQuestion);
     }
     let packet = Packet::parse(response).map_err(|_| DnsError::Malformed)?;
     let mut found = Vec::new();
     let mut names = Vec::new();
-    let mut name = asked.name.clone();
+    let mut name = requested.name.clone();
     let mut ttl_s = u32::MAX;
     for _ in 0..ALIASES_MAX {
         let mut alias = None;
@@ -98,7 +98,7 @@ mod tests {
     use simple_dns::TYPE;
     use simple_dns::rdata::{A, AAAA, CNAME};
 
-    fn asked(name: &str) -> DnsQuestion {
+    fn requested(name: &str) -> DnsQuestion {
         question(&query(name, TYPE::A)).unwrap()
     }
 
@@ -116,9 +116,9 @@ mod tests {
         let expected = [("10.7.0.5", 60), ("2001:db8::1", 300)].map(|(address, ttl_s)| {
             ResolvedAddress { address: address.parse().unwrap(), ttl: Duration::from_secs(ttl_s) }
         });
-        assert_eq!(answers(&wire, &asked("www.example")).unwrap(), expected);
+        assert_eq!(answers(&wire, &requested("www.example")).unwrap(), expected);
         assert_eq!(
-            chain(&wire, &asked("www.example")).unwrap().names,
+            chain(&wire, &requested("www.example")).unwrap().names,
             ["www.example", "cdn.example"]
         );
     }
@@ -131,7 +131,7 @@ mod tests {
             "a.example",
             vec![alias("a.example", "b.example"), alias("b.example", "a.example")],
         );
-        assert_eq!(answers(&wire, &asked("a.example")), Ok(Vec::new()));
+        assert_eq!(answers(&wire, &requested("a.example")), Ok(Vec::new()));
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(answers(&wire, &other), Err(DnsError::NotAQuestion));
         }
         let query_a = query("a.example", TYPE::A);
-        assert_eq!(answers(&query_a, &asked("a.example")), Err(DnsError::NotAQuestion));
+        assert_eq!(answers(&query_a, &requested("a.example")), Err(DnsError::NotAQuestion));
     }
 
     proptest! {
@@ -158,7 +158,7 @@ mod tests {
             let mut wire = response("a.example", Vec::new());
             wire[7] = 3;
             wire.extend_from_slice(&records);
-            let _ = answers(&wire, &asked("a.example"));
+            let _ = answers(&wire, &requested("a.example"));
         }
     }
 }

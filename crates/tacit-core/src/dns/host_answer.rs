@@ -62,7 +62,7 @@ mod tests {
         RData::A(A { address })
     }
 
-    fn asked() -> DnsQuestion {
+    fn requested() -> DnsQuestion {
         question(&query("db.example", TYPE::A)).unwrap()
     }
 
@@ -77,7 +77,7 @@ mod tests {
             record("db.example", 60, v4(0xa9fe_0001)),
         ];
         let changed = with_addresses(&response("db.example", records), is_good, MAX);
-        let found = answers(&changed.unwrap().unwrap(), &asked()).unwrap();
+        let found = answers(&changed.unwrap().unwrap(), &requested()).unwrap();
         let found: Vec<_> = found.iter().map(|one| (one.address.to_string(), one.ttl)).collect();
         assert_eq!(found, [("10.7.0.5".to_owned(), MAX)]);
         let plain = response("db.example", vec![record("db.example", 600, v4(0x0a07_0005))]);
@@ -93,7 +93,7 @@ mod tests {
             let records = records.iter().map(|(one, ttl)| record("db.example", *ttl, v4(*one)));
             let wire = response("db.example", records.collect());
             let changed = with_addresses(&wire, is_good, MAX).unwrap().unwrap_or(wire);
-            for found in answers(&changed, &asked()).unwrap() {
+            for found in answers(&changed, &requested()).unwrap() {
                 prop_assert!(is_good(found.address) && found.ttl <= MAX);
             }
         }

@@ -115,16 +115,16 @@ mod tests {
 
     #[test]
     fn a_label_with_a_dot_does_not_look_like_two() {
-        let mut asked = query("db-corp.example", TYPE::A);
-        asked[HEADER_BYTES + 3] = b'.';
-        assert_eq!(question(&asked).unwrap().name, "db\\046corp.example");
+        let mut requested = query("db-corp.example", TYPE::A);
+        requested[HEADER_BYTES + 3] = b'.';
+        assert_eq!(question(&requested).unwrap().name, "db\\046corp.example");
     }
 
     #[test]
     fn what_is_not_one_question_is_rejected() {
-        let asked = query("db.example", TYPE::A);
+        let requested = query("db.example", TYPE::A);
         let changed = |at: usize, value: u8| {
-            let mut changed = asked.clone();
+            let mut changed = requested.clone();
             changed[at] = value;
             question(&changed)
         };
@@ -133,10 +133,10 @@ mod tests {
         assert_eq!(changed(5, 2), Err(DnsError::NotAQuestion), "two questions");
         assert_eq!(changed(12, 0xc0), Err(DnsError::Malformed), "a pointer");
         assert_eq!(changed(12, 62), Err(DnsError::Malformed), "a label beyond the end");
-        for length in 0..asked.len() {
-            assert_eq!(question(&asked[..length]), Err(DnsError::Malformed), "{length}");
+        for length in 0..requested.len() {
+            assert_eq!(question(&requested[..length]), Err(DnsError::Malformed), "{length}");
         }
-        let unknown = changed(asked.len() - 3, 99).unwrap();
+        let unknown = changed(requested.len() - 3, 99).unwrap();
         assert_eq!(unknown.kind, 99, "an unknown type is still a question");
     }
 

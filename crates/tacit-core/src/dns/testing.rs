@@ -16,8 +16,8 @@ pub(super) fn query(name: &str, kind: TYPE) -> Vec<u8> {
 }
 
 pub(super) fn response(name: &str, records: Vec<ResourceRecord<'static>>) -> Vec<u8> {
-    let asked = query(name, TYPE::A);
-    let mut packet = Packet::parse(&asked).unwrap().into_reply();
+    let requested = query(name, TYPE::A);
+    let mut packet = Packet::parse(&requested).unwrap().into_reply();
     packet.answers.extend(records);
     packet.build_bytes_vec().unwrap()
 }

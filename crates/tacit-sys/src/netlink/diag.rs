@@ -69,13 +69,13 @@ pub fn owner(
     };
     let question = question(protocol, source, destination);
     let mut found = None;
-    let asked = diag.ask(question, ReplyCount::One, |answer| {
+    let requested = diag.ask(question, ReplyCount::One, |answer| {
         found = Some(socket(answer)?);
         Ok(())
     });
-    match asked {
+    match requested {
         Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
-        asked => asked.map(|()| found),
+        requested => requested.map(|()| found),
     }
 }
 

@@ -27,10 +27,10 @@ pub fn replies(input: &[u8]) {
     if rustix::net::send(&kernel, datagram, SendFlags::empty()).is_err() {
         return;
     }
-    let asked = ask(choice, &mut Netlink::from_first(near), datagram);
+    let requested = ask(choice, &mut Netlink::from_first(near), datagram);
     // Stays open until here, because the other end of a real netlink socket is never closed.
     drop(kernel);
-    let Err(error) = asked else { return };
+    let Err(error) = requested else { return };
     assert!(
         !matches!(error, Error::Invalid(_)),
         "a valid request was rejected as invalid: {error}"

@@ -194,13 +194,13 @@ pub fn of_socket(
     let step = "reading the counters of a socket";
     let question = NetlinkRequest::new(step, SOCK_DIAG_BY_FAMILY, 0).fixed(&body);
     let mut found = None;
-    let asked = diag.ask(question, ReplyCount::One, |answer| {
+    let requested = diag.ask(question, ReplyCount::One, |answer| {
         found = usage_of(answer);
         Ok(())
     });
-    match asked {
+    match requested {
         Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
-        asked => asked.map(|()| found),
+        requested => requested.map(|()| found),
     }
 }
 

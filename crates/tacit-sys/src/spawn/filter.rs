@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn a_listener_is_asked_about_every_refusal_of_a_known_abi() {
-        let asked = |arch, number, argument| {
+        let requested = |arch, number, argument| {
             let verdict = run(RefusalSource::Listener, arch, number, argument);
             assert_eq!(verdict, libc::SECCOMP_RET_USER_NOTIF, "{arch:x} {number} {argument}");
             RefusedCall::identify(arch, number, argument)
@@ -545,13 +545,13 @@ mod tests {
         for (arch, socket, socketpair, io_uring) in
             [(NATIVE, 41, 53, 425), (NATIVE, X32 | 41, X32 | 53, X32 | 425), (I386, 359, 360, 425)]
         {
-            assert_eq!(asked(arch, socket, 40), RefusedCall::Socket(40));
-            assert_eq!(asked(arch, socketpair, 17), RefusedCall::Socket(17));
+            assert_eq!(requested(arch, socket, 40), RefusedCall::Socket(40));
+            assert_eq!(requested(arch, socketpair, 17), RefusedCall::Socket(17));
             for call in io_uring..io_uring + 3 {
-                assert_eq!(asked(arch, call, 1), RefusedCall::IoUring);
+                assert_eq!(requested(arch, call, 1), RefusedCall::IoUring);
             }
         }
-        assert_eq!(asked(I386, 102, 1), RefusedCall::Socketcall);
+        assert_eq!(requested(I386, 102, 1), RefusedCall::Socketcall);
         assert_eq!(RefusedCall::identify(0xdead_beef, 41, 40), RefusedCall::Unknown);
     }
 
@@ -560,7 +560,7 @@ mod tests {
         const FAST: u32 = 0x2000_0000;
         let program = program(RefusalSource::Listener, ConnectCalls::Notified);
         let verdict = |arch, number, arguments| seccomp::verdict(&program, arch, number, arguments);
-        let asked = libc::SECCOMP_RET_USER_NOTIF;
+        let requested = libc::SECCOMP_RET_USER_NOTIF;
         let plain = [40, 0, 0, 0, 0, 0];
         for (arch, [connect, listen, bind], sends) in [
             (NATIVE, [42, 50, 49], [(44, 3), (46, 2), (307, 3)]),
@@ -572,7 +572,7 @@ mod tests {
             (I386, [362, 363, 361], [(369, 3), (370, 2), (345, 3)]),
         ] {
             for number in [connect, listen, bind] {
-                assert_eq!(verdict(arch, number, plain), asked, "{arch:x} {number}");
+                assert_eq!(verdict(arch, number, plain), requested, "{arch:x} {number}");
             }
             let arguments = [7, 8, 9, 0, 0, 0];
             let connects = NotifiedCall::Connect { descriptor: 7, address: 8, length: 9 };
@@ -585,20 +585,20 @@ mod tests {
                 let mut arguments = [0; 6];
                 assert_eq!(verdict(arch, number, arguments), PASS, "{arch:x} {number}");
                 arguments[flags] = FAST | 0x4000;
-                assert_eq!(verdict(arch, number, arguments), asked, "{arch:x} {number}");
+                assert_eq!(verdict(arch, number, arguments), requested, "{arch:x} {number}");
                 let call = NotifiedCall::identify(arch, number, &arguments.map(u64::from));
                 assert_eq!(call, NotifiedCall::FastOpen(0));
             }
         }
         for call in 1..=20 {
             let wanted = match call {
-                1..=4 | 8 | 11 | 14 | 16 | 20 => asked,
+                1..=4 | 8 | 11 | 14 | 16 | 20 => requested,
                 _ => PASS,
             };
             assert_eq!(verdict(I386, 102, [call, 0, 0, 0, 0, 0]), wanted, "socketcall {call}");
         }
         for number in [41, 53] {
-            assert_eq!(verdict(NATIVE, number, plain), asked);
+            assert_eq!(verdict(NATIVE, number, plain), requested);
             assert_eq!(verdict(NATIVE, number, [2, 0, 0, 0, 0, 0]), PASS);
         }
         for number in [0, 1, 3, 43, 45, 47, 55, 288] {

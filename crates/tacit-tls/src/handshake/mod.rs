@@ -133,18 +133,18 @@ pub struct CompletedHandshake {
 }
 
 impl Handshake {
-    /// Begins a handshake as client. `asked` are the names that the program requested. The server's
+    /// Begins a handshake as client. `requested` are the names that the program used. The server's
     /// certificate must match all of them, unless the rule sets a name.
     ///
     /// # Errors
     /// The library refuses its settings.
     pub fn client(
         settings: &Arc<ClientSettings>,
-        asked: &[String],
+        requested: &[String],
     ) -> Result<Self, HandshakeFailure> {
         let names = match &settings.server_name {
             Some(name) => vec![name.clone()],
-            None => to_be_covered(asked),
+            None => to_be_covered(requested),
         };
         let first = names.first().cloned().unwrap_or_else(unnamed);
         let machine = UnbufferedClientConnection::new(Arc::clone(&settings.config), first)
@@ -467,8 +467,9 @@ impl Handshake {
 
 /// Returns the names that a certificate must match. Returns none if one of them cannot be in a
 /// certificate, because then no certificate is valid.
-fn to_be_covered(asked: &[String]) -> Vec<ServerName<'static>> {
-    let names: Result<_, _> = asked.iter().map(|name| ServerName::try_from(name.clone())).collect();
+fn to_be_covered(requested: &[String]) -> Vec<ServerName<'static>> {
+    let names: Result<_, _> =
+        requested.iter().map(|name| ServerName::try_from(name.clone())).collect();
     names.unwrap_or_default()
 }
 

@@ -56,8 +56,8 @@ impl Agent {
                 Reply::written(&Confirmed { has_waited, warnings })
             }
             Request::Drain { timeout_ms } => {
-                let asked = timeout_ms.map(Duration::from_millis);
-                self.drain(asked).await;
+                let requested = timeout_ms.map(Duration::from_millis);
+                self.drain(requested).await;
                 Reply::written(&Draining { open: self.shared.table.len() })
             }
             Request::Restart => match self.restart() {

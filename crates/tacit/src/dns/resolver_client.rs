@@ -66,7 +66,7 @@ struct Timer {
 /// The origin of a query.
 #[derive(Debug)]
 pub(super) enum Origin {
-    Datagram { program: SocketAddr, asked: SocketAddr },
+    Datagram { program: SocketAddr, requested: SocketAddr },
     Stream(oneshot::Sender<Vec<u8>>),
 }
 
@@ -74,9 +74,9 @@ impl PartialEq for Origin {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (
-                Self::Datagram { program, asked },
-                Self::Datagram { program: other_program, asked: other_asked },
-            ) => program == other_program && asked == other_asked,
+                Self::Datagram { program, requested },
+                Self::Datagram { program: other_program, requested: other_requested },
+            ) => program == other_program && requested == other_requested,
             // Answers over a stream are not sent here.
             _ => false,
         }
@@ -108,13 +108,13 @@ impl ResolverClient {
         self: &Rc<Self>,
         message: &[u8],
         program: SocketAddr,
-        asked: SocketAddr,
+        requested: SocketAddr,
     ) -> Result<(), TooMany> {
-        let origin = Origin::Datagram { program, asked };
+        let origin = Origin::Datagram { program, requested };
         match Query::read(message) {
             Ok(query) => {
                 let bytes_max = query.datagram_bytes_max();
-                self.take(QueryWaiter { query, bytes_max, from: origin }, asked)
+                self.take(QueryWaiter { query, bytes_max, from: origin }, requested)
             }
             Err(_) => {
                 if let Some(response) = refuse(message, ResponseCode::FormatError) {
@@ -129,7 +129,7 @@ impl ResolverClient {
     pub async fn answer_stream(
         self: &Rc<Self>,
         message: &[u8],
-        asked: SocketAddr,
+        requested: SocketAddr,
     ) -> Option<Vec<u8>> {
         let Ok(query) = Query::read(message) else {
             return refuse(message, ResponseCode::FormatError);
@@ -138,7 +138,7 @@ impl ResolverClient {
         let (answer, answered) = oneshot::channel();
         let waiter =
             QueryWaiter { query, bytes_max: usize::from(u16::MAX), from: Origin::Stream(answer) };
-        if self.take(waiter, asked).is_err() {
+        if self.take(waiter, requested).is_err() {
             return Some(failed);
         }
         Some(answered.await.unwrap_or(failed))
@@ -152,17 +152,17 @@ impl ResolverClient {
     fn take(
         self: &Rc<Self>,
         waiter: QueryWaiter<Origin>,
-        asked: SocketAddr,
+        requested: SocketAddr,
     ) -> Result<(), TooMany> {
         let Some(waiter) = self.answer_alias(waiter) else { return Ok(()) };
         let Some(reading) = self.forwarder.resolvers.reading() else {
-            return self.take_now(waiter, asked);
+            return self.take_now(waiter, requested);
         };
         let resolver = Rc::clone(self);
         tokio::task::spawn_local(metered(Component::Control, async move {
             reading.await;
             // If too many queries wait, the program sends this one again.
-            let _ = resolver.take_now(waiter, asked);
+            let _ = resolver.take_now(waiter, requested);
         }));
         Ok(())
     }
@@ -170,7 +170,7 @@ impl ResolverClient {
     fn take_now(
         self: &Rc<Self>,
         waiter: QueryWaiter<Origin>,
-        asked: SocketAddr,
+        requested: SocketAddr,
     ) -> Result<(), TooMany> {
         let current = self.forwarder.resolvers.current();
         match self.forwarder.verdict(&waiter.query.question, &current.search) {
@@ -195,7 +195,7 @@ impl ResolverClient {
                 } else {
                     Servers::AnyOf(&current.servers)
                 };
-                self.with_client(|client, cx| client.ask(waiter, asked, servers, cx))
+                self.with_client(|client, cx| client.ask(waiter, requested, servers, cx))
             }
         }
     }
@@ -204,9 +204,9 @@ impl ResolverClient {
     /// other query.
     fn answer_alias(self: &Rc<Self>, waiter: QueryWaiter<Origin>) -> Option<QueryWaiter<Origin>> {
         let query = &waiter.query;
-        let asked =
+        let requested =
             asked_address(&query.question).filter(|address| self.forwarder.is_reserved(*address));
-        let Some(alias) = asked else { return Some(waiter) };
+        let Some(alias) = requested else { return Some(waiter) };
         let name = self.forwarder.run().alias_name(alias);
         let answer =
             name.and_then(|name| name_answer(&query.refused(ResponseCode::NoRecords), &name));
@@ -262,13 +262,13 @@ impl ResolverClient {
                 }
                 Some(ClientAction::Stream { number, server, message, time }) => {
                     let resolver = Rc::clone(self);
-                    let asked = async move {
+                    let requested = async move {
                         let outside = &resolver.forwarder.run().outside;
                         let answer =
                             ask_by_stream(outside, &resolver.streams, server, &message, time).await;
                         resolver.with_client(|client, cx| client.streamed(number, answer, cx));
                     };
-                    tokio::task::spawn_local(metered(Component::Control, asked));
+                    tokio::task::spawn_local(metered(Component::Control, requested));
                 }
                 Some(ClientAction::Finish(finished)) => self.finish(finished),
             }
@@ -422,9 +422,9 @@ impl ResolverClient {
         match to {
             // The program may have closed its stream.
             Origin::Stream(back) => drop(back.send(message)),
-            Origin::Datagram { program, asked } => {
+            Origin::Datagram { program, requested } => {
                 let Some(raw) = &self.raw else { return };
-                let Some(packet) = packet::datagram(asked, program, &message) else { return };
+                let Some(packet) = packet::datagram(requested, program, &message) else { return };
                 if let Err(error) = send_packet(raw.as_fd(), &packet, program.ip()) {
                     self.forwarder.log.warn(Event::new("dns-failed").field("error", &error));
                 }

@@ -31,11 +31,11 @@ pub async fn serve(forwarder: Arc<Forwarder>, accepted: Accepted<StreamSocket>) 
 async fn answer_all(resolver: &Rc<ResolverClient>, accepted: &Accepted<StreamSocket>) {
     let socket = &accepted.socket;
     let (Some(ip), Some(port)) = (accepted.remote.ip(), accepted.remote.port()) else { return };
-    let asked = SocketAddr::new(ip, port);
+    let requested = SocketAddr::new(ip, port);
     let mut held = Vec::new();
     for _ in 0..QUERIES_PER_CONNECTION_MAX {
         let Some(query) = next_query(socket, &mut held).await else { break };
-        let response = resolver.answer_stream(&query, asked).await;
+        let response = resolver.answer_stream(&query, requested).await;
         let Some(response) = response.as_deref().and_then(framed) else { break };
         let mut outgoing = Outgoing::new(response);
         if !matches!(tokio::time::timeout(IDLE_MAX, outgoing.flush(socket)).await, Ok(Ok(()))) {

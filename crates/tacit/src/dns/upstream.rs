@@ -122,7 +122,7 @@ pub(super) async fn ask_by_stream(
     message: &[u8],
     time: Duration,
 ) -> Option<Vec<u8>> {
-    let asked = async {
+    let requested = async {
         let _permit = limit.acquire().await.ok()?;
         let mut stream = connect(outside, server).await.ok()?;
         stream.write_all(&framed(message)?).await.ok()?;
@@ -131,7 +131,7 @@ pub(super) async fn ask_by_stream(
         stream.read_exact(&mut response).await.ok()?;
         Some(response)
     };
-    tokio::time::timeout(time, asked).await.ok().flatten()
+    tokio::time::timeout(time, requested).await.ok().flatten()
 }
 
 async fn connect(outside: &Outside, server: SocketAddr) -> io::Result<TcpStream> {

@@ -118,13 +118,13 @@ pub(super) fn check_with_rule(
         }
     };
     let run = run.map_err(|error| error.to_string())?;
-    let asked = match map {
+    let requested = match map {
         Some((name, map)) if run.check.is_trusted() => ask(name, map, &chain, peer),
         _ => None,
     };
     let check = Some(run.check.clone());
     let rule = Some(name.to_owned());
-    Ok(Answer { rule, level: Some(level), check, map: asked, ..answer(&chain, run)? })
+    Ok(Answer { rule, level: Some(level), check, map: requested, ..answer(&chain, run)? })
 }
 
 /// The hosts of a rule's targets, if each server must have a certificate for its own name.

@@ -329,14 +329,14 @@ fn refusal(error: io::Error) -> Answer {
     (HelperReply::Refused(error.to_string()), Vec::new())
 }
 
-fn add_channel(channels: &mut Vec<UnixStream>, asked: usize) -> io::Result<()> {
+fn add_channel(channels: &mut Vec<UnixStream>, requested: usize) -> io::Result<()> {
     if channels.len() >= CHANNELS_MAX {
         let refused =
             HelperReply::Refused("the helper of the host has too many open channels".into());
-        return protocol::write(&channels[asked], &refused, &[]);
+        return protocol::write(&channels[requested], &refused, &[]);
     }
     let (ours, theirs) = UnixStream::pair()?;
-    protocol::write(&channels[asked], &HelperReply::Done, &[theirs.as_fd()])?;
+    protocol::write(&channels[requested], &HelperReply::Done, &[theirs.as_fd()])?;
     channels.push(ours);
     Ok(())
 }

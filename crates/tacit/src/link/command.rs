@@ -404,8 +404,8 @@ fn show_list(args: &ListArgs) -> ExitCode {
 fn info(args: &InfoArgs) -> ExitCode {
     let path = path_of(&args.link);
     let tasks = || args.tasks.then(|| sockets(&path)).transpose();
-    let asked = status(&path).and_then(|status| Ok(LinkTasks { status, tasks: tasks()? }));
-    match asked {
+    let requested = status(&path).and_then(|status| Ok(LinkTasks { status, tasks: tasks()? }));
+    match requested {
         Ok(all) if args.json => print(versioned(&all), EXIT_OK),
         Ok(LinkTasks { status, tasks }) => {
             let width = TextWidth::of_stdout();

@@ -310,9 +310,9 @@ fn bring_up_loopback() -> Result<(), String> {
 fn hello(path: &Path) -> io::Result<LinkAnswer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let request = LinkRequest::Hello(LinkHello { version: VERSION, run: OWN_NAME.to_owned() });
-    let asked = runtime
+    let requested = runtime
         .block_on(async { tokio::time::timeout(ANSWER_WAIT_MAX, ask(path, &request)).await });
-    Ok(asked.map_err(|_| io::ErrorKind::TimedOut)??.1.message)
+    Ok(requested.map_err(|_| io::ErrorKind::TimedOut)??.1.message)
 }
 
 /// Lets programs send DNS queries to the other side's resolvers, unless the machine has a file of

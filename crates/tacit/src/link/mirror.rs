@@ -337,8 +337,8 @@ impl Mirror {
     /// request would get this reply.
     async fn ask(self: &Rc<Self>, request: MirrorRequest) -> io::Result<Vec<OwnedFd>> {
         let mirror = Rc::clone(self);
-        let asked = tokio::task::spawn_local(async move { mirror.exchange(request).await });
-        asked.await.unwrap_or_else(|_| Err(ended()))
+        let requested = tokio::task::spawn_local(async move { mirror.exchange(request).await });
+        requested.await.unwrap_or_else(|_| Err(ended()))
     }
 
     async fn exchange(&self, request: MirrorRequest) -> io::Result<Vec<OwnedFd>> {

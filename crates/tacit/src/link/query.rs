@@ -50,9 +50,9 @@ pub(super) fn status(path: &Path) -> io::Result<LinkStatus> {
 /// No server answers, or it refuses the request.
 pub(super) fn request(path: &Path, request: &LinkRequest) -> io::Result<LinkAnswer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let asked =
+    let requested =
         runtime.block_on(async { tokio::time::timeout(ANSWER_WAIT_MAX, ask(path, request)).await });
-    match asked.map_err(|_| io::ErrorKind::TimedOut)??.1.message {
+    match requested.map_err(|_| io::ErrorKind::TimedOut)??.1.message {
         LinkAnswer::Refused(reason) => Err(io::Error::other(reason)),
         answer => Ok(answer),
     }

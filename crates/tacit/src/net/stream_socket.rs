@@ -170,9 +170,11 @@ impl StreamSocket {
     /// # Errors
     /// The error of the read.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let asked = buffer.len();
-        std::future::poll_fn(|cx| self.poll_read(cx, asked, |fd| socket::read(fd, &mut *buffer)))
-            .await
+        let requested = buffer.len();
+        std::future::poll_fn(|cx| {
+            self.poll_read(cx, requested, |fd| socket::read(fd, &mut *buffer))
+        })
+        .await
     }
 
     /// Reads what has arrived by now; `None`: nothing.
@@ -206,8 +208,8 @@ impl StreamSocket {
         cx: &mut Context<'_>,
         buffer: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        let asked = buffer.capacity() - buffer.len();
-        self.poll_read(cx, asked, |fd| socket::read_onto(fd, buffer))
+        let requested = buffer.capacity() - buffer.len();
+        self.poll_read(cx, requested, |fd| socket::read_onto(fd, buffer))
     }
 
     /// The same as [`StreamSocket::read_onto`] for data that has already arrived: it does not wait.

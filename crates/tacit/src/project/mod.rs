@@ -38,7 +38,7 @@ enum ProjectError {
     /// There are no measured costs.
     Interval(IntervalError),
     /// There are not enough CPUs for the engines.
-    Engines { asked: u32, cpus: u32 },
+    Engines { requested: u32, cpus: u32 },
     /// The projection does not support the request.
     Refused(ProjectionError),
     /// The cost of TLS cannot be measured.
@@ -61,9 +61,9 @@ impl fmt::Display for ProjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interval(error) => write!(f, "{error}"),
-            Self::Engines { asked, cpus } => write!(
+            Self::Engines { requested, cpus } => write!(
                 f,
-                "{asked} engines leave none of the {cpus} CPUs for other work\n    fix: use at \
+                "{requested} engines leave none of the {cpus} CPUs for other work\n    fix: use at \
                  most {} engines",
                 cpus.saturating_sub(1)
             ),
@@ -101,11 +101,11 @@ fn answer(args: &ProjectArgs) -> Result<report::Answer, ProjectError> {
     let costs = &costs;
     let mut assumptions = Vec::new();
     let engines = args.engines.or_else(|| engines_in_use(costs, &mut assumptions));
-    if let Some(asked) = engines
-        && asked >= costs.cpus
+    if let Some(requested) = engines
+        && requested >= costs.cpus
         && !args.added
     {
-        return Err(ProjectError::Engines { asked, cpus: costs.cpus });
+        return Err(ProjectError::Engines { requested, cpus: costs.cpus });
     }
     let mut units = Units::new(costs, MEASURE_TIME);
     let changes = units.changes(args, &suites, &mut assumptions).map_err(ProjectError::Units)?;

@@ -315,8 +315,8 @@ impl SignerClient for Client {
 
     fn sign(&self, name: KeyName, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
         let cpu = schedule::own_cpu();
-        let asked = self.ask(&SignRequest { name, cpu, scheme, message });
-        asked.unwrap_or_else(|error| Err(format!("the agent cannot reach the signer: {error}")))
+        let requested = self.ask(&SignRequest { name, cpu, scheme, message });
+        requested.unwrap_or_else(|error| Err(format!("the agent cannot reach the signer: {error}")))
     }
 
     fn register(&self, key: &Arc<RemoteKey>) {

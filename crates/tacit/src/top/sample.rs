@@ -70,10 +70,10 @@ impl Sampler {
         let age_s = now.interval_s;
         self.earlier = Some(now);
         if self.connections_due.is_none_or(|due| Instant::now() >= due) {
-            let asked = Instant::now();
+            let requested = Instant::now();
             let shown: ConnectionsDisplay = self.ask(Display::Connections)?;
             self.connections = connections(shown.connections, &self.connections);
-            let took: Duration = asked.elapsed();
+            let took: Duration = requested.elapsed();
             self.connections_due = Some(Instant::now() + took * (CONNECTIONS_SHARE - 1));
         }
         Ok(Sample { costs, age_s, connections: self.connections.clone() })

@@ -329,8 +329,8 @@ mod tests {
     #[test]
     fn replies_repeat_the_number_of_their_requests() {
         let mut stream = served();
-        let asked = WorkloadRequest::Exchange { request_bytes: 10, reply_bytes: 20 };
-        stream.write_all(&asked.encode()).unwrap();
+        let requested = WorkloadRequest::Exchange { request_bytes: 10, reply_bytes: 20 };
+        stream.write_all(&requested.encode()).unwrap();
         for request in [[1; 10], [2; 10]] {
             stream.write_all(&request).unwrap();
             let mut reply = [9; 20];
@@ -348,8 +348,8 @@ mod tests {
         spawn_in(&ServerLimits::of(2 * KILOBYTE), &listening, 1).unwrap();
         for (bytes, is_served) in [(2048, false), (1024, true), (1025, false)] {
             let mut stream = connect(&listening);
-            let asked = WorkloadRequest::Exchange { request_bytes: bytes, reply_bytes: 1024 };
-            stream.write_all(&asked.encode()).unwrap();
+            let requested = WorkloadRequest::Exchange { request_bytes: bytes, reply_bytes: 1024 };
+            stream.write_all(&requested.encode()).unwrap();
             // The connection may be reset before the client reads.
             let _ = stream.write_all(&vec![1; usize::try_from(bytes).unwrap()]);
             assert_eq!(matches!(stream.read(&mut [0]), Ok(1)), is_served, "{bytes}");

@@ -145,7 +145,7 @@ pub struct DnsClient<T> {
 /// One query in progress.
 #[derive(Debug)]
 struct Exchange<T> {
-    asked: Arc<OutgoingQuery>,
+    requested: Arc<OutgoingQuery>,
     waiters: Vec<QueryWaiter<T>>,
     /// The servers in the order for this query, and the number of servers that were queried in this
     /// round.
@@ -211,12 +211,12 @@ impl<T: PartialEq> DnsClient<T> {
         servers: Servers<'_>,
         cx: &mut QueryContext<'_>,
     ) -> Result<(), TooMany> {
-        let asked = OutgoingQuery::new(&waiter.query);
-        let (asked, options) = match servers {
-            Servers::AnyOf(list) => (asked, list.options),
-            Servers::Chosen(options) => (asked.only_to(to), options),
+        let requested = OutgoingQuery::new(&waiter.query);
+        let (requested, options) = match servers {
+            Servers::AnyOf(list) => (requested, list.options),
+            Servers::Chosen(options) => (requested.only_to(to), options),
         };
-        if let Some(number) = self.by_question.get(&asked).copied() {
+        if let Some(number) = self.by_question.get(&requested).copied() {
             return self.join(number, waiter, to, cx);
         }
         if self.waiting >= WAITING_MAX {
@@ -229,10 +229,10 @@ impl<T: PartialEq> DnsClient<T> {
             Servers::AnyOf(list) => order(list, Some(to), turn, cx.health, cx.now),
             Servers::Chosen(_) => vec![to],
         };
-        let asked = Arc::new(asked);
-        self.by_question.insert(Arc::clone(&asked), number);
+        let requested = Arc::new(requested);
+        self.by_question.insert(Arc::clone(&requested), number);
         let exchange = Exchange {
-            asked,
+            requested,
             waiters: vec![waiter],
             order,
             next: 0,
@@ -334,7 +334,7 @@ impl<T: PartialEq> DnsClient<T> {
         let open = Open { exchange: number, server, sent: cx.now, style, message: Vec::new() };
         let reserved = self.sockets.reserve(server, open, cx.now, cx.random);
         let slot = reserved.slot;
-        let message = exchange.asked.message(slot.id, style, cx.random);
+        let message = exchange.requested.message(slot.id, style, cx.random);
         if let Some(open) = self.sockets.entry(slot) {
             open.message.clone_from(&message);
         }
@@ -401,7 +401,7 @@ impl<T: PartialEq> DnsClient<T> {
             let [low, high, ..] = (cx.random)().to_le_bytes();
             let id = u16::from_le_bytes([low, high]);
             let style = Style { edns: exchange.edns, ..Style::USUAL };
-            let message = exchange.asked.message(id, style, cx.random);
+            let message = exchange.requested.message(id, style, cx.random);
             exchange.stream = Some(message.clone());
             let time = exchange.options.timeout;
             self.wait(number, TimerKind::Timeout(time), cx.now);
@@ -419,9 +419,10 @@ impl<T: PartialEq> DnsClient<T> {
     /// Handles an answer over TCP; `None`: timeout.
     pub fn streamed(&mut self, number: u64, message: Option<Vec<u8>>, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
-        let Some(asked) = exchange.stream.take() else { return };
+        let Some(requested) = exchange.stream.take() else { return };
         let is_answer = |message: &Vec<u8>| {
-            matches!(matches(message, &asked), Match::Exact | Match::Folded) && !is_refusal(message)
+            matches!(matches(message, &requested), Match::Exact | Match::Folded)
+                && !is_refusal(message)
         };
         match message.filter(is_answer) {
             Some(message) => self.finish(number, Some(message), cx.now),
@@ -465,7 +466,7 @@ impl<T: PartialEq> DnsClient<T> {
 
     fn finish(&mut self, number: u64, response: Option<Vec<u8>>, now: Instant) {
         let Some(exchange) = self.exchanges.remove(&number) else { return };
-        self.by_question.remove(&exchange.asked);
+        self.by_question.remove(&exchange.requested);
         self.waiting -= exchange.waiters.len();
         for slot in exchange.open {
             let Some(open) = self.sockets.get(slot) else { continue };

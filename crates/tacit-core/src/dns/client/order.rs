@@ -35,13 +35,13 @@ pub enum Servers<'s> {
 /// list, and the servers after it follow. Suspected servers come last. `turn` counts queries.
 pub(super) fn order(
     servers: &ServerList,
-    asked: Option<SocketAddr>,
+    requested: Option<SocketAddr>,
     turn: usize,
     health: &Health,
     now: Instant,
 ) -> Vec<SocketAddr> {
     let ServerList { addresses, options } = servers;
-    let chosen = asked.and_then(|asked| addresses.iter().position(|one| *one == asked));
+    let chosen = requested.and_then(|requested| addresses.iter().position(|one| *one == requested));
     let first = match chosen {
         Some(first) => first,
         None if options.rotate => turn % addresses.len().max(1),
@@ -71,15 +71,15 @@ mod tests {
         ServerList { addresses: (1..=3).map(server).collect(), options }
     }
 
-    fn check(asked: Option<u8>, turn: usize, suspected: &[u8], expected: [u8; 3]) {
+    fn check(requested: Option<u8>, turn: usize, suspected: &[u8], expected: [u8; 3]) {
         let now = Instant::now();
         let mut health = Health::default();
         for last in suspected {
             health.suspect(server(*last), now, now);
         }
         let options = ResolverOptions { rotate: turn > 0, ..ResolverOptions::default() };
-        let order = order(&servers(options), asked.map(server), turn, &health, now);
-        assert_eq!(order, expected.map(server), "{asked:?} {turn} {suspected:?}");
+        let order = order(&servers(options), requested.map(server), turn, &health, now);
+        assert_eq!(order, expected.map(server), "{requested:?} {turn} {suspected:?}");
     }
 
     #[test]

@@ -128,12 +128,13 @@ pub fn refuse(message: &[u8], why: ResponseCode) -> Option<Vec<u8>> {
     if flags & RESPONSE != 0 {
         return None;
     }
-    let asked = question_end(message).ok().and_then(|end| message.get(HEADER_BYTES..end));
+    let requested = question_end(message).ok().and_then(|end| message.get(HEADER_BYTES..end));
     let kept = flags & (OPERATION | RECURSION_DESIRED);
     let flags = RESPONSE | kept | RECURSION_AVAILABLE | why as u16;
     let mut response = Vec::new();
-    MessageHeader { id, flags, counts: [u16::from(asked.is_some()), 0, 0, 0] }.push(&mut response);
-    response.extend_from_slice(asked.unwrap_or_default());
+    MessageHeader { id, flags, counts: [u16::from(requested.is_some()), 0, 0, 0] }
+        .push(&mut response);
+    response.extend_from_slice(requested.unwrap_or_default());
     Some(response)
 }
 

@@ -27,10 +27,11 @@ pub(super) enum Match {
 
 /// Determines whether `response` answers the query `sent`.
 pub(super) fn matches(response: &[u8], sent: &[u8]) -> Match {
-    let (Ok(head), Ok(asked)) = (MessageHeader::read(response), MessageHeader::read(sent)) else {
+    let (Ok(head), Ok(requested)) = (MessageHeader::read(response), MessageHeader::read(sent))
+    else {
         return Match::None;
     };
-    if head.id != asked.id || head.flags & (RESPONSE | OPERATION) != RESPONSE {
+    if head.id != requested.id || head.flags & (RESPONSE | OPERATION) != RESPONSE {
         return Match::None;
     }
     if head.counts[0] == 0 && head.flags & CODE == ResponseCode::FormatError as u16 {
@@ -40,13 +41,14 @@ pub(super) fn matches(response: &[u8], sent: &[u8]) -> Match {
         return Match::None;
     };
     let answered = &response[HEADER_BYTES..end];
-    let asked = &sent[HEADER_BYTES..sent_end];
-    let name_bytes = asked.len() - 4;
-    if head.counts[0] != 1 || answered.len() != asked.len() {
+    let requested = &sent[HEADER_BYTES..sent_end];
+    let name_bytes = requested.len() - 4;
+    if head.counts[0] != 1 || answered.len() != requested.len() {
         Match::None
-    } else if answered == asked {
+    } else if answered == requested {
         Match::Exact
-    } else if answered[name_bytes..] == asked[name_bytes..] && answered.eq_ignore_ascii_case(asked)
+    } else if answered[name_bytes..] == requested[name_bytes..]
+        && answered.eq_ignore_ascii_case(requested)
     {
         Match::Folded
     } else {
@@ -86,8 +88,8 @@ fn is_code(head: MessageHeader, why: ResponseCode) -> bool {
 pub fn for_program(response: &[u8], query: &Query, bytes_max: usize) -> Option<Vec<u8>> {
     let head = MessageHeader::read(response).ok()?;
     let start = HEADER_BYTES + query.wire.len();
-    let asked = response.get(HEADER_BYTES..start)?;
-    if head.counts[0] != 1 || !asked.eq_ignore_ascii_case(&query.wire) {
+    let requested = response.get(HEADER_BYTES..start)?;
+    if head.counts[0] != 1 || !requested.eq_ignore_ascii_case(&query.wire) {
         return None;
     }
     let opt_bytes = if query.has_edns() { OPT_BYTES } else { 0 };

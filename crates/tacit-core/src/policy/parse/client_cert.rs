@@ -32,7 +32,7 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
                no default";
     let value = table.required("client-cert", fix)?;
     if value.value.is_table() {
-        return asked(table, names, custom(&value)?);
+        return requested(table, names, custom(&value)?);
     }
     if let Some(boolean) = value.value.as_bool() {
         let word = if boolean { Preset::Required.word() } else { "none" };
@@ -52,7 +52,7 @@ pub(super) fn read(table: &TomlTable<'_>, names: &Names<'_>) -> Option<ClientCer
         value.unknown_word(word, Scope::ClientCert.words());
         return None;
     };
-    asked(table, names, preset_settings(preset))
+    requested(table, names, preset_settings(preset))
 }
 
 /// Reports a level that a client could bypass because the rule also accepts clear connections.
@@ -122,7 +122,7 @@ fn custom(value: &TomlValue<'_>) -> Option<Settings> {
     Some(Settings { preset: None, absent: absent?, invalid: invalid?, source: source? })
 }
 
-fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option<ClientCert> {
+fn requested(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option<ClientCert> {
     let Settings { preset, absent, invalid, source } = settings;
     let Some(invalid) = invalid else {
         let why = "this `client-cert` level does not check certificates";
@@ -132,8 +132,8 @@ fn asked(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Option
             "remove the key, or choose a `client-cert` level that checks certificates",
         );
         let given = table.value("trust").or_else(|| table.value("map"));
-        let asked = ClientCertPolicy { preset, absent, chain: ChainCheck::Waived };
-        return given.is_none().then_some(ClientCert::Requested(asked));
+        let requested = ClientCertPolicy { preset, absent, chain: ChainCheck::Waived };
+        return given.is_none().then_some(ClientCert::Requested(requested));
     };
     let trust = table.value("trust");
     if trust.is_none() {
@@ -204,8 +204,8 @@ mod tests {
         ] {
             let level = level(&format!("client-cert = \"{word}\", {more}"));
             assert_eq!(level.to_string(), word);
-            let ClientCert::Requested(asked) = level else { panic!() };
-            assert_eq!((asked.absent, asked.chain), wanted, "{word}");
+            let ClientCert::Requested(requested) = level else { panic!() };
+            assert_eq!((requested.absent, requested.chain), wanted, "{word}");
         }
         assert_eq!(level("client-cert = \"none\""), ClientCert::None);
     }

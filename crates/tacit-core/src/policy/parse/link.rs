@@ -272,9 +272,9 @@ fn server_tls(table: &TomlTable<'_>, names: &Names<'_>) -> Option<Arc<ServerTls>
 }
 
 fn requires_certificate(level: &ClientCert) -> bool {
-    level.requested().is_some_and(|asked| {
-        let is_checked = matches!(asked.chain, ChainCheck::Made { invalid: Invalid::Deny, .. });
-        asked.absent == Absent::Deny && is_checked
+    level.requested().is_some_and(|requested| {
+        let is_checked = matches!(requested.chain, ChainCheck::Made { invalid: Invalid::Deny, .. });
+        requested.absent == Absent::Deny && is_checked
     })
 }
 

@@ -148,9 +148,9 @@ pub(super) fn check_data(
 
 /// Whether each client must present a trusted certificate.
 fn always_known(client_cert: &ClientCert) -> bool {
-    client_cert.requested().is_some_and(|asked| {
-        let is_checked = matches!(asked.chain, ChainCheck::Made { invalid: Invalid::Deny, .. });
-        asked.absent == Absent::Deny && is_checked
+    client_cert.requested().is_some_and(|requested| {
+        let is_checked = matches!(requested.chain, ChainCheck::Made { invalid: Invalid::Deny, .. });
+        requested.absent == Absent::Deny && is_checked
     })
 }
 

@@ -182,8 +182,8 @@ impl FtpControl {
         match &mut self.pending {
             // RFC 959 section 4.1.3: ABOR gets a reply for the transfer and a reply for itself;
             // some servers send only one of them.
-            Some(asked) if lines::verb(line) == "ABOR" => asked.in_transfer = false,
-            Some(asked) => asked.replies = asked.replies.saturating_add(1),
+            Some(requested) if lines::verb(line) == "ABOR" => requested.in_transfer = false,
+            Some(requested) => requested.replies = requested.replies.saturating_add(1),
             None => self.pending = Some(PendingCommand { what, replies: 1, in_transfer: false }),
         }
     }

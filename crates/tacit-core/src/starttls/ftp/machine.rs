@@ -51,9 +51,9 @@ impl FtpControl {
                 continue;
             }
             let client = self.client();
-            let asked = self.pending;
+            let requested = self.pending;
             let next = self.commands.peek().map_err(too_long(client))?;
-            let may_go = next.is_some_and(|line| may_follow(asked, &lines::verb(line)));
+            let may_go = next.is_some_and(|line| may_follow(requested, &lines::verb(line)));
             if !may_go || buffers.check_stalled() {
                 return Ok(StarttlsStep::Wait);
             }
@@ -267,7 +267,7 @@ const NO_ADDRESS: &str = "425 Data connections need IP addresses on both sides."
 
 /// Whether a command may be handled now: after the reply to the previous command, or during a
 /// transfer.
-fn may_follow(asked: Option<PendingCommand>, verb: &str) -> bool {
+fn may_follow(requested: Option<PendingCommand>, verb: &str) -> bool {
     let interrupts = matches!(verb, "ABOR" | "STAT" | "QUIT" | "NOOP");
-    asked.is_none_or(|asked| asked.in_transfer && interrupts)
+    requested.is_none_or(|requested| requested.in_transfer && interrupts)
 }

@@ -18,7 +18,7 @@ impl FtpControl {
     /// Forwards a line of the server, possibly with changes.
     pub(super) fn take_reply(&mut self, buffers: &mut ExchangeBuffers, line: &[u8]) {
         let part = self.reply.take(line);
-        let question = self.pending.map(|asked| asked.what);
+        let question = self.pending.map(|requested| requested.what);
         match (part, question) {
             (
                 ReplyPart::Whole(227..=229)
@@ -39,20 +39,20 @@ impl FtpControl {
 
     /// Handles a complete reply, which may end the pending command.
     fn count_reply(&mut self, code: u16) {
-        let Some(asked) = &mut self.pending else { return };
+        let Some(requested) = &mut self.pending else { return };
         let answers = match code {
             100..=199 => {
-                asked.in_transfer = true;
+                requested.in_transfer = true;
                 return;
             }
             // A late greeting, or the second reply to an ABOR.
-            220 | 225 | 226 => asked.what == CommandKind::Other,
+            220 | 225 | 226 => requested.what == CommandKind::Other,
             // No further reply follows.
             _ => true,
         };
         if answers {
-            asked.replies -= 1;
-            if asked.replies == 0 {
+            requested.replies -= 1;
+            if requested.replies == 0 {
                 self.pending = None;
             }
         }

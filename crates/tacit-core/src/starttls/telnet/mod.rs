@@ -107,7 +107,7 @@ fn subnegotiation(bytes: &[u8]) -> Option<Front<Vec<u8>>> {
 #[derive(Debug)]
 pub(super) struct TelnetServer {
     mode: StarttlsMode,
-    asked: bool,
+    requested: bool,
     /// Whether the client has sent WILL.
     agreed: bool,
     held: Vec<u8>,
@@ -115,7 +115,7 @@ pub(super) struct TelnetServer {
 
 impl TelnetServer {
     pub(super) fn new(mode: StarttlsMode) -> Self {
-        Self { mode, asked: false, agreed: false, held: Vec::new() }
+        Self { mode, requested: false, agreed: false, held: Vec::new() }
     }
 }
 
@@ -126,7 +126,7 @@ impl ProtocolMachine for TelnetServer {
 
     fn next_step(&mut self, buffers: &mut ExchangeBuffers) -> Result<StarttlsStep, StarttlsError> {
         let peer = &mut buffers.peer;
-        if !std::mem::replace(&mut self.asked, true) {
+        if !std::mem::replace(&mut self.requested, true) {
             peer.send([IAC, DO, START_TLS]);
         }
         while let Some(Front { read: token, bytes }) = first_token(&peer.input, StarttlsSide::Peer)?

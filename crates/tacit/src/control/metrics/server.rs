@@ -134,14 +134,14 @@ async fn page(requests: &mpsc::Sender<PendingRequest>) -> Page {
 }
 
 /// Whether the agent answers, and for [`Verdict::Ready`] whether it accepts connections.
-async fn state(requests: &mpsc::Sender<PendingRequest>, asked: Verdict) -> Page {
+async fn state(requests: &mpsc::Sender<PendingRequest>, requested: Verdict) -> Page {
     let unavailable =
         |reason: &str| Page { verdict: Verdict::Unavailable, body: format!("{reason}\n") };
     match ask(requests, Request::Identify, None).await.typed::<RunningAgent>() {
-        Ok(agent) if agent.draining && asked == Verdict::Ready => {
+        Ok(agent) if agent.draining && requested == Verdict::Ready => {
             unavailable("the agent is draining and accepts no new connections")
         }
-        Ok(_) => Page { verdict: asked, body: "ok\n".to_owned() },
+        Ok(_) => Page { verdict: requested, body: "ok\n".to_owned() },
         Err(reason) => unavailable(&reason),
     }
 }
@@ -223,13 +223,13 @@ fn judge(head: &[u8]) -> Verdict {
     if !is_token(method) || !matches!(version, "HTTP/1.1" | "HTTP/1.0") {
         return Verdict::Malformed;
     }
-    let asked = match target.split('?').next() {
+    let requested = match target.split('?').next() {
         Some("/metrics") => Verdict::Metrics,
         Some("/healthz") => Verdict::Health,
         Some("/readyz") => Verdict::Ready,
         _ => return Verdict::OtherPath,
     };
-    if method == "GET" { asked } else { Verdict::OtherMethod }
+    if method == "GET" { requested } else { Verdict::OtherMethod }
 }
 
 #[cfg(test)]

@@ -121,9 +121,9 @@ impl Remote {
         hello: &LinkHello,
     ) -> Result<(LinkStream, LinkWelcome), String> {
         let request = LinkRequest::Hello(hello.clone());
-        let asked = tokio::time::timeout(DIAL_WAIT_MAX, self.ask(&request)).await;
-        let asked = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let (stream, answer) = asked.map_err(|error| {
+        let requested = tokio::time::timeout(DIAL_WAIT_MAX, self.ask(&request)).await;
+        let requested = requested.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let (stream, answer) = requested.map_err(|error| {
             format!("{error}\n    fix: start `tacit link serve` on the side that has the network")
         })?;
         match answer {

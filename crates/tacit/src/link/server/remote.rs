@@ -139,13 +139,13 @@ pub(super) async fn serve_socket(
     };
     let sent = LinkRequest::Open(OpenRequest { session: far_session, kind, ..request });
     let mut over = pending.over.clone();
-    let asked = tokio::select! {
-        asked = remote.ask(&sent) => asked,
+    let requested = tokio::select! {
+        requested = remote.ask(&sent) => requested,
         () = ended(&stream) => return Ok(()),
         () = over.wait() => return Ok(()),
     };
-    let (far, answer) = match asked {
-        Ok(asked) => asked,
+    let (far, answer) = match requested {
+        Ok(requested) => requested,
         Err(error) => {
             count(link, request.session, |run| run.refused += 1);
             let reason = error.to_string();

@@ -30,7 +30,7 @@ pub(super) struct BulkTurns {
     /// The task that gives turns, while no connection waits for one.
     giver: RefCell<Option<Waker>>,
     /// The numbers of requested and of given turns; both wrap around.
-    asked: Cell<u32>,
+    requested: Cell<u32>,
     given: Cell<u32>,
     /// For how many more turns the thread counts as one with brief connections.
     remembered: Cell<u32>,
@@ -74,8 +74,8 @@ impl BulkTurns {
         if let Some(giver) = self.giver.take() {
             giver.wake();
         }
-        self.asked.set(self.asked.get().wrapping_add(1));
-        self.asked.get()
+        self.requested.set(self.requested.get().wrapping_add(1));
+        self.requested.get()
     }
 
     fn is_given(&self, number: u32) -> bool {

@@ -128,7 +128,7 @@ fn a_connection_that_ended_while_it_waited_costs_one_turn() {
 #[test]
 fn numbers_of_turns_begin_again() {
     let turns = BulkTurns::default();
-    turns.asked.set(u32::MAX - 1);
+    turns.requested.set(u32::MAX - 1);
     turns.given.set(u32::MAX - 1);
     let mut streams = [bulk(&turns), bulk(&turns), bulk(&turns)];
     Stream::default().exchange(&turns);

@@ -79,7 +79,7 @@ struct PendingSocket {
     question: ConnectQuestion,
     identity: SocketIdentity,
     to: SocketAddr,
-    asked: Instant,
+    requested: Instant,
 }
 
 impl ConnectJudge {
@@ -246,7 +246,7 @@ impl ConnectJudge {
         let Judged { reserved, to, .. } = judged;
         let OwnSocket { socket, identity } = own;
         self.table.expect(identity.cookie);
-        let pending = PendingSocket { reserved, question, identity, to, asked: Instant::now() };
+        let pending = PendingSocket { reserved, question, identity, to, requested: Instant::now() };
         self.pending.insert(number, pending);
         let answer = ToConnects::Answer(ConnectAnswer { number, to: Some(to), error: None });
         // The helper has a limited number of questions without an answer, so the buffer has room.
@@ -313,10 +313,10 @@ impl ConnectJudge {
 
     fn start(&mut self, number: u64, local: SocketAddr, progress: ConnectProgress) {
         let Some(pending) = self.pending.remove(&number) else { return };
-        let PendingSocket { reserved, question, identity, to, asked } = pending;
+        let PendingSocket { reserved, question, identity, to, requested } = pending;
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         let connection = reserved.open(&self.shared, local, question.owner);
-        let started = StartedConnection { connection, identity, local, to, asked };
+        let started = StartedConnection { connection, identity, local, to, requested };
         self.table.start(started, number, progress, self.scope.run());
     }
 

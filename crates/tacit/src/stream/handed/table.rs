@@ -56,7 +56,7 @@ pub(super) struct StartedConnection {
     pub(super) identity: SocketIdentity,
     pub(super) local: SocketAddr,
     pub(super) to: SocketAddr,
-    pub(super) asked: Instant,
+    pub(super) requested: Instant,
 }
 
 #[derive(Debug)]
@@ -244,7 +244,7 @@ impl HandedConnection {
             return;
         }
         let connection = &self.started.connection;
-        connection.record().rule.counters.connects.add(self.started.asked.elapsed());
+        connection.record().rule.counters.connects.add(self.started.requested.elapsed());
         connection.mark_open();
         account::opened(log, connection);
     }

@@ -354,9 +354,9 @@ impl Copy {
                 return Poll::Ready(Ok(()));
             }
             let mut buffers = scratch.buffers.borrow_mut();
-            let asked = PAYLOAD_BYTES_MAX * scratch.batch_records(BATCH_RECORDS_MAX);
-            let bytes = &mut buffers.bytes[..asked];
-            let read = ready!(from.poll_read(cx, asked, |fd| {
+            let requested = PAYLOAD_BYTES_MAX * scratch.batch_records(BATCH_RECORDS_MAX);
+            let bytes = &mut buffers.bytes[..requested];
+            let read = ready!(from.poll_read(cx, requested, |fd| {
                 meter::switch(Component::Receive);
                 socket::read(fd, &mut *bytes)
             }));
@@ -375,7 +375,7 @@ impl Copy {
             if taken < count {
                 self.waiting.tail().extend_from_slice(&bytes[taken..count]);
             }
-            if count == asked {
+            if count == requested {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -435,8 +435,8 @@ impl<'a> SealedTransfer<'a> {
         let probes = !self.reads_much;
         let records = if probes { 1 } else { self.batch_records() };
         let mut buffers = self.at.held.scratch.buffers.borrow_mut();
-        let asked = records * PAYLOAD_BYTES_MAX;
-        let read = ready!(self.clear.poll_read(cx, asked, |fd| {
+        let requested = records * PAYLOAD_BYTES_MAX;
+        let read = ready!(self.clear.poll_read(cx, requested, |fd| {
             meter::switch(Component::Receive);
             if records == 1 {
                 let at = protection.prefix_bytes();
@@ -496,7 +496,7 @@ impl<'a> SealedTransfer<'a> {
             }
         }
         self.reads_much = count >= PAYLOAD_BYTES_MAX;
-        Poll::Ready(Ok(count == asked && !probes))
+        Poll::Ready(Ok(count == requested && !probes))
     }
 
     /// Stops this direction, because the TLS socket cannot be written any more.
@@ -575,14 +575,14 @@ impl<'a> SealedTransfer<'a> {
             // A multiple of full records, so that no incomplete record has to be copied if the
             // peer fills its records.
             let end = (records * (PAYLOAD_BYTES_MAX + overhead)).max(held + PAYLOAD_BYTES_MAX);
-            let asked = end - held;
-            let read = ready!(self.tls.poll_read(cx, asked, |fd| {
+            let requested = end - held;
+            let read = ready!(self.tls.poll_read(cx, requested, |fd| {
                 meter::switch(Component::Receive);
                 socket::read(fd, &mut buffers.bytes[held..end])
             }));
             match read {
                 Ok(0) => return Poll::Ready(Err(Stop::Now(ConnectionEnd::Truncated))),
-                Ok(count) => (held + count, count == asked),
+                Ok(count) => (held + count, count == requested),
                 Err(error) => {
                     return Poll::Ready(Err(Stop::Now(ConnectionEnd::Broken {
                         socket: BrokenSocket::Far,

@@ -407,10 +407,10 @@ fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm, usual: OwnT
     settings.add("tls.role", tls.role(), usual_role == Some(tls.role()));
     match tls {
         Tls::Server(server) => {
-            let ServerTls { identities, client_cert: asked, clear_clients: clear, common: _ } =
+            let ServerTls { identities, client_cert: requested, clear_clients: clear, common: _ } =
                 &**server;
             settings.add("tls.identity", identities.clone(), false);
-            client_cert(settings, asked);
+            client_cert(settings, requested);
             clear_clients(settings, clear.as_ref());
         }
         Tls::Client(client) => client_settings(settings, client, form, usual),
@@ -418,9 +418,9 @@ fn tls_settings(settings: &mut Settings, tls: &Tls, form: &RuleForm, usual: OwnT
     common(settings, tls.common());
 }
 
-fn client_cert(settings: &mut Settings, asked: &ClientCert) {
-    settings.add("tls.client-cert", asked.to_string(), false);
-    let ClientCert::Requested(ClientCertPolicy { preset: _, absent, chain }) = asked else {
+fn client_cert(settings: &mut Settings, requested: &ClientCert) {
+    settings.add("tls.client-cert", requested.to_string(), false);
+    let ClientCert::Requested(ClientCertPolicy { preset: _, absent, chain }) = requested else {
         return;
     };
     let word = match absent {

@@ -361,9 +361,9 @@ impl LinkClient {
 async fn hello(path: &Path, run: &str) -> Result<(UnixStream, LinkWelcome), LinkError> {
     let failed = |reason: String| LinkError { path: path.to_owned(), reason };
     let hello = LinkRequest::Hello(LinkHello { version: VERSION, run: run.to_owned() });
-    let asked = tokio::time::timeout(HELLO_WAIT_MAX, ask(path, &hello)).await;
-    let asked = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    let (stream, Frame { message, .. }) = asked.map_err(|error| {
+    let requested = tokio::time::timeout(HELLO_WAIT_MAX, ask(path, &hello)).await;
+    let requested = requested.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let (stream, Frame { message, .. }) = requested.map_err(|error| {
         failed(format!(
             "{error}\n    fix: start a server on the side that has the network, with `tacit link \
              serve`; `tacit link list` shows the links of this user"
