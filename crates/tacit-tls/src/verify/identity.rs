@@ -111,20 +111,20 @@ pub fn identity(
     mapped: &MappedIdentity,
     facts: Option<&CertificateFacts>,
 ) -> PeerIdentity {
-    let nobody = PeerIdentity::default();
-    let Some(facts) = facts else { return nobody };
+    let none = PeerIdentity::default();
+    let Some(facts) = facts else { return none };
     if !check.is_trusted() {
-        return PeerIdentity { claimed_subject: Some(facts.subject.clone()), ..nobody };
+        return PeerIdentity { claimed_subject: Some(facts.subject.clone()), ..none };
     }
     let identity = match mapped {
-        MappedIdentity::None => return nobody,
+        MappedIdentity::None => return none,
         MappedIdentity::Warned { entry } => {
-            return PeerIdentity { warned: Some(entry.clone()), ..nobody };
+            return PeerIdentity { warned: Some(entry.clone()), ..none };
         }
         MappedIdentity::Certificate => facts.sans.first().unwrap_or(&facts.subject),
         MappedIdentity::Mapped(name) => name,
     };
-    PeerIdentity { identity: Some(identity.clone()), ..nobody }
+    PeerIdentity { identity: Some(identity.clone()), ..none }
 }
 
 /// Maps a certificate subject.

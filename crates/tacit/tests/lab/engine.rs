@@ -158,7 +158,7 @@ fn without_spill_connections_wait_in_the_kernel() {
         let client = scope.spawn(|| TlsClient::open(&lab, tls, &json!({ "ca": "ca.pem" })));
         wait_for("the client in the queue of the kernel", || queued(tls) == 1);
         let shown = agent.show("connections");
-        assert_eq!(shown.as_array().unwrap().len(), 1, "nobody has accepted it: {shown}");
+        assert_eq!(shown.as_array().unwrap().len(), 1, "no thread has accepted it: {shown}");
         drop(silent);
         assert_eq!(client.join().unwrap().result["reply"], "ping");
     });

@@ -77,15 +77,15 @@ fn a_rule_listens_at_several_addresses_and_connects_to_a_name() {
 fn a_target_that_cannot_be_reached_is_named_and_resets() {
     let lab = Lab::new();
     let port = free_port();
-    let nobody = free_port();
+    let closed = free_port();
     let agent = lab.agent(&rule(
         "r",
         &format!("127.0.0.1:{port}"),
-        &format!("127.0.0.1:{nobody}"),
+        &format!("127.0.0.1:{closed}"),
         "permit = true",
     ));
     assert!(is_reset(&mut connect(("127.0.0.1", port))));
-    agent.wait_for_log(&format!("cannot connect to 127.0.0.1:{nobody}: Connection refused"));
+    agent.wait_for_log(&format!("cannot connect to 127.0.0.1:{closed}: Connection refused"));
     assert_eq!(agent.show("rules")["rules"][0]["failures"], 1);
 }
 
@@ -210,9 +210,9 @@ fn clients_of_unix_sockets_are_selected_by_user_and_program() {
     assert_eq!(ask(&by_program, &[]), "others", "same user, another program");
     assert_eq!(ask(&by_user, &[]), "ours", "same user, another program");
     if me == 0 {
-        let nobody = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env"];
-        assert_eq!(ask(&by_user, &nobody), "others");
-        assert_eq!(ask(&by_number, &nobody), "others");
+        let other_user = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env"];
+        assert_eq!(ask(&by_user, &other_user), "others");
+        assert_eq!(ask(&by_number, &other_user), "others");
     } else {
         println!("skipped: another user's connections, which only root can make");
     }
