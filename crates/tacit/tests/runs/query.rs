@@ -356,7 +356,7 @@ await 9001
 "#;
 
 /// The first lines of programs that use it.
-const CONVERSE: &str = r#"
+const MESSAGES: &str = r#"
 from upgrade import exchange
 def reach(): return socket.create_connection(("clear.example", 9001), timeout=30)
 def said(answer): return answer.get("error") or answer["connection"]
@@ -399,7 +399,7 @@ fn what_a_program_wrote_before_it_asks_leaves_before_the_change() {
     let setup = program(
         "quiet",
         &format!(
-            r#"{CONVERSE}
+            r#"{MESSAGES}
 stream = reach()
 large = "x" * 50000
 stream.sendall(f"{{large}}\nQUIETTLS\n".encode())
@@ -430,7 +430,7 @@ fn a_start_that_fails_closes_the_connection_and_nothing_follows_in_clear() {
     let setup = program(
         "fail",
         &format!(
-            r#"{CONVERSE}
+            r#"{MESSAGES}
 def ended(stream):
     try:
         stream.sendall(b"secret\n")
@@ -459,7 +459,7 @@ fn a_request_that_makes_no_sense_is_refused_and_changes_nothing() {
     let setup = program(
         "senseless",
         &format!(
-            r#"{CONVERSE}
+            r#"{MESSAGES}
 import threading
 stream = reach()
 print(said(ask(stream, "stop")), said(ask(stream, "rekey")), exchange(stream, "STARTTLS"))
@@ -551,7 +551,7 @@ fn a_successor_passes_requests_on_to_the_agent_that_has_the_connection() {
     let setup = program(
         "late",
         &format!(
-            r#"{CONVERSE}
+            r#"{MESSAGES}
 stream = reach()
 print(said(ask(stream)), flush=True)
 open("scratch/said", "w")
@@ -578,7 +578,7 @@ fn agents_before_the_last_one_are_asked_as_well() {
     let setup = program(
         "later",
         &format!(
-            r#"{CONVERSE}
+            r#"{MESSAGES}
 def meet(name):
     open(f"scratch/said-{{name}}", "w")
     while not os.path.exists(f"scratch/go-{{name}}"): time.sleep(0.01)
@@ -613,7 +613,7 @@ fn a_request_for_a_handshake_that_is_never_completed_is_answered() {
     let setup = program(
         "never",
         &format!(
-            r#"{CONVERSE}
+            r#"{MESSAGES}
 import queue, threading
 stream = reach()
 answers = queue.Queue()
@@ -647,7 +647,7 @@ fn a_descriptor_that_blocks_in_close_delays_no_client() {
     let setup = program(
         "linger",
         &format!(
-            r#"{CONVERSE}
+            r#"{MESSAGES}
 import select, struct
 # While the first question has no answer, the others wait with what they brought.
 first, busy = asker(), reach()
@@ -680,7 +680,7 @@ fn a_new_client_replaces_the_one_that_was_idle_for_the_longest() {
     let setup = program(
         "many",
         &format!(
-            r#"{CONVERSE}
+            r#"{MESSAGES}
 server = socket.create_server(("127.0.0.1", 0))
 within = socket.create_connection(server.getsockname())
 def answers(line):
