@@ -80,6 +80,8 @@ fn the_variable_tacit_policy_is_used_without_policy_option() {
         ("good.toml", "run -- true", 0),
         ("bad.toml", "run -- true", 125),
         ("bad.toml", "run --policy good.toml -- true", 0),
+        ("bad.toml", "run -p good.toml -- true", 0),
+        ("good.toml", "agent -p bad.toml", 78),
         ("bad.toml", "run --tls --ca ca.pem -- true", 0),
         ("", "check", 64),
         ("", "run -- true", 64),
@@ -127,6 +129,22 @@ fn the_version_names_what_it_was_built_from() {
     assert!(!long.contains('/'), "no path: {long}");
     let hint = lab.run(TACIT, &["version"]);
     assert!(text_of(&hint).contains("fix: use tacit --version"), "{}", text_of(&hint));
+}
+
+#[test]
+fn a_run_that_cannot_start_is_reported_once() {
+    let lab = Lab::new();
+    let rule = "[[rule]]\nname = \"r\"\ndirection = \"inbound\"\nlisten = \"192.0.2.10:8080\"\n\
+                local-ports = 8085\npermit = true\n";
+    lab.write("p.toml", crate::harness::policy(rule));
+    let mut command = lab.command(TACIT);
+    command.args(["run", "--policy", "p.toml", "--", "true"]).env("XDG_STATE_HOME", &lab.directory);
+    let output = command.output().unwrap();
+    let said = text_of(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert_eq!(said.matches("cannot listen on 192.0.2.10:8080").count(), 1, "{said}");
+    let log = std::fs::read_to_string(lab.path("tacit/run.log")).unwrap();
+    assert_eq!(log.matches(" error run-refused ").count(), 1, "{log}");
 }
 
 /// Becomes a user without a runtime directory.

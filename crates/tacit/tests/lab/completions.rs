@@ -119,3 +119,18 @@ fn shells_complete_rules_and_ids_of_a_running_agent() {
     assert!(!offered.lines().any(|line| line.starts_with(&id)), "another agent: {offered}");
     drop(held);
 }
+
+#[test]
+fn every_shell_of_the_manual_has_a_script() {
+    let manual = include_str!("../../../../docs/tacit.1");
+    let (_, shells) = manual.split_once(".It Cm completions Cm ").unwrap();
+    let shells: Vec<_> = shells.lines().next().unwrap().split(" | ").collect();
+    assert_eq!(shells, ["bash", "elvish", "fish", "powershell", "zsh"]);
+    let lab = Lab::new();
+    for shell in shells {
+        let script = lab.tacit(&["completions", shell]);
+        for word in ["connections", "reload", "--policy"] {
+            assert!(script.contains(word), "{shell} does not complete {word}");
+        }
+    }
+}
