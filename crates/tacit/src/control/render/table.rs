@@ -18,6 +18,9 @@ pub(crate) const ABSENT: &str = "-";
 /// Blanks between two columns.
 pub(crate) const GAP: usize = 2;
 
+/// The width of a first column that is not broken, if long cells continue on the next line: it has
+/// the names of the others.
+const FIRST_COLUMN_MOST: usize = 40;
 /// The width of a last column whose text continues on the next line, if that is enough for the
 /// table to fit.
 const LAST_COLUMN_LEAST: usize = 24;
@@ -130,6 +133,7 @@ fn limit(rows: &[Vec<String>], at: usize, width: usize, narrowing: Narrowing) ->
     let limit = match given {
         Some((_, limit)) => *limit,
         None if rows[1..].iter().all(|row| is_number(&row[at])) => width,
+        None if at == 0 && narrowing.long_cells == LongCells::Wrap => FIRST_COLUMN_MOST,
         None if at + 1 == rows[0].len() && narrowing.long_cells != LongCells::Cut => {
             LAST_COLUMN_LEAST
         }
@@ -211,11 +215,11 @@ mod tests {
     fn cells_of_text_are_marked_if_they_are_cut_and_otherwise_continue() {
         let cut = lay_out(&refused(), TextWidth::Terminal(80));
         assert!(cut.lines().nth(1).is_some_and(|line| line.contains("+  ")), "{cut}");
-        let wrapped = lay_out(&refused(), TextWidth::Terminal(80).wrapped());
-        assert!(!wrapped.contains('+'), "{wrapped}");
-        let joined: String = wrapped.split_whitespace().collect();
-        for part in ["/usr/lib/j", "openjdk", "java"] {
-            assert!(joined.contains(part), "{wrapped}");
-        }
+        let program = "/usr/lib/jvm/java-21-openjdk-amd64/bin/java";
+        let facts = rows(&[&["id", "17"], &["program", program], &["next", FIX]]);
+        let wrapped = lay_out(&facts, TextWidth::Terminal(36).wrapped());
+        let values: String =
+            wrapped.lines().flat_map(|line| line[9..].split_whitespace()).collect();
+        assert_eq!(values, format!("17{program}{}", FIX.replace(' ', "")), "{wrapped}");
     }
 }
