@@ -11,9 +11,9 @@
 //! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
 //! Limits: one line in [`INTERVAL`] for each key; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. A line whose key would exceed these limits gets the
-//! shared key of its cause. At most [`CAUSES_MAX`] causes have a shared key. The lines of all other
-//! causes share one last key.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. A line whose key would exceed these limits gets a
+//! key that it shares with all such lines of its cause. At most [`CAUSES_MAX`] keys are shared in
+//! this way. Beyond that, the lines of all causes share one last key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -303,7 +303,8 @@ impl Context<'_> {
         if let Some(sni) = rule.field("ClientHandshakeSNIList") {
             set(keys, "server-name", sni.value.to_ascii_lowercase());
         }
-        let fix = "add HostReferenceIdDNS, or import without --keep-no-name-check";
+        let fix = "to check the name, add HostReferenceIdDNS, or import without the option \
+                   --keep-no-name-check";
         let message = "the server's name is not checked: any host with a certificate from the \
                        CA can impersonate the server";
         self.findings.changed(at, message, fix);

@@ -164,7 +164,8 @@ pub(super) fn server(
             findings.changed(
                 at,
                 message,
-                "set checkHost = NAME, and import without --keep-no-name-check",
+                "to check the name, set checkHost = NAME, and import without the option \
+                 --keep-no-name-check",
             );
         } else if !is_checked {
             let message = format!(

@@ -345,7 +345,7 @@ fn windows_are_checked_and_explained_for_any_time() {
         ("{ days = \"mon-fry\" }", "6:17", "`days` cannot be `mon-fry`"),
         ("{ hours = \"6-22\" }", "6:18", "`hours` cannot be `6-22`"),
         ("{ days = \"mon\", zone = \"Europe/Berln\" }", "6:31", "did you mean `Europe/Berlin`?"),
-        ("{ zone = \"UTC\" }", "6:8", "`when` has none of the keys `days`, `hours`"),
+        ("{ zone = \"UTC\" }", "6:8", "`when` must have at least one of the keys `days`, `hours`"),
         ("\"mon\"", "6:8", "write a table"),
     ] {
         let Checked { code, stderr: said, .. } =

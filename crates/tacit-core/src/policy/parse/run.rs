@@ -149,7 +149,7 @@ fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
     let Some(value) = table.value("protocol") else { return Some(Protocol::Tcp) };
     if value.value.as_str() == Some(Protocol::Icmp.word()) {
-        let fix = "write \"tcp\" or \"udp\", or use `ipsec`";
+        let fix = "write \"tcp\" or \"udp\", or write the key `ipsec` instead";
         value.error(
             "`protocol` of this rule cannot be `icmp`, because tacit handles ICMP only in rules \
              with `ipsec`",

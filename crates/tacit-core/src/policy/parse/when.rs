@@ -34,7 +34,7 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     let keys = ["days", "hours", "months", "days-of-month", "from", "until"];
     if !keys.iter().any(|key| table.holds(key)) {
         let fix = "set days = \"mon-fri\", hours = \"06:00-22:00\", or another key of `when`";
-        let message = format!("`when` has none of the keys {}", word_list(&keys));
+        let message = format!("`when` must have at least one of the keys {}", word_list(&keys));
         value.report.missing(MessageId("missing-key"), &value.at, message, fix);
         return None;
     }
