@@ -109,7 +109,9 @@ pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
         lines.push(line.trim_end().to_owned());
         rest = after.trim_start();
     }
-    lines.push(rest.to_owned());
+    if lines.is_empty() || !rest.is_empty() {
+        lines.push(rest.to_owned());
+    }
     lines
 }
 

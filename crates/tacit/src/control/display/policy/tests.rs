@@ -145,6 +145,17 @@ remote = "*.corp.example"
 remote-ports = 25
 tls = { trust = "corp", starttls = "smtp" }
 [[rule]]
+name = "shop"
+direction = "outbound"
+remote = "shop.corp.example"
+remote-ports = 8080
+tls = { trust = "corp" }
+[[rule]]
+name = "permitted"
+direction = "outbound"
+remote = "10.7.0.0/16"
+permit = true
+[[rule]]
 name = "serve"
 direction = "inbound"
 listen = "127.0.0.1:8446"
