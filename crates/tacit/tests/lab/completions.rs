@@ -129,7 +129,8 @@ fn every_shell_of_the_manual_has_a_script() {
     let lab = Lab::new();
     for shell in shells {
         let script = lab.tacit(&["completions", shell]);
-        for word in ["connections", "reload", "--policy"] {
+        let option = if shell == "fish" { "-l policy" } else { "--policy" };
+        for word in ["connections", "reload", option] {
             assert!(script.contains(word), "{shell} does not complete {word}");
         }
     }
