@@ -25,7 +25,8 @@
 #   ACCEL=NAME     QEMU's accelerator; default tcg, which works everywhere
 #   BOOT_MAX=N     seconds until a boot counts as failed; default 600, with MEASURE 3600
 #   BOOTS=LIST     only these boots, for example "3 4"; default all
-#   MEASURE=yes    only measures the rates of the link and of emulated network cards, and prints them
+#   MEASURE=yes    only measures the rates of the link and of emulated network cards, and prints them;
+#                  a list, such as "link passt", selects some
 #   KEEP=DIR       copies logs and captures there
 set -euo pipefail
 cd "$(dirname "$0")/.."
