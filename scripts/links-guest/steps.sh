@@ -79,6 +79,8 @@ end_own_server() {
         if grep -q '^PPid:[[:space:]]*1$' "/proc/$server/status"; then kill -KILL "$server"; fi
     done
 }
+# The clock wakes the machine.
+suspend() { echo +20 >/sys/class/rtc/rtc0/wakealarm && echo mem >/sys/power/state; }
 slow_download() { wait "$1" && is "$(cat /plain.sum)" sum /tmp/slow; }
 # asked WORD: lets the host do something, and waits until it has done it.
 asked() {
@@ -114,6 +116,7 @@ if [ "$boot" = 1 ]; then
     check "the guest is stopped for 10 seconds" asked stop-machine-10
     check "and a connection of before has lost nothing" slow_download $!
     survives "the guest is stopped for 60 seconds" asked stop-machine-60
+    survives "the guest is suspended to memory for 20 seconds" suspend
     survives "the other side's link server is stopped for 60 seconds" asked stop-server-60
     # Connections that are open when the machine is killed.
     for one in 1 2 3 4 5 6 7 8; do
