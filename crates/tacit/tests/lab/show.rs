@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of};
+use crate::harness::{Agent, Lab, TACIT, connect, echo, free_port, text_of, wait_for};
 use crate::peers::{TlsClient, ping};
 use crate::programs::{client_rule, server_rule};
 use crate::public::copy_program;
@@ -105,6 +105,8 @@ fn rules_identities_and_limits_are_the_same_as_text_and_json() {
     assert!(ping(&mut stream));
     TlsClient::run(&lab, tls, &json!({}));
     agent.wait_for_log(" warn failed ");
+    // The log has the failure before the connection is closed.
+    wait_for("the end of the failed connection", || agent.show("rules")["rules"][0]["open"] == 1);
     let rules = agent.show("rules");
     let table = agent.ok(&["show", "rules"]);
     let inward = &rules["rules"][0];
