@@ -338,7 +338,8 @@ impl Rules {
         let step = "adding the rule that accepts the agent's packets to clients";
         self.push(Chain::Marked, step, &own);
         let removed = [&restored[..], &[Host(SetMark(none))]].concat();
-        let step = "adding the rule that clears the mark of packets that programs of this host send";
+        let step =
+            "adding the rule that clears the mark of packets that programs of this host send";
         self.push(Chain::Marked, step, &[&[Transport(TCP), WithoutSyn], &removed[..]].concat());
         let to_syn = [&[Transport(TCP), PastSyn], &restored[..], &[Host(IsReply), Accept]].concat();
         let answered = "adding the rule that accepts answers to SYNs of clients";
