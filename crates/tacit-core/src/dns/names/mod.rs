@@ -127,8 +127,9 @@ impl fmt::Display for NotLearnt {
             ),
             Self::Shared => write!(
                 f,
-                "this address already has {SHARING_MAX} names, and this is the limit without \
-                 aliases: set aliases = \"conflict\" in [agent]"
+                "this address already has {SHARING_MAX} names, and tacit can record no more while \
+                 aliases = \"never\": set aliases = \"conflict\" in [agent], so that tacit answers \
+                 with another address for each name"
             ),
             Self::NoAlias => f.write_str(
                 "all alias addresses are in use: set a larger network in `alias-ranges` of \

@@ -2,12 +2,12 @@
 //! packets need on an engine (a thread on a reserved CPU), divided by the CPU time without an
 //! engine.
 //!
-//! With an engine, the packets of a host share one CPU, and wait for each other on this CPU. So a
-//! batch contains fewer packets of a stream than without an engine, and a busy engine is woken less
-//! often. The effect depends on the machine, the direction of the packets, the number of
-//! connections, and whether a message fits in one packet. So this module measures the factor with
-//! some loads (kinds of traffic). For a load with another number of connections, it interpolates
-//! between the two nearest loads.
+//! With an engine, the packets of all streams of a host share one CPU, and their batches contain
+//! packets of several streams. So a batch contains fewer packets of one stream than without an
+//! engine. A busy engine is also woken less often. The effect depends on the machine, the
+//! direction of the packets, the number of connections, and whether a message fits in one packet.
+//! So this module measures the factor with some loads (kinds of traffic). For a load with another
+//! number of connections, it interpolates between the two nearest loads.
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
 use super::drawn::Load;
