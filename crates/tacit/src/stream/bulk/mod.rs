@@ -4,7 +4,8 @@
 //! A connection that often fills its batch (the records that it moves at once) is *bulk*. Any other
 //! connection is *brief*. If a thread has both kinds, its bulk connections take turns. In a turn, a
 //! bulk connection moves at most [`TURN_RECORDS`]. Then the thread polls the kernel for short
-//! messages. So a short message waits for at most one turn of one bulk connection.
+//! messages, and again if there were any, at most [`KERNEL_POLLS_MAX`] times. So a short message
+//! waits for at most one turn of one bulk connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -22,6 +23,10 @@ const FILLED_LEAST: u8 = 4;
 const FILLED_MAX: u8 = 16;
 /// A thread counts as one with brief connections for this number of turns after a short message.
 const REMEMBERED_TURNS: u32 = 1024;
+/// The number of polls of the kernel between two turns while each of them brings short messages.
+/// More polls give short messages a larger share of the CPU; the limit leaves a share for bulk
+/// connections.
+const KERNEL_POLLS_MAX: u32 = 5;
 
 /// The turns of one thread.
 #[derive(Debug, Default)]
@@ -34,6 +39,8 @@ pub(super) struct BulkTurns {
     given: Cell<u32>,
     /// For how many more turns the thread counts as one with brief connections.
     remembered: Cell<u32>,
+    /// Whether a short message has been moved since the last poll of the kernel.
+    has_short_message: Cell<bool>,
 }
 
 impl BulkTurns {
@@ -49,8 +56,20 @@ impl BulkTurns {
             let next = poll_fn(|cx| self.poll_next(cx)).await;
             self.given.set(self.given.get().wrapping_add(1));
             next.wake();
-            // The runtime continues here after it has polled the kernel.
+            self.poll_kernel().await;
+        }
+    }
+
+    /// Lets the runtime poll the kernel until that brings no short message, or until the limit.
+    async fn poll_kernel(&self) {
+        for _ in 0..KERNEL_POLLS_MAX {
+            self.has_short_message.set(false);
+            // The runtime continues here after it has polled the kernel and run the tasks that this
+            // has woken.
             tokio::task::yield_now().await;
+            if !self.has_short_message.get() {
+                break;
+            }
         }
     }
 
@@ -120,6 +139,7 @@ impl BulkTurn {
             turns.remembered.set(turns.remembered.get().saturating_sub(1));
         } else if bytes > 0 && !fills {
             turns.remembered.set(REMEMBERED_TURNS);
+            turns.has_short_message.set(true);
         }
     }
 

@@ -1,6 +1,9 @@
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
@@ -31,6 +34,11 @@ impl Stream {
     /// Polls, and moves as much as it may.
     fn fill(&mut self, turns: &BulkTurns) -> usize {
         assert!(self.poll(turns), "it waits for a turn");
+        self.fill_now(turns)
+    }
+
+    /// Moves as much as it may, in its turn.
+    fn fill_now(&mut self, turns: &BulkTurns) -> usize {
         let records = turns.records(ALONE);
         self.turn.moved(turns, (records * PAYLOAD_BYTES_MAX) as u64, records);
         records
@@ -146,4 +154,52 @@ fn a_bulk_stream_that_exchanges_short_messages_is_brief_again() {
     let mut stream = bulk(&turns);
     stream.exchange(&turns);
     assert!(!stream.turn.is_bulk() && turns.is_shared());
+}
+
+/// The number of polls of the kernel between two turns of a bulk stream. Each poll finds a byte for
+/// another task, which counts it; with `exchanges` it moves a short message, too.
+fn polls_between_turns(exchanges: bool) -> Vec<u32> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let turns = Rc::new(BulkTurns::default());
+    let polls = Rc::new(Cell::new(0));
+    let mut stream = bulk(&turns);
+    let mut brief = Stream::default();
+    brief.exchange(&turns);
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let giver = Rc::clone(&turns);
+        tokio::task::spawn_local(async move { giver.give().await });
+        let (messages, counted) = (Rc::clone(&turns), Rc::clone(&polls));
+        tokio::task::spawn_local(async move {
+            let (mut writer, mut reader) = tokio::net::UnixStream::pair().unwrap();
+            loop {
+                writer.write_all(&[0]).await.unwrap();
+                // A buffer that is not filled makes the next read wait for the kernel.
+                assert_eq!(reader.read(&mut [0; 2]).await.unwrap(), 1);
+                counted.set(counted.get() + 1);
+                if exchanges {
+                    brief.exchange(&messages);
+                }
+            }
+        });
+        let mut at = Vec::new();
+        for _ in 0..10 {
+            poll_fn(|cx| stream.turn.poll(&turns, cx)).await;
+            stream.fill_now(&turns);
+            at.push(polls.get());
+        }
+        at.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    })
+}
+
+#[test]
+fn short_messages_postpone_a_turn_up_to_the_limit() {
+    let between = polls_between_turns(true);
+    // The tasks start during the first turns.
+    assert!(between[2..].iter().all(|polls| *polls == KERNEL_POLLS_MAX), "{between:?}");
+}
+
+#[test]
+fn without_short_messages_a_turn_follows_each_poll_of_the_kernel() {
+    let between = polls_between_turns(false);
+    assert!(between[2..].iter().all(|polls| *polls == 1), "{between:?}");
 }
