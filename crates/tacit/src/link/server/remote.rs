@@ -123,9 +123,9 @@ pub(super) async fn serve_socket(
     };
     let reason = match request.kind {
         OpenKind::DatagramsOfAll => Some(
-            "the rule has `answers = \"any\"`, but a link to another kernel delivers a datagram only \
-             if it comes from an address to which the program has sent: remove `answers` from the \
-             rule",
+            "the rule has `answers = \"any\"`, but a link to another kernel delivers a datagram \
+             only if it comes from an address to which the program has sent: remove `answers` \
+             from the rule",
         ),
         OpenKind::Handed => Some("a socket cannot be passed from one kernel to another"),
         _ => None,

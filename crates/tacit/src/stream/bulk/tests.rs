@@ -168,7 +168,8 @@ fn polls_between_turns(exchanges: bool) -> Vec<u32> {
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let giver = Rc::clone(&turns);
         tokio::task::spawn_local(async move { giver.give().await });
-        let (messages, counted) = (Rc::clone(&turns), Rc::clone(&polls));
+        let messages = Rc::clone(&turns);
+        let counted = Rc::clone(&polls);
         tokio::task::spawn_local(async move {
             let (mut writer, mut reader) = tokio::net::UnixStream::pair().unwrap();
             loop {
