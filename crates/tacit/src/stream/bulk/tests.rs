@@ -157,8 +157,8 @@ fn a_bulk_stream_that_exchanges_short_messages_is_brief_again() {
 }
 
 /// The number of polls of the kernel between two turns of a bulk stream. Each poll finds a byte for
-/// another task, which counts it; with `exchanges` it moves a short message, too.
-fn polls_between_turns(exchanges: bool) -> Vec<u32> {
+/// the task of a brief connection, which then calls `receive`.
+fn polls_between_turns(receive: fn(&mut Stream, &BulkTurns)) -> Vec<u32> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let turns = Rc::new(BulkTurns::default());
     let polls = Rc::new(Cell::new(0));
@@ -177,9 +177,7 @@ fn polls_between_turns(exchanges: bool) -> Vec<u32> {
                 // A buffer that is not filled makes the next read wait for the kernel.
                 assert_eq!(reader.read(&mut [0; 2]).await.unwrap(), 1);
                 counted.set(counted.get() + 1);
-                if exchanges {
-                    brief.exchange(&messages);
-                }
+                receive(&mut brief, &messages);
             }
         });
         let mut at = Vec::new();
@@ -194,13 +192,13 @@ fn polls_between_turns(exchanges: bool) -> Vec<u32> {
 
 #[test]
 fn short_messages_postpone_a_turn_up_to_the_limit() {
-    let between = polls_between_turns(true);
+    let between = polls_between_turns(Stream::exchange);
     // The tasks start during the first turns.
     assert!(between[2..].iter().all(|polls| *polls == KERNEL_POLLS_MAX), "{between:?}");
 }
 
 #[test]
 fn without_short_messages_a_turn_follows_each_poll_of_the_kernel() {
-    let between = polls_between_turns(false);
+    let between = polls_between_turns(|_, _| ());
     assert!(between[2..].iter().all(|polls| *polls == 1), "{between:?}");
 }
