@@ -1,7 +1,8 @@
-//! Measures links, and compares them with other networks for programs. With a link, a program
-//! without a network uses sockets of another environment. The traffic is FTP of 1 GB, three
-//! streams, short connections and idle connections. The command `tacit workload paper lfp` takes
-//! the measurements, in network namespaces that it creates.
+//! Compares links with other ways to give a program a network. A link lets a program without a
+//! network use sockets of another network namespace or of another kernel. The benchmark measures
+//! FTP transfers of 1 GB, three simultaneous streams, short connections and idle connections. The
+//! command `tacit workload paper lfp` takes the measurements, in network namespaces that it
+//! creates.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! Copies the programs and creates the certificates in a directory that every user can read. Starts
-//! the programs as an ordinary user, even if root runs the benchmark.
+//! Copies the measured programs to a directory that every user can read, and creates the
+//! certificates there. Starts these programs as an ordinary user, even if root runs the benchmark.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

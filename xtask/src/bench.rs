@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: builds and runs the benchmarks (the crate `bench`, release build). `bench
-//! packets` measures tunnels: instead of the benchmarks, it runs the example `packet_path`.
+//! `cargo xtask bench`: builds and runs the benchmarks in the crate `bench` (release build). With
+//! the argument `packets`, it runs the example `packet_path` instead, which measures IPsec tunnels.
 
 use crate::workspace::{Outcome, cargo, status};
 

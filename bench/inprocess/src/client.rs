@@ -1,9 +1,9 @@
-//! Implements the load client, which opens connections, sends requests and measures the replies.
-//! The load client sends the same requests as `tacit workload client`, but calls a TLS library
-//! itself.
+//! Implements the load client, which opens connections, sends requests, and measures the time until
+//! each reply. The load client sends the same requests as `tacit workload client`, but calls a TLS
+//! library itself.
 //!
-//! Each connection has a thread with a blocking socket. The benchmark controls the load client
-//! through standard input and output, like `tacit workload client --steered`.
+//! Each connection has a thread with a blocking socket. The benchmark controls this load client
+//! through standard input and output, as it controls `tacit workload client --steered`.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;

@@ -15,7 +15,8 @@
 //! ```text
 //! options.rs    the command line
 //! subjects.rs   the compared versions, each with its own agents
-//! task.rs       the workloads; sample.rs measures one sample of a workload
+//! task.rs       the workloads
+//! sample.rs     takes one sample of a workload
 //! report.rs     medians, ratios, and the limit
 //! ```
 

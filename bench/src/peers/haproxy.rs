@@ -1,5 +1,5 @@
-//! Configures HAProxy in TCP mode, with one thread. On a machine with two CPUs, HAProxy used more
-//! CPU time with two threads in every workload.
+//! Configures HAProxy in TCP mode, with one thread. With two threads, HAProxy used more CPU time in
+//! every workload (measured on a machine with two CPUs).
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Compares `tacit run` with other ways in which a program without root privileges uses a network.
+//! Compares `tacit run` with other commands that give a program a network without root privileges.
 //!
 //! ```text
 //! direct   program ────────────────────────────────────> load server

@@ -1,5 +1,6 @@
 //! Runs transactions on a table of connections, in several threads and with a lock. A transaction
-//! is the ten calls for one message. The agent uses the same code for its table of connections.
+//! is a sequence of ten socket calls that process one message. The agent uses the same code for its
+//! table of connections.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};

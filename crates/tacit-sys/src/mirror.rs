@@ -1,7 +1,7 @@
-//! Opens pairs of connected sockets for a link to another kernel. With a link, a program without a
-//! network uses sockets of another environment. A socket cannot be passed to another kernel, so the
-//! agent of a run gets one socket of a pair instead. The pairs are in a namespace in which every
-//! address is local ([`create_mirror`](crate::namespace::create_mirror)).
+//! Opens pairs of connected sockets for a link between two kernels. Over a link, a run (a program
+//! under `tacit run`) uses sockets of the other kernel. A socket cannot be passed to another
+//! kernel, so the agent of the run gets one socket of a pair instead. All pairs are in a network
+//! namespace in which every address is local ([`create_mirror`](crate::namespace::create_mirror)).
 //!
 //! ```text
 //!   agent of a run ── `program` ══════ `server` ── link server ── stream ──> other kernel

@@ -6,7 +6,7 @@
 //!
 //! * Before TLS, no byte that the rule protects is forwarded.
 //! * A side receives at most the bytes that the other side has sent, and some bytes of tacit.
-//! * Polling again changes nothing.
+//! * A second call of `next_step` returns the same step.
 
 use std::net::Ipv4Addr;
 

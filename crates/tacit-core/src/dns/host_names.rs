@@ -1,5 +1,6 @@
 //! Records, for each address, the names that programs have resolved to this address. `tacit agent
-//! --host` uses this module: a flow to an address matches rules that contain one of its names.
+//! --host` uses this module. A flow to an address matches a rule with a name if this module has
+//! recorded the name for this address.
 //!
 //! Only names that match a rule are recorded. An entry is removed one day after the DNS answer has
 //! expired, because by then no DNS cache of the host contains the answer.

@@ -5,7 +5,7 @@
 //! program ── SYN ──> held                    the agent gets a copy and connects to the destination
 //!                    destination accepts     the SYN is released: the program is connected
 //!                    destination refuses     the agent sends RST or ICMP, so `connect` fails
-//!                    destination is silent   nothing: the program's kernel sends the SYN again
+//!                    destination is silent   the program's kernel sends the SYN again
 //! ```
 //!
 //! [`Syn`] parses the copy of a SYN and builds the packets that answer it. [`HeldFlows`] is the

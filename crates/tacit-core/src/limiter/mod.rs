@@ -11,9 +11,9 @@
 //! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
 //! Limits: one line in [`INTERVAL`] for each key; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. A line whose key would exceed these limits gets a
-//! key that it shares with all such lines of its cause. At most [`CAUSES_MAX`] keys are shared in
-//! this way. Beyond that, the lines of all causes share one last key.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. If the key of a line would exceed these limits, the
+//! line gets another key, which all such lines of its cause share. There are at most [`CAUSES_MAX`]
+//! shared keys. All further causes together share one last key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

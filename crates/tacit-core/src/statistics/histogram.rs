@@ -1,8 +1,8 @@
 //! Counts values in a histogram, and computes percentiles.
 //!
-//! A percentile below 128 is exact. A larger percentile may be up to 0.8 % too high. Values over
-//! [`Histogram::VALUE_MAX`] are counted as `VALUE_MAX`. The maximum is exact, because it is stored
-//! separately.
+//! A percentile is exact if its value is below 128. A larger value may be up to 0.8 % too high.
+//! Values over [`Histogram::VALUE_MAX`] are counted as `VALUE_MAX`. The maximum is exact, because
+//! it is stored separately.
 
 /// The number of buckets for each power of two.
 const STEPS: u64 = 128;

@@ -1,7 +1,7 @@
 //! Checks the values in a map file, and reports errors at their line in the map file.
 //!
-//! Without this check, an error would name the wrong line: that of a correct AT-TLS rule that uses
-//! the value.
+//! Without this check, the error would contain the wrong line: the line of a correct AT-TLS rule
+//! that uses the value.
 
 use crate::draft::{Toml, show};
 use tacit_core::policy::text::TomlValue;

@@ -2,7 +2,7 @@
 //! checks the value of each attribute.
 //!
 //! Objects that no rule uses are checked too. A misspelt keyword is an error, but its block is
-//! still checked, like a block of the most similar keyword.
+//! still checked. For this check, the most similar keyword takes the place of the misspelt one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

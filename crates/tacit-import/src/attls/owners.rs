@@ -1,7 +1,7 @@
 //! Determines the programs and users to which an imported rule applies. In the policy of a captured
-//! host, a rule can also apply to systemd units and control groups. In other policies, it can apply
-//! to runs (programs under `tacit run`). The module uses the job name and user ID of the AT-TLS
-//! rule, and the map file.
+//! host (`tacit agent --host`), a rule can also apply to systemd units and control groups. In other
+//! policies, it can apply to runs (programs under `tacit run`). The module uses the job name and
+//! user ID of the AT-TLS rule, and the map file.
 //!
 //! The job name in a rule may be a pattern, such as `NIGHT*`. The imported rule then gets the
 //! programs of two kinds of entries in the map file: the entry `NIGHT*`, and narrower entries such

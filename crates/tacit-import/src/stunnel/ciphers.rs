@@ -1,5 +1,5 @@
 //! Converts OpenSSL's cipher lists to the cipher suites of a tacit policy. Also converts OpenSSL's
-//! names of suites and groups to the names in a tacit policy.
+//! names of cipher suites and key exchange groups to the names in a tacit policy.
 //!
 //! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
 //! them, and `+word` moves them to the end. [`run`] executes this program on the TLS 1.2 suites

@@ -4,8 +4,10 @@
 //!   lines       parses files into sections of options
 //!   words       lists every option; reports options that tacit does not have
 //!   rule        converts a section (service) to a forwarding rule
-//!     endpoint    addresses                       targets: several targets and their order
-//!     tls         versions, suites, groups        ciphers, tls_options: OpenSSL's names for them
+//!     endpoint    addresses
+//!     targets     several targets, and their order
+//!     tls         TLS versions, cipher suites and key exchange groups
+//!       ciphers, tls_options    the names and flags of OpenSSL for these settings
 //!     peer        which peers are trusted
 //!   tables      the identities and trusts that the rules name
 //! ```

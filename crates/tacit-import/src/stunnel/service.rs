@@ -1,5 +1,5 @@
 //! Looks up the options of one section of a stunnel configuration. If the section does not set an
-//! option, the default is the value that precedes all sections.
+//! option, the value comes from the lines before the first section.
 
 use super::lines::{Entry, Section};
 use crate::draft::Toml;

@@ -1,4 +1,4 @@
-//! Converts the TLS versions, cipher suites and groups of a stunnel service.
+//! Converts the TLS versions, cipher suites and key exchange groups of a stunnel service.
 
 use super::ciphers::{self, Known};
 use super::lines::Entry;

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! IP header │ next header 1 │ length 1 │ reserved 2 │ SPI 4 │ sequence 4 │ ICV │ padding │ content
-//! └── at ──┘      the ICV covers all of it, except for mutable fields and itself
 //! ```
 //!
-//! The ICV (integrity check value) also covers the IP header, so the sender must know this header.
-//! With IPv4, the sender writes the header itself. With IPv6, the kernel writes the header, but the
-//! sender knows all fields that the ICV covers.
+//! The ICV (integrity check value) covers the whole packet, except for mutable fields and the ICV
+//! itself. It also covers the IP header, so the sender must know this header. With IPv4, the sender
+//! writes the header itself. With IPv6, the kernel writes the header, but the sender knows all
+//! fields that the ICV covers.
 
 use std::net::IpAddr;
 

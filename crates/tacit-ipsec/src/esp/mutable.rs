@@ -1,5 +1,5 @@
-//! Prepares a copy of IP headers for the ICV (integrity check value) of AH: sets the fields that
-//! routers change to zero (RFC 4302 section 3.3.3.1).
+//! Prepares a copy of IP headers from which the ICV (integrity check value) of AH is computed. If
+//! routers may change a field, this module sets the field to zero (RFC 4302 section 3.3.3.1).
 //!
 //! ```text
 //! IPv4  TOS, flags, fragment offset, TTL, checksum; options, unless they are immutable

@@ -1,5 +1,5 @@
-//! Splits a large TCP packet (of TCP segmentation offload) into packets that fit the MTU, and
-//! computes the checksums that the kernel left to the network device.
+//! Splits a large TCP packet into packets that fit the MTU, and computes their checksums. If a
+//! network device supports TCP segmentation offload, the kernel leaves this work to the device.
 //!
 //! Every packet gets the headers of the large packet, with its own length, IPv4 identification,
 //! sequence number and checksums. Only the last packet gets FIN and PSH, and only the first packet

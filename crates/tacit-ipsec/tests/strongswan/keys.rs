@@ -1,6 +1,6 @@
 //! Signs for the driver (the process with tacit's IKE connection), and verifies the signatures of
 //! the peer. The test script has created the keys and certificates of both sides. The driver trusts
-//! only this certificate of the peer.
+//! only the certificate that the script created for the peer.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use aws_lc_rs::rand::SystemRandom;

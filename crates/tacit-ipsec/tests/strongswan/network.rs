@@ -1,5 +1,5 @@
-//! Simulates a bad network: loses, repeats and delays datagrams in both directions. The driver (the
-//! process with tacit's IKE connection) sends and receives through this module.
+//! Simulates an unreliable network: loses, repeats and delays datagrams in both directions. The
+//! driver (the process with tacit's IKE connection) sends and receives through this module.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

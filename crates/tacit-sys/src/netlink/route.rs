@@ -7,7 +7,7 @@
 //!
 //! For IPv6, there are two source addresses: one for destinations with unique local addresses
 //! (fc00::/7), and one for all other destinations. So a program chooses between IPv4 and IPv6 as it
-//! would outside (RFC 6724, section 5, rule 5).
+//! would without tacit (RFC 6724, section 5, rule 5).
 //!
 //! If the namespace has no IPv6 (or no IPv4), `connect` fails at once with `ENETUNREACH`.
 

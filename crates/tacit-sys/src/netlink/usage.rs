@@ -1,6 +1,6 @@
 //! Reads how many bytes TCP sockets have transferred, including sockets of other processes. For an
 //! open socket, the kernel reports the number of bytes on request. For a closed socket, the kernel
-//! reports it once, when it destroys the socket.
+//! reports the number once, when it destroys the socket.
 //!
 //! The kernel destroys a socket when no process has it open and its connection has ended. The
 //! number of bytes includes one byte for the end of the stream (FIN).

@@ -11,6 +11,9 @@
 //!                  threads, but no process
 //! ```
 //!
+//! A data worker is a thread that serves connections. The signer is the process that holds private
+//! keys. A link server lets programs on one kernel use sockets of another kernel.
+//!
 //! A refused call returns an error, and the thread continues. The error is `EPERM`, or the error
 //! that a kernel without this call returns.
 //!

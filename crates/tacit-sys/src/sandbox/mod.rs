@@ -7,6 +7,8 @@
 //! capabilities    only those that the caller lists, for the calling thread
 //! ```
 //!
+//! A data worker is a thread that serves connections.
+//!
 //! A process cannot undo these limits, and programs that it starts inherit them. If the kernel does
 //! not support one of these limits, this module reports the missing limit, and the agent continues
 //! without it.

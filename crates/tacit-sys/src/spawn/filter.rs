@@ -22,7 +22,7 @@
 //!
 //! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So
 //! 32-bit programs that create sockets by `socketcall` get an error, but 32-bit programs that use
-//! the newer calls work. If another process decides about `connect`, the kernel also notifies this
+//! the newer calls work. If another process decides about `connect`, the kernel also notifies that
 //! process about each `socketcall` that connects, listens, binds, sends or sets an option.
 //!
 //! [`route_options`] selects the calls of `setsockopt` that may change the destination or the route

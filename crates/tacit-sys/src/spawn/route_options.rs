@@ -12,8 +12,9 @@
 //! choose an interface or a routing table, allow any source address, or make the kernel send IGMP
 //! or MLD.
 //!
-//! Limit: `IP_TOS` and `IPV6_TCLASS` are harmless here, because many programs set them on open
-//! connections. They never change the destination address, but routing rules may select by them.
+//! Limit: this module treats `IP_TOS` and `IPV6_TCLASS` as harmless, because many programs set them
+//! on open connections. These options never change the destination address, but they can change the
+//! route if a routing rule selects packets by their TOS.
 
 use libc::{c_int, sock_filter};
 

@@ -1,5 +1,5 @@
-//! Starts the processes of the namespace tests: the launcher, which is also the agent, and the
-//! helper.
+//! Starts the two processes of the namespace tests: the helper, and the launcher. In these tests,
+//! the launcher also acts as the agent.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

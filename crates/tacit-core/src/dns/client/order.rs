@@ -1,5 +1,5 @@
-//! Determines the order in which a client queries DNS servers, and the delay before it queries the
-//! next one.
+//! Determines the order in which the DNS client queries the servers, and the delay before it
+//! queries the next server.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

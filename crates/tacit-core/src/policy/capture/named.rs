@@ -10,6 +10,9 @@
 //!   rule *.example, ports 443         part 1: 443                                    (10.0.0.5, 1)
 //! ```
 //!
+//! In this example, both rules match the name `db.example`. So the set contains the address of this
+//! name once for each of the two parts.
+//!
 //! Limits: [`PORT_PARTS_MAX`] parts, [`NAMED_PORTS_MAX`] ranges of ports.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

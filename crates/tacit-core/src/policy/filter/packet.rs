@@ -9,6 +9,8 @@
 //! from-tunnel branch tcp 10.2.0.1:40000 > 10.1.0.1:8080 syn
 //! to-tunnel branch udp 10.1.0.1:5000 > 10.2.0.1:53
 //! ```
+//! In the fourth example, 47 is the number of an IP protocol. In the last two examples, `branch` is
+//! the name of an IPsec tunnel.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

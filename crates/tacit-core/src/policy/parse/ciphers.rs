@@ -1,4 +1,5 @@
-//! Parses the names of TLS versions, cipher suites and groups, and rejects unsupported ones.
+//! Parses the names of TLS versions, cipher suites and key exchange groups, and rejects unsupported
+//! ones.
 
 use crate::policy::suite::{Group, Suite, TlsVersion, suite_refusal};
 use crate::policy::text::{TomlValue, nearest_word, word_list};

@@ -1,5 +1,5 @@
-//! Reports conflicts of the rules for IPsec tunnels (rules with the key `ipsec`). Two of these
-//! rules may conflict, or one of them and an earlier rule of another kind.
+//! Reports conflicts between rules of a policy that concern IPsec tunnels. A rule with the key
+//! `ipsec` may conflict with another such rule, or with an earlier rule of another kind.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,13 +1,14 @@
 //! Parses a text as TOML. If the text has a syntax error, the parser reports the error and keeps
 //! the valid part of the text.
 //!
-//! A text with `[[rule]]` is parsed in parts, one for each rule. This is faster, because the parts
-//! use the same memory one after the other. The parser needs some 20 bytes of memory for each byte
-//! of a text. The kernel would need more time to provide this memory for the whole text than the
-//! parser needs for parsing.
+//! A text with `[[rule]]` is parsed in parts, one for each rule. This is faster, because all parts
+//! use the same memory, one after the other. The parser needs some 20 bytes of memory for each byte
+//! of text. For a whole text, it would take longer to get this memory from the kernel than to parse
+//! the text.
 //!
-//! The result is the same as that of parsing the whole text. If it could differ, the text is parsed
-//! as a whole: for example, if it has an error, or another table after the first rule.
+//! The result is the same as if the text were parsed as a whole. If the results could differ, the
+//! text is parsed as a whole. Examples are texts with an error, or with another table after the
+//! first rule.
 
 use std::borrow::Cow;
 use std::ops::Range;

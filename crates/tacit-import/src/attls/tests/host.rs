@@ -1,4 +1,4 @@
-//! Tests the import of AT-TLS policies for a captured host.
+//! Tests the import of AT-TLS policies for a captured host (`tacit agent --host`).
 
 use tacit_core::flow::Flow;
 use tacit_core::policy::{Action, Index, RuleForm, parse};

@@ -1,5 +1,5 @@
-//! Chooses which answers to the first IKE request (IKE_SA_INIT) the initiator tries. To try an
-//! answer, the initiator sends an IKE_AUTH request.
+//! Chooses the answers that an initiator tries. These are answers to the first IKE request
+//! (IKE_SA_INIT). To try an answer, the initiator sends an IKE_AUTH request.
 //!
 //! Anyone who sees the first request can send any number of valid answers. Each answer that is
 //! tried costs a key exchange, and memory until the IKE_AUTH request is answered. So the initiator

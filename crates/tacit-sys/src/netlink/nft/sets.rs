@@ -1,4 +1,5 @@
-//! Encodes the nftables sets of captured destinations, and the messages that change these sets.
+//! Encodes the nftables sets of captured destinations (their packets go to the agent), and the
+//! messages that change these sets.
 
 use std::net::IpAddr;
 

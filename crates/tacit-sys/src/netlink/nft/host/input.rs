@@ -1,6 +1,6 @@
 //! Builds the nftables rules of the chain `input`, for packets that the kernel delivers to this
-//! host. These rules refuse packets that clients send to captured ports, unless the agent receives
-//! them.
+//! host. A captured port is a port whose packets must go to the agent. The rules refuse packets of
+//! clients to captured ports, unless the agent receives these packets.
 //!
 //! An earlier chain, `prerouting`, sends these packets to the agent. It sees packets before the
 //! kernel decides whether they are for this host. So it checks whether the destination address has
