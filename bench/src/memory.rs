@@ -2,8 +2,9 @@
 //!
 //! The benchmark opens some connections, reads the resident memory of the proxies, opens many more
 //! connections, and reads the memory again. The result is the difference between both values,
-//! divided by the number of connections opened meanwhile. The report shows the kernel's memory for
-//! sockets separately, because all proxies need the same two sockets for each connection.
+//! divided by the number of connections opened between the two readings. The report shows the
+//! kernel's memory for sockets separately, because all proxies need the same two sockets for each
+//! connection.
 
 use std::fs;
 

@@ -4,12 +4,13 @@
 //! The client sends commands. All numbers are big-endian:
 //!
 //! ```text
-//! A command has "TW", the version, the kind, and two numbers of 8 bytes. The kinds and numbers:
+//! A command consists of "TW", the version, the kind, and two numbers of 8 bytes. These are the
+//! kinds and their numbers:
 //!   exchange  REQUEST REPLY   requests and replies of these sizes, until the client closes
 //!   out       0 0             the client sends a stream; the server replies with its length
 //!   in        BYTES SAMPLED   the server sends a stream of BYTES
 //!   in-for    MS SAMPLED      the server sends a stream for MS milliseconds
-//! A stream has blocks. A block has LENGTH (8 bytes), then LENGTH bytes; LENGTH 0 is the end.
+//! A stream consists of blocks: LENGTH (8 bytes), then LENGTH bytes. LENGTH 0 ends the stream.
 //! If SAMPLED is 1, COUNT (8 bytes) and COUNT samples of the sender's TCP state follow.
 //! ```
 //!

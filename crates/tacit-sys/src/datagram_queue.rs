@@ -7,8 +7,8 @@
 //!                send(socket, 0..n, to)   sends all datagrams with one call
 //! ```
 //!
-//! A [`DatagramQueue`] has room for [`DATAGRAMS_MAX`] datagrams of the largest size. The kernel
-//! provides memory only for the parts of this room that were used.
+//! A [`DatagramQueue`] is a buffer for [`DATAGRAMS_MAX`] datagrams of the largest size. The kernel
+//! provides memory only for the parts of the buffer that were used.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -8,8 +8,8 @@
 //!          ── orphans ── ...       listed: when a parent ends, its children become the launcher's
 //! ```
 //!
-//! A process of the run cannot hide from this list: it cannot enter the launcher's namespace, and
-//! when its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
+//! A process of the run cannot hide from this list: it cannot enter the launcher's namespace. When
+//! its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
 //!
 //! The limits of [`crate::owner::descendants`] apply. A process can start another process before it
 //! ends. So to end all processes, the caller must list and end them repeatedly, until the list is

@@ -4,7 +4,7 @@
 //! ```text
 //!   CommonTTLSConfig    /etc/pagent/common.tls       main file: the policy of all TCP/IP stacks
 //!   TcpImage TCPIP      /etc/pagent/tcpip.image      main file: the image file of one stack
-//!   TTLSConfig          /etc/pagent/tcpip.tls        image file: the last statement is used
+//!   TTLSConfig          /etc/pagent/tcpip.tls        image file: only the last TTLSConfig is used
 //!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; the map file names its copy
 //! ```
 //!

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `top` is the highest sequence number received. The bitmap is a ring of words (RFC 6479), so no
-//! word is shifted when the window moves: only the words between the old and the new `top` are
+//! word is shifted when the window moves. Only the words between the old and the new `top` are
 //! cleared. The ring has more words than the window needs, so that cleared words are never in the
 //! window.
 //!

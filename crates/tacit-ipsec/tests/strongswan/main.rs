@@ -5,7 +5,7 @@
 //!   driver 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 charon
 //! ```
 //!
-//! The driver is a second process of this test program: it moves datagrams between a socket on port
+//! The driver is a second process of this test program. It moves datagrams between a socket on port
 //! 4500 and an IKE connection of tacit, prints events, and reads commands. The tests need
 //! strongSwan, which the script `scripts/install-deps.sh` installs.
 #![allow(

@@ -7,7 +7,7 @@
 //!   3         own addresses: table `local` without its routes for all addresses
 //!   5, 6      packets of the agent's own sockets         table `local`
 //!   10..      routing rules by protocol and port range   a separate table for each rule
-//!   80..      like 10..: each change moves these rules to the other of the two ranges
+//!   80..      like 10..; after a change, the new rules are in the range that was free
 //!   196..     IPv6: all other packets by protocol         table `local`: the nftables rules decide
 //!   199       IPv6: ICMP errors about tunnels             no route
 //!   200       all other packets                          table `local`: the nftables rules decide
@@ -27,9 +27,9 @@
 //! are complete, so no packet is refused during a change. If a table cannot be completed, this
 //! module adds the rules nevertheless, and the `unreachable` routes refuse the packets.
 //!
-//! The routes have the MTU of the path, which tells programs how long a packet may be. An ICMP
-//! error would not always lower the MTU of a route. The kernel looks up this route without ports,
-//! so routing rules with port ranges do not match.
+//! The routes have the MTU of the path, which tells programs how long a packet may be. ICMP errors
+//! would not always lower the MTU of a route. When an ICMP error arrives, the kernel looks up the
+//! route without ports, so routing rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue.
 //!
