@@ -1,7 +1,8 @@
 //! Starts and ends a program of the benchmark, and measures its CPU time and memory.
 //!
 //! A program may consist of several processes: for example, tacit's agent is a child of its
-//! supervisor. This module measures and ends the process together with its descendants.
+//! supervisor. This module starts one process, and measures and ends it together with its
+//! descendants.
 
 use std::fs::{self, File};
 use std::io;

@@ -2,7 +2,7 @@
 //! replaces the nftables table, it copies the flows to the new table.
 //!
 //! ```text
-//! kept_tcp4 ... kept_udp6       captured flows that programs have opened
+//! kept_tcp4 ... kept_udp6       captured flows (sent to the agent) that programs have opened
 //! client_tcp4 ... client_udp6   flows that clients have opened
 //! key: address of the program . other address . port of the program . other port
 //! ```
