@@ -58,7 +58,7 @@ pub(crate) fn receive_with<const CONTROL: usize>(
     let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     #[allow(
         clippy::useless_conversion,
-        reason = "the type of the field differs between C libraries"
+        reason = "the type of `msg_controllen` differs between C libraries"
     )]
     let control_bytes = usize::try_from(header.msg_controllen).unwrap_or(0);
     Ok(ReceivedMessage { bytes, flags: header.msg_flags, name, control, control_bytes })

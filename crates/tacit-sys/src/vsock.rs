@@ -87,5 +87,5 @@ fn address(cid: u32, port: u32) -> libc::sockaddr_vm {
     address
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the structure has 16 bytes")]
+#[expect(clippy::cast_possible_truncation, reason = "the type sockaddr_vm has 16 bytes")]
 const ADDRESS_BYTES: libc::socklen_t = size_of::<libc::sockaddr_vm>() as libc::socklen_t;

@@ -240,7 +240,7 @@ pub(super) fn client_check(
         }
         (ChainCheck::Made { .. }, None) => {
             return Err(refused(
-                "`client-cert` requests certificates, but the rule has no `trust`",
+                "`client-cert` requests certificates, but the rule has no `trust`: set `trust`",
             ));
         }
     };

@@ -77,11 +77,11 @@ pub(super) fn diagnose_chain(error: &Error, failed: &FailedChain<'_>) -> String 
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             format!(
-                "the extendedKeyUsage of the {who}'s certificate {} allows {}, but not {usage}: \
-                 reissue the certificate with extendedKeyUsage = {usage}",
-                leaf.title(),
-                listed(&leaf.usages),
-                usage = failed.peer.usage(),
+                "the extendedKeyUsage of the {who}'s certificate {title} allows {usages}, but not \
+                 {needed}: reissue the certificate with extendedKeyUsage = {needed}",
+                title = leaf.title(),
+                usages = listed(&leaf.usages),
+                needed = failed.peer.usage(),
             )
         }
         CertificateError::Revoked => revoked(failed, &leaf),
@@ -98,9 +98,9 @@ pub(super) fn diagnose_proof(error: &Error, peer: PeerRole, leaf: &CertificateDe
     let Ok(facts) = CertificateFacts::from_der(leaf) else { return unreadable(peer) };
     old_or_small(peer, std::slice::from_ref(&facts)).unwrap_or_else(|| {
         format!(
-            "the {who} did not prove that it holds the private key of its certificate {} \
+            "the {who} did not prove that it holds the private key of its certificate {title} \
              ({error}): on the {who}, install the private key that belongs to this certificate",
-            facts.title(),
+            title = facts.title(),
             who = peer.word(),
         )
     })
@@ -127,10 +127,10 @@ pub(super) fn diagnose_unprovable(
         return unreadable(peer);
     }
     format!(
-        "the {who}'s certificate {} has a key of kind {}, and tacit cannot check the signatures \
-         of such keys: reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
-        facts.title(),
-        facts.key,
+        "the {who}'s certificate {title} has a key of type {key}, and tacit cannot check the \
+         signatures of such keys: reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+        title = facts.title(),
+        key = facts.key,
         who = peer.word(),
     )
 }
@@ -141,64 +141,63 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
     use webpki::Error as Why;
     let who = peer.word();
     let title = chain.first().map_or("", CertificateFacts::title);
-    let of = format!("the {who}'s certificate {title}");
+    let certificate = format!("the {who}'s certificate {title}");
     Some(match fault {
-        PathFault::NotPinned => format!("{of} is not a pinned certificate"),
+        PathFault::NotPinned => format!("{certificate} is not a pinned certificate"),
         PathFault::AnchorExpired { subject, not_after } => format!(
-            "the chain of {of} ends at the CA {subject}, whose certificate expired at {}: add the \
-             CA's renewed certificate to the [trust] table, or set expired-anchors = \"accept\" in \
-             this table",
-            utc(*not_after)
+            "the chain of {certificate} ends at the CA {subject}, whose certificate expired at \
+             {time}: add the CA's renewed certificate to the [trust] table, or set \
+             expired-anchors = \"accept\" in this table",
+            time = utc(*not_after)
         ),
         PathFault::CaMayNotSign { subject } => format!(
-            "{of} was issued through the CA {subject}, but the keyUsage of this CA does not allow \
-             signing certificates: reissue the CA's certificate with keyCertSign"
+            "{certificate} was issued through the CA {subject}, but the keyUsage of this CA does \
+             not allow signing certificates: reissue the CA's certificate with keyCertSign"
         ),
         PathFault::CaMayNotSignCrls { subject } => format!(
-            "the chain of {of} contains the CA {subject}, but the keyUsage of this CA does not \
-             allow signing CRLs: reissue the CA's certificate with cRLSign"
+            "the chain of {certificate} contains the CA {subject}, but the keyUsage of this CA \
+             does not allow signing CRLs: reissue the CA's certificate with cRLSign"
         ),
         PathFault::LeafMayNotSign => format!(
-            "{of} cannot be used in handshakes, because its keyUsage does not allow signatures: \
-             reissue the certificate with digitalSignature"
+            "{certificate} cannot be used in handshakes, because its keyUsage does not allow \
+             signatures: reissue the certificate with digitalSignature"
         ),
         PathFault::Library(error) => match error {
             Why::PathLenConstraintViolated => format!(
-                "the chain of {of} contains more intermediate CAs than a CA in the chain allows \
-                 (pathLenConstraint): issue the certificate from a CA closer to the root"
+                "the chain of {certificate} contains more intermediate CAs than a CA in the chain \
+                 allows (pathLenConstraint): issue the certificate from a CA closer to the root"
             ),
             Why::NameConstraintViolation
             | Why::MalformedNameConstraint
             | Why::UnsupportedNameType => format!(
-                "{of} has a name that is outside the nameConstraints of a CA, or a type of name \
-                 that tacit cannot check, such as an e-mail address: reissue the certificate with \
-                 names that the CA allows"
+                "{certificate} has a name that is outside the nameConstraints of a CA, or a type \
+                 of name that tacit cannot check, such as an e-mail address: reissue the \
+                 certificate with names that the CA allows"
             ),
             Why::UnsupportedCriticalExtension => format!(
-                "{of}, or a CA certificate in its chain, has a critical extension that tacit does \
-                 not support: reissue that certificate without the extension, or mark the \
-                 extension as non-critical"
+                "{certificate}, or a CA certificate in its chain, has a critical extension that \
+                 tacit does not support: reissue that certificate without the extension, or mark \
+                 the extension as non-critical"
             ),
             Why::IssuerNotCrlSigner
             | Why::InvalidCrlSignatureForPublicKey
             | Why::UnsupportedCrlSignatureAlgorithmContext(_)
             | Why::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => format!(
-                "tacit cannot check whether the certificate {title} is revoked, because the CRL \
-                 of a CA in its chain has no valid signature of this CA: get the CRL again from \
-                 the CA"
+                "tacit cannot check whether {certificate} is revoked, because the CRL of a CA in \
+                 its chain has no valid signature of this CA: get the CRL again from the CA"
             ),
             Why::UnsupportedSignatureAlgorithmContext(_)
             | Why::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => format!(
-                "{of}, or a CA certificate in its chain, is signed with an algorithm that tacit \
-                 does not accept (SHA-1, MD5 or a rare algorithm): reissue that certificate with a \
-                 SHA-256 signature"
+                "{certificate}, or a CA certificate in its chain, is signed with an algorithm that \
+                 tacit does not accept (SHA-1, MD5 or a rare algorithm): reissue that certificate \
+                 with a SHA-256 signature"
             ),
             Why::MaximumPathDepthExceeded
             | Why::MaximumPathBuildCallsExceeded
             | Why::MaximumSignatureChecksExceeded
             | Why::MaximumNameConstraintComparisonsExceeded => format!(
-                "the chain of {of} has too many CAs or names to check: configure the {who} to send \
-                 only the leaf and the intermediate certificates"
+                "the chain of {certificate} has too many CAs or names to check: configure the \
+                 {who} to send only the leaf and the intermediate certificates"
             ),
             _ => return None,
         },
@@ -207,9 +206,9 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
 
 fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
-        "the {who}'s certificate {title} is not pinned in trust '{trust}': if the {who} has a \
-         new certificate, compare its SHA-256 value {sha256} with the value from the {who}'s \
-         operator, and then add the certificate to `pinned` in this [trust] table",
+        "the {who}'s certificate {title} is not pinned in trust '{trust}': ask the operator of \
+         the {who} whether the certificate with the SHA-256 value {sha256} is correct. If so, add \
+         the certificate to `pinned` in this [trust] table",
         who = failed.peer.word(),
         title = leaf.title(),
         trust = failed.trust,
@@ -234,10 +233,10 @@ fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     }
     let facts = chain.iter().find(|facts| facts.has_weak_key())?;
     Some(format!(
-        "the {who}'s certificate {} has a key that is too weak ({}): reissue the certificate \
-         with ECDSA P-256 or RSA {RSA_BITS_MIN}",
-        facts.title(),
-        facts.key
+        "the {who}'s certificate {title} has a key that is too weak ({key}): reissue the \
+         certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+        title = facts.title(),
+        key = facts.key
     ))
 }
 
@@ -258,11 +257,11 @@ fn out_of_time(
     }
     if let Some(facts) = chain.iter().find(|facts| now < facts.not_before) {
         return format!(
-            "the {who}'s certificate {} is not valid before {}, but this host's clock shows {}: \
-             correct the clock that is wrong, or wait",
-            facts.title(),
-            utc(facts.not_before),
-            utc(now)
+            "the {who}'s certificate {title} is not valid before {start}, but this host's clock \
+             shows {now}: correct the clock that is wrong, or wait",
+            title = facts.title(),
+            start = utc(facts.not_before),
+            now = utc(now)
         );
     }
     format!("the {who}'s certificate chain is not valid now ({error}): renew the chain")
@@ -278,9 +277,9 @@ fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String 
         );
     }
     format!(
-        "the server's certificate is for {}, not for {wanted}: set `server-name` to a name in the \
-         certificate, or reissue the certificate with {wanted} in the subjectAltName",
-        listed(&leaf.sans)
+        "the server's certificate is for {names}, not for {wanted}: set `server-name` to a name \
+         in the certificate, or reissue the certificate with {wanted} in the subjectAltName",
+        names = listed(&leaf.sans)
     )
 }
 

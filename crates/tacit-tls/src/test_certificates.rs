@@ -2,7 +2,7 @@
 //! formats that rcgen does not support, it uses the `openssl` command. The feature `testing` makes
 //! this module available to tests of other crates.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "only tests link it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "only tests use this module")]
 
 use std::path::Path;
 use std::process::Command;

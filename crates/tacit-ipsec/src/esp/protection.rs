@@ -11,7 +11,7 @@ use crate::cipher_key::KeyLengthError;
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "an SA has only one variant, and a box would cost time for each ESP packet"
+    reason = "a Box would cost CPU time for each packet, and there are few SAs"
 )]
 pub(crate) enum PacketProtection {
     /// ESP; `None`: in UDP.

@@ -68,17 +68,17 @@ impl IkeFailure {
     }
 
     /// The peer answers no request.
-    pub(crate) fn no_answer(what: &str) -> Self {
+    pub(crate) fn no_answer(message: &str) -> Self {
         let message = format!(
-            "the peer does not answer {what}: check that the peer runs, that its address and port \
-             are right, and that no firewall drops UDP port 4500"
+            "the peer does not answer {message}: check that the peer runs, that its address and \
+             port are right, and that no firewall drops UDP port 4500"
         );
         Self::new("peer-does-not-answer", FailureSide::Network, message)
     }
 
     /// The peer refused with a notification (RFC 7296 section 3.10.1).
-    pub(crate) fn refused(kind: u16, what: &str) -> Self {
-        let name = notify::name(kind);
+    pub(crate) fn refused(kind: u16, request: &str) -> Self {
+        let reply = notify::name(kind);
         let (side, step) = match kind {
             notify::NO_PROPOSAL_CHOSEN => (
                 FailureSide::Both,
@@ -87,7 +87,7 @@ impl IkeFailure {
             ),
             notify::AUTHENTICATION_FAILED => (
                 FailureSide::Both,
-                "compare the identities of both sides and the shared key or the certificates",
+                "on both sides, compare the identities, and the shared keys or certificates",
             ),
             notify::TS_UNACCEPTABLE => (
                 FailureSide::Both,
@@ -109,7 +109,7 @@ impl IkeFailure {
             ),
             _ => (FailureSide::Peer, "read the peer's log"),
         };
-        let message = format!("the peer refused {what} with {name}: {step}");
+        let message = format!("the peer refused {request} with the reply {reply}: {step}");
         Self::new("peer-refused", side, message)
     }
 

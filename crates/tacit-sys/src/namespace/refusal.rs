@@ -152,7 +152,7 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
              CONFIG_NET_NS), or the process has more than one thread"
         }
         (NamespaceStep::Unshare, libc::ENOSYS) => {
-            "a system call filter blocks the call, or the kernel does not support namespaces"
+            "a seccomp filter blocks this system call, or the kernel does not support namespaces"
         }
         (NamespaceStep::PacketRules, libc::ENOENT | libc::EOPNOTSUPP) => {
             "this kernel does not support a part of nftables that tacit needs, or cannot load the \
@@ -210,10 +210,10 @@ fn forbidden(machine: &Machine) -> String {
     } else if machine.apparmor_restricts {
         APPARMOR
     } else if machine.is_filtered {
-        "a seccomp filter of the surrounding container forbids this call: allow `unshare` and \
-         `clone` with CLONE_NEWUSER in that filter (Docker: use a modified seccomp profile)"
+        "a seccomp filter of the surrounding container forbids this system call: allow `unshare` \
+         and `clone` with CLONE_NEWUSER in that filter (Docker: use a modified seccomp profile)"
     } else {
-        "a chroot, a security module or a container's filter forbids this call"
+        "a chroot, a security module or a container's filter forbids this system call"
     }
     .to_owned()
 }

@@ -70,12 +70,9 @@ fn install(program: Option<Vec<libc::sock_filter>>, flags: libc::c_ulong) -> io:
     // otherwise enable and which would slow it down.
     let result = seccomp::install(&program, flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)?;
     // With `TSYNC` the kernel returns the ID of a thread that could not use the filter.
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::other(format!(
-            "the thread with the ID {result} cannot use the seccomp filter"
-        )))
+    match result {
+        0 => Ok(()),
+        id => Err(io::Error::other(format!("the thread {id} cannot use the seccomp filter"))),
     }
 }
 

@@ -111,7 +111,7 @@ impl Socketcall {
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
-        reason = "the kernel also reads only 32 bits of these arguments"
+        reason = "the kernel reads only 32 bits of these arguments"
     )]
     pub fn identify(&self, arguments: &[u8]) -> Option<NotifiedCall> {
         let word = |index: usize| {
@@ -147,7 +147,7 @@ impl NotifiedCall {
     /// Determines the kind of a system call from its ABI, its number and its arguments.
     #[allow(
         clippy::cast_possible_truncation,
-        reason = "the kernel also reads only 32 bits of these arguments"
+        reason = "the kernel reads only 32 bits of these arguments"
     )]
     pub(super) fn identify(audit_arch: u32, number: u32, arguments: &[u64; 6]) -> Self {
         let refused = || RefusedCall::identify(audit_arch, number, arguments[0] as u32);

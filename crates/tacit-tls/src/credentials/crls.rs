@@ -129,7 +129,7 @@ pub(crate) fn warnings(
     anchors: &[CertificateFacts],
     now: i64,
 ) -> Vec<String> {
-    let follows = match revocation {
+    let consequence = match revocation {
         Revocation::Off => return Vec::new(),
         Revocation::Soft => {
             "tacit accepts certificates of this CA without checking whether they are revoked, and \
@@ -143,18 +143,19 @@ pub(crate) fn warnings(
         .filter(|ca| ca.is_ca && !is_listed(ca))
         .map(|ca| {
             let ca = ca.title();
-            format!("{owner}: there is no CRL of {ca}, so {follows}: add the CRL to `crl`")
+            format!("{owner}: there is no CRL of {ca}, so {consequence}: add the CRL to `crl`")
         })
         .collect();
     for Crl { facts, .. } in crls {
-        let at = facts.file.display();
-        let due = utc(facts.next_update);
-        let of = format!("{owner}: {at}: the CRL of {}", facts.issuer);
+        let CrlFacts { issuer, file, .. } = facts;
+        let time = utc(facts.next_update);
+        let crl = format!("{owner}: {}: the CRL of {issuer}", file.display());
         if facts.is_out_of_date(now) {
-            let step = "get the current CRL";
-            warnings.push(format!("{of} expired at {due}, so {follows}: {step}"));
+            warnings.push(format!(
+                "{crl} expired at {time}, so {consequence}: get the current CRL"
+            ));
         } else if crl_expires_soon(facts, now) {
-            warnings.push(format!("{of} expires at {due}: get the next CRL"));
+            warnings.push(format!("{crl} expires at {time}: get the next CRL"));
         }
     }
     warnings

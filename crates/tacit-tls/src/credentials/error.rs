@@ -112,8 +112,8 @@ impl CredentialFault {
             Self::KeyUnusable => "the type of the private key is not supported".to_owned(),
             Self::KeyMismatch { subject, is_ca } => format!(
                 "the private key does not match the first certificate in the file, which is the \
-                 certificate of {}{subject}",
-                if *is_ca { "the CA " } else { "" }
+                 {kind} of {subject}",
+                kind = if *is_ca { "CA certificate" } else { "certificate" }
             ),
             Self::OldVersion { subject, version } => {
                 format!("the certificate of {subject} is X.509 v{version}, which peers reject")

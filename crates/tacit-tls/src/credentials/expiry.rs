@@ -10,11 +10,12 @@ pub const EXPIRY_WARNING_DAYS: i64 = 30;
 /// Returns the second half of a warning about a certificate that expires soon or has expired.
 pub(super) fn expiry_warning(facts: &CertificateFacts, now: i64) -> Option<String> {
     let days = facts.days_left(now);
-    let at = utc(facts.not_after);
+    let time = utc(facts.not_after);
     if days < 0 {
-        return Some(format!("expired at {at}"));
+        return Some(format!("expired at {time}"));
     }
-    ends_soon(facts, now).then(|| format!("expires in {days} days, at {at}: renew the certificate"))
+    ends_soon(facts, now)
+        .then(|| format!("expires in {days} days, at {time}: renew the certificate"))
 }
 
 /// Whether a certificate expires within [`EXPIRY_WARNING_DAYS`], or has expired.

@@ -199,29 +199,30 @@ pub(super) fn load(
 pub(super) fn warnings(owner: &str, pinned: &Pinned, now: i64) -> Vec<String> {
     let mut warnings = Vec::new();
     for facts in &*pinned.facts {
-        let at = format!("{owner}: the pinned certificate of {}", facts.title());
+        let title = facts.title();
+        let certificate = format!("{owner}: the pinned certificate of {title}");
         // If the trust has anchors, the file may also contain the chain.
         if pinned.is_alone() && facts.is_ca && (!facts.is_self_signed || !facts.may_sign) {
             warnings.push(format!(
-                "{at} is a CA certificate. A pinned certificate must be identical to the peer's \
-                 certificate, so tacit rejects peers with certificates that this CA issued: pin \
-                 the peer's own certificate, or add the CA to `ca`"
+                "{certificate} is a CA certificate. A pinned certificate must be identical to the \
+                 peer's certificate, so tacit rejects peers with certificates that this CA issued: \
+                 pin the peer's own certificate, or add the CA to `ca`"
             ));
         }
         if facts.has_weak_key() {
             let key = &facts.key;
             warnings.push(format!(
-                "{at} has a key that is too weak ({key}): every handshake with this certificate \
-                 fails"
+                "{certificate} has a key that is too weak ({key}): every handshake with this \
+                 certificate fails"
             ));
         }
         if let Some(warning) = expiry_warning(facts, now) {
-            let follows = if facts.not_after < now {
+            let consequence = if facts.not_after < now {
                 ": tacit rejects a peer with this certificate"
             } else {
                 ""
             };
-            warnings.push(format!("{at} {warning}{follows}"));
+            warnings.push(format!("{certificate} {warning}{consequence}"));
         }
     }
     warnings

@@ -271,8 +271,8 @@ fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, Credenti
     }
     let warnings = (ignored > 0).then(|| {
         format!(
-            "{owner}: {}: tacit ignored {ignored} certificates, because it cannot parse them",
-            path.display()
+            "{owner}: {path}: tacit ignored {ignored} certificates, because it cannot parse them",
+            path = path.display()
         )
     });
     Ok(LoadedTrust {
@@ -290,39 +290,40 @@ fn anchor_warnings(
     expired_anchors: ExpiredAnchors,
     now: i64,
 ) -> Vec<String> {
-    let at = format!("{owner}: {}: {}", path.display(), facts.title());
+    let certificate = format!("{owner}: {}: {}", path.display(), facts.title());
     let mut warnings = Vec::new();
     if facts.version >= 3 && !facts.is_ca {
         warnings.push(if facts.is_self_signed {
             format!(
-                "{at} is not a CA certificate, so tacit trusts only peers with exactly this \
-                 certificate. If you use a CA and a leaf certificate instead, you can renew the \
-                 leaf certificate without a change to this trust"
+                "{certificate} is not a CA certificate, so tacit trusts only peers with exactly \
+                 this certificate. If you use a CA and a leaf certificate instead, you can renew \
+                 the leaf certificate without a change to this trust"
             )
         } else if facts.denies_ca {
+            let issuer = &facts.issuer;
             format!(
-                "{at} is not a CA certificate, so tacit cannot verify peers with it: set `ca` to \
-                 the certificate of its issuer, {}",
-                facts.issuer
+                "{certificate} is not a CA certificate, so tacit cannot verify peers with it: set \
+                 `ca` to the certificate of its issuer, {issuer}"
             )
         } else {
             format!(
-                "{at} has no basicConstraints, but tacit uses the certificate as a CA: reissue the \
-                 certificate with basicConstraints"
+                "{certificate} has no basicConstraints, but tacit uses it as a CA certificate: \
+                 reissue the certificate with basicConstraints"
             )
         });
     }
     if facts.has_weak_key() {
         let key = &facts.key;
         warnings.push(format!(
-            "{at} has a key that is too weak ({key}): tacit does not accept signatures of this key"
+            "{certificate} has a key that is too weak ({key}): tacit does not accept signatures \
+             of this key"
         ));
     }
     if let Some(warning) = expiry_warning(facts, now) {
         let is_rejected = facts.not_after < now && expired_anchors == ExpiredAnchors::Reject;
-        let follows =
+        let consequence =
             if is_rejected { ": tacit rejects chains that end at this certificate" } else { "" };
-        warnings.push(format!("{at} {warning}{follows}"));
+        warnings.push(format!("{certificate} {warning}{consequence}"));
     }
     warnings
 }

@@ -37,7 +37,7 @@ fn meaning(alert: Alert) -> Meaning {
             kind: FailureKind("peer-refused-certificate"),
             party: Party::Peer,
             reason: "the {peer} does not trust the CA of tacit's certificate",
-            step: "add that CA's certificate to the {peer}'s trust store, and check that the file \
+            step: "add the CA's certificate to the {peer}'s trust store, and check that the file \
                    in `cert` contains the intermediate certificates",
         },
         Alert::CertificateExpired | Alert::CertificateRevoked => Meaning {

@@ -62,8 +62,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::General(text) if text.contains("no server certificate chain") => failure(
             FailureKind("no-certificate-for-name"),
             Party::Policy,
-            "no identity of the rule matches the requested server name and the client's cipher \
-             suites and signature algorithms: add an identity with an ECDSA P-256 or RSA key",
+            "no identity of the rule matches the client's request (server name, cipher suites \
+             and signature algorithms): add an identity with an ECDSA P-256 or RSA key",
         ),
         Error::General(text) if text.starts_with(NOT_SIGNED) => failure(
             FailureKind("not-signed"),
@@ -132,7 +132,10 @@ fn certificate(failed: &FailedHandshake<'_>, error: &CertificateError) -> Handsh
     };
     let message = match failed.check {
         Some(PeerCheck::Invalid { reason }) => reason.clone(),
-        _ => format!("tacit does not trust the {}'s certificate: {error}", failed.role.peer()),
+        _ => {
+            let peer = failed.role.peer();
+            format!("tacit does not trust the {peer}'s certificate: {error}")
+        }
     };
     failure(kind, Party::Peer, message)
 }
@@ -254,9 +257,9 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
         _ => FailureKind("not-tls"),
     };
     let message = format!(
-        "the data of the {peer} is not a valid TLS handshake ({}): check that the {peer} uses TLS \
-         on this port, and check its TLS library",
-        printable(detail)
+        "the data of the {peer} is not a valid TLS handshake ({detail}): check that the {peer} \
+         uses TLS on this port, and check its TLS library",
+        detail = printable(detail)
     );
     failure(kind, Party::Peer, message)
 }

@@ -38,7 +38,7 @@ impl KeyStore {
         if chain.iter().map(|one| one.len()).sum::<usize>() > CHAIN_BYTES_MAX {
             return at(
                 PairFile::Cert,
-                "the chain is longer than a handshake allows: send fewer certificates",
+                "the chain in the file is longer than a handshake allows: remove certificates",
             );
         }
         let pair = PublicPair {

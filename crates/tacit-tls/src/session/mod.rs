@@ -193,7 +193,8 @@ impl fmt::Display for SessionError {
         match self {
             Self::Record(error) => write!(f, "{error}"),
             Self::PeerAlert(alert) => {
-                write!(f, "the peer ended the connection with alert {}", alert.0)
+                let number = alert.0;
+                write!(f, "the peer ended the connection with alert {number}")
             }
             Self::PeerMisbehaved(what, _) => f.write_str(what),
             Self::Library(what) => write!(f, "tacit could not {what}; this is a bug in tacit"),

@@ -23,10 +23,10 @@ pub enum CodecError {
 impl fmt::Display for CodecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Truncated(what) => write!(f, "the {what} is truncated"),
-            Self::Length(what) => write!(f, "the length of the {what} is wrong"),
-            Self::Value(what) => write!(f, "the {what} has a value that RFC 7296 does not allow"),
-            Self::TooMany(what) => write!(f, "the message has too many {what}"),
+            Self::Truncated(part) => write!(f, "the {part} is truncated"),
+            Self::Length(part) => write!(f, "the length of the {part} is wrong"),
+            Self::Value(part) => write!(f, "the {part} has a value that RFC 7296 does not allow"),
+            Self::TooMany(parts) => write!(f, "the message has too many {parts}"),
             Self::Version(1) => {
                 f.write_str("the message is IKEv1, which tacit does not support: use IKEv2")
             }

@@ -311,10 +311,10 @@ fn spi_of(proposal: &Proposal) -> Result<u64, IkeFailure> {
 }
 
 fn no_proposal(offered: &[Proposal]) -> ChildRefusal {
+    let offered = describe(offered);
     let message = format!(
-        "the policy accepts none of the algorithms that the peer offers to rekey the IKE SA: {}; \
-         configure one of the policy's algorithms on the peer",
-        describe(offered)
+        "the policy accepts none of the algorithms that the peer offers to rekey the IKE SA: \
+         {offered}; configure one of the policy's algorithms on the peer"
     );
     ChildRefusal {
         notify: NotifyPayload::new(notify::NO_PROPOSAL_CHOSEN, []),

@@ -115,8 +115,9 @@ impl IkeConnection {
         let is_over = sa.expires_at <= now;
         match state {
             SaState::Opening => {
-                let failure =
-                    IkeFailure::no_answer("tacit's IKE_SA_INIT response (no IKE_AUTH request)");
+                let failure = IkeFailure::no_answer(
+                    "tacit's IKE_SA_INIT response (the peer has sent no IKE_AUTH request)",
+                );
                 self.end_sa(now, spi, Some(failure));
             }
             SaState::Established if is_current && is_over => {

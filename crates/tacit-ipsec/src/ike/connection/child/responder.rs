@@ -210,11 +210,11 @@ fn narrow(accepted: &[TrafficSelector], offered: &[TrafficSelector]) -> Vec<Traf
 }
 
 fn no_proposal(offered: &[Proposal]) -> IkeFailure {
+    let offered = describe(offered);
     let message = format!(
-        "the policy accepts none of the algorithms that the peer offers for the tunnel: {}; add \
-         one of the peer's algorithms to the policy, or one of the policy's algorithms to the \
-         peer",
-        describe(offered)
+        "the policy accepts none of the algorithms that the peer offers for the tunnel: {offered}; \
+         add one of the peer's algorithms to the policy, or one of the policy's algorithms to \
+         the peer"
     );
     IkeFailure::new("no-common-proposal", FailureSide::Both, message)
 }

@@ -259,7 +259,7 @@ pub fn install(
     let outbound = table.sections.iter().map(|section| section.outbound.len()).sum::<usize>();
     if outbound + table.inbound.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
-            "the rules contain more address and port ranges than the nftables table can have: \
+            "the rules contain more address and port ranges than the nftables table can hold: \
              use larger networks, or fewer port ranges",
         ));
     }
@@ -276,13 +276,13 @@ pub fn install(
         ));
     }
     if table.names.is_some_and(|names| names.addresses.len() > NAMED_ADDRESSES_MAX) {
-        return Err(Error::Invalid("the table has too many addresses of DNS names"));
+        return Err(Error::Invalid("the nftables table has too many addresses of DNS names"));
     }
     if table.filters.is_some_and(|filters| filters.are_too_many()) {
-        return Err(Error::Invalid("the table has too many filters"));
+        return Err(Error::Invalid("the nftables table has too many filters"));
     }
     if table.forwarded.len() > HOST_INTERFACES_MAX {
-        return Err(Error::Invalid("the table has too many interfaces"));
+        return Err(Error::Invalid("the nftables table has too many interfaces"));
     }
     let openers = openers(netfilter, table)?;
     if is_installed(netfilter)? {

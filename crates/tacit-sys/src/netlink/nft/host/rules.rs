@@ -335,14 +335,13 @@ impl Rules {
         let Bits { agent, none, client, .. } = self.bits;
         let restored = [Host(MarkIs(agent)), Host(ConnectionMarkIs(client))];
         let own = [&restored[..], &[MarkedSocket(agent.value), Accept]].concat();
-        let step = "adding the rule that accepts the agent's packets to clients";
+        let step = "adding the nft rule that accepts the agent's packets to clients";
         self.push(Chain::Marked, step, &own);
         let removed = [&restored[..], &[Host(SetMark(none))]].concat();
-        let step =
-            "adding the rule that clears the mark of packets that programs of this host send";
+        let step = "adding the nft rule that clears the fwmark of packets from other programs";
         self.push(Chain::Marked, step, &[&[Transport(TCP), WithoutSyn], &removed[..]].concat());
         let to_syn = [&[Transport(TCP), PastSyn], &restored[..], &[Host(IsReply), Accept]].concat();
-        let answered = "adding the rule that accepts answers to SYNs of clients";
+        let answered = "adding the nft rule that accepts answers to SYNs of clients";
         self.push(Chain::Marked, answered, &to_syn);
         self.push(Chain::Marked, step, &removed);
     }
@@ -616,7 +615,7 @@ impl Rules {
         let chain = Chain::Returned;
         let to_agent = ToAgent(self.redirect);
         let tcp = [Host(MarkIs(captured)), Transport(TCP)];
-        let step = "adding the nft rule that gives the agent the TCP packets that follow a SYN";
+        let step = "adding the nft rule that sends TCP packets after the SYN to the agent";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(chain, step, &past_syn, &to_agents_socket, Reset);

@@ -89,7 +89,7 @@ impl Rules {
     /// another table captures is known.
     pub(super) fn push_filling(&mut self) {
         let unmarked = Host(MarkIs(self.bits().none));
-        let step = "adding the temporary rule that drops packets of unknown flows";
+        let step = "adding the temporary nft rule that drops packets of unknown flows";
         self.push(Chain::Filling, step, &[unmarked, Transport(TCP), PastSyn, Drop]);
         self.push(Chain::Filling, step, &[unmarked, Transport(UDP), Drop]);
     }

@@ -188,7 +188,8 @@ impl Rules {
             // A program that restores connection marks makes the agent's mark of the note that a
             // client has opened the flow. What the agent receives is known by its socket.
             let Bits { agent, none, .. } = self.bits();
-            let step = "adding the nft rule that clears fwmarks restored from conntrack marks";
+            let step = "adding the nft rule that clears fwmarks which another program restored \
+                        from conntrack marks";
             self.push(Chain::FilterIn, step, &[Host(MarkIs(agent)), Host(SetMark(none))]);
         }
         for (way, family) in ways(filters) {
