@@ -151,9 +151,8 @@ pub(crate) fn warnings(
         let time = utc(facts.next_update);
         let crl = format!("{owner}: {}: the CRL of {issuer}", file.display());
         if facts.is_out_of_date(now) {
-            warnings.push(format!(
-                "{crl} expired at {time}, so {consequence}: get the current CRL"
-            ));
+            warnings
+                .push(format!("{crl} expired at {time}, so {consequence}: get the current CRL"));
         } else if crl_expires_soon(facts, now) {
             warnings.push(format!("{crl} expires at {time}: get the next CRL"));
         }

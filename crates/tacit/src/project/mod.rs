@@ -64,8 +64,8 @@ impl fmt::Display for ProjectError {
             Self::Engines { requested, cpus } => write!(
                 f,
                 "{requested} engines leave none of the {cpus} CPUs for other work\n    fix: use at \
-                 most {} engines",
-                cpus.saturating_sub(1)
+                 most {maximum} engines",
+                maximum = cpus.saturating_sub(1)
             ),
             Self::Refused(error) => write!(f, "{error}"),
             Self::Units(error) => write!(f, "{error}"),
@@ -124,8 +124,8 @@ fn engines_in_use(costs: &MeasuredCosts, assumptions: &mut Vec<String>) -> Optio
     let engines = (1..costs.cpus).find(|&count| f64::from(count) * 100.0 >= percent)?;
     (percent > 0.0).then(|| {
         assumptions.push(format!(
-            "the projection uses {engines} engines, as many as the measured work on engines needs; \
-             set another number with --engines"
+            "the projection uses {engines} engines, because the measured work on engines needs \
+             this number; set another number with --engines"
         ));
         engines
     })

@@ -85,8 +85,9 @@ impl Answer {
              kernel's CPU time",
         );
         assume(
-            "CPU time of the agent's own work (not for a rule) stays the same; CPU time that was \
-             not measured (uncaptured) grows with the traffic",
+            "the CPU time of the agent's own work, which is for no rule, stays the same; the CPU \
+             time that the agent assigns to no rule and no component (uncaptured) grows with the \
+             traffic",
         );
         if question.scale != 1.0 {
             assume(
@@ -101,9 +102,9 @@ impl Answer {
             .any(|rule| rule.owner == CostsOwner::Packets && rule.cpu_us.total().eligible > 0.0);
         if question.engines.is_some_and(|engines| engines > 0) && has_packets {
             assume(&format!(
-                "with engines, the packets of tunnels cost {} times the measured CPU time \
+                "with engines, the packets of tunnels cost {factor} times the measured CPU time \
                  (--packet-factor), because engines process them in batches of other sizes",
-                question.packet_factor
+                factor = question.packet_factor
             ));
         }
         if question.engines.is_some() {
@@ -181,8 +182,9 @@ impl Answer {
     pub(super) fn text(&self) -> String {
         let Projection { before, after, .. } = &self.projected;
         let mut out = format!(
-            "Measured for {:.1} s on {} CPUs. All values are percent of one CPU.\n\n",
-            self.interval_s, self.cpus
+            "Measured for {seconds:.1} s on {cpus} CPUs. All values are percent of one CPU.\n\n",
+            seconds = self.interval_s,
+            cpus = self.cpus
         );
         heading(&mut out, "COMPONENT");
         for component in Component::ALL {
@@ -214,34 +216,36 @@ impl Answer {
         let _ = writeln!(
             out,
             "CPU time that engines can take over: {eligible:.2} (percent of one CPU), which is \
-             {share:.0} % of the agent's CPU time; engines needed to keep each at most {:.0} % \
-             busy: {needed}",
-            self.target.percent
+             {share:.0} % of the agent's CPU time; engines needed for a load of at most \
+             {target:.0} % each: {needed}",
+            target = self.target.percent
         );
         if let (Some(engines), Some(EngineSplit { on_engines, spilled })) = (self.engines, landed) {
             let all = on_engines + spilled;
             let _ = writeln!(
                 out,
-                "engines: {engines}, each with a capacity of {engine_capacity:.1}; eligible work \
-                 {all:.1}, on engines {on_engines:.1}, spilled to general CPUs {spilled:.1}"
+                "engines: {engines}, each with a capacity of {engine_capacity:.1}; eligible work: \
+                 {all:.1}, of which {on_engines:.1} on engines and {spilled:.1} spilled to general \
+                 CPUs"
             );
             if *spilled > 0.0 && engines > 0 {
                 let on_engines_part = on_engines / all;
                 let _ = writeln!(
                     out,
-                    "         with spill = false, engines would do {:.0} % of the eligible work",
-                    on_engines_part * 100.0
+                    "         with spill = false, engines would do {percent:.0} % of the eligible \
+                     work",
+                    percent = on_engines_part * 100.0
                 );
             }
         }
         let [before, after] = self.general();
-        for (what, side) in [("before", &before), ("after", &after)] {
+        for (when, side) in [("before", &before), ("after", &after)] {
             let _ = writeln!(
                 out,
-                "general CPUs (without an engine) {what}: {}; the agent uses {:.2} % of each, on \
-                 average",
-                side.cpus,
-                side.percent_each()
+                "general CPUs (without an engine) {when}: {cpus}; the agent uses {percent:.2} % of \
+                 each, on average",
+                cpus = side.cpus,
+                percent = side.percent_each()
             );
         }
         if self.engines.is_some() {
@@ -254,11 +258,13 @@ impl Answer {
             let _ = writeln!(
                 out,
                 "         more than 100 % is impossible: the agent would relay less traffic, or \
-                 needs {:.0} general CPUs",
-                (after.percent / 100.0).ceil()
+                 need {cpus:.0} general CPUs",
+                cpus = (after.percent / 100.0).ceil()
             );
         }
-        let _ = writeln!(out, "traffic per second of CPU time: x{:.3}", self.work_per_cpu());
+        let factor = self.work_per_cpu();
+        let _ =
+            writeln!(out, "traffic per second of CPU time: {factor:.3} times the measured value");
         if let Some(percent) = self.of_whole_percent() {
             let _ = writeln!(
                 out,
@@ -460,11 +466,11 @@ mod tests {
         let text = added(&published(eligible, 8.59), Some(1)).text();
         for line in [
             "CPU time that engines can take over: 105.17 (percent of one CPU), which is 92 % of \
-             the agent's CPU time; engines needed to keep each at most 100 % busy: 2",
+             the agent's CPU time; engines needed for a load of at most 100 % each: 2",
             "general CPUs (without an engine) before: 2; the agent uses 56.88 % of each, on \
              average",
-            "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \
-             spilled to general CPUs 5.2",
+            "engines: 1, each with a capacity of 100.0; eligible work: 105.2, of which 100.0 on \
+             engines and 5.2 spilled to general CPUs",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
         }
@@ -501,13 +507,13 @@ mod tests {
             assert!(text.lines().any(|line| row(line) == cells), "no {cells:?} in\n{text}");
         }
         for line in [
-            "engines: 1, each with a capacity of 100.0; eligible work 105.2, on engines 100.0, \
-             spilled to general CPUs 5.2",
+            "engines: 1, each with a capacity of 100.0; eligible work: 105.2, of which 100.0 on \
+             engines and 5.2 spilled to general CPUs",
             "         with spill = false, engines would do 95 % of the eligible work",
             "general CPUs (without an engine) before: 3; the agent uses 37.92 % of each, on \
              average",
             "general CPUs (without an engine) after: 2; the agent uses 6.88 % of each, on average",
-            "traffic per second of CPU time: x1.000",
+            "traffic per second of CPU time: 1.000 times the measured value",
             "CPU time of programs and agent for the same traffic: +0.0 %",
             "  a thing",
         ] {
@@ -537,9 +543,9 @@ mod tests {
     fn a_load_beyond_all_cpus_is_reported() {
         let text = answer(None, 4.0).text();
         assert!(text.contains("more than 100 %"), "{text}");
-        assert!(text.contains("needs 5 general CPUs"), "{text}");
+        assert!(text.contains("need 5 general CPUs"), "{text}");
         // The CPU time outside of rules does not grow with the traffic.
-        assert!(text.contains("traffic per second of CPU time: x1.060"), "{text}");
+        assert!(text.contains("traffic per second of CPU time: 1.060 times"), "{text}");
         assert!(text.contains("same traffic: -2.8 %"), "{text}");
         assert!(!answer(None, 1.0).text().contains("more than 100 %"));
     }

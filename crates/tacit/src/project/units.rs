@@ -57,10 +57,10 @@ impl<'a> Units<'a> {
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {}: the projection assumes that a byte costs as much CPU time to receive \
-                     and send without TLS as with TLS. Only the CPU time of handshakes, encryption \
-                     and decryption is saved",
-                    rule.name
+                    "rule {name}: the projection assumes that a byte costs as much CPU time to \
+                     receive and send without TLS as with TLS. Only the CPU time of handshakes, \
+                     encryption and decryption is saved",
+                    name = rule.name
                 ));
             }
             changes.entry(rule.name.clone()).or_default().push(what);
@@ -75,9 +75,9 @@ impl<'a> Units<'a> {
             let now = known.unwrap_or(Suite::DEFAULT[0]);
             if known.is_none() {
                 assumptions.push(format!(
-                    "rule {name}: tacit assumes the cipher suite {}, because the rule has no open \
-                     connection that shows its suite",
-                    now.name()
+                    "rule {name}: tacit assumes the cipher suite {suite}, because the rule has no \
+                     open connection that shows its suite",
+                    suite = now.name()
                 ));
             }
             let change = self.suite(rule, now, wanted, assumptions)?;
@@ -98,16 +98,17 @@ impl<'a> Units<'a> {
         let before = self.records(now, message_bytes)?;
         let after = self.records(wanted, message_bytes)?;
         assumptions.push(format!(
-            "rule {}: tacit has just measured, on this machine, the CPU time for 1 MB in messages \
-             of {message_bytes} bytes: with {}, encryption takes {} and decryption takes {}; with \
-             {}, encryption takes {} and decryption takes {}",
-            rule.name,
-            now.name(),
-            us(before.seal_us_per_mb),
-            us(before.open_us_per_mb),
-            wanted.name(),
-            us(after.seal_us_per_mb),
-            us(after.open_us_per_mb),
+            "rule {name}: tacit has just measured, on this machine, the CPU time for 1 MB in \
+             messages of {message_bytes} bytes: with {suite}, encryption takes {seal} and \
+             decryption takes {open}; with {new_suite}, encryption takes {new_seal} and decryption \
+             takes {new_open}",
+            name = rule.name,
+            suite = now.name(),
+            seal = us(before.seal_us_per_mb),
+            open = us(before.open_us_per_mb),
+            new_suite = wanted.name(),
+            new_seal = us(after.seal_us_per_mb),
+            new_open = us(after.open_us_per_mb),
         ));
         Ok(RuleChange::Suite {
             seal: after.seal_us_per_mb / before.seal_us_per_mb,
@@ -127,18 +128,19 @@ impl<'a> Units<'a> {
         let name = rule.map_or("", |rule| &rule.name);
         assumptions.push(format!(
             "rule {name}: tacit has just measured, on this machine, the CPU time for 1 MB in \
-             messages of {message_bytes} bytes: with {}, encryption takes {} and decryption takes \
-             {}. The projection assumes that receiving and sending cost the same as in clear",
-            suite.name(),
-            us(records.seal_us_per_mb),
-            us(records.open_us_per_mb),
+             messages of {message_bytes} bytes: with {suite}, encryption takes {seal} and \
+             decryption takes {open}. The projection assumes that receiving and sending cost the \
+             same as in clear",
+            suite = suite.name(),
+            seal = us(records.seal_us_per_mb),
+            open = us(records.open_us_per_mb),
         ));
         let handshake_us = match UnitCosts::measured_handshake_us(self.costs) {
             Some(handshake_us) => {
                 assumptions.push(format!(
                     "rule {name}: the projection assumes one handshake for each connection, which \
-                     takes {} (the mean of all rules in this interval)",
-                    us(handshake_us)
+                     takes {time} (the mean of all rules in this interval)",
+                    time = us(handshake_us)
                 ));
                 handshake_us
             }
@@ -161,9 +163,9 @@ impl<'a> Units<'a> {
         self.handshake_us = Some(handshake_us);
         assumptions.push(format!(
             "rule {name}: the projection assumes one full handshake as server for each connection, \
-             which takes {}. tacit has just measured this time on this machine, with a P-256 \
+             which takes {time}. tacit has just measured this time on this machine, with a P-256 \
              certificate and without I/O, because no rule had a handshake in this interval",
-            us(handshake_us)
+            time = us(handshake_us)
         ));
         Ok(handshake_us)
     }

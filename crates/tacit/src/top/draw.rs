@@ -78,11 +78,11 @@ fn totals(costs: &Costs, view: &View) -> Vec<Line> {
         Some(reason) => title.and(TextStyle::Alarm, reason),
         None => {
             let state = format!(
-                "{} open, agent up {}, {} CPUs, last {:.1} s",
-                view.open(),
-                duration(view.age_s()),
-                costs.cpus,
-                costs.interval_s,
+                "{open} connections, agent up {age}, {cpus} CPUs, interval {seconds:.1} s",
+                open = view.open(),
+                age = duration(view.age_s()),
+                cpus = costs.cpus,
+                seconds = costs.interval_s,
             );
             title.and(TextStyle::Plain, state)
         }
@@ -208,10 +208,11 @@ fn connections(view: &mut View, lines_max: usize, columns: usize) -> Vec<Line> {
     if lines_max < CONNECTIONS_HEAD {
         return Vec::new();
     }
-    let whose = view.selected().map_or_else(|| "all rules".to_owned(), str::to_owned);
+    let rule = view.selected().map_or_else(|| "all rules".to_owned(), str::to_owned);
     let page = view.connections(lines_max - CONNECTIONS_HEAD);
     let title = connection_line(["ID", "RULE", "REMOTE", "PROGRAM", "TLS", "MB", "CPU-MS"]);
-    let heading = format!("Connections of {whose}, page {} of {}", page.at + 1, page.count);
+    let (number, count) = (page.at + 1, page.count);
+    let heading = format!("Connections of {rule}, page {number} of {count}");
     let mut lines = vec![
         Line::of(TextStyle::Plain, heading),
         Line::of(TextStyle::Heading, pad(&title, columns)),
@@ -267,7 +268,7 @@ mod tests {
     fn a_small_screen_has_totals_bars_rules_connections_and_keys() {
         let shown = drawn(&mut view(), 80, 24);
         for line in [
-            "tacit  3 open, agent up 1m, 2 CPUs, last 1.0 s",
+            "tacit  3 connections, agent up 1m, 2 CPUs, interval 1.0 s",
             "CPU%  general 27.0  engine 0  eligible 13.5  uncaptured 0.50  accounting 0.00",
             "seal        20.1 ███████████▓▓▓▓▓   policy         0",
             "RULE                   CPU%  CONN/S   MSG/S    MB/S  US/CONN   US/MSG    US/MB",

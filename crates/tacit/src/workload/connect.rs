@@ -59,8 +59,8 @@ pub(super) fn run(args: &ConnectArgs) -> Result<(), WorkloadError> {
     let buffers = args.bytes.saturating_mul(2 * args.at_once as u64);
     if buffers > BUFFERS_BYTES_MAX as u64 {
         return Err(WorkloadError::Usage(format!(
-            "--bytes times --at-once needs {buffers} bytes of buffers, more than the limit of \
-             {BUFFERS_BYTES_MAX}: lower one of the two options"
+            "--bytes multiplied by --at-once needs {buffers} bytes of buffers, more than the limit \
+             of {BUFFERS_BYTES_MAX}: lower one of the two options"
         )));
     }
     let clocks = Clocks::of(&args.client.output.clocks)?;
@@ -120,8 +120,8 @@ fn report(args: &ConnectArgs, clocks: &Clocks, results: Results) -> Report {
         _ => format!("{bytes} bytes each way"),
     };
     let summary = format!(
-        "{connections} connections, at most {at_once} at a time, {each_way}, {how}, {:.2} s",
-        used.seconds
+        "{connections} connections, at most {at_once} at a time, {each_way}, {how}, {seconds:.2} s",
+        seconds = used.seconds
     );
     let mut report = Report::new("connect", summary);
     report.set("connections", *connections);
@@ -138,8 +138,8 @@ fn report(args: &ConnectArgs, clocks: &Clocks, results: Results) -> Report {
     report.cpu(&clocks.names(), &used, "connection", opened);
     if rate.is_none() {
         report.note(
-            "the client opens the next connection only after closing another one (closed loop), so \
-             slow connections lower the load; for a fixed load, use --rate",
+            "the client opens the next connection only after closing another one (closed loop). So \
+             slow connections lower the load. For a fixed load, use --rate",
         );
     }
     if used.ledgers.is_empty() {

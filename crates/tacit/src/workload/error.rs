@@ -142,7 +142,7 @@ impl std::fmt::Display for WorkloadError {
             }
             Self::Paper(reason) => write!(
                 f,
-                "a measurement failed: {reason}: see the reasons for the empty cells, and measure \
+                "a measurement failed: {reason}: read the reasons below the tables, and measure \
                  again"
             ),
         }

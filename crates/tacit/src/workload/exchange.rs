@@ -399,9 +399,9 @@ fn report(
     } else {
         report.latency("latency", "latency", &results.latency);
         report.note(
-            "the client sends the next request only after a reply (closed loop), so a slow server \
-             receives fewer requests, and the reported latencies are lower than with a fixed load; \
-             for a fixed load, use --rate",
+            "the client sends the next request only after a reply (closed loop). So a slow server \
+             receives fewer requests, and the reported latencies are lower than with a fixed load. \
+             For a fixed load, use --rate",
         );
     }
     report.cpu(&clocks.names(), used, "exchange", done);

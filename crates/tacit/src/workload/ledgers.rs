@@ -40,8 +40,8 @@ impl FromStr for Agent {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            "expected NAME=SOCKET or NAME=PID, the control socket of an agent or the process id of \
-             a `tacit run`, such as near=agent.sock or near=1234"
+            "expected NAME=SOCKET (the control socket of an agent) or NAME=PID (the process ID of \
+             a `tacit run`), such as near=agent.sock or near=1234"
                 .to_owned()
         };
         let (name, location) = text.split_once('=').ok_or_else(wrong)?;

@@ -145,9 +145,9 @@ fn report(args: &StartStopArgs, total: usize, results: &Results, clocks: &Clocks
     let ways: Vec<_> = WAYS.iter().take(results.latency.len()).copied().collect();
     let StartStopArgs { connections, at_once, .. } = args;
     let summary = format!(
-        "{connections} connections {}: the client opens all connections, and then closes all \
-         connections, {at_once} at a time",
-        ways.join(" and as many ")
+        "{connections} connections {directions}: the client opens all connections, and then closes \
+         all connections, {at_once} at a time",
+        directions = ways.join(" and as many ")
     );
     let mut report = Report::new("start-stop", summary);
     report.set("connections", *connections);

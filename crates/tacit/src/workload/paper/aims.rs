@@ -34,7 +34,7 @@ impl Aim {
 
 /// The table of aims.
 pub(super) fn table(samples: &CellSamples) -> PaperTable {
-    let columns = ["engine, compared with clear on one CPU", "unit", "must", "stretch"];
+    let columns = ["with an engine, compared with traffic in clear", "unit", "must", "stretch"];
     let columns = [&columns[..], &["measured", "met"][..]].concat();
     let title = "Targets for an engine (upper limits)";
     let mut table = PaperTable::new("aims", title, &columns);

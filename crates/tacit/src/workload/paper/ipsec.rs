@@ -379,7 +379,9 @@ fn sheet(
 ) -> PaperSheet {
     let what = match seed {
         Some(seed) => format!("random loads from seed {seed}"),
-        None => "10 sessions of 100 bytes, and 5 streams of 20 MB, several times".to_owned(),
+        None => {
+            "10 sessions of 100 bytes, and 5 streams that transfer 20 MB several times".to_owned()
+        }
     };
     let mut sheet = PaperSheet {
         key: "ipsec",
@@ -413,7 +415,8 @@ fn sheet(
             ("measured, no engine", change(Joint::Clear, Joint::Secured)),
             ("measured, engine", change(Joint::ClearPinned, Joint::Spilling)),
         ];
-        sheet.bars(&format!("Change of CPU time with IPsec: {}", load.name()), "%", &bars);
+        let load = load.name();
+        sheet.bars(&format!("Change of CPU time with IPsec: {load}"), "%", &bars);
     }
     sheet.note(
         "the published figures of Enterprise Extender (UDP with packet filters) are charts without \

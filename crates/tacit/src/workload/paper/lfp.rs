@@ -249,10 +249,11 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         title: "z/VSE Fast Path to Linux on System z",
         method: "FTP of 1 GB (or of `--file-size`) with curl and vsftpd, from a sparse file or to \
                  /dev/null, and three streams of 100 MB at the same time. Published: z10 EC, \
-                 TCP/IP for VSE and LFP under z/VM. Measured: a program in a network namespace and \
-                 a server of the host, connected by a TCP/IP stack in user space (slirp4netns, \
-                 pasta), a veth pair, or tacit (relay, handed, link over a UNIX socket, link over \
-                 TLS on TCP). CPU time is that of client, server and all processes between them"
+                 TCP/IP for VSE and LFP (Linux Fast Path) under z/VM. Measured: a program in a \
+                 network namespace and a server of the host, connected by a TCP/IP stack in user \
+                 space (slirp4netns, pasta), a veth pair, or tacit (relay, handed, link over a \
+                 UNIX socket, link over TLS on TCP). CPU time is that of client, server and all \
+                 processes between them"
             .to_owned(),
         tables: vec![
             table(samples, "rate", "Rate", RATE, 0, "MB/s"),
@@ -282,11 +283,11 @@ fn table(
     published: usize,
     unit: &str,
 ) -> PaperTable {
-    let unit_there = if published == 0 { "MB/s" } else { "%" };
+    let published_unit = if published == 0 { "MB/s" } else { "%" };
     let mut columns = vec![
         "transfer".to_owned(),
-        format!("TCP/IP for VSE, {unit_there}"),
-        format!("LFP, {unit_there}"),
+        format!("TCP/IP for VSE, {published_unit}"),
+        format!("LFP, {published_unit}"),
     ];
     columns.extend(NetworkPath::ALL.map(|path| format!("{}, {unit}", path.name())));
     let columns: Vec<_> = columns.iter().map(String::as_str).collect();

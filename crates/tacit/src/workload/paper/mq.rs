@@ -71,7 +71,8 @@ pub(super) fn measure(stage: &Stage) -> PaperSheet {
 fn starts(stage: &Stage, samples: &mut CellSamples, pair: &AgentPair, round: usize) {
     let connections = (4000 / stage.extent.divisor).to_string();
     for (route, ..) in STARTS {
-        stage.progress(&format!("mq: starts and stops, {}, round {round}", route.name));
+        let name = route.name;
+        stage.progress(&format!("mq: starts and stops, {name}, round {round}"));
         let cpu_of = pair.cpu_of();
         let entry = route.entry();
         let mut words = vec!["start-stop", "client", "--connections", &connections];

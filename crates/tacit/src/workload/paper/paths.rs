@@ -189,7 +189,9 @@ impl NetworkPath {
         let other =
             paths.filter_map(|one| one["path"].as_str()).find(|path| !path.starts_with(wanted));
         match other {
-            Some(other) => Err(Gap::failed(format!("the path is {other}, not {wanted}"))),
+            Some(other) => {
+                Err(Gap::failed(format!("a connection uses the path {other}, not {wanted}")))
+            }
             None => Ok(()),
         }
     }

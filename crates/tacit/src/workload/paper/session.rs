@@ -48,7 +48,8 @@ impl Session {
     pub(super) fn start(stage: &Stage, name: &str, words: &[&str]) -> Result<Self, Gap> {
         let mut process = stage.start_with_pipes(name, words)?;
         let pipes = process.child.stdin.take().zip(process.child.stdout.take());
-        let (input, output) = pipes.ok_or_else(|| Gap::failed(format!("{name} has no pipes")))?;
+        let (input, output) = pipes
+            .ok_or_else(|| Gap::failed(format!("{name} has no pipes for input and output")))?;
         let line_time_max = stage.extent.time_max();
         Ok(Self { process, input, output: BufReader::new(output), line_time_max })
     }
@@ -100,7 +101,8 @@ impl Session {
     }
 
     fn ended(&self) -> Gap {
-        Gap::failed(format!("the measured program ended: {}", self.process.log_end()))
+        let output = self.process.log_end();
+        Gap::failed(format!("the measured program ended: {output}"))
     }
 }
 

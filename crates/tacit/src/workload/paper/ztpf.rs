@@ -60,8 +60,8 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
              and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, \
              AES128-SHA, one CPU for each side. Measured: tacit with TLS 1.3 and AES-128-GCM; for \
              the older library, {library} in stunnel with TLS 1.2, AES-128-CBC and HMAC-SHA-1, \
-             because tacit has no older version of its TLS library; {}",
-            if cpus > 1 { "one CPU for each side" } else { "one CPU for both sides" }
+             because tacit has no older version of its TLS library; {placement}",
+            placement = if cpus > 1 { "one CPU for each side" } else { "one CPU for both sides" }
         ),
         tables: vec![engine_table(&samples), lock_table(locks)],
         ..PaperSheet::default()
@@ -76,8 +76,8 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
     let bars: Vec<_> = bars.iter().map(|(name, cell)| (name.as_str(), cell.clone())).collect();
     sheet.bars("measured: messages per second", "/s", &bars);
     sheet.note(
-        "the utilisation is that of the CPU of the server and its proxy. A message is a request \
-         with its reply",
+        "the utilisation is that of the CPU that the server and its proxy share. A message is a \
+         request with its reply",
     );
     sheet
 }
@@ -313,7 +313,7 @@ impl LockReport {
             let found = value["figures"][key].as_f64();
             found.ok_or_else(|| {
                 wrong(format!(
-                    "no figure `{key}`: create the file with `cargo xtask bench sockets`"
+                    "the file has no figure `{key}`: create it with `cargo xtask bench sockets`"
                 ))
             })
         };
