@@ -84,7 +84,7 @@ impl fmt::Display for ExistingNetworkError {
                  fix: name a process that is running, such as one that `ps -e` lists"
             ),
             Self::Own => f.write_str(
-                "this is the network namespace of tacit itself\n    \
+                "the requested network namespace is that of tacit itself\n    \
                  fix: to protect all programs of a host, use `tacit agent --host`",
             ),
             Self::Owner(error) => write!(

@@ -157,7 +157,7 @@ impl CredentialFault {
         Some(match self {
             Self::NoCertificate | Self::NoKey | Self::NoCrl => return None,
             Self::AtSigner(text) => return text.fix.clone(),
-            Self::Unreadable(_) => "name a file that this user can read".to_owned(),
+            Self::Unreadable(_) => "name a file that the agent's user can read".to_owned(),
             Self::NotRegular | Self::TooLarge => "give the path of a PEM file".to_owned(),
             Self::BadPem(_) => "copy the file again".to_owned(),
             Self::Der { convert } | Self::Pkcs12 { convert } => {

@@ -97,7 +97,7 @@ fn meaning(alert: Alert) -> Meaning {
         _ => Meaning {
             kind: FailureKind("peer-sent-alert"),
             party: Party::Peer,
-            reason: "the {peer} ended the handshake with this alert",
+            reason: "the {peer} ended the handshake with an alert",
             step: "read the {peer}'s log",
         },
     }

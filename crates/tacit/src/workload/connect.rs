@@ -111,7 +111,7 @@ fn drive(
 fn report(args: &ConnectArgs, clocks: &Clocks, results: Results) -> Report {
     let Results { latency, used, charts } = results;
     let ConnectArgs { connections, at_once, bytes, rate, .. } = args;
-    let how = match rate {
+    let pace = match rate {
         Some(rate) => format!("{rate} connections/s"),
         None => "closed loop".to_owned(),
     };
@@ -120,8 +120,8 @@ fn report(args: &ConnectArgs, clocks: &Clocks, results: Results) -> Report {
         _ => format!("{bytes} bytes each way"),
     };
     let summary = format!(
-        "{connections} connections, at most {at_once} at a time, {each_way}, {how}, {seconds:.2} s",
-        seconds = used.seconds
+        "{connections} connections, at most {at_once} at a time, {each_way}, {pace}, {time:.2} s",
+        time = used.seconds
     );
     let mut report = Report::new("connect", summary);
     report.set("connections", *connections);

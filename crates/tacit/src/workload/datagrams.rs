@@ -99,7 +99,8 @@ fn server(args: &DatagramServerArgs) -> Result<(), WorkloadError> {
     let failed = |error| WorkloadError::Listen(args.listen.into(), error);
     let socket = UdpSocket::bind(args.listen).map_err(failed)?;
     let address = socket.local_addr().map_err(failed)?;
-    let line = format!("listening on {address}, process {}\n", std::process::id());
+    let pid = std::process::id();
+    let line = format!("listening on {address}, process {pid}\n");
     exit::print(line, exit::EXIT_OK);
     for thread in serve(&socket, cpus()).map_err(WorkloadError::Thread)? {
         // A thread ends only by a panic, which has printed its message.
@@ -281,7 +282,8 @@ fn report(
     }
     let DatagramClientArgs { connections, bytes, seconds, .. } = args;
     let sockets = with_noun(*connections, "socket");
-    let summary = format!("{sockets}, {bytes} bytes each way over UDP, {:.1} s", used.seconds);
+    let time = used.seconds;
+    let summary = format!("{sockets}, {bytes} bytes each way over UDP, {time:.1} s");
     let mut report = Report::new("datagrams", summary);
     report.set("connections", *connections);
     report.set("bytes", *bytes);

@@ -135,8 +135,8 @@ impl Load {
         let bytes = self.connections * (self.request_bytes + self.reply_bytes);
         if bytes > BUFFERS_BYTES_MAX {
             return Err(WorkloadError::Usage(format!(
-                "requests and replies of all connections need {bytes} bytes, more than the limit \
-                 of {BUFFERS_BYTES_MAX}: use fewer connections or smaller messages"
+                "requests and replies of all connections need {bytes} bytes of memory, more than \
+                 the limit of {BUFFERS_BYTES_MAX}: use fewer connections or smaller messages"
             )));
         }
         let due = self.pace.rate.unwrap_or(0.0) * self.pace.seconds.as_secs_f64();

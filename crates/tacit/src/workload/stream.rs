@@ -282,11 +282,12 @@ fn report(
         None => format!("of {} bytes each", args.bytes),
     };
     let streams = with_noun(args.connections, "stream");
-    let again = match args.times {
+    let repeated = match args.times {
         1 => String::new(),
         times => format!(", {times} times"),
     };
-    let summary = format!("{streams} {direction}, {each}{again}, {:.2} s", used.seconds);
+    let time = used.seconds;
+    let summary = format!("{streams} {direction}, {each}{repeated}, {time:.2} s");
     let mut report = Report::new("stream", summary);
     report.set("direction", direction);
     report.set("connections", args.connections);

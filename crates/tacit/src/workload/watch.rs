@@ -214,7 +214,8 @@ impl ProgressSampler {
         let Unit { plural, of } = self.unit;
         let all = total as f64 / of;
         let last = (total - before) as f64 / of;
-        format!("{:4} s  {all:12.0} {plural}  {last:10.0} in the last second", elapsed.as_secs())
+        let seconds = elapsed.as_secs();
+        format!("{seconds:4} s  {all:12.0} {plural}  {last:10.0} in the last second")
     }
 }
 

@@ -225,7 +225,7 @@ answer to marked from ::ffff:127.0.0.1
 0
 answer to word from ::ffff:192.0.2.1
 tacit: error[no-namespace]: /dev/null is not a network namespace
-tacit: error[no-namespace]: this is the network namespace of tacit itself
+tacit: error[no-namespace]: the requested network namespace is that of tacit itself
 0
 0
 ",

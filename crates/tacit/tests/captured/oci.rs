@@ -119,7 +119,7 @@ the container has no process yet
 tacit: error[container-state]: the runtime sent a state of more than 65536 bytes
 0
 tacit: error[container-not-protected]: cannot capture the traffic of the container, so \
-the container does not start: this is the network namespace of tacit itself
+the container does not start: the requested network namespace is that of tacit itself
 ",
     );
 }

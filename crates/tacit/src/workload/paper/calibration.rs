@@ -57,15 +57,15 @@ fn nearest(of: &[Load], load: Load) -> Option<[Load; 2]> {
     Some([first, above.unwrap_or(first)])
 }
 
-/// Measures a load once without an engine and once with one. Progress names the place of the load
-/// and the round.
+/// Measures a load once without an engine and once with one. Progress names the step and
+/// the round.
 pub(super) fn take_both(
     stage: &Stage,
     peer: &Result<StagedProcess, Gap>,
     samples: &mut CellSamples,
     load: Load,
     packet_factor: &Measurement,
-    place: &str,
+    step: &str,
     round: usize,
 ) {
     for joint in [Joint::Secured, Joint::Unpolled] {
@@ -73,7 +73,7 @@ pub(super) fn take_both(
         if samples.is_given_up(&subject) {
             continue;
         }
-        stage.progress(&format!("ipsec: {place}: {subject}, round {round}"));
+        stage.progress(&format!("ipsec: {step}: {subject}, round {round}"));
         let factor = packet_factor.clone();
         let taken = factor.and_then(|factor| ipsec::take(stage, peer, load, joint, factor));
         samples.add(&subject, taken);

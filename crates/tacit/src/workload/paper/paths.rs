@@ -183,8 +183,9 @@ impl NetworkPath {
             "{} show connections --json --control tacit-run-{launcher}/agent.sock",
             stage.tacit()
         ))?;
-        let shown: Value = serde_json::from_str(&text)
-            .map_err(|error| Gap::failed(format!("cannot parse the connections: {error}")))?;
+        let shown: Value = serde_json::from_str(&text).map_err(|error| {
+            Gap::failed(format!("cannot parse the list of connections: {error}"))
+        })?;
         let paths = shown["connections"].as_array().into_iter().flatten();
         let other =
             paths.filter_map(|one| one["path"].as_str()).find(|path| !path.starts_with(wanted));

@@ -316,7 +316,7 @@ impl Stage {
         let parsed: SocketAddr = address
             .parse()
             .map_err(|error| Gap::failed(format!("{address} is not an address: {error}")))?;
-        self.wait(&format!("no server at {address}"), process, || {
+        self.wait(&format!("no server listens at {address}"), process, || {
             TcpStream::connect_timeout(&parsed, Duration::from_secs(1)).is_ok()
         })
     }

@@ -282,7 +282,7 @@ pub fn install(
         return Err(Error::Invalid("the nftables table has too many filters"));
     }
     if table.forwarded.len() > HOST_INTERFACES_MAX {
-        return Err(Error::Invalid("the nftables table has too many interfaces"));
+        return Err(Error::Invalid("the nftables table has too many interfaces of containers"));
     }
     let openers = openers(netfilter, table)?;
     if is_installed(netfilter)? {
