@@ -225,10 +225,10 @@ fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     let who = peer.word();
     if let Some(facts) = chain.iter().find(|facts| facts.version < 3) {
         return Some(format!(
-            "the {who}'s certificate {} is X.509 v{}, which supports neither host names nor \
-             usages: reissue the certificate as v3 with a subjectAltName",
-            facts.title(),
-            facts.version
+            "the {who}'s certificate {title} is X.509 v{version}, which supports neither host \
+             names nor usages: reissue the certificate as v3 with a subjectAltName",
+            title = facts.title(),
+            version = facts.version
         ));
     }
     let facts = chain.iter().find(|facts| facts.has_weak_key())?;
@@ -249,10 +249,11 @@ fn out_of_time(
     let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     if let Some(facts) = chain.iter().find(|facts| now > facts.not_after) {
         return format!(
-            "the {who}'s certificate {} expired at {}, {} days ago: renew the certificate",
-            facts.title(),
-            utc(facts.not_after),
-            (now - facts.not_after) / DAY_SECONDS
+            "the {who}'s certificate {title} expired at {time}, {days} days ago: renew the \
+             certificate",
+            title = facts.title(),
+            time = utc(facts.not_after),
+            days = (now - facts.not_after) / DAY_SECONDS
         );
     }
     if let Some(facts) = chain.iter().find(|facts| now < facts.not_before) {
@@ -271,9 +272,9 @@ fn wrong_name(name: Option<&ServerName<'_>>, leaf: &CertificateFacts) -> String 
     let wanted = name.map_or_else(|| "the required name".into(), ServerName::to_str);
     if leaf.sans.is_empty() {
         return format!(
-            "the server's certificate {} has no subjectAltName, and tacit ignores common names: \
-             reissue the certificate with a subjectAltName for {wanted}",
-            leaf.title()
+            "the server's certificate {title} has no subjectAltName, and tacit ignores common \
+             names: reissue the certificate with a subjectAltName for {wanted}",
+            title = leaf.title()
         );
     }
     format!(
@@ -302,22 +303,23 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
     let trust = failed.trust;
     let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     let title = chain.first().map_or("", CertificateFacts::title);
-    let unknown = format!("tacit cannot check whether the {who}'s certificate {title} is revoked");
+    let problem = format!("tacit cannot check whether the {who}'s certificate {title} is revoked");
     let crl_of = |ca: &str| failed.crls.iter().find(move |crl| crl.issuer == ca);
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
     if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
         return format!(
-            "{unknown}: trust '{trust}' has no CRL of the CA {ca}: add the CRL to `crl`"
+            "{problem}: trust '{trust}' has no CRL of the CA {ca}: add the CRL to `crl`"
         );
     }
     match issuers().filter_map(crl_of).find(|crl| crl.is_out_of_date(now)) {
         Some(crl) => format!(
-            "{unknown}: the CRL of the CA {} in trust '{trust}' expired at {}: get the current CRL",
-            crl.issuer,
-            utc(crl.next_update)
+            "{problem}: the CRL of the CA {issuer} in trust '{trust}' expired at {time}: get the \
+             current CRL",
+            issuer = crl.issuer,
+            time = utc(crl.next_update)
         ),
         None => format!(
-            "{unknown}: the CRLs in trust '{trust}' do not cover this type of certificate: add the \
+            "{problem}: the CRLs in trust '{trust}' do not cover this type of certificate: add the \
              CRLs that the CA publishes for this type"
         ),
     }

@@ -65,18 +65,18 @@ impl fmt::Display for ExistingNetworkError {
             Self::Open(path, error) => {
                 write!(
                     f,
-                    "cannot open the network namespace {}: {error}\n    \
+                    "cannot open the network namespace {path}: {error}\n    \
                      fix: name a file that `ls /run/netns` lists, and run tacit as the user who \
                      made the namespace, or as root",
-                    path.display()
+                    path = path.display()
                 )
             }
             Self::OtherFile(path) => write!(
                 f,
-                "{} is not a network namespace\n    fix: name a file in /run/netns or \
+                "{path} is not a network namespace\n    fix: name a file in /run/netns or \
                  /proc/PID/ns/net; for a container of rootless podman, use --pid with the PID of a \
                  process in the container",
-                path.display()
+                path = path.display()
             ),
             Self::NoProcess(pid, error) => write!(
                 f,

@@ -149,7 +149,7 @@ pub(crate) fn warnings(
     for Crl { facts, .. } in crls {
         let CrlFacts { issuer, file, .. } = facts;
         let time = utc(facts.next_update);
-        let crl = format!("{owner}: {}: the CRL of {issuer}", file.display());
+        let crl = format!("{owner}: {file}: the CRL of {issuer}", file = file.display());
         if facts.is_out_of_date(now) {
             warnings
                 .push(format!("{crl} expired at {time}, so {consequence}: get the current CRL"));

@@ -53,15 +53,15 @@ impl fmt::Display for IntervalError {
         match self {
             Self::File(path, error) => write!(
                 f,
-                "cannot read --costs {}: {error}\n    fix: name a file that `tacit show costs \
+                "cannot read --costs {path}: {error}\n    fix: name a file that `tacit show costs \
                  --json` has written",
-                path.display()
+                path = path.display()
             ),
             Self::NotCosts(path, error) => write!(
                 f,
-                "{} does not contain costs: {error}\n    fix: write the file with `tacit show \
+                "{path} does not contain costs: {error}\n    fix: write the file with `tacit show \
                  costs --json` of the same version",
-                path.display()
+                path = path.display()
             ),
             Self::TooManyFiles(count) => {
                 write!(

@@ -156,10 +156,10 @@ fn with_bar(line: Line, component: Component, places: &ByCpuPlace, greatest: f64
 
 /// A line of the rules table: the name, then the numbers.
 fn rule_line(name: &str, cells: [String; 7]) -> String {
-    let [cpu, conn, messages, mb, per_conn, per_message, per_mb] = cells;
+    let [cpu, conn, messages, mb, per_conn, per_msg, per_mb] = cells;
     format!(
-        "{} {cpu:>6} {conn:>7} {messages:>7} {mb:>7} {per_conn:>8} {per_message:>8} {per_mb:>8}",
-        fit(name, 20)
+        "{name} {cpu:>6} {conn:>7} {messages:>7} {mb:>7} {per_conn:>8} {per_msg:>8} {per_mb:>8}",
+        name = fit(name, 20)
     )
 }
 
@@ -197,10 +197,10 @@ fn rule_text(rule: &RuleCosts, costs: &Costs) -> String {
 fn connection_line(cells: [&str; 7]) -> String {
     let [id, rule, remote, program, tls, mb, cpu] = cells;
     format!(
-        "{id:>8} {} {} {} {tls:>4} {mb:>8} {cpu:>8}",
-        fit(rule, 14),
-        fit(remote, 21),
-        fit(program, 10)
+        "{id:>8} {rule} {remote} {program} {tls:>4} {mb:>8} {cpu:>8}",
+        rule = fit(rule, 14),
+        remote = fit(remote, 21),
+        program = fit(program, 10)
     )
 }
 

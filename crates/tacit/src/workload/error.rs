@@ -131,7 +131,8 @@ impl std::fmt::Display for WorkloadError {
             Self::Steering(error) => write!(f, "--steered: {error}: {KEEP_STEERING}"),
             Self::Write(path, error) => write!(f, "cannot write {}: {error}", path.display()),
             Self::Beside(path, error) => {
-                write!(f, "cannot read --beside {}: {error}: {GIVE_A_REPORT}", path.display())
+                let path = path.display();
+                write!(f, "cannot read --beside {path}: {error}: {GIVE_A_REPORT}")
             }
             Self::Nothing => f.write_str(
                 "no operation finished during the measurement: use a longer measurement \

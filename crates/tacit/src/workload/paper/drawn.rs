@@ -156,9 +156,9 @@ impl Load {
             (LoadKind::Out, _) => format!("stream client out --times {times}"),
         };
         let text = format!(
-            "{} workload {what} --connections {connections} --bytes {bytes} --connect \
+            "{tacit} workload {what} --connections {connections} --bytes {bytes} --connect \
              {server}:{port} --wait 20s --steered",
-            stage.tacit()
+            tacit = stage.tacit()
         );
         text.split(' ').map(str::to_owned).collect()
     }

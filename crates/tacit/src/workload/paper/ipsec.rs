@@ -310,9 +310,9 @@ fn projection(
 ) -> Result<LedgerInterval, Gap> {
     let [before, after] = files;
     let text = stage.shell(&format!(
-        "{} project --costs {before} --costs {after} --engines 1 --added --packet-factor \
+        "{tacit} project --costs {before} --costs {after} --engines 1 --added --packet-factor \
          {packet_factor} --json",
-        stage.tacit()
+        tacit = stage.tacit()
     ))?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| Gap::failed(format!("not a projection: {error}")))?;

@@ -117,9 +117,9 @@ impl Transfer {
             Self::StreamsOut | Self::StreamsIn => {
                 let way = if self == Self::StreamsOut { "out" } else { "in" };
                 let text = format!(
-                    "{} workload stream client {way} --connections {STREAMS} --bytes {bytes} \
+                    "{tacit} workload stream client {way} --connections {STREAMS} --bytes {bytes} \
                      --connect {server}:7000 --wait 20s --steered",
-                    stage.tacit()
+                    tacit = stage.tacit()
                 );
                 text.split(' ').map(str::to_owned).collect()
             }

@@ -55,9 +55,9 @@ impl SocketLoad {
         };
         let connections = connections / stage.extent.divisor;
         format!(
-            "{} workload connect client --connections {connections} --at-once {at_once} --connect \
-             {server}:7000 --wait 20s --steered",
-            stage.tacit()
+            "{tacit} workload connect client --connections {connections} --at-once {at_once} \
+             --connect {server}:7000 --wait 20s --steered",
+            tacit = stage.tacit()
         )
     }
 
@@ -141,10 +141,10 @@ fn idle_kb(
     connections: u64,
 ) -> Result<f64, Gap> {
     let words = format!(
-        "{} workload interactive client --connections {connections} --bytes 1 --warm-up 1ms \
-         --seconds 1ms --connect {}:7000 --wait 20s --steered",
-        stage.tacit(),
-        path.server()
+        "{tacit} workload interactive client --connections {connections} --bytes 1 --warm-up 1ms \
+         --seconds 1ms --connect {server}:7000 --wait 20s --steered",
+        tacit = stage.tacit(),
+        server = path.server()
     );
     let words: Vec<_> = words.split(' ').collect();
     let (session, attached) = path.start(stage, context, &words)?;

@@ -180,8 +180,8 @@ impl NetworkPath {
         };
         let launcher = session.process.program_id()?;
         let text = stage.shell(&format!(
-            "{} show connections --json --control tacit-run-{launcher}/agent.sock",
-            stage.tacit()
+            "{tacit} show connections --json --control tacit-run-{launcher}/agent.sock",
+            tacit = stage.tacit()
         ))?;
         let shown: Value = serde_json::from_str(&text).map_err(|error| {
             Gap::failed(format!("cannot parse the list of connections: {error}"))

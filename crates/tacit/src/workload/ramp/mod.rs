@@ -38,8 +38,9 @@ const IDLE_WAIT_MAX: Duration = Duration::from_secs(20);
 pub(super) fn run(args: &RampArgs) -> Result<(), WorkloadError> {
     if args.step > args.connections {
         return Err(WorkloadError::Usage(format!(
-            "--step {} exceeds --connections {}: use a smaller step",
-            args.step, args.connections
+            "--step {step} exceeds --connections {connections}: use a smaller step",
+            step = args.step,
+            connections = args.connections
         )));
     }
     let clocks = Clocks::of(&args.client.output.clocks)?;

@@ -68,7 +68,7 @@ impl Rules {
                 let then = [&[Host(IsRewritten(true))], then].concat();
                 self.push_to_captured_ports(table, step, &then);
             }
-            let step = "adding the nft rule that accepts filtered packets to captured ports";
+            let step = "adding the nft rule that accepts packets that another chain has filtered";
             for own in [IsLocal(PacketEnd::Destination), IsAnycast(PacketEnd::Destination)] {
                 self.push_to_captured_ports(table, step, &[Host(own), Accept]);
             }

@@ -137,7 +137,7 @@ pub(super) fn time_of(
     key: &[u8],
 ) -> Result<Option<Option<Duration>>, Error> {
     let mut question =
-        message("reading the remaining timeout of an element in a set", GETSETELEM, 0);
+        message("reading the remaining timeout of an element in an nftables set", GETSETELEM, 0);
     question.text(1, table);
     question.text(2, set);
     question.nest(3, |list| {

@@ -80,7 +80,8 @@ pub fn add_units(netfilter: &mut Netlink, groups: &[u64]) -> Result<(), Error> {
     if groups.is_empty() {
         return Ok(());
     }
-    let mut adding = message("adding control groups of systemd units", NEWSETELEM, CREATE);
+    let mut adding =
+        message("adding control groups of systemd units to the nftables set", NEWSETELEM, CREATE);
     adding.text(1, UNITS_TABLE);
     adding.text(2, UNITS);
     adding.nest(3, |list| {
@@ -203,7 +204,7 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
     }
     push(
         SENDERS,
-        "adding the nft rule that sets a fwmark on packets from outside the systemd units",
+        "adding the nft rule that sets a fwmark on packets of programs outside of systemd units",
         &[Host(SetMark(marked))],
     );
     let sets = [
