@@ -69,13 +69,23 @@ fn aims(samples: &CellSamples) -> [Aim; 7] {
         measured,
     };
     [
-        aim("CPU time per GB inbound (paper: +13 %)", "%", IN, change(inbound, Joint::Spilling)),
+        aim(
+            "CPU time per GB inbound (published: +13 %)",
+            "%",
+            IN,
+            change(inbound, Joint::Spilling),
+        ),
         aim("CPU time per GB inbound, no spill", "%", IN, change(inbound, Joint::Contained)),
-        aim("CPU time per GB outbound (paper: +45 %)", "%", OUT, change(outbound, Joint::Spilling)),
+        aim(
+            "CPU time per GB outbound (published: +45 %)",
+            "%",
+            OUT,
+            change(outbound, Joint::Spilling),
+        ),
         aim("CPU time per GB outbound, no spill", "%", OUT, change(outbound, Joint::Contained)),
         aim("20,000 requests/s: p50", "us", [250.0, 150.0], samples.median(&paced[0], P50)),
         aim(
-            "20,000 requests/s: CPU time per request (paper: 1.61)",
+            "20,000 requests/s: CPU time per request (published: 1.61)",
             "ratio",
             [2.1, 1.6],
             samples.ratio(CPU, &paced[0], &paced[1]),

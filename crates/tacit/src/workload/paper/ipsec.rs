@@ -340,7 +340,7 @@ fn projection(
                 [engine, engine + eligible, forecast].map(|percent| percent / 100.0 * seconds);
             Ok(LedgerInterval { engine_s, packets_s, forecast_s, figures })
         }
-        None => Err(Gap::failed("the output of `tacit project` has no value for a figure")),
+        None => Err(Gap::failed("the output of `tacit project` lacks a required figure")),
     }
 }
 

@@ -146,9 +146,9 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
         STARTS.iter().map(|(_, name, us, _)| (*name, PaperCell::Published(*us))).collect();
     sheet.bars("published: CPU time of the TCP/IP stack to start a channel", "us", &bars);
     sheet.note(
-        "here, a start in clear only opens a connection and sends one byte in each direction; in \
-         the paper, MQ does most of the work of a start. So TLS lowers the rate of starts much \
-         more here than in the paper",
+        "to start a channel in clear, this measurement only opens a connection and sends one byte \
+         in each direction. In the published measurement, MQ does most of the work of a start. So \
+         TLS lowers the measured rate of starts much more than the published rate",
     );
     sheet
 }

@@ -231,9 +231,10 @@ impl PaperReport {
 
     /// One page with all papers.
     pub(super) fn html(&self) -> String {
-        let legend = "Columns with a name from the paper contain published figures; all other \
-                      columns were measured on this machine. The published figures come from other \
-                      machines, years and protocols: compare the ratios, not the figures.";
+        let legend = "Columns that are named after a published measurement contain its figures. \
+                      All other columns were measured on this machine. The published figures come \
+                      from other machines, years and protocols: compare the ratios, not the \
+                      figures.";
         let mut parts = vec![PagePart::Prose(legend.to_owned())];
         parts.extend(self.sheets.iter().flat_map(PaperSheet::parts));
         HtmlPage {

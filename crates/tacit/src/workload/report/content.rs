@@ -128,11 +128,11 @@ impl Report {
         self.tables.extend(ledgers::tables(&used.ledgers, unit, units));
         if used.is_disturbed() {
             self.note(format!(
-                "per {unit}: the whole machine used {:.0} ms of CPU time, but the measured \
-                 processes used only {:.0} ms. Either other programs disturbed the measurement, or \
-                 --cpu-of does not select all processes that handle the traffic",
-                used.machine_ns as f64 / 1e6,
-                sum as f64 / 1e6
+                "per {unit}: the whole machine used {machine:.0} ms of CPU time, but the measured \
+                 processes used only {measured:.0} ms. Either other programs disturbed the \
+                 measurement, or --cpu-of does not select all processes that handle the traffic",
+                machine = used.machine_ns as f64 / 1e6,
+                measured = sum as f64 / 1e6
             ));
         }
     }

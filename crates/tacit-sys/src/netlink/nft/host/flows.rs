@@ -48,7 +48,7 @@ pub(super) fn declarations() -> impl Iterator<Item = NetlinkRequest> {
             NftFamily::V6 => (TYPE_V6, 16),
         };
         let parts = [address_type, address_type, TYPE_PORT, TYPE_PORT];
-        let mut set = message("creating the sets that store flows", NEWSET, CREATE);
+        let mut set = message("creating the nftables sets that store flows", NEWSET, CREATE);
         set.text(1, TABLE);
         set.text(2, name);
         set.be32(3, SET_TIMEOUT | SET_EVAL);

@@ -159,7 +159,7 @@ fn group_of(element: &[u8]) -> Option<u64> {
 }
 
 fn units() -> NetlinkRequest {
-    let mut set = message("creating the set of systemd units", NEWSET, CREATE);
+    let mut set = message("creating the nftables set of systemd units", NEWSET, CREATE);
     set.text(1, TABLE);
     set.text(2, UNITS);
     set.be32(3, 0);
