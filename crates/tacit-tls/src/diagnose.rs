@@ -170,9 +170,9 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
             Why::NameConstraintViolation
             | Why::MalformedNameConstraint
             | Why::UnsupportedNameType => format!(
-                "{certificate} has a name that is outside the nameConstraints of a CA, or a type \
-                 of name that tacit cannot check, such as an e-mail address: reissue the \
-                 certificate with names that the CA allows"
+                "{certificate} has a name outside the nameConstraints of a CA, or a type of name \
+                 that tacit cannot check, such as an e-mail address: reissue the certificate with \
+                 names that the CA allows"
             ),
             Why::UnsupportedCriticalExtension => format!(
                 "{certificate}, or a CA certificate in its chain, has a critical extension that \
