@@ -1,5 +1,6 @@
 //! Converts addresses between the types of the policy and the types of the kernel. Also converts
-//! user IDs to user names, and user names to IDs. Groups client addresses into networks for limits.
+//! user IDs to user names, and user names to IDs. Determines the source to which the limits for a
+//! client apply: its IPv4 address or its IPv6 /64 network.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,6 +1,6 @@
-//! Generates the network load of the example `packet_path`, with a server and its clients. The
-//! clients send a stream, transfer 20 MB at a time in either direction, or exchange requests and
-//! replies.
+//! Generates the network load of the example `packet_path`, with a server and its clients. There
+//! are three kinds of load: a stream without pauses, transfers of 20 MB in either direction, and
+//! requests with replies.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

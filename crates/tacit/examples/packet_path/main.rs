@@ -1,14 +1,14 @@
-//! Compares the throughput of tacit's IPsec tunnels with the throughput of a plain connection and
-//! of three other tunnels in user space: kernel-libipsec of strongSwan, wireguard-go and GotaTun.
+//! Compares the throughput of tunnels in user space with that of a plain connection. The tunnels
+//! are the IPsec tunnels of tacit, kernel-libipsec of strongSwan, wireguard-go and GotaTun.
 //!
 //! ```text
 //! scripts/install-bench.sh; cargo xtask bench packets --rounds 5
 //! ```
 //!
 //! A pair of interfaces connects two network namespaces. All tunnels exist during the whole
-//! measurement, but only one at a time transfers data. tacit gets its keys from this program, but
-//! the other programs negotiate keys. The example skips programs that are not installed, and does
-//! not need root.
+//! measurement, but only one at a time transfers data. This example gives tacit its keys. The other
+//! programs negotiate their keys. The example skips programs that are not installed, and does not
+//! need root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

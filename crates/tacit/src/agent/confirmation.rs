@@ -1,5 +1,5 @@
-//! Installs the previous policy again if the operator does not confirm a new policy in time, for
-//! example because the new policy blocks the operator's SSH connection.
+//! Installs the previous policy again if the operator does not confirm a new policy in time. This
+//! helps, for example, if the new policy blocks the operator's SSH connection.
 //!
 //! ```text
 //!   none ── install with --confirm ──> waiting ── tacit confirm ──> none

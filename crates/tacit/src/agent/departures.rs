@@ -1,5 +1,5 @@
-//! On a restart, hands the runs (programs under `tacit run`) of this agent over to the new agent,
-//! and takes over the runs of the previous agent.
+//! On a restart, hands the runs (programs under `tacit run`) of the old agent over to the new
+//! agent. Both agents use this module.
 
 use serde_json::json;
 

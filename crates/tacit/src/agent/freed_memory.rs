@@ -4,7 +4,8 @@
 //! ```text
 //!   connections   ▁▁█████▆▃▁▁▁▁
 //!   check          ·   ·   ·   ·
-//!                              └ fewer than half of the peak, and not much fewer than before
+//!                              └ fewer than half of the peak,
+//!                                but at least half as many as at the last check
 //! ```
 //!
 //! Returning memory takes milliseconds. So the agent ignores peaks below [`PEAK_NOTED`]. While many

@@ -1,7 +1,9 @@
 //! Listens on addresses of this host, so that clients can connect to servers under `tacit run`.
 //!
-//! The agent binds an address when the run begins, but listens on the address only while a program
-//! of the run listens on the rule's `local-ports`. Otherwise the kernel refuses connections.
+//! An inbound rule of the policy contains the address (`listen`) and the ports of the server
+//! (`local-ports`). The agent binds the address when the run begins. It listens on the address only
+//! while a program of the run listens on one of these ports. Otherwise the kernel refuses
+//! connections.
 //!
 //! If several runs of an agent need the same address, only the first run gets the address.
 

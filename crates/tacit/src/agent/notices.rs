@@ -2,8 +2,8 @@
 //! namespaces). The helper reports sockets that it did not allow a program to create, and files
 //! that it could not hide from the program.
 //!
-//! Limits: after [`REPORTS_AT_ONCE_MAX`] reports, the agent reads no further report for [`PAUSE`],
-//! so that a malicious helper of another user cannot keep the control thread busy.
+//! Limits: after [`REPORTS_AT_ONCE_MAX`] reports, the agent reads no further report for [`PAUSE`].
+//! So a malicious helper of another user cannot keep the control thread busy.
 
 use std::io;
 use std::sync::Arc;

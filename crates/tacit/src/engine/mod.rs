@@ -11,10 +11,10 @@
 //! An engine runs the same code as a data worker. An engine hands over each connection once, with
 //! open sockets, so no data is lost. If the rule has `relay = "engine"`, the engine also relays.
 //!
-//! Limits: an engine sets up at most as many connections at a time as the key `queue` of `[engine]`
-//! allows, and then stops accepting. If all engines are at this limit and the policy has `spill`,
-//! data workers set up connections too. A worker has a queue of [`HAND_OVER_QUEUE_MAX`]
-//! connections.
+//! Limits: the key `queue` of `[engine]` limits how many connections an engine sets up at a time.
+//! At this limit, the engine stops accepting. If all engines are at this limit and the policy has
+//! `spill`, data workers set up connections too. At most [`HAND_OVER_QUEUE_MAX`] connections wait
+//! for a data worker after their hand-over.
 
 mod cpu_workers;
 mod load;

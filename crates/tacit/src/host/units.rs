@@ -5,8 +5,9 @@
 //! control group of the unit to an nftables set, before the unit starts. The helper adds the
 //! control groups of units that already run.
 //!
-//! If a unit in a policy rule has no drop-in, the kernel redirects flows to the agent if their
-//! destination matches this rule. The agent then finds the unit of each flow.
+//! If a rule selects a unit that has no drop-in, the kernel cannot check this unit. So the kernel
+//! redirects to the agent every flow whose destination matches the rule. The agent then finds the
+//! unit of each flow.
 
 use std::fmt;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Captures the traffic of a network namespace that another program has created: starts a helper
+//! Captures the traffic of a network namespace that another program has created. Starts a helper
 //! process in this namespace, and registers the namespace with an agent.
 //!
 //! ```text

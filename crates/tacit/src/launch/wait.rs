@@ -1,5 +1,5 @@
-//! Waits for the program CMD of `tacit run`, forwards signals to CMD, and stops when CMD stops.
-//! When CMD has ended, exits with CMD's status.
+//! Waits for the program CMD of `tacit run`, and forwards signals to CMD. The launcher stops when
+//! CMD stops, and exits with CMD's status when CMD has ended.
 
 use std::io;
 use std::process::{Child, ExitCode};

@@ -12,9 +12,10 @@
 //! the socket itself (SCM_RIGHTS) and moves no bytes. Otherwise each side has a server
 //! ([`server`]). Between the two servers, each socket has a stream of its own: TCP with TLS between
 //! hosts, vsock or a UNIX socket for a virtual machine (`wire`). In this case, the run gets a
-//! socket with the same addresses, in a namespace of the server (`mirror`). First, the policy rules
-//! for the run decide about a socket, and apply TLS. Then the server's policy decides whether the
-//! side without a network gets the socket, with `[link.NAME]` and the rules with `link`.
+//! socket in a namespace of its own server (`mirror`). This socket has the same addresses as the
+//! socket on the other side. First, the policy rules for the run decide about a socket, and apply
+//! TLS. Then `[link.NAME]` and the rules with `link` in the server's policy decide whether the side
+//! without a network gets the socket.
 //!
 //! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
 //! run as the same user. The agent uses what the other side reports about itself only for output,

@@ -2,7 +2,8 @@
 //! program under `tacit run`.
 //!
 //! A request to the helper needs a third of the CPU time of a handshake, so the agent requests
-//! several sockets at once. Limit: [`SOCKETS_AT_ONCE_MAX`] of each kind.
+//! several sockets at once. Limit: [`SOCKETS_AT_ONCE_MAX`] sockets of each kind, such as UDP over
+//! IPv6.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! Defines [`TunnelTable`]: the tunnels of one direction, by their inbound SPI.
+//! Defines [`TunnelTable`], which stores the tunnels of one direction and finds them by their
+//! inbound SPI.
 
 use std::collections::HashMap;
 

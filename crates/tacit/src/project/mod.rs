@@ -1,5 +1,6 @@
-//! `tacit project`: estimates how much CPU time the measured traffic would need with other
-//! settings. Examples are more engines, another cipher suite, a rule without TLS, or more traffic.
+//! `tacit project`: estimates from measured traffic how much CPU time other settings or more
+//! traffic would need. Examples of settings are more engines, another cipher suite, or a rule
+//! without TLS.
 //!
 //! ```text
 //!   interval.rs: costs from files or a running agent ─────┐

@@ -1,5 +1,5 @@
 //! Holds the SYN packets of programs under `tacit run` until the agent has connected to their
-//! destinations, so that `connect` returns the true result to the program.
+//! destinations. So `connect` returns the true result to the program.
 //!
 //! ```text
 //! program ── SYN ──> kernel ───────── copy ──> take_next ──> HeldSyn     connects upstream

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Each thread that gets a [`WorkSource`] calls its `serve`, and later stops or finishes the
-//! returned [`Served`]. If an engine cannot continue a connection, it passes the connection to the
-//! lanes of a worker, which call `resume`.
+//! returned [`Served`]. A thread can hand a connection over to another thread, for example an
+//! engine to a data worker. The other thread then calls `resume` of its lanes.
 
 use std::fmt;
 use std::io;

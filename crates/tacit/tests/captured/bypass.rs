@@ -1,5 +1,5 @@
-//! Tests that captured traffic of a host always goes to the agent. This remains true after a new
-//! policy, and against attempts by other hosts and by programs.
+//! Tests that captured traffic of a host cannot bypass the agent: after a new policy is installed,
+//! and when programs or other hosts try to bypass the agent.
 
 use crate::machines::{Machines, TLS};
 

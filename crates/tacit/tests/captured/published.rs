@@ -1,5 +1,5 @@
-//! Tests published ports: the host's NAT redirects the clients of a port of the host to a
-//! container.
+//! Tests published ports of containers: clients connect to a port of the host, and the host's NAT
+//! redirects them to a container.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, TLS};

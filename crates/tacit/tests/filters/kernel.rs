@@ -1,4 +1,5 @@
-//! Gives packets to the kernel of a network namespace, and finds out which of them pass.
+//! Sends packets through the kernel's filters in a network namespace, and finds out which packets
+//! pass.
 //!
 //! ```text
 //! driver ── TUN a0 b0 c0 ──> prerouting ──> input, forward: the filters ──> table `test`: noted,

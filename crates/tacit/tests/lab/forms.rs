@@ -1,4 +1,5 @@
-//! Tests forwarding rules with every kind of address, every action and every selector.
+//! Tests forwarding rules with every kind of address and every action, and with the keys that
+//! select clients.
 
 use std::net::SocketAddr;
 

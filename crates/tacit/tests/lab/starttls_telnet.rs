@@ -1,5 +1,5 @@
-//! Tests Telnet with a telnetd in clear. The clients are `telnet -z ssl` (TLS from the first byte),
-//! s3270 (START_TLS, option 46) and `telnet` in clear.
+//! Tests Telnet with a telnetd without TLS. The clients are `telnet -z ssl` (TLS from the first
+//! byte), s3270 (START_TLS, option 46), and `telnet` without TLS.
 //!
 //! Debian has no telnet server with START_TLS. So the client role is tested with another tacit as
 //! the server, and in `tacit_core` with a simulated server.

@@ -1,5 +1,5 @@
-//! Provides a worker with a TUN device, and a peer in the same process that opens and seals packets
-//! itself.
+//! Provides a worker with a TUN device, and a peer in the same process that encrypts and decrypts
+//! packets itself.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;

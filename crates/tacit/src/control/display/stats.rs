@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show stats`: where the packets of tunnels were processed, and the
-//! kernel's counters of UDP datagrams.
+//! Defines the content of `tacit show stats`: how many packets of tunnels each thread has
+//! processed, and the kernel's counters of UDP datagrams.
 
 use std::time::{Duration, SystemTime};
 

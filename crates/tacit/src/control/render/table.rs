@@ -1,8 +1,8 @@
 //! Formats rows as a table with aligned columns, one line for each row.
 //!
-//! A table that is wider than the terminal becomes narrower, in this order: it leaves out the
-//! columns that the display names as optional; then cells of text are cut, and the text of the last
-//! column continues on the next line. Numbers and times are never cut.
+//! If a table is wider than the terminal, this module first removes optional columns. Then it cuts
+//! long texts at the width of their column. In some displays, the text of the last column, or of
+//! every column, continues on the next line instead. Numbers and times are never cut.
 
 use tacit_core::printable::printable;
 

@@ -5,8 +5,8 @@
 //! of the previous namespace. So the helper remembers the network namespaces of all agents.
 //!
 //! Limits: if the buffer of the channel is full, at most [`UNSENT_MAX`] messages are queued. The
-//! helper remembers at most [`OUTSIDE_MAX`] network namespaces, and asks no agent in any other
-//! network namespace.
+//! helper remembers at most [`OUTSIDE_MAX`] network namespaces, and does not ask agents in further
+//! namespaces.
 
 use std::collections::VecDeque;
 use std::io;

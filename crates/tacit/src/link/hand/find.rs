@@ -1,5 +1,5 @@
-//! Finds the descriptor of a socket: by a process ID and the number of the descriptor, or by the id
-//! of a connection of an agent.
+//! Finds the socket that `tacit link give` passes. The user selects the socket by a process ID and
+//! a descriptor number, or by the id of an agent's connection.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -15,9 +15,10 @@
 //! The kernel reports when a program closes a socket from the server. So the server can count the
 //! open sockets of each run without a copy of each socket.
 //!
-//! Limits of each link: as many runs as `runs` in `[link.NAME]` allows, [`STREAMS_MAX`] requests
-//! at the same time, [`IDLE_STREAMS_MAX`] streams between two requests, and as many open sockets as
-//! `sockets` allows. The other side must send its request within [`REQUEST_WAIT_MAX`].
+//! Limits of each link: the keys `runs` and `sockets` in `[link.NAME]` limit the runs and the open
+//! sockets. At most [`STREAMS_MAX`] requests are served at the same time, and at most
+//! [`IDLE_STREAMS_MAX`] streams wait for their next request. The other side must send its request
+//! within [`REQUEST_WAIT_MAX`].
 
 mod control;
 mod dial;

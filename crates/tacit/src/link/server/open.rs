@@ -1,4 +1,4 @@
-//! Decides whether the side without a network gets a socket, and opens the socket.
+//! Decides whether the side of a link without a network gets a socket, and opens the socket.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -7,8 +7,8 @@
 //!   another file                            ──> error
 //! ```
 //!
-//! These steps hold a lock on the directory. Otherwise two servers that start together could both
-//! find an old file, and the second would remove the file of the first.
+//! The server locks the directory during these steps. Otherwise two servers that start together
+//! could both find an old file, and the second would remove the file of the first.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

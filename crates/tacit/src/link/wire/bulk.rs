@@ -5,9 +5,10 @@
 //!   socket <── one write ── frames <── open in place ──────  read
 //! ```
 //!
-//! The buffers belong to the thread, so an idle stream has no buffers.
+//! The buffers belong to the thread, so an idle stream has no buffers. A stream stores only bytes
+//! that could not be written yet.
 //!
-//! Limits: a batch has [`BATCH_FRAMES_MAX`] frames. A stream keeps at most one batch in each
+//! Limits: a batch has [`BATCH_FRAMES_MAX`] frames. A stream stores at most one batch in each
 //! direction, and the beginning of the next frame.
 
 use std::cell::RefCell;

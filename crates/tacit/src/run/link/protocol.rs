@@ -9,7 +9,7 @@
 //! ```
 //!
 //! If connections may outlive their run, the agent sends `RunEnded` on the stream of Hello when the
-//! run has ended. It closes the stream after the last connection.
+//! run has ended. The agent closes this stream after the last connection.
 //!
 //! The side without a network opens every stream. The frames have the same format as those between
 //! launcher and agent ([`crate::run::protocol`]).

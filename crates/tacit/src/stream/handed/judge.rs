@@ -2,9 +2,9 @@
 //! instead of a relayed connection. The run's helper process asks for this decision at each
 //! `connect` call.
 //!
-//! If the run uses a link, the server of the link opens the socket, by its own rules, and the agent
-//! passes the socket on. While this module waits for the server of the link, it answers other
-//! questions of helpers.
+//! If the run uses a link, the server of the link decides by its own rules, and opens the socket.
+//! The agent passes this socket on. While this module waits for the server of the link, it answers
+//! other questions of helpers.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,13 +1,13 @@
-//! Relays a single message in clear, PostgreSQL's CancelRequest, and closes the connection.
+//! Relays one message in clear (PostgreSQL's CancelRequest), and closes the connection.
 //!
 //! ```text
 //!   downstream ── the message ──> upstream
 //!              <── end of file ──            then tacit closes both connections
 //! ```
 //!
-//! tacit drops all other bytes. The server closes its connection when it has handled the message.
-//! tacit closes the client's connection when the server has closed its connection, or after
-//! [`END_WAIT_MAX`].
+//! tacit drops all other bytes. When the server has handled the message, it closes its connection.
+//! Then tacit closes the client's connection. If the server does not close its connection within
+//! [`END_WAIT_MAX`], tacit resets the client's connection.
 
 use std::io;
 use std::time::Duration;

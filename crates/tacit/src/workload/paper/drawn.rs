@@ -1,4 +1,4 @@
-//! Defines the loads (kinds of traffic) of the paper about IPsec that `ipsec.rs` repeats. For
+//! Defines the loads (kinds of traffic) that `ipsec.rs` repeats from a paper about IPsec. For
 //! forecasts, this module also generates random loads from a seed.
 
 use super::stage::Stage;

@@ -8,8 +8,9 @@
 //! so.
 //!
 //! If a program prints no line in time, this module ends the program and all its descendants. It
-//! does so earlier than the command `timeout` would, because `timeout` ends only its own process
-//! group. Processes outside of this group, such as those of pasta, would keep the pipe open.
+//! does not wait for the command `timeout`, under which the program runs, because `timeout` ends
+//! only its own process group. Processes outside of this group, such as those of pasta, would keep
+//! the pipe open.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! Lists `[activate.NAME]` for `tacit show policy`.
+//! Lists the settings of `[activate.NAME]` for `tacit show policy`.
 
 use tacit_core::policy::{ActivateOn, Activation, Policy, ProcessFor, SocketAs};
 

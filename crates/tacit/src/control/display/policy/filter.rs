@@ -1,4 +1,4 @@
-//! Lists the rules with `filter` for `tacit show policy`.
+//! Lists the settings of the rules with `filter` for `tacit show policy`.
 
 use tacit_core::policy::Policy;
 use tacit_core::policy::filter::{

@@ -1,4 +1,4 @@
-//! Lists the keys of a forwarding rule for `tacit show policy`.
+//! Lists the settings of a forwarding rule for `tacit show policy`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Lists `[host]` for `tacit show policy`.
+//! Lists the settings of `[host]` for `tacit show policy`.
 
 use tacit_core::policy::{HostMode, HostSettings};
 

@@ -1,4 +1,4 @@
-//! Shows `[ike.NAME]` in `tacit show policy`, without the pre-shared key.
+//! Lists the settings of `[ike.NAME]` for `tacit show policy`, without the pre-shared key.
 
 use tacit_core::policy::{IkeCredentials, IkePeer, InnerAddressSource, KeyLifetime, Policy};
 

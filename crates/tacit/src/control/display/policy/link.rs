@@ -1,4 +1,4 @@
-//! Lists `[link.NAME]` and the rules with `link` for `tacit show policy`.
+//! Lists the settings of `[link.NAME]` and of the rules with `link` for `tacit show policy`.
 
 use std::sync::Arc;
 

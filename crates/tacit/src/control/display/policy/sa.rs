@@ -1,4 +1,4 @@
-//! Shows `[sa.NAME]` in `tacit show policy`, without the keys.
+//! Lists the settings of `[sa.NAME]` for `tacit show policy`, without the cryptographic keys.
 
 use tacit_core::policy::{ManualMode, ManualProtection, ManualSa, Policy, SaKeyFile, TunnelCipher};
 
