@@ -5,7 +5,8 @@
 //! if only its owner may read it and if tacit must hide all its files. Then tacit also hides new
 //! files in this directory.
 //!
-//! Limit: in a directory with more than `ENTRIES_MAX` entries, tacit hides only single files.
+//! Limit: in a directory with more than `ENTRIES_MAX` entries, tacit hides single files instead of
+//! the whole directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;

@@ -7,9 +7,10 @@
 //! leave       do nothing: they continue without a network
 //! ```
 //!
-//! Meanwhile the agent and the helper continue to serve these processes. A signal to `tacit run`,
-//! such as SIGTERM, ends them sooner. With `wait`, tacit then does what `terminate` does. With
-//! `terminate`, tacit sends SIGKILL at once if it has already sent SIGTERM.
+//! Meanwhile the agent and the helper continue to serve these processes. If `tacit run` receives a
+//! signal such as SIGTERM, it ends these processes sooner. With `wait`, it then does what
+//! `terminate` does. With `terminate`, it sends SIGKILL at once if it has already sent SIGTERM to
+//! these processes.
 
 use std::io;
 use std::time::{Duration, Instant};

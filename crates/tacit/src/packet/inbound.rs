@@ -14,7 +14,7 @@
 //!
 //! Limits: [`RECEIVES_MAX`] batches in one buffer. The worker serves its other sockets after
 //! [`ROUNDS_PER_TURN`] buffers with packets of tunnels. If buffers contain only IKE messages or
-//! invalid datagrams, it does so after [`OTHERS_PER_TURN`] buffers.
+//! invalid datagrams, the worker serves its other sockets after [`OTHERS_PER_TURN`] buffers.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};

@@ -8,9 +8,9 @@
 //!
 //! At any time, one of the two epoll instances contains all sockets. At the limits of
 //! [`SpillLimits`], all sockets move to the other epoll instance. A mutex protects the
-//! [`InboundHalf`]. The thread that holds the mutex writes the packets that it has received before
-//! it releases the mutex. So packets keep their order while the sockets move, even if both threads
-//! have an event of the same socket.
+//! [`InboundHalf`]. Before a thread releases the mutex, it writes all packets that it has received.
+//! So packets keep their order while the sockets move, even if both threads have an event of the
+//! same socket.
 
 use std::collections::HashMap;
 use std::io;

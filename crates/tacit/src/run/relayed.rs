@@ -5,8 +5,9 @@
 //! reasons to connections by destination. If several connections to one destination are opened at
 //! the same time, a connection may get the reason of another connection.
 //!
-//! Limits: at most [`WAITING_MAX`] reasons and [`WAITING_MAX`] connections wait, each for
-//! [`WAITING_LASTS`]. Above the limit, the agent drops the oldest reason or connection.
+//! Limits: at most [`WAITING_MAX`] reasons wait for their connection, and at most [`WAITING_MAX`]
+//! connections wait for their reason, each for [`WAITING_LASTS`]. Above the limit, the agent drops
+//! the oldest reason or connection.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

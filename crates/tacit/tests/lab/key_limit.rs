@@ -1,4 +1,4 @@
-//! Tests how a TLS 1.2 connection ends when its key has encrypted as much data as it may, with
+//! Tests how a TLS 1.2 connection ends when its key reaches its limit of encrypted data, with
 //! `openssl` as the peer. The real limit is about 390 GB, but the test uses a lower limit.
 
 use std::io::{ErrorKind, Read, Write};

@@ -11,8 +11,8 @@
 //! as it receives `Arrived`. The server ignores an `Arrived` message whose local address does not
 //! belong to the bound socket.
 //!
-//! Limits: [`ORDERS_MAX`] unanswered orders of the run (to start or stop listening), and as many
-//! clients as the key `sockets` of the link permits. At most [`TAKES_MAX`] clients are being
+//! Limits: [`ORDERS_MAX`] unanswered orders of the run (to start or stop listening). The key
+//! `sockets` of the link limits the number of clients. At most [`TAKES_MAX`] clients are being
 //! connected at the same time, each for at most [`TAKE_WAIT_MAX`]. Further `Arrived` messages wait
 //! in the stream.
 

@@ -1,10 +1,10 @@
 //! Stores the clients that have connected to bound sockets, until each client gets a stream. A
 //! client is found by its *ticket*, a number (`framed.rs`).
 //!
-//! Limits: [`TICKETS_MAX`] clients of a link wait at the same time, [`TICKETS_OF_HOST_MAX`] of them
-//! for one certificate and [`TICKETS_OF_SESSION_MAX`] for one session, each for
-//! [`TICKET_WAIT_MAX`]. When a session ends, the server closes the connections of its waiting
-//! clients.
+//! Limits: at most [`TICKETS_MAX`] clients of a link wait at the same time. At most
+//! [`TICKETS_OF_HOST_MAX`] of them belong to one certificate, and at most
+//! [`TICKETS_OF_SESSION_MAX`] to one session. Each client waits at most [`TICKET_WAIT_MAX`]. When a
+//! session ends, the server closes the connections of its waiting clients.
 
 use std::collections::HashMap;
 use std::io;
