@@ -81,8 +81,8 @@ impl TunnelExplanation {
         let without = match direction {
             Direction::Inbound => WITHOUT_INBOUND,
             Direction::Outbound => {
-                "the SAs exist as long as the run exists. If another run uses the same SAs, the \
-                 packets of this run are dropped. No packet leaves in clear"
+                "the security associations (SAs) exist until the run ends. If another run uses the \
+                 same SAs, the packets of this run are dropped. No packet leaves in clear"
             }
         };
         let inner = sa.inner.iter().map(ToString::to_string).collect();
@@ -100,11 +100,11 @@ impl TunnelExplanation {
             (Direction::Inbound, _) => WITHOUT_INBOUND,
             (Direction::Outbound, true) => {
                 "connecting fails with EHOSTUNREACH until the peer has assigned an address. After \
-                 that, packets wait up to 10 s for the tunnel and are then dropped. No packet \
-                 leaves in clear"
+                 that, a packet waits for the tunnel, and is dropped after 10 s. No packet leaves \
+                 in clear"
             }
             (Direction::Outbound, false) => {
-                "packets wait up to 10 s for the tunnel and are then dropped. No packet leaves in \
+                "a packet waits for the tunnel, and is dropped after 10 s. No packet leaves in \
                  clear"
             }
         };
@@ -114,8 +114,8 @@ impl TunnelExplanation {
     }
 }
 
-const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program, and no answer of \
-                               the program leaves in clear";
+const WITHOUT_INBOUND: &str = "packets from the peer do not reach the program, and the program's \
+                               answers do not leave in clear";
 
 impl Display for TunnelExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -289,16 +289,17 @@ fn of_file(file: Option<&str>) -> String {
 impl Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for SkippedRule { rule, file, line, why, .. } in &self.earlier {
-            let of = of_file(file.as_deref());
-            writeln!(f, "line {line}{of}: rule `{rule}` does not match: {why}")?;
+            let of_file = of_file(file.as_deref());
+            writeln!(f, "line {line}{of_file}: rule `{rule}` does not match: {why}")?;
         }
         match &self.decision {
             Some(DecidingRule { rule, file, line, would, ike, sa, tunnel }) => {
-                let of = of_file(file.as_deref());
-                write!(f, "line {line}{of}: rule `{rule}` matches: {}", self.verdict)?;
+                let of_file = of_file(file.as_deref());
+                let verdict = self.verdict;
+                write!(f, "line {line}{of_file}: rule `{rule}` matches: {verdict}")?;
                 match (would, ike, sa) {
-                    (Some(would), ..) => {
-                        write!(f, " (audit mode; with mode = \"enforce\": {would})")
+                    (Some(enforced_verdict), ..) => {
+                        write!(f, " (audit mode; with mode = \"enforce\": {enforced_verdict})")
                     }
                     (None, Some(ike), _) => write!(f, ", through a tunnel to [ike.{ike}]"),
                     (None, None, Some(sa)) => write!(f, ", through a tunnel to [sa.{sa}]"),
@@ -328,33 +329,35 @@ fn why_not_selected(s: &Selectors, flow: &Flow, selector: Mismatch) -> String {
         Mismatch::Protocol => {
             format!("protocol {} is not {}", flow.protocol.word(), s.protocol.word())
         }
-        Mismatch::Local => format!("local {} is not in {}", host(&flow.local), list(&s.local)),
+        Mismatch::Local => {
+            let wanted = list(&s.local);
+            format!("local address {address} does not match {wanted}", address = host(&flow.local))
+        }
         Mismatch::LocalPorts => {
-            format!(
-                "local {} is not in {}",
-                port(&flow.local),
-                list(s.local_ports.iter().map(ports))
-            )
+            let wanted = list(s.local_ports.iter().map(ports));
+            format!("local {port} does not match {wanted}", port = port(&flow.local))
         }
         Mismatch::Remote => {
             let names = match flow.remote_names.as_slice() {
                 [] => String::new(),
                 names => format!(" ({})", list(names)),
             };
-            format!("remote {}{names} is not in {}", host(&flow.remote), list(&s.remote))
+            let address = host(&flow.remote);
+            let wanted = list(&s.remote);
+            format!("remote address {address}{names} does not match {wanted}")
         }
         Mismatch::RemoteNotNamed => {
-            let near = flow.remote.ip().and_then(Near::of).map_or("near", Near::word);
+            let address = host(&flow.remote);
+            let kind = flow.remote.ip().and_then(Near::of).map_or("near", Near::word);
             format!(
-                "remote {} is {near}: only a rule with this address in `remote` matches",
-                host(&flow.remote)
+                "remote address {address} is a {kind} address: only a rule with this address in \
+                 `remote` matches"
             )
         }
-        Mismatch::RemotePorts => format!(
-            "remote {} is not in {}",
-            port(&flow.remote),
-            list(s.remote_ports.iter().map(ports))
-        ),
+        Mismatch::RemotePorts => {
+            let wanted = list(s.remote_ports.iter().map(ports));
+            format!("remote {port} does not match {wanted}", port = port(&flow.remote))
+        }
         Mismatch::When => {
             s.when.as_ref().map_or_else(String::new, |when| when.why_closed(flow.at_unix_s))
         }
@@ -384,23 +387,27 @@ fn why_listen(rule: &Rule, flow: &Flow) -> String {
             )
         }
         (listens, Some(arrived)) => {
-            format!("the flow arrived at {arrived}, but the rule listens at {}", list(listens))
+            let addresses = list(listens);
+            format!("the flow arrived at {arrived}, but the rule listens at {addresses}")
         }
         (listens, None) => {
+            let addresses = list(listens);
             format!(
-                "the rule is for connections that clients open to {}, but a program of this host \
-                 opened this flow",
-                list(listens)
+                "the rule is for connections that clients open to {addresses}, but a program of \
+                 this host opened this flow"
             )
         }
     }
 }
 
-fn owner(kind: &str, found: Option<impl Display>, wanted: String) -> String {
+fn owner(selector: &str, found: Option<impl Display>, wanted: String) -> String {
     match found {
-        Some(found) => format!("{kind} {found} is not in {wanted}"),
+        Some(found) => format!("{selector} {found} does not match {wanted}"),
         None => {
-            format!("the flow has no known {kind}: only a rule with `deny` matches such a flow")
+            format!(
+                "the {selector} of the flow is not known: only a rule with `deny` matches such a \
+                 flow"
+            )
         }
     }
 }
@@ -517,10 +524,10 @@ deny = true
         assert_eq!(text("10.1.1.1:443"), "line 9: rule `web` matches: permit");
         assert_eq!(
             text("10.1.1.1:80"),
-            "line 9: rule `web` does not match: remote port 80 is not in 443\n\
+            "line 9: rule `web` does not match: remote port 80 does not match 443\n\
              line 15: rule `no` matches: deny"
         );
-        assert!(text("192.0.2.1:80").ends_with("is not in 10.0.0.0/8\nno rule matches: deny"));
+        assert!(text("192.0.2.1:80").ends_with("does not match 10.0.0.0/8\nno rule matches: deny"));
     }
 
     fn flow() -> Flow {
@@ -561,16 +568,20 @@ deny = true
                  this host opened this flow",
             ),
             (12, "datagrams", "protocol tcp is not udp"),
-            (17, "elsewhere", "remote 10.1.2.3 (db.example) is not in 10.7.0.0/16, *.corp.example"),
-            (22, "other-port", "remote port 5432 is not in 443, 8000-8999"),
+            (
+                17,
+                "elsewhere",
+                "remote address 10.1.2.3 (db.example) does not match 10.7.0.0/16, *.corp.example",
+            ),
+            (22, "other-port", "remote port 5432 does not match 443, 8000-8999"),
             (27, "weekend", "thu 00:00 is outside sat-sun 00:00-24:00 UTC"),
             (
                 32,
                 "psql",
-                "the flow has no known program: only a rule with `deny` matches such a flow",
+                "the program of the flow is not known: only a rule with `deny` matches such a flow",
             ),
-            (37, "ann", "user bob is not in ann, 1000"),
-            (42, "near", "local port 40000 is not in 1-1024"),
+            (37, "ann", "user bob does not match ann, 1000"),
+            (42, "near", "local port 40000 does not match 1-1024"),
         ];
         let missed: Vec<(usize, &str, &str)> = explanation
             .earlier

@@ -198,7 +198,8 @@ impl HostPolicy<'_> {
             "add at the start of the rules: [[rule]] with name = \"ssh\", filter = \"permit\", \
              protocol = \"tcp\", local-ports = {SSH_PORT}, opened-by = \"remote\""
         );
-        let message = format!("{message}: SSH sessions end, and you cannot open new ones");
+        let message =
+            format!("{message}: SSH sessions will end, and you will not be able to open new ones");
         Some(self.warning(MessageId("session-cut-off"), &effect, message, fix))
     }
 
@@ -222,9 +223,7 @@ impl HostPolicy<'_> {
             (filter.verdict != FilterVerdict::Permit).then_some(filter)
         };
         let effect = Effect::Discards(packets.find_map(denies)?);
-        let message = effect
-            .on("neighbour discovery, without which no IPv6 packet reaches another \
-                                 host");
+        let message = effect.on("IPv6 neighbour discovery, which IPv6 needs to reach other hosts");
         let fix = "add before this rule: [[rule]] with name = \"neighbours\", filter = \"permit\", \
                    protocol = \"icmpv6\", icmp-type = [133, 134, 135, 136, 137]";
         Some(self.warning(MessageId("neighbours-cut-off"), &effect, message, fix.to_owned()))
@@ -278,10 +277,11 @@ impl HostPolicy<'_> {
             // The rule for the clients is the same.
             return None;
         }
-        let flows = effect.on(&format!("connections to {client}, the address of your SSH client"));
+        let problem =
+            effect.on(&format!("connections to {client}, the address of your SSH client"));
         let message = format!(
-            "{flows}: the kernel will reset your SSH session, because the session began before the \
-             capture"
+            "{problem}: the kernel will reset your SSH session, because the session began before \
+             the capture"
         );
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"operator\", direction = \
@@ -308,10 +308,10 @@ impl HostPolicy<'_> {
             );
             return Some(self.warning(MessageId("session-cut-off"), &effect, message, fix));
         }
-        let flows =
+        let problem =
             effect.on(&format!("connections to local port {port}, which your SSH session uses"));
         let message =
-            format!("{flows}: the kernel will reset your SSH session when the capture begins");
+            format!("{problem}: the kernel will reset your SSH session when the capture begins");
         let fix = format!(
             "remove port {port} from `local-ports`, or add at the start of the rules: [[rule]] \
              with name = \"operator\", direction = \"inbound\", local-ports = {port}, permit = \
@@ -351,7 +351,7 @@ impl HostPolicy<'_> {
             ("unit-mark", unit_mark, "a bit that no other program uses"),
         ];
         let used = keys.into_iter().filter(|(key, ..)| has_units || *key == "mark");
-        used.filter_map(|(key, bits, fix)| {
+        used.filter_map(|(key, bits, free_bits)| {
             let common = Some(foreign.bits & bits).filter(|common| *common != 0)?;
             let message = format!(
                 "`{key}` is {bits:#x}, but {} already uses these bits of the packet mark: \
@@ -359,8 +359,8 @@ impl HostPolicy<'_> {
                 foreign.by
             );
             let fix = format!(
-                "set `{key}` in [host] to {fix}; `ip rule` and `nft list ruleset` show the marks \
-                 that are in use"
+                "set `{key}` in [host] to {free_bits}; `ip rule` and `nft list ruleset` show the \
+                 marks that are in use"
             );
             Some(self.at(self.settings.position, MessageId("mark-in-use"), message, &fix))
         })

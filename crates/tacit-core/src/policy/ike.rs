@@ -104,7 +104,10 @@ impl IkePeer {
     }
 }
 
-#[expect(clippy::fn_params_excessive_bools, reason = "the value of the boolean key `pfs`")]
+#[expect(
+    clippy::fn_params_excessive_bools,
+    reason = "the parameter is the value of the boolean policy key `pfs`"
+)]
 pub(super) fn esp_offers(esp: &[EspSuite], ike: &[IkeSuite], pfs: bool) -> Vec<EspSuite> {
     let mut groups: Vec<IkeGroup> = Vec::new();
     for suite in ike.iter().filter(|_| pfs) {

@@ -112,12 +112,12 @@ impl fmt::Display for PacketExplanation {
             ("none", _) => {
                 let is_in_tunnel = ["from-tunnel ", "to-tunnel "];
                 let is_in_tunnel = is_in_tunnel.iter().any(|way| packet.starts_with(way));
-                let then = if is_in_tunnel {
+                let what_decides = if is_in_tunnel {
                     "rules with `ipsec` decide"
                 } else {
                     "the rules for flows decide; if none matches, `unmatched` decides"
                 };
-                write!(f, "{packet}: no filter rule matches, so {then}")?;
+                write!(f, "{packet}: no filter rule matches, so {what_decides}")?;
             }
             ("flow", _) => write!(
                 f,
@@ -129,11 +129,11 @@ impl fmt::Display for PacketExplanation {
             }
         }
         for SkippedFilter { rule, line, why } in earlier.iter().take(SHOWN_MAX) {
-            write!(f, "\n    not by rule `{rule}` (line {line}): {why}")?;
+            write!(f, "\n    rule `{rule}` (line {line}) does not match: {why}")?;
         }
         match earlier.len().checked_sub(SHOWN_MAX) {
             None | Some(0) => Ok(()),
-            Some(more) => write!(f, "\n    not by {more} further rules"),
+            Some(more) => write!(f, "\n    {more} more rules do not match"),
         }
     }
 }

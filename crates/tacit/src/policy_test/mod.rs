@@ -412,7 +412,8 @@ action = "permit"
         let text = report.text(TextWidth::Whole);
         assert_eq!(report.unexpected, 2, "{text}");
         let wanted = "flows.toml:1: a: expected db; found no rule: deny\n    \
-                      line 2: rule `db` does not match: program /bin/sh is not in /usr/bin/psql\n";
+                      line 2: rule `db` does not match: program /bin/sh does not match \
+                      /usr/bin/psql\n";
         assert!(text.contains(wanted), "{text}");
         let wanted = "flows.toml:6: b: expected guests: permit; found guests: deny\n    \
                       line 9: rule `guests` matches: deny\n";

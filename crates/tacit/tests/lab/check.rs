@@ -267,7 +267,8 @@ fn explain_finds_the_rule_of_an_inbound_flow() {
         (output.status.code(), String::from_utf8(bytes).unwrap())
     };
     let (_, said) = explain(&["--listen", "0.0.0.0:992", "--remote", "192.0.2.7:40000"]);
-    assert!(said.contains("rule `guests` does not match: remote 192.0.2.7 is not in"), "{said}");
+    let wanted = "rule `guests` does not match: remote address 192.0.2.7 does not match";
+    assert!(said.contains(wanted), "{said}");
     assert!(said.ends_with("rule `telnet` matches: permit\n"), "{said}");
     let (_, said) = explain(&["--direction", "outbound", "--remote", "192.0.2.7:80"]);
     assert!(
@@ -323,8 +324,8 @@ fn explain_reports_that_a_rule_must_name_the_host() {
     let words = ["explain", "--policy", "p.toml", "--direction", "outbound", "--remote"];
     let explain = |more: &[&str]| lab.tacit(&[&words[..], more].concat());
     let said = explain(&["127.0.0.1:80", "--name", "db.example"]);
-    let wanted = "rule `wide` does not match: remote 127.0.0.1 is loopback: only a rule with this \
-                  address in `remote` matches";
+    let wanted = "rule `wide` does not match: remote address 127.0.0.1 is a loopback address: \
+                  only a rule with this address in `remote` matches";
     assert!(said.contains(wanted) && said.ends_with("rule `here` matches: permit\n"), "{said}");
     let said = explain(&["169.254.169.254:80", "--json"]);
     let value: Value = serde_json::from_str(&said).unwrap();

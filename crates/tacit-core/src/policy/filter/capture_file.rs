@@ -22,11 +22,11 @@ impl fmt::Display for CaptureFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Format => f.write_str(
-                "the file is not a capture in the format of libpcap (tcpdump -w; convert pcapng \
-                 with `editcap -F pcap`)",
+                "the file is not a packet capture in the pcap format. `tcpdump -w` writes this \
+                 format; `editcap -F pcap` converts pcapng files",
             ),
             Self::LinkType(number) => {
-                write!(f, "the capture has the link type {number}, which is not supported")
+                write!(f, "the packet capture has link type {number}, which tacit does not support")
             }
         }
     }

@@ -174,7 +174,7 @@ impl FilterPacket {
     pub fn parse(text: &str) -> Result<Self, PacketTextError> {
         let mut words = text.split_whitespace();
         let mut next = |what: &str| words.next().ok_or_else(|| missing(what));
-        let path = match next("in, out, routed, from-tunnel or to-tunnel")? {
+        let path = match next("the first word: in, out, routed, from-tunnel or to-tunnel")? {
             "from-tunnel" => PacketPath::FromTunnel(next("the name of the tunnel")?.to_owned()),
             "to-tunnel" => PacketPath::ToTunnel(next("the name of the tunnel")?.to_owned()),
             "in" => PacketPath::In(interface(next("the interface")?)?),
@@ -184,7 +184,7 @@ impl FilterPacket {
                 sent: interface(next("the interface that sends the packet")?)?,
             },
             other => {
-                let why = "the description of a packet begins with `in`, `out`, `routed`, \
+                let why = "the description of a packet must begin with `in`, `out`, `routed`, \
                            `from-tunnel` or `to-tunnel`";
                 return Err(wrong(why, other));
             }
@@ -195,7 +195,7 @@ impl FilterPacket {
         let (source, source_port) = end(next("the source")?, protocol)?;
         let arrow = next("`>`")?;
         if arrow != ">" {
-            return Err(wrong("`>` separates source and destination", arrow));
+            return Err(wrong("write `>` between source and destination", arrow));
         }
         let (destination, destination_port) = end(next("the destination")?, protocol)?;
         let mut packet = Self {
@@ -228,7 +228,8 @@ impl FilterPacket {
         while let Some(word) = words.next() {
             let mut number = || {
                 let text = words.next().ok_or_else(|| missing(word))?;
-                text.parse().map_err(|_| wrong("this is not a number from 0 to 255", text))
+                text.parse()
+                    .map_err(|_| wrong("an ICMP type or code is a number from 0 to 255", text))
             };
             match (word, &mut self.header) {
                 ("syn", TransportHeader::Ports { opens, .. }) if self.protocol == TCP => {
@@ -237,7 +238,12 @@ impl FilterPacket {
                 ("type", TransportHeader::Icmp { kind, .. }) => *kind = number()?,
                 ("code", TransportHeader::Icmp { code, .. }) => *code = number()?,
                 ("fragment", _) => self.is_fragment = true,
-                _ => return Err(wrong("unknown word, or not valid for this protocol", word)),
+                _ => {
+                    return Err(wrong(
+                        "this word is unknown, or is not valid for the protocol of the packet",
+                        word,
+                    ));
+                }
             }
         }
         Ok(())
@@ -344,12 +350,15 @@ fn header(protocol: u8, bytes: &[u8], part: PacketBeginning) -> TransportHeader 
 
 fn end(text: &str, protocol: u8) -> Result<(IpAddr, u16), PacketTextError> {
     if !WITH_PORTS.contains(&protocol) {
-        let address = text.parse().map_err(|_| wrong("this is not an address", text))?;
+        let address =
+            text.parse().map_err(|_| wrong("source and destination must be IP addresses", text))?;
         return Ok((address, 0));
     }
-    let end: SocketAddr = text
-        .parse()
-        .map_err(|_| wrong("this is not an address with a port (IPv6: [ADDRESS]:PORT)", text))?;
+    let end: SocketAddr = text.parse().map_err(|_| {
+        let why = "source and destination must be addresses with ports, such as 192.0.2.1:80 or \
+                   [2001:db8::1]:80";
+        wrong(why, text)
+    })?;
     Ok((end.ip(), end.port()))
 }
 
@@ -357,7 +366,7 @@ fn interface(name: &str) -> Result<String, PacketTextError> {
     if is_interface_name(name) {
         return Ok(name.to_owned());
     }
-    Err(wrong("this is not the name of an interface", name))
+    Err(wrong("a network interface cannot have this name", name))
 }
 
 /// Whether an interface of Linux can have this name.
@@ -369,8 +378,8 @@ pub(in crate::policy) fn is_interface_name(name: &str) -> bool {
 /// `IFNAMSIZ`, without the zero at the end.
 const INTERFACE_NAME_BYTES_MAX: usize = 15;
 
-fn missing(what: &str) -> PacketTextError {
-    PacketTextError(format!("the description of the packet ends before {what}"))
+fn missing(missing_part: &str) -> PacketTextError {
+    PacketTextError(format!("the description of the packet ends before {missing_part}"))
 }
 
 fn wrong(why: &str, text: &str) -> PacketTextError {

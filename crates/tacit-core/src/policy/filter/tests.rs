@@ -230,12 +230,12 @@ fn the_text_of_a_packet_is_read_as_it_is_shown() {
     for (text, wanted) in [
         ("", "in, out, routed"),
         ("to-tunnel", "name of the tunnel"),
-        ("to eth0", "begins with"),
+        ("to eth0", "must begin with"),
         ("in eth0 xyz 1.1.1.1 > 1.1.1.2", "unknown protocol"),
-        ("in eth0 tcp 1.1.1.1 > 1.1.1.2:1", "with a port"),
-        ("in eth0 tcp 1.1.1.1:1 1.1.1.2:1", "separates"),
+        ("in eth0 tcp 1.1.1.1 > 1.1.1.2:1", "addresses with ports"),
+        ("in eth0 tcp 1.1.1.1:1 1.1.1.2:1", "write `>` between"),
         ("in eth0 tcp 1.1.1.1:1 > [::1]:1", "different IP versions"),
-        ("in eth0 udp 1.1.1.1:1 > 1.1.1.2:1 syn", "not valid for this protocol"),
+        ("in eth0 udp 1.1.1.1:1 > 1.1.1.2:1 syn", "not valid for the protocol"),
         ("in eth0 icmp 1.1.1.1 > 1.1.1.2 type 256", "0 to 255"),
         ("in eth0 icmp 1.1.1.1 > 1.1.1.2 type", "ends before type"),
     ] {
@@ -360,7 +360,7 @@ fn rules_beyond_a_limit_are_an_error_with_a_fix() {
     });
     for (rules, wanted) in [
         (elements, "need more than 131072 combinations"),
-        (overlapping.collect(), "299 lookups for a packet; the limit is 256"),
+        (overlapping.collect(), "299 lookups for each packet; the limit is 256"),
         (windows.collect(), "300 different time windows"),
         (logged.collect(), "300 filter rules have `log`"),
     ] {

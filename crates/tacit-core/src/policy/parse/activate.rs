@@ -90,20 +90,22 @@ fn command(value: &TomlValue<'_>) -> Option<Vec<String>> {
     }
     let words = value.each(|value| value.string().map(str::to_owned))?;
     let fault = match words.first() {
-        None => Some("is empty".to_owned()),
+        None => Some("`command` is empty".to_owned()),
         Some(program) if !program.starts_with('/') => {
-            Some(format!("begins with `{program}`, which is not an absolute path"))
+            Some(format!("`command` begins with `{program}`, which is not an absolute path"))
         }
-        Some(_) if words.iter().any(|word| word.contains('\0')) => Some("contains NUL".to_owned()),
+        Some(_) if words.iter().any(|word| word.contains('\0')) => {
+            Some("`command` contains NUL".to_owned())
+        }
         Some(_) if words.iter().map(String::len).sum::<usize>() > COMMAND_BYTES_MAX => {
-            Some(format!("is longer than {COMMAND_BYTES_MAX} bytes"))
+            Some(format!("`command` is longer than {COMMAND_BYTES_MAX} bytes"))
         }
         Some(_) => None,
     };
     if let Some(fault) = fault {
         let fix = "write the absolute path of the program, and each argument as a string of its \
                    own: command = [\"/usr/bin/cat\", \"-u\"]; no shell reads the command";
-        value.error(format!("`command` {fault}"), fix);
+        value.error(fault, fix);
         return None;
     }
     Some(words)
@@ -121,7 +123,7 @@ fn user(value: &TomlValue<'_>) -> Option<String> {
 
 /// Reads the key `activate` of a rule.
 pub(super) fn named(table: &TomlTable<'_>, names: &Names<'_>) -> Option<RuleActivation> {
-    let why = "a rule with `activate` starts a program, and connects to no server";
+    let why = "a rule with `activate` starts a program, and does not connect to a server";
     let keys = ["connect", "order", "connect-timeout", "send-proxy"];
     table.refuse(&keys, why, "remove the key, or remove `activate`");
     let name = table.value("activate").and_then(|value| names.activation(&value));

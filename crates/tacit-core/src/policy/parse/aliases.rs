@@ -77,8 +77,9 @@ pub(super) fn check_rules(aliases: Aliases, rules: &[Read<'_, '_>]) {
         let Some(selector) = rule.selectors.remote.iter().find(is_alias) else { continue };
         let at = value.at_key("remote");
         let message = format!(
-            "`remote` {selector} is in a range that is reserved for aliases ({})",
-            aliases.ranges
+            "`remote` {selector} is in one of the ranges that are reserved for alias addresses: \
+             {alias_ranges}",
+            alias_ranges = aliases.ranges
         );
         let fix = "write the name or the real address of the host; if a host really has an address \
                    in this range, set another network in `alias-ranges` of [agent], or aliases = \

@@ -19,7 +19,7 @@ const CLEAR_KEYS: [&str; 2] = ["clear-sources", "clear-until"];
 /// client needs TLS.
 #[expect(
     clippy::option_option,
-    reason = "the outer Option reports an error, and the inner Option a missing key"
+    reason = "the outer `None` stands for an error, the inner `None` for a missing key"
 )]
 pub(super) fn read(
     table: &TomlTable<'_>,
@@ -52,7 +52,7 @@ pub(super) fn read(
 
 /// Reports the keys in a client rule.
 pub(super) fn refuse_in_client(table: &TomlTable<'_>) {
-    let why = "the key is only for the server role, but the rule has the client role";
+    let why = "this policy key is only for the server role, but the rule has the client role";
     table.refuse(&["accept"], why, "remove the key, or set role = \"server\"");
     table.refuse(&CLEAR_KEYS, why, "remove the key, or set role = \"server\"");
 }

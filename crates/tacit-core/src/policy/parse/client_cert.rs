@@ -67,7 +67,7 @@ pub(super) fn refuse_in_clear(
         return Some(());
     }
     let value = table.value("client-cert")?;
-    let fix = "remove `mode` from `starttls`, or choose a `client-cert` level that accepts clients \
+    let fix = "remove `mode` from `starttls`, or set `client-cert` to a level that accepts clients \
                without a certificate";
     value.error(
         "with mode = \"optional\", a client may continue without TLS, and then sends no \

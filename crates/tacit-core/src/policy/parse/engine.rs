@@ -92,7 +92,7 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
         };
         if last > CPU_MAX {
             let message = format!(
-                "`{}` names CPU {last}; the highest possible number is {CPU_MAX}",
+                "`{}` names CPU {last}, but the highest possible CPU number is {CPU_MAX}",
                 value.name
             );
             value.error(message, format!("write numbers up to {CPU_MAX}"));

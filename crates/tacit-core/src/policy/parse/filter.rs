@@ -80,7 +80,7 @@ fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
     let why = "a rule with `tunnel` matches packets inside IPsec tunnels of `tacit run`, but this \
                key is only for packets of the host";
     table.refuse(&of_host, why, "remove the key, or remove `tunnel`");
-    let why = "packets inside tunnels are counted, and not logged";
+    let why = "tacit counts packets inside tunnels, but does not log them";
     let fix = "remove the key: `tacit show filters` shows the packet count of each rule";
     table.refuse(&["log"], why, fix);
     !of_host.iter().chain(&["log"]).any(|key| table.holds(key))
@@ -90,8 +90,8 @@ fn check_host(table: &TomlTable<'_>, host: Option<&HostSettings>) -> bool {
     if host.is_none()
         && let Some(value) = table.value("filter")
     {
-        let message =
-            format!("{} filters packets of a host, but the policy has no [host]", table.title);
+        let rule = &table.title;
+        let message = format!("{rule} filters packets of a host, but the policy has no [host]");
         let fix = "add [host] with unmatched = \"permit\" or \"deny\", or set `tunnel` to the name \
                    of an [ike.NAME] or [sa.NAME]";
         table.report.error(MessageId("not-for-runs"), &value.name_at, message, fix);
@@ -105,7 +105,7 @@ fn verdict(table: &TomlTable<'_>) -> Option<FilterVerdict> {
     let discard =
         table.value("discard").map_or(Some(None), |value| value.choice(&Discard::WORDS).map(Some));
     if permits? {
-        let why = "packets that the rule permits are not discarded";
+        let why = "`discard` is only for packets that a rule denies, but this rule permits packets";
         table.refuse(&["discard"], why, "remove the key");
         return (!table.holds("discard")).then_some(FilterVerdict::Permit);
     }
@@ -251,7 +251,7 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     let mut is_sound = true;
     let mut needs = |keys: &[&'static str], is_met: bool, what: &str, fix: &str| {
         for value in keys.iter().filter_map(|key| table.value(key)).filter(|_| !is_met) {
-            let message = format!("`{}` needs {what}", value.name);
+            let message = format!("`{}` {what}", value.name);
             table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
             is_sound = false;
         }
@@ -259,22 +259,27 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     needs(
         &["local-ports", "remote-ports"],
         of(&WITH_PORTS),
-        "a protocol with ports",
+        "needs a protocol with ports",
         "set protocol = \"tcp\", \"udp\", \"sctp\", \"dccp\" or \"udplite\"",
     );
     needs(
         &["icmp-type", "icmp-code"],
         of(&[ICMP, ICMPV6]),
-        "ICMP",
+        "needs ICMP",
         "set protocol = \"icmp\" or \"icmpv6\"",
     );
-    needs(&["opened-by"], of(&[TCP]), "TCP", "set protocol = \"tcp\"");
+    needs(&["opened-by"], of(&[TCP]), "needs TCP", "set protocol = \"tcp\"");
     let keys = ["local-ports", "remote-ports", "icmp-type", "icmp-code", "opened-by", "routing"];
-    needs(&keys, !is_fragments, "unfragmented packets", "remove the key, or remove `fragments`");
+    needs(
+        &keys,
+        !is_fragments,
+        "needs unfragmented packets",
+        "remove the key, or remove `fragments`",
+    );
     needs(
         &["discard"],
         !is_fragments || rule.verdict == FilterVerdict::Deny(Discard::Silent),
-        "unfragmented packets, because the kernel sends no error for a fragment",
+        "needs unfragmented packets, because the kernel sends no error for a fragment",
         "remove the key, or remove `fragments`",
     );
     is_sound
@@ -307,8 +312,8 @@ pub(super) fn check(
             let at = value.at_key("routing");
             let message = format!(
                 "rule `{}` filters forwarded packets, but [host] has the key `forwarded`: tacit \
-                 captures the flows of the interfaces in this list, and does not filter their \
-                 packets",
+                 captures the flows of the interfaces that `forwarded` lists, and does not filter \
+                 their packets",
                 filter.name
             );
             let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";

@@ -190,7 +190,7 @@ fn check_loop(table: &TomlTable<'_>, forward: &ForwardRule) -> bool {
             continue;
         };
         if let Some(value) = item(table, "connect", place) {
-            let message = format!("{} connects to itself at {listen}", table.title);
+            let message = format!("{rule} connects to itself at {listen}", rule = table.title);
             value.error(
                 message,
                 "set `connect` to the address of the server; it must not be the address of \

@@ -77,8 +77,10 @@ fn forwarded(value: &TomlValue<'_>) -> Option<Vec<String>> {
 pub(super) fn interface_name<'a>(value: &TomlValue<'a>) -> Option<&'a str> {
     let name = value.string()?;
     if !is_interface_except_lo(name) {
-        let message =
-            format!("`{}` is not an interface that filter rules can name", name.escape_debug());
+        let message = format!(
+            "`{}` is not the name of an interface that filter rules can match",
+            name.escape_debug()
+        );
         value.error(message, "write the name of an interface, as `ip link` shows it: \"eth0\"");
     }
     is_interface_except_lo(name).then_some(name)
@@ -96,8 +98,10 @@ fn classes(value: &TomlValue<'_>) -> Option<BTreeMap<String, u8>> {
     for (name, class) in table.named_tables() {
         let class = TomlValue { name: "classes", ..class };
         if !is_interface_except_lo(name) || name.is_empty() {
-            let message =
-                format!("`{}` is not an interface that can have a class", name.escape_debug());
+            let message = format!(
+                "`{}` is not the name of an interface that can have a class",
+                name.escape_debug()
+            );
             let fix = "write the name of an interface, as `ip link` shows it: \"eth0\"";
             class.report.error(MessageId("invalid-value"), &class.name_at, message, fix);
             return None;
@@ -323,14 +327,14 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     }
     if sections.len() > HOST_SECTIONS_MAX {
         let message = format!(
-            "the outbound rules form {} groups of consecutive rules with the same senders (`user`, \
-             `group`, `cgroup`, `unit`); the limit is {HOST_SECTIONS_MAX}",
+            "the outbound rules form {} groups of consecutive rules that select the same senders \
+             (`user`, `group`, `cgroup`, `unit`); the limit is {HOST_SECTIONS_MAX}",
             sections.len()
         );
         report(
             MessageId("too-many-senders"),
             message,
-            "put rules with the same senders one after another",
+            "put rules that select the same senders one after another",
         );
     }
     let has_too_many = |section: &HostSection| section.senders.checks() > SENDER_CHECKS_MAX;
@@ -362,9 +366,9 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules that select by name have too many different `remote-ports`. All \
-             ports with the same rules form a group. The limits are {PORT_PARTS_MAX} groups, and \
-             {NAMED_PORTS_MAX} port ranges in total"
+            "the outbound rules that select by name have too many different `remote-ports`. Ports \
+             that the same rules select form one group. The limits are {PORT_PARTS_MAX} groups, \
+             and {NAMED_PORTS_MAX} port ranges in total"
         );
         let fix = "write the same `remote-ports` in these rules, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);

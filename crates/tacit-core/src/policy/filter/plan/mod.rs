@@ -275,7 +275,7 @@ impl fmt::Display for FilterLimit {
             Self::Lookups(count) => write!(
                 f,
                 "the filter rules overlap so often that the kernel would need {count} lookups for \
-                 a packet; the limit is {FILTER_LOOKUPS_MAX}"
+                 each packet; the limit is {FILTER_LOOKUPS_MAX}"
             ),
             Self::Schedules(count) => write!(
                 f,

@@ -108,7 +108,7 @@ fn an_explanation_names_the_peer_of_the_tunnel() {
     let text = "line 7: rule `a` matches: ipsec, through a tunnel to [ike.b]\n    peer \
                 192.0.2.1:4500, inner address of the run: assigned by the peer\n    without the \
                 tunnel: connecting fails with EHOSTUNREACH until the peer has assigned an address. \
-                After that, packets wait up to 10 s for the tunnel and are then dropped. No packet \
+                After that, a packet waits for the tunnel, and is dropped after 10 s. No packet \
                 leaves in clear";
     assert_eq!(explain(&policy, &flow).to_string(), text);
     let mut policy = policy;
