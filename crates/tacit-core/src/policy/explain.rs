@@ -574,7 +574,7 @@ deny = true
                 "remote address 10.1.2.3 (db.example) does not match 10.7.0.0/16, *.corp.example",
             ),
             (22, "other-port", "remote port 5432 does not match 443, 8000-8999"),
-            (27, "weekend", "thu 00:00 is outside sat-sun 00:00-24:00 UTC"),
+            (27, "weekend", "thu 00:00 is outside the time window sat-sun 00:00-24:00 UTC"),
             (
                 32,
                 "psql",

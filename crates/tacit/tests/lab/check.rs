@@ -369,7 +369,8 @@ fn windows_are_checked_and_explained_for_any_time() {
     assert!(explain("2025-06-06T20:00:00Z").ends_with("rule `office` matches: permit\n"));
     assert!(explain("2025-06-07T05:59:59+02:00").ends_with("rule `office` matches: permit\n"));
     let said = explain("2025-12-05T20:59:59Z");
-    let wanted = "does not match: fri 21:59 is outside fri 22:00-06:00 Europe/Berlin";
+    let wanted =
+        "does not match: fri 21:59 is outside the time window fri 22:00-06:00 Europe/Berlin";
     assert!(said.contains(wanted) && said.ends_with("no rule matches: deny\n"), "{said}");
     let bad = lab.run(TACIT, &[&words[..], &["yesterday"]].concat());
     assert_eq!(bad.status.code(), Some(64));
@@ -387,7 +388,8 @@ fn the_local_zone_is_that_of_this_host() {
         let output = lab.command(TACIT).args(words.split(' ')).env("TZ", zone).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(explain("UTC").contains("fri 05:00 is outside mon-sun 06:00-22:00 local"));
+    let wanted = "fri 05:00 is outside the time window mon-sun 06:00-22:00 local";
+    assert!(explain("UTC").contains(wanted));
     assert!(explain("Europe/Berlin").ends_with("rule `office` matches: permit\n"));
 }
 

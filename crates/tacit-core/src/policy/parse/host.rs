@@ -283,8 +283,8 @@ fn check_groups(rules: &[Read<'_, '_>]) {
                 .to_owned()
         } else if let Some(other) = undecided {
             format!(
-                "because of the earlier rule `{}`, the kernel passes these flows to the agent, \
-                 which cannot determine the group of a program",
+                "because of the earlier rule `{}`, the kernel passes the flows to the agent, which \
+                 cannot determine the group of a program",
                 other.name
             )
         } else {
@@ -397,7 +397,7 @@ struct Unsupported {
 
 const TUNNEL: Unsupported = Unsupported {
     key: "ipsec",
-    problem: "IPsec tunnels are available only to programs under `tacit run`",
+    problem: "only programs under `tacit run` can use IPsec tunnels",
     fix: "use `tls` or `deny`",
 };
 

@@ -92,7 +92,8 @@ fn refuse(table: &TomlTable<'_>) {
     table.refuse(&owners, why, "remove the key; `run` selects programs");
     let why = "the kernel selects the packets of a tunnel by routes, which apply at all times";
     table.refuse(&["when"], why, "remove the key");
-    let why = "the local address of a flow in a tunnel is set in the table of the peer";
+    let why = "the table of the peer ([ike.NAME] or [sa.NAME]) sets the local address of a flow in \
+               a tunnel";
     table.refuse(&["local"], why, "remove the key");
     let why = "tacit handles each packet of a tunnel separately, so a rule cannot have settings \
                for connections";

@@ -46,7 +46,8 @@ pub(super) fn read_all<'a>(top: &TomlTable<'a>, names: &Names<'_>) -> Links<'a> 
             && let Some(other) = default.replace(Some(name.to_owned()))
         {
             let message = format!(
-                "[link.{other}] and [link.{name}] both have default = true, but a run uses one link"
+                "[link.{other}] and [link.{name}] both have default = true, but a run uses only \
+                 one link"
             );
             let fix = "remove `default` from one of them";
             value.error_of(MessageId("conflicting-keys"), message, fix);
@@ -94,10 +95,12 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     let listen = listen?;
     let connect = connect?;
     if connect.is_some() {
-        let why = "with `connect`, the policy of the other side decides whether names are resolved";
-        table.refuse(&["names"], why, "remove the key, and set it in the policy of the other side");
-        let why = "with `connect`, the other side opens the sockets";
-        table.refuse(&["local"], why, "remove the key, and set it in the policy of the other side");
+        let fix = "remove the key, and set it in the policy of the other side of the link";
+        let why = "for a link with `connect`, the policy of the other side decides whether names \
+                   are resolved";
+        table.refuse(&["names"], why, fix);
+        let why = "for a link with `connect`, the other side opens the sockets";
+        table.refuse(&["local"], why, fix);
     }
     if connect.is_some() && matches!(listen, Listen::Tcp(_) | Listen::Vsock(_)) {
         let fix = "remove `listen`, or write the absolute path of a UNIX socket";
@@ -121,12 +124,12 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
         }
     }
     if tcp.is_none() && !matches!(connect, Some(LinkConnect::Tcp { .. })) {
-        let why = "only TCP connections between hosts use TLS";
+        let why = "a link uses TLS only on TCP connections between hosts";
         table.refuse(&["tls"], why, "remove the key, or write an address with a port");
     }
     if tcp.is_none() {
-        let why = "tacit identifies hosts by certificate, and only hosts that connect over TCP \
-                   have one";
+        let why = "tacit identifies a host by its certificate, and only hosts that connect over \
+                   TCP send a certificate";
         let fix = "remove the key, or write an address with a port as `listen`";
         table.refuse(&["sockets-per-host"], why, fix);
     }
@@ -259,12 +262,12 @@ fn server_tls(table: &TomlTable<'_>, names: &Names<'_>) -> Option<Arc<ServerTls>
     let value = table.required("tls", fix)?;
     let setting = Setting { role: RoleDefault::Is(Role::Server), server: None };
     let Tls::Server(mut tls) = tls::read(&value, &setting, names)? else {
-        value.error("the side that listens has the server role", "remove `role`");
+        value.error("the side of a link that listens has the server role", "remove `role`");
         return None;
     };
     if !requires_certificate(&tls.client_cert) {
         let fix = "set client-cert = \"required\", or \"full\" with an identity map";
-        value.error("a link needs a valid certificate of the other side", fix);
+        value.error("a link needs a valid certificate from its other side", fix);
         return None;
     }
     restrict(&value, &mut Arc::make_mut(&mut tls).common)?;
@@ -285,17 +288,17 @@ fn client_tls(table: &TomlTable<'_>, host: &str, names: &Names<'_>) -> Option<Ar
     let server = Some(ServerNameDefault::Host(host.to_owned()));
     let setting = Setting { role: RoleDefault::Is(Role::Client), server };
     let Tls::Client(mut tls) = tls::read(&value, &setting, names)? else {
-        value.error("the side that connects has the client role", "remove `role`");
+        value.error("the side of a link that connects has the client role", "remove `role`");
         return None;
     };
     if tls.identity.is_none() {
         let fix = "name a table: identity = \"guest\" for [identity.guest]";
-        value.error("a link needs a certificate for this side", fix);
+        value.error("a link needs a certificate for its own side", fix);
         return None;
     }
     if matches!(tls.verify, Verify::None { .. }) {
         let fix = "remove `verify`, and set `trust`";
-        value.error("a link must check the certificate of the other side", fix);
+        value.error("a link must check the certificate of its other side", fix);
         return None;
     }
     restrict(&value, &mut Arc::make_mut(&mut tls).common)?;
@@ -337,10 +340,13 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
             match links.get(text) {
                 Some(Some(link)) if link.connect.is_some() => {
                     let message = format!(
-                        "[link.{text}] has `connect`, so the policy of the other side decides \
-                         about requests over this link"
+                        "[link.{text}] has `connect`, so the policy of the other side of the link \
+                         decides about requests over this link"
                     );
-                    value.error(message, "put the rule into the policy of the other side");
+                    value.error(
+                        message,
+                        "put the rule into the policy of the other side of the link",
+                    );
                     return None;
                 }
                 Some(_) => return Some(text.to_owned()),
@@ -357,8 +363,8 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
         })
     });
     let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
-    let fix = "set direction = \"outbound\" for connections that programs of the other side open, \
-               or direction = \"inbound\" for connections that these programs accept";
+    let fix = "set direction = \"outbound\" for connections that programs on the other side of the \
+               link open, or direction = \"inbound\" for connections that these programs accept";
     let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
     let selectors = match direction? {
         Direction::Outbound => outbound(&table),
@@ -370,7 +376,7 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
         Word::Tls | Word::Ipsec => {
             let why = "only the policy of the other side of a link can require TLS or IPsec";
             let fix = "set `permit = true` here, and `tls` or `ipsec` in the policy of the other \
-                       side";
+                       side of the link";
             table.refuse(&["tls", "ipsec"], why, fix);
             return None;
         }
@@ -393,8 +399,8 @@ fn deny(value: &TomlValue<'_>) -> Option<LinkVerdict> {
 }
 
 fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
-    let why = "the local address of an outbound connection is not known before the other side \
-               connects";
+    let why = "the local address of an outbound connection is not known until the other side of \
+               the link connects";
     table.refuse(&["local", "local-ports"], why, "remove the key");
     let words = [Protocol::Tcp, Protocol::Udp].map(|one| (one.word(), one));
     let protocol =
@@ -402,8 +408,8 @@ fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
     let remote = addresses(table, "remote", |value| {
         read_ip(
             value,
-            "`remote` of a rule with `link` cannot be a name: the other side sends only the \
-             address",
+            "`remote` of a rule with `link` cannot be a name: the other side of the link sends \
+             only the address",
         )
     });
     let remote_ports = ports(table, "remote-ports");
@@ -419,18 +425,19 @@ fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
 }
 
 fn inbound(table: &TomlTable<'_>) -> Option<Selectors> {
-    let why = "the other side accepts these connections, so only the rules of the other side can \
-               select clients";
+    let why = "the other side of the link accepts inbound connections, so only the rules of the \
+               other side can select clients";
     table.refuse(&["remote", "remote-ports"], why, "remove the key");
-    let why = "the other side listens for TCP only";
+    let why = "the other side of a link listens for TCP only";
     table.refuse(&["protocol"], why, "remove the key");
-    let fix = "set the addresses on which the other side may listen: local = \"192.0.2.1\"";
+    let fix =
+        "set the addresses on which the other side of the link may listen: local = \"192.0.2.1\"";
     let local = table.required("local", fix).and_then(|value| {
         value.each(|value| {
             read_ip(value, "`local` of a rule with `link` must be an IP address, not a host name")
         })
     });
-    let fix = "set the ports on which the other side may listen: local-ports = 8080";
+    let fix = "set the ports on which the other side of the link may listen: local-ports = 8080";
     let local_ports = table.required("local-ports", fix).and_then(|value| value.each(value::ports));
     let when = when::read(table);
     let empty = empty(Direction::Inbound);
@@ -469,9 +476,10 @@ fn refuse(table: &TomlTable<'_>) {
     let owners = ["program", "user", "group", "cgroup", "slice", "unit", "run"];
     let why = "tacit cannot verify the program and user that the other side of a link reports, so \
                this key would never match";
-    table.refuse(&owners, why, "remove the key; the rules of the other side select programs");
+    let fix = "remove the key; the rules of the other side of the link can select programs";
+    table.refuse(&owners, why, fix);
     let others = ["names", "mode", "log", "idle", "answers", "path", "listen"];
-    let why = "a rule with `link` only decides whether the other side gets a socket";
+    let why = "a rule with `link` only decides whether the other side of the link gets a socket";
     let fix = "remove the key, or remove `link`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);

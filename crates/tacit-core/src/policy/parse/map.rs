@@ -30,10 +30,10 @@ pub(super) fn read(name: &str, value: &TomlValue<'_>) -> Option<IdentityMap> {
     let map = IdentityMap::new(entries.into_iter().collect::<Option<_>>()?);
     let conflicts = map.conflicts();
     for Conflict { earlier, later } in &conflicts {
+        let line = value.report.line(earlier.position, later.position);
         let message = format!(
-            "this entry and the entry in line {} are equally specific, can match the same \
-             certificate, and have different results",
-            value.report.line(earlier.position, later.position)
+            "this entry and the entry in line {line} are equally specific, can match the same \
+             certificate, and have different results"
         );
         let fix = "add a condition to one of the two entries";
         value.report.error_at(MessageId("ambiguous-entries"), later.position, message, fix);
@@ -68,7 +68,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
             }
         }
         (Some(_), Some(deny)) => {
-            let message = format!("{} has both `name` and `deny`", table.title);
+            let message = format!("{entry} has both `name` and `deny`", entry = table.title);
             table.report.error(
                 MessageId("conflicting-keys"),
                 &deny.name_at,
@@ -79,7 +79,7 @@ fn outcome(table: &TomlTable<'_>) -> Option<MapOutcome> {
         }
         (None, None) => {
             let fix = "set name = \"alice\", or deny = true";
-            let message = format!("{} has neither `name` nor `deny`", table.title);
+            let message = format!("{entry} has neither `name` nor `deny`", entry = table.title);
             table.incomplete(message, fix);
             None
         }

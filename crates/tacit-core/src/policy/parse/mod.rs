@@ -144,7 +144,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
     if rules.as_ref().is_some_and(|rules| capture::takes_too_many(&rules.of_flows)) {
         let message = format!(
             "the outbound rules need {CAPTURE_RANGES_MAX} or more ranges of addresses and ports, \
-             too many for the kernel"
+             which are too many for the kernel"
         );
         top.report.error(
             MessageId("too-many-ranges"),
@@ -305,7 +305,8 @@ fn part(table: &TomlTable<'_>, key: &'static str, all: usize) -> Option<Option<u
     if let Some(part) = part.filter(|part| *part > all)
         && let Some(value) = table.value(key)
     {
-        let message = format!("`{key}` is {part}, which is more than `handshakes` ({all})");
+        let message =
+            format!("`{key}` is {part}, but must be at most the value of `handshakes`, {all}");
         value.error(message, format!("write at most {all}, or raise `handshakes`"));
         return None;
     }

@@ -73,16 +73,16 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         });
         let Some(strict) = strict else { continue };
         let line = report.line(strict.position, weak.position);
+        let (weaker, stricter) = (&weak.name, &strict.name);
         let message = format!(
-            "rule `{}` does not verify servers, and comes before rule `{}` in line {line}, which \
-             matches the same port. So tacit does not verify the server of a name that matches \
-             both rules. A name that matches only `{}` may have the same address as a name that \
-             matches `{}`. Then tacit verifies the server of the first name only if one of the two \
-             names has an alias address",
-            weak.name, strict.name, strict.name, weak.name
+            "rule `{weaker}` does not verify servers, and comes before rule `{stricter}` in line \
+             {line}, which matches the same port. tacit does not verify the server of a name that \
+             both rules match. A name that only `{stricter}` matches can have the same address as \
+             a name that `{weaker}` matches. In this case, tacit verifies the server of the first \
+             name only if one of the two names has an alias address"
         );
         let fix =
-            format!("move the rule after `{}`, or give the two rules different ports", strict.name);
+            format!("move rule `{weaker}` after `{stricter}`, or give both rules different ports");
         report.warning(MessageId("unchecked-name"), weak.position, message, fix);
         if compared > COMPARED_MAX {
             return;
@@ -147,7 +147,7 @@ fn conflict(address: &Address, first: &Rule, rule: &Rule) -> Option<Conflict> {
             key: "listen",
             problem: format!(
                 "both rules listen at {address}, one for this host and the other for programs \
-                 under `tacit run`: one address cannot accept connections for both"
+                 under `tacit run`, but one address cannot accept connections for both"
             ),
             fix: "choose another address for one of the two rules".to_owned(),
         }),

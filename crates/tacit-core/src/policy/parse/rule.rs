@@ -123,11 +123,11 @@ fn warn_of_audit(table: &TomlTable<'_>, action: &Action) {
         return;
     };
     let position = table.report.position(value.at.start);
-    let word = action.word();
+    let action = action.word();
     let message = format!(
-        "{} is in audit mode: tacit permits the matching flows in clear, and does not apply \
-         `{word}`",
-        table.title
+        "{rule} is in audit mode: tacit permits the matching flows in clear, and does not apply \
+         `{action}`",
+        rule = table.title
     );
     let fix = "set mode = \"enforce\" when `tacit show audit` reports only flows that the rule \
                should match";
@@ -201,8 +201,12 @@ pub(super) fn action_word(table: &TomlTable<'_>) -> Option<Word> {
         }
         [(value, word)] => is_chosen(value, *word).then_some(*word),
         [(first, _), (second, _), ..] => {
-            let message =
-                format!("{} has two actions, `{}` and `{}`", table.title, first.name, second.name);
+            let message = format!(
+                "{rule} has two actions, `{first}` and `{second}`",
+                rule = table.title,
+                first = first.name,
+                second = second.name
+            );
             let fix = "remove one of the two actions, or write two rules: the first rule that \
                        matches decides";
             table.report.error(MessageId("two-actions"), &second.name_at, message, fix);
@@ -352,7 +356,7 @@ fn allowed_names(
         let message = "`names` needs addresses in `remote`, but `remote` of this rule is a name";
         return refuse(
             message,
-            "remove the key; programs can resolve the names in `remote` without this key",
+            "remove `names`; programs can resolve the names in `remote` without `names`",
         );
     }
     value.each(address::name_pattern)
@@ -365,8 +369,9 @@ fn warn_of_all_names(table: &TomlTable<'_>, rule: &Rule) {
     {
         let position = table.report.position(value.at.start);
         let message = format!(
-            "{} lets programs resolve every name, so a program can send out data in DNS queries",
-            table.title
+            "{rule} lets programs resolve every name, so a program can send out data in DNS \
+             queries",
+            rule = table.title
         );
         let fix = "write only the domains that are needed: names = [\"*.example.com\"]";
         table.report.warning(MessageId("all-names"), position, message, fix);
@@ -462,9 +467,9 @@ fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
     for value in [remote, connect].into_iter().flatten() {
         let position = table.report.position(value.at.start);
         let message = format!(
-            "{} permits connections by name: an attacker who forges DNS answers chooses the \
-             destination",
-            table.title
+            "{rule} permits connections by name, so an attacker who forges DNS answers can choose \
+             the destination",
+            rule = table.title
         );
         let fix = "write addresses, or use `tls`, which checks the name";
         table.report.warning(MessageId("permit-by-name"), position, message, fix);

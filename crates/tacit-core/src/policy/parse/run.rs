@@ -42,8 +42,8 @@ pub(super) fn setting(rule: Option<&RunRule>) -> Setting {
 }
 
 fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    let why = "the key is only for inbound connections, but this rule is for connections that \
-               programs open";
+    let why = "this policy key is only for inbound connections, but this rule is for connections \
+               that programs open";
     table.refuse(&["listen"], why, "remove the key, or set direction = \"inbound\"");
     let protocol = protocol(table);
     let local = addresses(table, "local", |value| {
@@ -79,7 +79,8 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
 
 fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
     table.refuse(&["local"], "`listen` sets the address of inbound connections", "remove the key");
-    let why = "tacit chooses the rule before it knows which program accepts the connection";
+    let why = "tacit chooses the rule for a connection before it knows which program accepts this \
+               connection";
     table.refuse(
         &["program"],
         why,
@@ -91,8 +92,8 @@ fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
         why,
         "remove the key, or start the program with a private agent: `tacit run --policy`",
     );
-    let why = "the key selects programs on this host, but the client of an inbound connection is \
-               on another host";
+    let why = "this policy key selects programs on this host, but the client of an inbound \
+               connection is on another host";
     let keys = ["group", "cgroup", "slice", "unit"];
     table.refuse(&keys, why, "remove the key, and select clients by address, with `remote`");
     let protocol = protocol(table);
@@ -185,16 +186,16 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
 /// Rejects keys of forwarding rules. Returns whether there were none.
 fn refuse_sockets(table: &TomlTable<'_>) -> bool {
     if table.holds("listen") {
-        let why = "the key is only for forwarding rules, but this rule has `direction` and \
-                   `local-ports`, so it is for programs under `tacit run`";
+        let why = "this policy key is only for forwarding rules, but this rule has `direction` and \
+                   `local-ports`, so this rule is for programs under `tacit run`";
         table.refuse(
             &FORWARDING_KEYS,
             why,
             "remove the key, or remove `direction` and `local-ports`",
         );
     } else {
-        let why = "the key is only for forwarding rules, but this rule has no `listen`, so it is \
-                   for programs under `tacit run`";
+        let why = "this policy key is only for forwarding rules, but this rule has no `listen`, so \
+                   this rule is for programs under `tacit run`";
         table.refuse(&FORWARDING_KEYS, why, "remove the key, or add `listen`");
     }
     !FORWARDING_KEYS.into_iter().any(|key| table.holds(key))

@@ -28,7 +28,7 @@ pub(super) fn read_all<'a>(
     tables(top, "sa", Scope::Sas, |name, value| {
         let sa = read(name, value, &spis, inner)?;
         if ikes.contains_key(name) {
-            let message = format!("there is a table [ike.{name}] too");
+            let message = format!("the policy also has a table [ike.{name}]");
             let fix = "choose another name: rules and the output of `tacit show` identify a tunnel \
                        only by this name";
             value.report.error(MessageId("name-taken"), &value.name_at, message, fix);
@@ -104,8 +104,8 @@ fn wrapping(table: &TomlTable<'_>) -> Option<Wrapping> {
         (true, false) => Some(Wrapping::Ah),
         (true, true) => {
             // RFC 3948 section 1 only has ESP.
-            let message =
-                "AH cannot be sent in UDP: it authenticates the addresses of the IP header";
+            let message = "AH packets cannot be sent in UDP, because AH authenticates the \
+                           addresses of the IP header";
             value.error(message, "remove `encapsulation`, or set protocol = \"esp\"");
             None
         }
@@ -115,7 +115,7 @@ fn wrapping(table: &TomlTable<'_>) -> Option<Wrapping> {
 /// The UDP port of the peer; 0 without UDP.
 fn port(table: &TomlTable<'_>, wrapping: Wrapping) -> Option<u16> {
     if wrapping != Wrapping::EspInUdp {
-        let why = "packets that are not sent in UDP have no ports";
+        let why = "the IPsec packets are not sent in UDP, so they have no ports";
         table.refuse(&["port"], why, "remove the key");
         return Some(0);
     }
@@ -127,7 +127,7 @@ fn port(table: &TomlTable<'_>, wrapping: Wrapping) -> Option<u16> {
 fn algorithms(table: &TomlTable<'_>, wrapping: Wrapping) -> Option<(Option<CbcBits>, Sha2)> {
     let bits = if wrapping == Wrapping::Ah {
         let why = "AH authenticates packets, and does not encrypt them";
-        table.refuse(&["encryption"], why, "remove the key, or set protocol = \"esp\"");
+        table.refuse(&["encryption"], why, "remove `encryption`, or set protocol = \"esp\"");
         Some(None)
     } else {
         let fix = "set the cipher: encryption = \"aes256-cbc\"";
@@ -196,14 +196,14 @@ fn ends(
     };
     if is_transport {
         let why = "in transport mode, programs have the address of this host";
-        table.refuse(&["inner"], why, "remove the key, and set `local`");
+        table.refuse(&["inner"], why, "remove `inner`, and set `local`");
         let local = local(table, peer)?;
         let mode = ManualMode::Transport { local };
         return Some(Ends { mode, inner: vec![local], local: Some(local) });
     }
     let local = if wrapping == Wrapping::EspInUdp {
         let why = "in tunnel mode, `inner` sets the address that programs have";
-        table.refuse(&["local"], why, "remove the key, or set mode = \"transport\"");
+        table.refuse(&["local"], why, "remove `local`, or set mode = \"transport\"");
         None
     } else {
         Some(local(table, peer)?)
@@ -239,8 +239,8 @@ fn encryption(value: &TomlValue<'_>) -> Option<CbcBits> {
     let plain: String = text.to_ascii_lowercase().chars().filter(|c| !"-_".contains(*c)).collect();
     if AEADS.iter().any(|word| plain.contains(word)) {
         let message = format!(
-            "`{text}` is not secure with keys from a file: after a restart, the agent would \
-             use the same nonces with the same key again (RFC 4106 section 10)"
+            "`{text}` is not secure with keys from a file: after a restart, the agent would use \
+             the same nonces again with the same key (RFC 4106 section 10)"
         );
         let fix = "set encryption = \"aes256-cbc\" and integrity = \"sha256\", or use IKE: \
                    [ike.NAME]";
@@ -276,7 +276,7 @@ fn check_spi(title: &str, value: &TomlValue<'_>, number: u32, users: &SpiUsers) 
     let earlier = users.borrow_mut().insert(number, (title.to_owned(), position));
     let Some((other, first)) = earlier else { return Some(()) };
     let line = value.report.line(first, position);
-    let message = format!("`spi-in` of {other} in line {line} is {number} too");
+    let message = format!("`spi-in` of {other} in line {line} is also {number}");
     let fix = "write another SPI: tacit finds the keys of a received packet by its SPI";
     value.error_of(MessageId("shared-spi"), message, fix);
     None

@@ -82,8 +82,8 @@ fn postgres(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<Postgre
     let cancel = value.choice(&[("refuse", Cancel::Refuse), ("clear", Cancel::Clear)])?;
     if mode == Some(StarttlsMode::Optional) {
         let why = "with mode = \"optional\", tacit relays all cancel requests that arrive in \
-                   clear, so this key has no effect";
-        table.refuse(&POSTGRES_KEYS, why, "remove one of the two keys");
+                   clear, so `cancel` has no effect";
+        table.refuse(&POSTGRES_KEYS, why, "remove `cancel`, or remove `mode`");
         return None;
     }
     Some(PostgresOptions { cancel })
@@ -160,7 +160,7 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        let why = "the key is only for the server role, but the rule has the client role";
+        let why = "this policy key is only for the server role, but the rule has the client role";
         table.refuse(&["data-resumption", "cancel"], why, "remove the key");
     }
 }

@@ -124,15 +124,15 @@ fn server(
     common: Option<TlsCommon>,
     names: &Names<'_>,
 ) -> Option<ServerTls> {
-    let why = "the key is only for the client role, in which tacit verifies servers, but the rule \
-               has the server role";
+    let why = "this policy key is only for the client role, in which tacit verifies servers, but \
+               the rule has the server role";
     table.refuse(
         &["server-name", "verify", "sni", "connect"],
         why,
         "remove the key, or set role = \"client\"",
     );
-    let why = "the key is only for connections that programs open, but the rule has the server \
-               role";
+    let why = "this policy key is only for connections that programs open, but the rule has the \
+               server role";
     table.refuse(&["on-tls"], why, "remove the key");
     let identities = table
         .required("identity", "set the name of an identity: identity = \"web\" for [identity.web]")
@@ -153,7 +153,7 @@ fn client(
     setting: &Setting,
     names: &Names<'_>,
 ) -> Option<ClientTls> {
-    let why = "the key is only for the server role, but the rule has the client role";
+    let why = "this policy key is only for the server role, but the rule has the client role";
     table.refuse(&["client-cert", "map"], why, "remove the key, or set role = \"server\"");
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
@@ -214,7 +214,7 @@ fn connect_after(
 /// Parses `on-tls`. The outer `None` means that an error was reported.
 #[expect(
     clippy::option_option,
-    reason = "the outer Option reports an error, and the inner Option a key that does not apply"
+    reason = "the outer `None` stands for an error, the inner `None` for a key that does not apply"
 )]
 fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Option<Option<OwnTls>> {
     let why = match (setting.role, &common.start) {
@@ -228,7 +228,7 @@ fn own_tls(table: &TomlTable<'_>, common: &TlsCommon, setting: &Setting) -> Opti
         (RoleDefault::Is(Role::Client), Start::Starttls(_) | Start::Controlled) => {
             "connections of this rule start without TLS"
         }
-        _ => "the key is only for connections that programs under `tacit run` open",
+        _ => "this policy key is only for connections that programs under `tacit run` open",
     };
     if table.holds("on-tls") {
         table.refuse(&["on-tls"], why, "remove the key");
@@ -407,7 +407,7 @@ fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>>
     if only_old && groups == [Group::X25519MLKEM768] {
         let fix = "add `x25519` to `groups`, or a suite of TLS 1.3 to `suites`";
         value.error(
-            "the group `X25519MLKEM768` needs TLS 1.3, but `suites` has only TLS 1.2 suites",
+            "the group `X25519MLKEM768` needs TLS 1.3, but `suites` has only suites of TLS 1.2",
             fix,
         );
         return None;

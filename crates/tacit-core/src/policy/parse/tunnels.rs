@@ -103,12 +103,14 @@ fn beyond_transport(read: &Read<'_, '_>, sa: &ManualSa) {
         return;
     }
     let message = format!(
-        "rule `{}` matches addresses other than the address of the peer, but SAs in transport \
-         mode protect only packets to and from the peer",
+        "rule `{}` matches addresses other than the address of the peer, but transport mode \
+         protects only packets to and from the peer",
         read.rule.name
     );
-    let fix =
-        format!("write remote = \"{peer}\", or set mode = \"tunnel\" in the table of the SAs");
+    let fix = format!(
+        "write remote = \"{peer}\", or set mode = \"tunnel\" in the table [sa.NAME] of the \
+         peer"
+    );
     let at = read.value.at_key("remote");
     read.value.report.error(MessageId("beyond-transport"), &at, message, fix);
 }

@@ -223,7 +223,7 @@ impl<'a> TomlTable<'a> {
         let fix = match (home, nearest) {
             (Some(home), _) => format!("`{key}` belongs in {home}"),
             (None, Some(word)) => format!("did you mean `{word}`?"),
-            (None, None) => format!("the keys here are {}", word_list(known)),
+            (None, None) => format!("the possible keys are {}", word_list(known)),
         };
         self.report.error(MessageId("unknown-key"), at, message, fix);
         match nearest.filter(|_| home.is_none()) {

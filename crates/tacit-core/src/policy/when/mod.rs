@@ -156,18 +156,19 @@ impl When {
     pub(super) fn why_closed(&self, unix_s: i64) -> String {
         let wall = self.zone.wall_clock(unix_s);
         let zone = &self.zone.name;
+        let now = minute(wall);
         match (self.from, self.until) {
             (Some(from), _) if wall < from => {
-                format!("{} is earlier than `from`, {} {zone}", minute(wall), minute(from))
+                format!("{now} is earlier than `from`: {from} {zone}", from = minute(from))
             }
             (_, Some(until)) if wall >= until => {
-                format!("{} is not earlier than `until`, {} {zone}", minute(wall), minute(until))
+                format!("{now} is not earlier than `until`: {until} {zone}", until = minute(until))
             }
             _ => {
                 let day = Days::name(wall.weekday().to_monday_zero_offset());
                 let weekly = self.months == Months::ALL && self.days_of_month == DaysOfMonth::ALL;
-                let shown = if weekly { wall.strftime("%H:%M") } else { wall.strftime("%F %H:%M") };
-                format!("{day} {shown} is outside {self}")
+                let time = if weekly { wall.strftime("%H:%M") } else { wall.strftime("%F %H:%M") };
+                format!("{day} {time} is outside the time window {self}")
             }
         }
     }

@@ -75,7 +75,7 @@ fn a_window_begins_with_its_first_minute_and_ends_before_its_last() {
         "2025-06-09T06:00:00Z",
     ];
     assert_eq!(open(&office, &times), [times[1], times[2], times[4], times[7]]);
-    let why = "fri 05:59 is outside mon-fri 06:00-12:00, 13:00-22:00 UTC";
+    let why = "fri 05:59 is outside the time window mon-fri 06:00-12:00, 13:00-22:00 UTC";
     assert_eq!(office.why_closed(at(times[0])), why);
     assert_eq!(office.to_string(), "mon-fri 06:00-12:00, 13:00-22:00 UTC");
 }
@@ -199,7 +199,7 @@ fn the_day_a_window_begins_on_decides_about_month_and_day() {
     assert_eq!(open(&last, &times), [times[2], times[3], times[5]]);
     assert_eq!(
         last.why_closed(at(times[0])),
-        "wed 2024-02-28 23:00 is outside mon-sun 22:00-06:00 feb day -1 UTC"
+        "wed 2024-02-28 23:00 is outside the time window mon-sun 22:00-06:00 feb day -1 UTC"
     );
 }
 
@@ -215,9 +215,9 @@ fn a_range_of_dates_begins_with_its_first_second_and_ends_before_its_last() {
         "2025-08-31T22:00:00Z",
     ];
     assert_eq!(open(&summer, &times), times[1..3]);
-    let before = "2025-06-01 07:59 is earlier than `from`, 2025-06-01 08:00 Europe/Berlin";
+    let before = "2025-06-01 07:59 is earlier than `from`: 2025-06-01 08:00 Europe/Berlin";
     assert_eq!(summer.why_closed(at(times[0])), before);
-    let after = "2025-09-01 00:00 is not earlier than `until`, 2025-09-01 00:00 Europe/Berlin";
+    let after = "2025-09-01 00:00 is not earlier than `until`: 2025-09-01 00:00 Europe/Berlin";
     assert_eq!(summer.why_closed(at(times[3])), after);
 }
 

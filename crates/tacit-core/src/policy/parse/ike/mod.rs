@@ -102,7 +102,7 @@ fn check_version(table: &TomlTable<'_>) -> Option<()> {
     let Some(value) = table.value("version") else { return Some(()) };
     if value.integer(1, 2)? == 1 {
         let message = "IKEv1 is refused: RFC 9395 deprecates it, and its algorithms are weak";
-        let fix = "remove the key, and enable IKEv2 on the peer";
+        let fix = "remove `version`, and enable IKEv2 on the peer";
         value.error_of(MessageId("weak-algorithm"), message, fix);
         return None;
     }
@@ -208,7 +208,8 @@ fn esp_proposals(table: &TomlTable<'_>, pfs: Option<bool>) -> Option<Vec<EspSuit
         let suite = suite::esp(item)?;
         if pfs == Some(false) && suite.group.is_some() {
             let message = format!(
-                "`{suite}` names a key exchange group, but pfs = false disables this key exchange"
+                "`{suite}` names a group for a key exchange, but pfs = false disables this key \
+                 exchange"
             );
             item.error(message, "remove the group, or set pfs = true");
             return None;
@@ -218,7 +219,10 @@ fn esp_proposals(table: &TomlTable<'_>, pfs: Option<bool>) -> Option<Vec<EspSuit
 }
 
 /// Both lists become proposals of one message, which has a limit.
-#[expect(clippy::fn_params_excessive_bools, reason = "the value of the boolean key `pfs`")]
+#[expect(
+    clippy::fn_params_excessive_bools,
+    reason = "the parameter is the value of the boolean policy key `pfs`"
+)]
 fn check_offers(
     table: &TomlTable<'_>,
     proposals: &[IkeSuite],
@@ -284,7 +288,7 @@ pub(super) fn inner_addresses(value: &TomlValue<'_>, fix: &str) -> Option<Vec<Ip
     if let [first, second, ..] = addresses.as_slice()
         && (addresses.len() > 2 || first.is_ipv4() == second.is_ipv4())
     {
-        let message = format!("`{}` has two addresses of one family", value.name);
+        let message = format!("`{}` has two addresses of one IP version", value.name);
         value.error(message, "write at most one IPv4 and one IPv6 address");
         return None;
     }

@@ -150,7 +150,7 @@ fn a_policy_has_one_default_link() {
     assert_eq!(of("01"), (LinkSelection::Default, 7));
     assert_eq!(of("02"), (LinkSelection::Named, Link::RUNS_MAX));
     let found = errors(&text.replace("[link.02]\n", "[link.02]\ndefault = true\n"));
-    assert!(found.len() == 1 && found[0].contains("a run uses one link"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("a run uses only one link"), "{found:?}");
     for (text, part) in [("0", "runs"), ("1025", "runs")] {
         let found = errors(&format!("version = 1\n[link.a]\nruns = {text}\n"));
         assert!(found.len() == 1 && found[0].contains(part), "{text}: {found:?}");

@@ -394,8 +394,9 @@ fn warnings_name_what_was_probably_not_meant() {
              `tls` of a rule",
             "5:1: no rule uses [trust.corp] | remove the table, or use its name in \
              `tls` of a rule",
-            "11:11: rule `a` permits connections by name: an attacker who forges DNS answers \
-             chooses the destination | write addresses, or use `tls`, which checks the name",
+            "11:11: rule `a` permits connections by name, so an attacker who forges DNS \
+             answers can choose the destination | write addresses, or use `tls`, which checks \
+             the name",
             "13:1: rule `b` is never used, because all flows that it matches already \
              match rule `a` in line 7 | move \
              the rule before `a`, or remove the rule",
@@ -624,8 +625,8 @@ fn rules_with_too_many_address_ranges_are_rejected() {
     assert_eq!(errors(&hosts(50)), [""; 0]);
     assert_eq!(
         errors(&hosts(100)),
-        ["1:1: the outbound rules need 65536 or more ranges of addresses and ports, too many for \
-          the kernel | merge rules: use networks and port ranges"]
+        ["1:1: the outbound rules need 65536 or more ranges of addresses and ports, which are \
+          too many for the kernel | merge rules: use networks and port ranges"]
     );
 }
 

@@ -36,8 +36,8 @@ fn a_rule_has_several_targets_in_an_order() {
     assert_eq!(shown(&connect("[\"db1.example:1\"]", "")), ["db1.example:1"]);
     let permit =
         client_of(both, "", "").replace("tls = { role = \"client\"\n,  }", "permit = true");
-    let by_name =
-        "permits connections by name: an attacker who forges DNS answers chooses the destination";
+    let by_name = "permits connections by name, so an attacker who forges DNS answers can choose \
+                   the destination";
     assert!(warnings(&permit)[2].starts_with(&format!("10:12: rule `r` {by_name}")));
     let most: Vec<_> = (1..=TARGETS_MAX).map(|port| format!("\"[::1]:{port}\"")).collect();
     let most = connect(&format!("[{}]", most.join(", ")), "");
