@@ -354,9 +354,9 @@ impl HostPolicy<'_> {
         used.filter_map(|(key, bits, free_bits)| {
             let common = Some(foreign.bits & bits).filter(|common| *common != 0)?;
             let message = format!(
-                "`{key}` is {bits:#x}, but {} already uses these bits of the packet mark: \
+                "`{key}` is {bits:#x}, but {user} already uses these bits of the packet mark: \
                  {common:#x}",
-                foreign.by
+                user = foreign.by
             );
             let fix = format!(
                 "set `{key}` in [host] to {free_bits}; `ip rule` and `nft list ruleset` show the \

@@ -53,7 +53,7 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
         .value("socket")
         .map_or_else(|| Some(shared.socket_default()), |value| value.choice(&SocketAs::WORDS));
     if shared == ProcessFor::All {
-        let why = "one process serves all connections";
+        let why = "with process = \"all\", one process serves all connections";
         let fix = "remove the key; `connections-per-rule` in [limits] limits the connections";
         table.refuse(&["max", "max-per-source"], why, fix);
     }

@@ -284,7 +284,10 @@ fn parse_unix(text: &str, name: &str) -> Result<Address, Fault> {
             "`{text}` is a relative path, so programs with another working directory would not \
              find the socket"
         );
-        return fault(message, format!("write the absolute path: \"unix:/run/{shown}\""));
+        return fault(
+            message,
+            format!("write the absolute path: \"unix:/run/{path}\"", path = shown),
+        );
     }
     if shown.ends_with('/') {
         return fault(format!("`{text}` is a directory"), format!("write \"{text}NAME.sock\""));

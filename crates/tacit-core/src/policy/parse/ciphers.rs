@@ -43,7 +43,7 @@ pub(super) fn suite(value: &TomlValue<'_>) -> Option<Suite> {
     let same = Suite::DEFAULT.into_iter().find(|suite| suite.name() == plain);
     let openssl = OPENSSL_SUITES.iter().find(|(name, _)| *name == plain).map(|(_, suite)| *suite);
     if let Some(suite) = same.or(openssl) {
-        let message = format!("`{text}` is not the IANA name of the cipher suite");
+        let message = format!("`{text}` is not the IANA name of a cipher suite");
         value.error(message, format!("write `{}`", suite.name()));
     } else if let Some(why) = suite_refusal(&plain) {
         let instead = replacement(&plain).name();
@@ -69,7 +69,7 @@ pub(super) fn group(value: &TomlValue<'_>) -> Option<Group> {
         _ => None,
     };
     if let Some(group) = other_name {
-        let message = format!("`{text}` is not the IANA name of the key exchange group");
+        let message = format!("`{text}` is not the IANA name of a key exchange group");
         value.error(message, format!("write `{}`", group.name()));
     } else if plain.starts_with("ffdhe") {
         let message = format!("`{text}` is refused: finite-field groups are slow");

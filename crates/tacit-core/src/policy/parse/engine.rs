@@ -114,7 +114,7 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
     cpus.sort_unstable();
     if let Some(twice) = cpus.windows(2).find(|pair| pair[0] == pair[1]) {
         let message = format!("`{}` names CPU {} twice", value.name, twice[0]);
-        value.error(message, "name each CPU once");
+        value.error(message, "list each CPU only once");
         return None;
     }
     Some(cpus)

@@ -177,8 +177,8 @@ fn direction(table: &TomlTable<'_>, fragments: Option<bool>) -> Option<PacketDir
     let Some(value) = table.value("direction") else { return Some(default) };
     let direction = value.choice(&PacketDirection::WORDS)?;
     if fragments == Some(true) && direction != PacketDirection::Inbound {
-        let message = "`fragments` is only for incoming packets: the kernel fragments outgoing \
-                       packets after the nftables rules";
+        let message = "`fragments` is only for incoming packets: the nftables rules see outgoing \
+                       packets before the kernel fragments them";
         value.error_of(MessageId("conflicting-keys"), message, "set direction = \"inbound\"");
         return None;
     }

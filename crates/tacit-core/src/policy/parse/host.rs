@@ -370,7 +370,7 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
              that the same rules select form one group. The limits are {PORT_PARTS_MAX} groups, \
              and {NAMED_PORTS_MAX} port ranges in total"
         );
-        let fix = "write the same `remote-ports` in these rules, or ranges that do not overlap";
+        let fix = "use the same `remote-ports` in these rules, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
     }
     if host.unmatched == Unmatched::Permit {
@@ -446,7 +446,7 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
             "cgroup",
             "a rule that selects by name applies to all control groups, so it cannot select a \
              control group",
-            "remove the control group, or write addresses in `remote`",
+            "remove `cgroup` or `slice`, or write addresses in `remote`",
         );
     }
     if !selectors.unit.is_empty() {

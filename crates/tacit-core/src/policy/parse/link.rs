@@ -262,7 +262,7 @@ fn server_tls(table: &TomlTable<'_>, names: &Names<'_>) -> Option<Arc<ServerTls>
     let value = table.required("tls", fix)?;
     let setting = Setting { role: RoleDefault::Is(Role::Server), server: None };
     let Tls::Server(mut tls) = tls::read(&value, &setting, names)? else {
-        value.error("the side of a link that listens has the server role", "remove `role`");
+        value.error("on a link, the side that listens has the server role", "remove `role`");
         return None;
     };
     if !requires_certificate(&tls.client_cert) {
@@ -288,7 +288,7 @@ fn client_tls(table: &TomlTable<'_>, host: &str, names: &Names<'_>) -> Option<Ar
     let server = Some(ServerNameDefault::Host(host.to_owned()));
     let setting = Setting { role: RoleDefault::Is(Role::Client), server };
     let Tls::Client(mut tls) = tls::read(&value, &setting, names)? else {
-        value.error("the side of a link that connects has the client role", "remove `role`");
+        value.error("on a link, the side that connects has the client role", "remove `role`");
         return None;
     };
     if tls.identity.is_none() {

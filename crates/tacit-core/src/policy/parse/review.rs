@@ -77,9 +77,8 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let message = format!(
             "rule `{weaker}` does not verify servers, and comes before rule `{stricter}` in line \
              {line}, which matches the same port. tacit does not verify the server of a name that \
-             both rules match. A name that only `{stricter}` matches can have the same address as \
-             a name that `{weaker}` matches. In this case, tacit verifies the server of the first \
-             name only if one of the two names has an alias address"
+             both rules match. If each rule matches one of two names that have the same address, \
+             tacit applies rule `{stricter}` only if one of the two names has an alias address"
         );
         let fix =
             format!("move rule `{weaker}` after `{stricter}`, or give both rules different ports");

@@ -356,7 +356,7 @@ fn allowed_names(
         let message = "`names` needs addresses in `remote`, but `remote` of this rule is a name";
         return refuse(
             message,
-            "remove `names`; programs can resolve the names in `remote` without `names`",
+            "remove `names`; programs can resolve the names in `remote` without this key",
         );
     }
     value.each(address::name_pattern)

@@ -21,7 +21,8 @@ pub(super) struct RunRule {
 /// Reads all parts except the action; `None` after an error.
 pub(super) fn read(table: &TomlTable<'_>) -> Option<RunRule> {
     let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
-    let fix = "set direction = \"inbound\" or \"outbound\", or `listen` and `connect`";
+    let fix = "set direction = \"inbound\" or \"outbound\"; or, for a forwarding rule, set \
+               `listen` and `connect`";
     let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
     let no_sockets = refuse_sockets(table);
     let rule = match direction? {
@@ -78,7 +79,11 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
 }
 
 fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    table.refuse(&["local"], "`listen` sets the address of inbound connections", "remove the key");
+    table.refuse(
+        &["local"],
+        "`listen` sets the local address of inbound connections",
+        "remove the key",
+    );
     let why = "tacit chooses the rule for a connection before it knows which program accepts this \
                connection";
     table.refuse(
@@ -150,7 +155,7 @@ fn protocol(table: &TomlTable<'_>) -> Option<Protocol> {
     let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
     let Some(value) = table.value("protocol") else { return Some(Protocol::Tcp) };
     if value.value.as_str() == Some(Protocol::Icmp.word()) {
-        let fix = "write \"tcp\" or \"udp\", or write the key `ipsec` instead";
+        let fix = "write \"tcp\" or \"udp\", or give the rule the action `ipsec`";
         value.error(
             "`protocol` of this rule cannot be `icmp`, because tacit handles ICMP only in rules \
              with `ipsec`",

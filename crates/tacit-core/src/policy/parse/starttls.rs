@@ -14,7 +14,7 @@ use crate::policy::tls::TlsCommon;
 pub(super) fn read(tls: &TomlTable<'_>) -> Option<Start> {
     if let Some(value) = tls.value("start") {
         let why = "the rule also has `start`, and each of the two keys sets when TLS begins";
-        tls.refuse(&["starttls"], why, "remove one of the two keys");
+        tls.refuse(&["starttls"], why, "remove `start`, or remove `starttls`");
         let choices = [("immediate", false), ("controlled", true)];
         let start = match value.choice(&choices)? {
             true => Start::Controlled,
@@ -96,7 +96,8 @@ fn ftp(table: &TomlTable<'_>, mode: Option<StarttlsMode>) -> Option<FtpOptions> 
     {
         let fix = "remove `mode`, or write two rules with different addresses";
         value.error(
-            "`implicit` cannot be combined with mode = \"optional\": TLS begins at the first byte",
+            "`implicit` cannot be combined with mode = \"optional\": with `implicit`, TLS begins \
+             at the first byte",
             fix,
         );
         return None;

@@ -49,7 +49,9 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     };
     if !when.ever_opens() {
         let message = format!("`when` never applies: {when}");
-        value.error(message, "set days that exist in the `months`, and set `from` before `until`");
+        let fix = "set `days-of-month` to days that exist in `months`, and set `from` to a time \
+                   before `until`";
+        value.error(message, fix);
         return None;
     }
     Some(when)
@@ -66,7 +68,8 @@ fn months(value: &TomlValue<'_>) -> Option<Months> {
 }
 
 fn days_of_month(value: &TomlValue<'_>) -> Option<DaysOfMonth> {
-    let fix = "write a number from 1 to 31, from -1 (the last day) to -31, or \"1-7\"";
+    let fix = "write a number from 1 to 31, a number from -1 (the last day) to -31, or a range \
+               such as \"1-7\"";
     let days = match value.value.as_integer() {
         Some(number) => number.as_str().parse().ok().and_then(DaysOfMonth::one),
         None => DaysOfMonth::parse(value.string()?),

@@ -165,7 +165,7 @@ impl<'t> Diagnostics<'t> {
         let message = line.trim_end_matches(", expected nothing");
         let fix = match message {
             "duplicate key" => "keep one of the two entries",
-            header if header.contains("table") => "write headers as [limits] or [[rule]]",
+            header if header.contains("table") => "write a header such as [limits] or [[rule]]",
             _ => "write `key = value`, text in double quotes, lists as [ \"a\", \"b\" ]",
         };
         Diagnostic::error(

@@ -387,7 +387,7 @@ impl<'a> TomlValue<'a> {
                 Some(value) if distinct.contains(&value) => {
                     item.error_of(
                         MessageId("named-twice"),
-                        format!("the value occurs twice in `{}`", self.name),
+                        format!("this value occurs twice in `{}`", self.name),
                         "remove one of the two values",
                     );
                     complete = false;

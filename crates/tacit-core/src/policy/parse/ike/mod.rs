@@ -52,7 +52,7 @@ fn read(
         None => Some(IkePeer::PORT_DEFAULT),
     };
     let credentials = credentials(&table, names);
-    let fix = "set the identity that the peer expects of tacit: local-id = \"client.example\"";
+    let fix = "set the identity that the peer expects from tacit: local-id = \"client.example\"";
     let local_id = table.required("local-id", fix).and_then(|value| ike_name(&value));
     let remote_id = match table.value("remote-id") {
         Some(value) => ike_name(&value),

@@ -86,7 +86,8 @@ impl<'a> Parts<'a> {
                 return None;
             };
             if all.iter().any(|other: &Part| other.kind() == part.kind()) {
-                let message = format!("`{text}` contains two {} algorithms", part.kind());
+                let message =
+                    format!("`{text}` contains two {kind} algorithms", kind = part.kind());
                 let fix = "write a list of strings, with one proposal for each algorithm";
                 value.error(message, fix);
                 return None;

@@ -469,7 +469,7 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
     }
     for (key, words) in [
         ("pinned = []", "`pinned` is an empty list"),
-        ("pinned = [\"a\", \"a\"]", "the value occurs twice in `pinned`"),
+        ("pinned = [\"a\", \"a\"]", "this value occurs twice in `pinned`"),
         ("pinned = 1", "`pinned` cannot be a whole number"),
         (
             "revocation = \"off\"",
