@@ -130,12 +130,12 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
 }
 
 fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelector, Fault> {
-    let Ok(given) = network.parse::<IpAddr>() else {
+    let Ok(address) = network.parse::<IpAddr>() else {
         let fix = "write the whole address before the slash, for example \"10.0.0.0/8\" or \
                    \"fd00::/8\"";
         return fault(format!("`{text}` is not a network: `{network}` is not an address"), fix);
     };
-    let width = bits(given);
+    let width = bits(address);
     let plain = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
     let Some(length) = plain.then(|| length.parse::<u8>().ok()).flatten().filter(|l| *l <= width)
     else {
@@ -144,14 +144,14 @@ fn parse_network(text: &str, network: &str, length: &str) -> Result<AddressSelec
         );
         return fault(message, format!("write a number from 0 to {width} after the slash"));
     };
-    let network = mask(given, length);
-    if network != given {
+    let network = mask(address, length);
+    if network != address {
         let message = format!(
             "`{text}` is not the address of a network: bits after the first {length} bits are set"
         );
         return fault(
             message,
-            format!("write \"{network}/{length}\", or \"{given}\" for one host"),
+            format!("write \"{network}/{length}\", or \"{address}\" for one host"),
         );
     }
     // IPv4-mapped addresses are compared as IPv4, so they are stored as IPv4.

@@ -22,8 +22,12 @@ pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
             format!("TLS version `{text}` is refused: RFC 8996 forbids this version"),
             "write \"1.2\"; if every peer supports TLS 1.3, write \"1.3\"",
         ),
-        "tls1.2" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.2\""),
-        "tls1.3" => value.error(format!("`{}` cannot be `{text}`", value.name), "write \"1.3\""),
+        "tls1.2" => {
+            value.error(format!("`{key}` cannot be `{text}`", key = value.name), "write \"1.2\"")
+        }
+        "tls1.3" => {
+            value.error(format!("`{key}` cannot be `{text}`", key = value.name), "write \"1.3\"")
+        }
         ssl if ssl.starts_with("ssl") => value.error(
             format!("`{text}` is refused: SSL is broken, and RFC 7568 forbids its use"),
             "write \"1.2\"; if every peer supports TLS 1.3, write \"1.3\"",

@@ -86,22 +86,22 @@ fn cpus(value: &TomlValue<'_>) -> Option<Vec<usize>> {
         let ends = part.split_once('-').unwrap_or((part, part));
         let (Some(first), Some(last)) = (number(ends.0.trim()), number(ends.1.trim())) else {
             let message =
-                format!("`{}` cannot be `{text}`: this is not a list of CPUs", value.name);
+                format!("`{key}` cannot be `{text}`: this is not a list of CPUs", key = value.name);
             value.error(message, "write numbers and ranges, such as \"2\", \"2-3\" or \"0,4-7\"");
             return None;
         };
         if last > CPU_MAX {
             let message = format!(
-                "`{}` names CPU {last}, but the highest possible CPU number is {CPU_MAX}",
-                value.name
+                "`{key}` names CPU {last}, but the highest possible CPU number is {CPU_MAX}",
+                key = value.name
             );
             value.error(message, format!("write numbers up to {CPU_MAX}"));
             return None;
         }
         if first > last {
             let message = format!(
-                "`{}`: the last CPU of the range {first}-{last} is lower than the first CPU",
-                value.name
+                "`{key}`: the last CPU of the range {first}-{last} is lower than the first CPU",
+                key = value.name
             );
             value.error(message, format!("write \"{last}-{first}\""));
             return None;

@@ -206,7 +206,7 @@ fn protocol(value: &TomlValue<'_>) -> Option<u8> {
 fn ip(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     if matches!(selector, AddressSelector::Name { .. }) {
-        let message = format!("`{}` of a rule with `filter` cannot be a name", value.name);
+        let message = format!("`{key}` of a rule with `filter` cannot be a name", key = value.name);
         value.error(message, "write the address or network");
         return None;
     }
@@ -251,7 +251,7 @@ fn is_sound(table: &TomlTable<'_>, rule: &FilterRule) -> bool {
     let mut is_sound = true;
     let mut needs = |keys: &[&'static str], is_met: bool, what: &str, fix: &str| {
         for value in keys.iter().filter_map(|key| table.value(key)).filter(|_| !is_met) {
-            let message = format!("`{}` {what}", value.name);
+            let message = format!("`{key}` {what}", key = value.name);
             table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
             is_sound = false;
         }

@@ -162,8 +162,10 @@ fn pattern(value: &TomlValue<'_>, fold: fn(&str) -> String) -> Option<Pattern> {
 }
 
 fn open_escape(value: &TomlValue<'_>) {
-    let message =
-        format!("`{}` ends with a single backslash, which begins an escape sequence", value.name);
+    let message = format!(
+        "`{key}` ends with a single backslash, which begins an escape sequence",
+        key = value.name
+    );
     value.error(message, "write a backslash twice: \"\\\\\\\\\" in double quotes");
 }
 
@@ -172,7 +174,7 @@ fn network(value: &TomlValue<'_>) -> Option<AddressSelector> {
     let selector = address::selector(value)?;
     if !matches!(selector, AddressSelector::Prefix { .. }) {
         let fix = "write an address \"10.1.2.3\" or a network \"10.1.0.0/16\"";
-        value.error(format!("`{}` is neither an address nor a network", value.name), fix);
+        value.error(format!("`{key}` is neither an address nor a network", key = value.name), fix);
         return None;
     }
     Some(selector)
@@ -187,14 +189,14 @@ pub(super) fn report_dn(value: &TomlValue<'_>, fault: DnFault) {
     let form = "write attributes with commas between them: \"CN=alice, O=Corp\"";
     match fault {
         DnFault::NoEquals(part) => {
-            value.error(format!("`{part}` in `{}` is not an attribute", value.name), form);
+            value.error(format!("`{part}` in `{key}` is not an attribute", key = value.name), form);
         }
         DnFault::NoValue(kind) => {
             let fix = match value.name {
                 "subject" | "issuer" => format!("write {kind}=* to accept any value"),
                 _ => format!("write the value after {kind}="),
             };
-            value.error(format!("`{kind}` in `{}` has no value", value.name), fix);
+            value.error(format!("`{kind}` in `{key}` has no value", key = value.name), fix);
         }
         DnFault::UnknownType(kind) => {
             let names = TYPES.iter().filter_map(|(_, names)| names.first().copied());
@@ -203,11 +205,12 @@ pub(super) fn report_dn(value: &TomlValue<'_>, fault: DnFault) {
                 Some(nearest) => format!("did you mean `{nearest}`?"),
                 None => format!("write one of {}, or an OID such as 2.5.4.3", word_list(&known)),
             };
-            value.error(format!("`{kind}` in `{}` is not an attribute", value.name), fix);
+            value.error(format!("`{kind}` in `{key}` is not an attribute", key = value.name), fix);
         }
         DnFault::OpenEscape => open_escape(value),
         DnFault::TooMany => {
-            let message = format!("`{}` has more than {ATTRIBUTES_MAX} attributes", value.name);
+            let message =
+                format!("`{key}` has more than {ATTRIBUTES_MAX} attributes", key = value.name);
             value.error(message, "remove the attributes that are not needed");
         }
     }

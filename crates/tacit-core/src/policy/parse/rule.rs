@@ -231,7 +231,7 @@ fn is_chosen(value: &TomlValue<'_>, word: Word) -> bool {
     match value.boolean() {
         Some(true) => true,
         Some(false) => {
-            let message = format!("`{} = false` is not an action", value.name);
+            let message = format!("`{key} = false` is not an action", key = value.name);
             value.error(message, "set the action: `permit = true`, `deny = true` or `tls`");
             false
         }
@@ -312,8 +312,8 @@ fn warn_of_unix_clients(table: &TomlTable<'_>, forward: &ForwardRule) {
     for value in ["remote", "remote-ports"].into_iter().filter_map(|key| table.value(key)) {
         let position = table.report.position(value.name_at.start);
         let message = format!(
-            "`{}` has no effect, because clients of a UNIX socket have no IP address",
-            value.name
+            "`{key}` has no effect, because clients of a UNIX socket have no IP address",
+            key = value.name
         );
         table.report.warning(
             MessageId("no-effect"),

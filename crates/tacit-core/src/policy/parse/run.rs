@@ -79,11 +79,8 @@ fn outbound(table: &TomlTable<'_>) -> Option<RunRule> {
 }
 
 fn inbound(table: &TomlTable<'_>) -> Option<RunRule> {
-    table.refuse(
-        &["local"],
-        "`listen` sets the local address of inbound connections",
-        "remove the key",
-    );
+    let why = "`listen` sets the local address of inbound connections";
+    table.refuse(&["local"], why, "remove the key");
     let why = "tacit chooses the rule for a connection before it knows which program accepts this \
                connection";
     table.refuse(

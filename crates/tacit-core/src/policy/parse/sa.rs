@@ -274,9 +274,9 @@ fn spi(value: &TomlValue<'_>) -> Option<u32> {
 fn check_spi(title: &str, value: &TomlValue<'_>, number: u32, users: &SpiUsers) -> Option<()> {
     let position = value.report.position(value.at.start);
     let earlier = users.borrow_mut().insert(number, (title.to_owned(), position));
-    let Some((other, first)) = earlier else { return Some(()) };
+    let Some((other_table, first)) = earlier else { return Some(()) };
     let line = value.report.line(first, position);
-    let message = format!("`spi-in` of {other} in line {line} is also {number}");
+    let message = format!("`spi-in` of {other_table} in line {line} is also {number}");
     let fix = "write another SPI: tacit finds the keys of a received packet by its SPI";
     value.error_of(MessageId("shared-spi"), message, fix);
     None

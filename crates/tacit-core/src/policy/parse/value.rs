@@ -12,19 +12,20 @@ pub(super) const NAME_BYTES_MAX: usize = 64;
 /// Parses a time such as `"10s"` or `"1h30m"`, from `min` to `max`.
 pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> Option<Duration> {
     if value.value.is_integer() {
-        let message = format!("`{}` has no unit", value.name);
+        let message = format!("`{key}` has no unit", key = value.name);
         value.error(message, "add a unit, in quotes, such as \"10s\" or \"1h30m\"");
         return None;
     }
     let text = value.string()?;
     let Some(duration) = parse_duration(text) else {
-        let message = format!("`{}` cannot be `{text}`: this is not a duration", value.name);
+        let message =
+            format!("`{key}` cannot be `{text}`: this is not a duration", key = value.name);
         value.error(message, "write \"500ms\", \"10s\", \"5m\", \"1h30m\" or \"2d\"");
         return None;
     };
     if !(min..=max).contains(&duration) {
         let range = format!("{} to {}", show_duration(min), show_duration(max));
-        let message = format!("`{}` is {text}, but must be {range}", value.name);
+        let message = format!("`{key}` is {text}, but must be {range}", key = value.name);
         value.error(message, format!("write a duration of {range}"));
         return None;
     }
@@ -38,7 +39,8 @@ pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     } else {
         let text = value.string()?;
         let Some(bytes) = parse_size(text) else {
-            let message = format!("`{}` cannot be `{text}`: this is not a size", value.name);
+            let message =
+                format!("`{key}` cannot be `{text}`: this is not a size", key = value.name);
             value.error(message, "write bytes, or \"64KiB\", \"16MiB\", \"1GiB\", \"1TiB\"");
             return None;
         };
@@ -46,7 +48,7 @@ pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
     };
     if !(min..=max).contains(&bytes) {
         let range = format!("{} to {}", show_size(min), show_size(max));
-        let message = format!("`{}` is {bytes} bytes, but must be {range}", value.name);
+        let message = format!("`{key}` is {bytes} bytes, but must be {range}", key = value.name);
         value.error(message, format!("write a size of {range}"));
         return None;
     }
@@ -72,14 +74,17 @@ pub(super) fn ports(value: &TomlValue<'_>) -> Option<RangeInclusive<u16>> {
     });
     match range {
         Some((first, last)) if first > last => {
-            let message =
-                format!("`{}`: the end of the range {text} is lower than its start", value.name);
+            let message = format!(
+                "`{key}`: the end of the range {text} is lower than its start",
+                key = value.name
+            );
             value.error(message, format!("write \"{last}-{first}\""));
             None
         }
         Some((first, last)) if first > 0 => Some(first..=last),
         _ => {
-            let message = format!("`{}` cannot be `{text}`: this is not a port", value.name);
+            let message =
+                format!("`{key}` cannot be `{text}`: this is not a port", key = value.name);
             value
                 .error(message, "write a number from 1 to 65535, or a range such as \"8000-8999\"");
             None

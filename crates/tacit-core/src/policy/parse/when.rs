@@ -87,7 +87,7 @@ fn wall_clock(value: &TomlValue<'_>) -> Option<DateTime> {
     let wall = text.contains(':').then(|| text.parse::<DateTime>().ok()).flatten();
     if wall.is_none() {
         let message =
-            format!("`{}` cannot be `{text}`: this is not a date with a time", value.name);
+            format!("`{key}` cannot be `{text}`: this is not a date with a time", key = value.name);
         let fix = "write date and time, such as \"2025-06-01 08:00\"; `zone` sets the time zone";
         value.error(message, fix);
     }

@@ -122,9 +122,9 @@ impl<'a> TomlTable<'a> {
     pub fn value(&self, key: &'static str) -> Option<TomlValue<'a>> {
         debug_assert!(
             self.schema.known().contains(&key),
-            "the parser reads `{key}`, but the list of known keys of {:?} does not contain this \
-             key",
-            self.schema
+            "the parser reads `{key}`, but the list of known keys of {schema:?} does not \
+             contain this key",
+            schema = self.schema
         );
         let (name, value) = self.entries.get_key_value(self.written(key)?)?;
         let is_in_parts = name.get_ref() == LIST_IN_PARTS;
@@ -166,7 +166,7 @@ impl<'a> TomlTable<'a> {
             return;
         }
         for value in keys.iter().filter_map(|key| self.value(key)) {
-            let message = format!("`{}` does not belong here: {why}", value.name);
+            let message = format!("`{key}` does not belong here: {why}", key = value.name);
             self.report.error(MessageId("misplaced-key"), &value.name_at, message, fix);
         }
     }
@@ -218,7 +218,7 @@ impl<'a> TomlTable<'a> {
         if !self.report.is_toml() && home.is_some() {
             return;
         }
-        let message = format!("unknown key `{key}` in {}", self.title);
+        let message = format!("unknown key `{key}` in {table}", table = self.title);
         let nearest = nearest_word(key, known);
         let fix = match (home, nearest) {
             (Some(home), _) => format!("`{key}` belongs in {home}"),
@@ -283,11 +283,14 @@ impl<'a> TomlValue<'a> {
             return None;
         };
         if text.is_empty() {
-            self.error(format!("`{}` is empty", self.name), "write a value, or remove the key");
+            self.error(
+                format!("`{key}` is empty", key = self.name),
+                "write a value, or remove the key",
+            );
             return None;
         }
         if text.chars().any(char::is_control) {
-            let message = format!("`{}` contains a control character", self.name);
+            let message = format!("`{key}` contains a control character", key = self.name);
             self.error(message, "use printable characters only");
             return None;
         }
@@ -313,7 +316,8 @@ impl<'a> TomlValue<'a> {
         let value = u64::from_str_radix(number.as_str(), number.radix()).ok();
         let inside = value.filter(|value| (min..=max).contains(value));
         if inside.is_none() {
-            let message = format!("`{}` is {number}, but must be {min} to {max}", self.name);
+            let message =
+                format!("`{key}` is {number}, but must be {min} to {max}", key = self.name);
             self.error_of(
                 MessageId("out-of-range"),
                 message,
@@ -345,7 +349,7 @@ impl<'a> TomlValue<'a> {
         }
         let items = self.list(LIST_ITEMS_MAX)?;
         if items.is_empty() {
-            let message = format!("`{}` is an empty list", self.name);
+            let message = format!("`{key}` is an empty list", key = self.name);
             self.error(message, "write at least one value, or remove the key");
             return None;
         }
@@ -359,7 +363,11 @@ impl<'a> TomlValue<'a> {
             return None;
         };
         if list.len() > max {
-            let message = format!("`{}` has {} entries; the limit is {max}", self.name, list.len());
+            let message = format!(
+                "`{key}` has {count} entries; the limit is {max}",
+                key = self.name,
+                count = list.len()
+            );
             self.error_of(MessageId("too-many"), message, "merge entries, or use several rules");
             return None;
         }
@@ -387,7 +395,7 @@ impl<'a> TomlValue<'a> {
                 Some(value) if distinct.contains(&value) => {
                     item.error_of(
                         MessageId("named-twice"),
-                        format!("this value occurs twice in `{}`", self.name),
+                        format!("this value occurs twice in `{key}`", key = self.name),
                         "remove one of the two values",
                     );
                     complete = false;
@@ -417,7 +425,7 @@ impl<'a> TomlValue<'a> {
         };
         self.error_of(
             MessageId("unknown-word"),
-            format!("`{}` cannot be `{text}`", self.name),
+            format!("`{key}` cannot be `{text}`", key = self.name),
             fix,
         );
     }
@@ -435,7 +443,7 @@ impl<'a> TomlValue<'a> {
         };
         self.error_of(
             MessageId("wrong-type"),
-            format!("`{}` cannot be {found}", self.name),
+            format!("`{key}` cannot be {found}", key = self.name),
             format!("write {wanted}"),
         );
     }

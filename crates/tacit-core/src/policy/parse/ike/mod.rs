@@ -170,7 +170,7 @@ fn ike_name(value: &TomlValue<'_>) -> Option<IkeName> {
         let name = parse_name(text).map_err(|fault| report_dn(value, fault)).ok()?;
         let has_controls = name.iter().any(|one| one.value.chars().any(char::is_control));
         if has_controls || text.len() > DN_BYTES_MAX {
-            let message = format!("`{}` is not a valid distinguished name", value.name);
+            let message = format!("`{key}` is not a valid distinguished name", key = value.name);
             let fix = format!("write at most {DN_BYTES_MAX} bytes without control characters");
             value.error(message, fix);
             return None;
@@ -184,7 +184,8 @@ fn ike_name(value: &TomlValue<'_>) -> Option<IkeName> {
         }
         None if is_name => Some(IkeName::Fqdn(text.to_ascii_lowercase())),
         _ => {
-            let message = format!("`{}` cannot be `{text}`: this is not an identity", value.name);
+            let message =
+                format!("`{key}` cannot be `{text}`: this is not an identity", key = value.name);
             let fix = "write an IP address, a host name, \"user@host.example\", or a \
                        distinguished name: \"O=Corp, CN=host\"";
             value.error(message, fix);
@@ -279,7 +280,7 @@ pub(super) fn inner_addresses(value: &TomlValue<'_>, fix: &str) -> Option<Vec<Ip
         let address = text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
         let usable = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback();
         if address.is_none_or(|ip| !usable(&ip)) {
-            let message = format!("`{}` cannot be `{text}`", value.name);
+            let message = format!("`{key}` cannot be `{text}`", key = value.name);
             item.error(message, fix);
             return None;
         }
@@ -288,7 +289,7 @@ pub(super) fn inner_addresses(value: &TomlValue<'_>, fix: &str) -> Option<Vec<Ip
     if let [first, second, ..] = addresses.as_slice()
         && (addresses.len() > 2 || first.is_ipv4() == second.is_ipv4())
     {
-        let message = format!("`{}` has two addresses of one IP version", value.name);
+        let message = format!("`{key}` has two addresses of one IP version", key = value.name);
         value.error(message, "write at most one IPv4 and one IPv6 address");
         return None;
     }
@@ -304,13 +305,14 @@ pub(super) fn check_users(
 ) -> Option<()> {
     let position = value.report.position(value.at.start);
     for address in addresses {
-        let Some((other, first)) =
+        let Some((other_table, first)) =
             users.borrow_mut().insert(*address, (title.to_owned(), position))
         else {
             continue;
         };
         let line = value.report.line(first, position);
-        let message = format!("{address} is already the `inner` address of {other} in line {line}");
+        let message =
+            format!("{address} is already the `inner` address of {other_table} in line {line}");
         let fix = "write another address: each peer needs an address of its own";
         value.error_of(MessageId("shared-inner"), message, fix);
         return None;
