@@ -100,12 +100,12 @@ impl TunnelExplanation {
             (Direction::Inbound, _) => WITHOUT_INBOUND,
             (Direction::Outbound, true) => {
                 "connecting fails with EHOSTUNREACH until the peer has assigned an address. After \
-                 that, a packet waits for the tunnel, and is dropped after 10 s. No packet leaves \
-                 in clear"
+                 that, a packet waits up to 10 s for the tunnel. If the tunnel is then still \
+                 missing, the packet is dropped. No packet leaves in clear"
             }
             (Direction::Outbound, false) => {
-                "a packet waits for the tunnel, and is dropped after 10 s. No packet leaves in \
-                 clear"
+                "a packet waits up to 10 s for the tunnel. If the tunnel is then still missing, \
+                 the packet is dropped. No packet leaves in clear"
             }
         };
         let by_name = || format!("{}:{}", peer.host, peer.port);

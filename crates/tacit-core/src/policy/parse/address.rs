@@ -312,7 +312,10 @@ fn as_listen(text: &str, target: Target) -> Result<Address, Fault> {
 fn as_connect(text: &str, target: Target) -> Result<Target, Fault> {
     match &target {
         Target::Address(Address::Inet(address)) if address.ip().is_unspecified() => fault(
-            format!("`{text}`: tacit cannot connect to {address}", address = address.ip()),
+            format!(
+                "`{text}`: tacit cannot connect to {address}, which stands for all addresses",
+                address = address.ip()
+            ),
             format!("write \"127.0.0.1:{}\" to connect to this host", address.port()),
         ),
         Target::Address(Address::Inet(address)) if address.ip().is_multicast() => fault(

@@ -292,9 +292,9 @@ fn check_groups(rules: &[Read<'_, '_>]) {
         };
         let at = value.at_key("group");
         let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
-        let fix = "select by `user` or `slice` instead. `group` works only if no rule selects by \
-                   name, and only in rules with permit or deny, before all rules with `program` or \
-                   `unit`";
+        let fix = "select by `user` or `slice` instead. `group` works only in rules with `permit` \
+                   or `deny` that come before all rules with `program` or `unit`. `group` does not \
+                   work if any rule selects by name";
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }
@@ -381,9 +381,9 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
              in clear",
             rule.name
         );
-        let fix = "set unmatched = \"deny\", or write addresses; otherwise disable DNS over TLS \
-                   and HTTPS in resolvers and browsers, and add a rule that denies remote-ports = \
-                   853";
+        let fix = "set unmatched = \"deny\", or write addresses. If neither is possible, disable \
+                   DNS over TLS and HTTPS in resolvers and browsers, and add a rule that denies \
+                   remote-ports = 853";
         value.report.warning(MessageId("names-not-seen"), rule.position, message, fix);
     }
 }

@@ -146,9 +146,9 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
         earlier.rule.name, rule.name
     );
     let fix = format!(
-        "remove `{key}`, move the rule after `{}`, or give both rules addresses or ports that do \
-         not overlap",
-        rule.name
+        "remove `{key}`, move the rule after rule `{later}`, or give both rules addresses or ports \
+         that do not overlap",
+        later = rule.name
     );
     let at = earlier.value.at_key(key);
     report.error(MessageId("not-by-route"), &at, message, fix);
