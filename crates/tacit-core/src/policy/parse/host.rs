@@ -376,9 +376,8 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     if host.unmatched == Unmatched::Permit {
         let message = format!(
             "rule `{}` selects by name, but tacit learns addresses only from DNS on port 53. If a \
-             program gets the address in another way (DNS over TLS or HTTPS, mDNS, a VPN or an old \
-             cache), the rule does not match. With unmatched = \"permit\", the connection is then \
-             in clear",
+             program gets the address from DNS over TLS or HTTPS, mDNS, a VPN or an old cache, the \
+             rule does not match. With unmatched = \"permit\", the connection is then in clear",
             rule.name
         );
         let fix = "set unmatched = \"deny\", or write addresses. If neither is possible, disable \

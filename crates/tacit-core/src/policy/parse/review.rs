@@ -77,8 +77,8 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let message = format!(
             "rule `{weaker}` does not verify servers, and comes before rule `{stricter}` in line \
              {line}, which matches the same port. tacit does not verify the server of a name that \
-             both rules match. If each rule matches one of two names that have the same address, \
-             tacit applies rule `{stricter}` only if one of the two names has an alias address"
+             both rules match. If each rule matches one of two names with the same address, tacit \
+             applies rule `{stricter}` only if one name has an alias address"
         );
         let fix =
             format!("move rule `{weaker}` after `{stricter}`, or give both rules different ports");
