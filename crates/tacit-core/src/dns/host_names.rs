@@ -73,9 +73,9 @@ impl fmt::Display for HostNotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "tacit cannot record another name: there are already {NAMES_MAX} pairs of name and \
-                 address that match rules, and this is the limit: use fewer wildcards (`*.`) in \
-                 `remote`, or write addresses"
+                "tacit cannot record another name, because it already has the maximum of \
+                 {NAMES_MAX} pairs of name and address that match rules: use fewer wildcards \
+                 (`*.`) in `remote`, or write addresses instead of names"
             ),
             Self::TooLong => {
                 write!(f, "the name is longer than {NAME_BYTES_MAX} bytes, the limit of DNS")

@@ -136,7 +136,8 @@ impl fmt::Display for ProjectionError {
             Self::IsTls(name) => {
                 write!(
                     f,
-                    "rule `{name}` already uses TLS: use --suite to project another cipher suite"
+                    "rule `{name}` already uses TLS: use --suite to estimate the cost of another \
+                     cipher suite"
                 )
             }
         }

@@ -118,13 +118,14 @@ impl fmt::Display for ProxyError {
             ),
             Self::Command(command) => write!(
                 f,
-                "the peer sent the unknown PROXY protocol command {command}: configure the peer to \
-                 send LOCAL (0) or PROXY (1)"
+                "the peer sent a PROXY protocol header with the unknown command {command}: \
+                 configure the peer to send LOCAL (0) or PROXY (1)"
             ),
             Self::Family(byte) => write!(
                 f,
-                "the peer sent the unknown PROXY protocol family and transport {byte:#04x}: \
-                 configure the peer to send the address of a TCP or UNIX client"
+                "the peer sent a PROXY protocol header with the unknown address family and \
+                 transport {byte:#04x}: configure the peer to send the address of a TCP or UNIX \
+                 client"
             ),
             Self::ClientUnknown => f.write_str(
                 "the peer sent a PROXY protocol header without the client's address: configure the \

@@ -124,16 +124,20 @@ pub enum QueryError {
 impl fmt::Display for QueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::UnknownQuestion => "unknown request: send query, start, stop or rekey",
+            Self::UnknownQuestion => {
+                "unknown request: the known requests are `query`, `start`, `stop` and `rekey`"
+            }
             Self::NoDescriptor => {
                 "pass exactly one file descriptor with the request (SCM_RIGHTS): the socket of the \
                  connection"
             }
-            Self::NotTcp => "the descriptor passed is not a TCP socket",
+            Self::NotTcp => "the file descriptor in the request is not a TCP socket",
             Self::NotConnected => {
-                "the socket passed is not connected: send the request after connect()"
+                "the socket in the request is not connected: send the request after connect()"
             }
-            Self::NotThisRun => "the socket passed is not in the network namespace of this run",
+            Self::NotThisRun => {
+                "the socket in the request is not in the network namespace of this run"
+            }
             Self::Unknown => {
                 "unknown connection: the connection has ended, or the agent that relayed it has \
                  exited"

@@ -197,10 +197,17 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PeerSentContentType(byte) => {
-                write!(f, "the peer sent a record of type {byte}, which is not allowed here")
+                write!(
+                    f,
+                    "the peer sent a record of type {byte}, which is not allowed at this point of \
+                     the connection"
+                )
             }
             Self::PeerSentVersion(version) => {
-                write!(f, "the peer sent a record of version {version:#06x}, which is not TLS")
+                write!(
+                    f,
+                    "the peer sent a record of version {version:#06x}, which is not a TLS version"
+                )
             }
             Self::PeerSentTooLong => f.write_str("the peer sent a record longer than TLS allows"),
             Self::PeerSentTooShort => {
@@ -216,7 +223,9 @@ impl fmt::Display for RecordError {
             Self::PeerSentEmptyRecords => {
                 write!(f, "the peer sent {EMPTY_RECORDS_MAX} empty records in a row")
             }
-            Self::KeyUsedUp => f.write_str("the TLS key has reached its maximum number of records"),
+            Self::KeyUsedUp => {
+                f.write_str("the TLS key has encrypted the maximum number of records")
+            }
         }
     }
 }

@@ -251,7 +251,7 @@ impl Refusals {
 #[must_use]
 pub fn next_for_name(name: &str) -> String {
     if name.ends_with(".arpa") {
-        return "add a rule whose `remote` includes this address".to_owned();
+        return "add a rule with a `remote` that includes this address".to_owned();
     }
     format!("add remote = \"{name}\" to an outbound rule")
 }
@@ -298,30 +298,30 @@ pub fn next_for_ambiguous(names: &[String]) -> String {
 /// What would allow a connection to an address in an alias range that is not an alias.
 #[must_use]
 pub fn next_for_no_alias() -> String {
-    "resolve the name again; if a real host has this address, set other networks in `alias-ranges` \
-     of [agent]"
+    "resolve the name of the server again; if a real host has this address, set other networks in \
+     `alias-ranges` of [agent]"
         .to_owned()
 }
 
 /// What would make the agent serve a connection to an address of the run itself.
 #[must_use]
 pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -> String {
-    let rule = match protocol {
+    let advice = match protocol {
         Protocol::Tcp => next_for_connection(host, port),
         Protocol::Udp => next_for_datagram(host, port.unwrap_or_default()),
         // A program cannot listen for ICMP messages.
-        Protocol::Icmp => "write an address outside of the run".to_owned(),
+        Protocol::Icmp => "use an address outside of the run".to_owned(),
     };
     format!(
         "in the run, start a program that listens on this address; or, if you mean a server \
-         outside of the run, {rule}"
+         outside of the run, {advice}"
     )
 }
 
 /// What would allow a client that no rule matches.
 #[must_use]
 pub fn next_for_client(host: &str) -> String {
-    format!("add remote = \"{host}\" to the rule of this address")
+    format!("add remote = \"{host}\" to the rule for the address to which the client connected")
 }
 
 /// What would allow a program to use TLS itself.
@@ -345,11 +345,11 @@ pub fn next_for_cancel(rule: &str) -> String {
 /// What to do when a limit of `[limits]` is reached, by its key.
 #[must_use]
 pub fn next_for_limit(key: &str, max: usize) -> String {
-    format!("raise `{key}` in [limits] (now {max}) if you want these connections")
+    format!("to allow more connections, raise `{key}` in [limits] (now {max})")
 }
 
 /// What would allow something that a rule denies.
 #[must_use]
 pub fn next_for_denied(rule: &str) -> String {
-    format!("change rule `{rule}`, or add a rule before it that permits the connection")
+    format!("change rule `{rule}`; or, before this rule, add a rule that permits the connection")
 }

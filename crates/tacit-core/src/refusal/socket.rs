@@ -101,7 +101,7 @@ impl RefusedSocketKind {
         match self {
             Self::RouteOption => {
                 "set path = \"relay\" in the rule: the program then has a socket of the run, and \
-                 may set this option"
+                 may set this socket option"
                     .to_owned()
             }
             Self::Family(_) | Self::Socketcall | Self::IoUring => {

@@ -65,7 +65,9 @@ impl fmt::Display for StarttlsError {
             StarttlsSide::Program => "the program",
         };
         match self {
-            Self::Closed(side) => write!(f, "{} closed the connection before TLS began", who(side)),
+            Self::Closed(side) => {
+                write!(f, "{end} closed the connection before TLS began", end = who(side))
+            }
             Self::InClear => f.write_str(
                 "the client continues in clear, but the rule requires TLS: configure the client to \
                  use STARTTLS, or set mode = \"optional\"",
@@ -82,19 +84,23 @@ impl fmt::Display for StarttlsError {
             ),
             Self::ExtraData(side) => write!(
                 f,
-                "before TLS began, {} sent extra data in clear. This may be an attempt to inject \
-                 data into the TLS session",
-                who(side)
+                "before TLS began, {end} sent extra data in clear. This may be an attempt to \
+                 inject data into the TLS session",
+                end = who(side)
             ),
             Self::TooLong(side, what) => {
                 write!(
                     f,
-                    "before TLS began, {} sent {what} that is longer than the limit of tacit",
-                    who(side)
+                    "before TLS began, {end} sent {what} that is longer than tacit allows",
+                    end = who(side)
                 )
             }
             Self::ProtocolViolation(side, what) => {
-                write!(f, "{} does not follow the rule's `starttls` protocol: {what}", who(side))
+                write!(
+                    f,
+                    "{end} does not follow the rule's `starttls` protocol: {what}",
+                    end = who(side)
+                )
             }
         }
     }

@@ -93,7 +93,7 @@ impl Reader<'_> {
         if depth > DEPTH_MAX {
             self.findings.error(
                 at,
-                "the files include each other in a circle, or in a chain of more than 4 files",
+                "the files include each other in a loop, or include files more than 4 levels deep",
                 "remove the statement that includes this file, or import the policy file itself",
             );
             return;
@@ -157,7 +157,7 @@ impl Reader<'_> {
             What::Remote => {
                 let message =
                     format!("`{word}`: the import does not read policies of a policy server");
-                let fix = "import the policy files on the host of the policy server";
+                let fix = "remove the statement, and import the policy files of the policy server";
                 return self.findings.error(&node.at, message, fix);
             }
             What::Image | What::Tls | What::Filters => words.next(),
@@ -370,7 +370,7 @@ mod tests {
             ("TTLSConfig", "`TTLSConfig` names no file"),
             (
                 "TTLSConfig main",
-                "the files include each other in a circle, or in a chain of more than 4 files",
+                "the files include each other in a loop, or include files more than 4 levels deep",
             ),
             ("TcpImage A a\nTcpImage B b", "the file lists several TCP/IP stacks, and"),
             ("PolicyServer\nTTLSConfig x", "`PolicyServer`: the import does not read policies"),

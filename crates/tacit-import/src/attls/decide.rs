@@ -82,14 +82,16 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "rule `{}` also matches the job name or user ID `{}`, but the map file sets its \
-                 program or user only for another rule, in [rule.{:?}]",
-                other.rule.name, own.value, rule.rule.name
+                "the map file sets the program or user only for rule `{rule}`, in [rule.{rule:?}]; \
+                 but rule `{other}` also matches {word} `{name}`",
+                rule = rule.rule.name,
+                other = other.rule.name,
+                name = own.value
             );
             let fix = format!(
-                "set the program or user in the table [{table}] instead, with a line {:?} = …, \
-                 because [{table}] applies to all rules",
-                own.value
+                "in the map file, set the program or user in the table [{table}], which applies to \
+                 all rules: {name:?} = …",
+                name = own.value
             );
             findings.error(&own.at, message, fix);
         }

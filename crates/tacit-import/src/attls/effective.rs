@@ -256,12 +256,12 @@ fn collect_parts<'o>(
         let fields: Vec<&Field> = object.fields.iter().filter(is_part).collect();
         if let [.., before, last] = fields.as_slice() {
             let message = format!(
-                "{} `{}` has more than one block {}: the import uses only the block in this line, \
-                 and ignores the block at {}",
-                object.kind.word(),
-                object.name,
-                kind.word(),
-                before.at
+                "{action} `{name}` has more than one {block} block: the import uses only the last \
+                 one, and ignores the block at {ignored}",
+                action = object.kind.word(),
+                name = object.name,
+                block = kind.word(),
+                ignored = before.at
             );
             findings.changed(
                 &last.at,

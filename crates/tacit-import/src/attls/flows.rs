@@ -127,7 +127,7 @@ impl Context<'_> {
         let is_all = |address: &String| ["0.0.0.0/0", "::/0"].contains(&address.as_str());
         if !rule.local.addresses.iter().all(is_all) {
             let message = "tacit captures connections to all addresses of this host, so the rule \
-                           applies to all of them";
+                           applies to all of these addresses";
             let fix = "remove the local addresses, or import without --host";
             let at = &rule.rule.at;
             if owners::is_protected(rule) {
@@ -253,11 +253,11 @@ pub(super) fn check_listens(rules: &[Listening<'_>], findings: &mut Findings) {
                 continue;
             };
             let message = format!(
-                "this rule listens on port {} of the address {}, and the rule at {} listens on the \
-                 same port of all addresses; tacit cannot listen on both",
-                socket.port(),
-                socket.ip(),
-                wide.at
+                "this rule listens on port {port} of the address {address}, and the rule at \
+                 {other} listens on the same port of all addresses; tacit cannot listen on both",
+                port = socket.port(),
+                address = socket.ip(),
+                other = wide.at
             );
             let fix = "in the map file, set `listen` of both rules to different addresses";
             findings.error(rule.at, message, fix);

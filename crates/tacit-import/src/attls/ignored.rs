@@ -104,15 +104,15 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         | "MiddleBoxCompatMode" => LIBRARY,
         "PeerMinRsaKeySize" if above(value, 2048) => Notice::Changed(
             "tacit requires RSA keys of at least 2048 bits, and cannot require larger keys",
-            "have the CA issue certificates for larger keys only",
+            "make sure that the CA issues certificates only for larger keys",
         ),
         "PeerMinEccKeySize" if above(value, 256) => Notice::Changed(
             "tacit requires elliptic curve keys of at least 256 bits, and cannot require larger \
              keys",
-            "have the CA issue certificates for larger keys only",
+            "make sure that the CA issues certificates only for larger keys",
         ),
         "PeerMinRsaKeySize" | "PeerMinEccKeySize" => {
-            Notice::Info("tacit always requires keys of at least this size")
+            Notice::Info("tacit always requires keys of at least the size that this attribute sets")
         }
         "KeyringPw" | "KeyringStashFile" => {
             Notice::Info("tacit reads certificates and keys from PEM files, which have no password")
@@ -120,9 +120,9 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         "CtraceClearText" | "SyslogFacility" => {
             Notice::Info("tacit's agent has its own log options: see --log and --quiet in tacit(1)")
         }
-        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => Notice::Info(
-            "the agent reloads changed certificates and policies without such an attribute",
-        ),
+        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => {
+            Notice::Info("the agent needs no attribute to reload changed certificates and policies")
+        }
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"
@@ -148,36 +148,39 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
     Some(match word {
         "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" if value == "Required" => {
             Notice::Changed(
-                "tacit uses this TLS extension, but also accepts peers that do not use it",
-                "set TLSv1.2 Off: TLS 1.3 always binds keys to the whole handshake, and does not \
-                 need the extension",
+                "tacit uses the Extended Master Secret of TLS 1.2, but also accepts peers without \
+                 this extension",
+                "set TLSv1.2 Off: TLS 1.3 always binds keys to the whole handshake, and needs no \
+                 Extended Master Secret",
             )
         }
-        "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" => {
-            Notice::Info("tacit uses this TLS extension if the peer offers the extension")
-        }
+        "ClientExtendedMasterSecret" | "ServerExtendedMasterSecret" => Notice::Info(
+            "tacit uses the Extended Master Secret of TLS 1.2 if the peer supports this extension",
+        ),
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment"
             if value == "Required" =>
         {
             Notice::Changed(
-                "tacit never uses this TLS extension",
+                "tacit never uses the TLS extension that this attribute controls",
                 "set the attribute to Off, and test the connection with each peer",
             )
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment" => {
-            Notice::Info("tacit never uses this TLS extension")
+            Notice::Info("tacit never uses the TLS extension that this attribute controls")
         }
         "ClientMaxSSLFragmentLength" | "ServerMaxSSLFragmentLength" => {
-            Notice::Info("tacit never uses this TLS extension")
+            Notice::Info("tacit never uses the TLS extension that this attribute controls")
         }
         "ServerHandshakeSNI" if value == "Required" => Notice::Changed(
             "tacit accepts a client that sends no server name, and uses the first certificate",
-            "no change is possible: tacit has no setting that rejects such clients",
+            "no change is possible: tacit has no setting that rejects clients without a server \
+             name",
         ),
         "ServerHandshakeSNIMatch" if value == "Required" => Notice::Changed(
             "tacit accepts a client that sends a server name for which there is no certificate, \
              and uses the first certificate",
-            "no change is possible: tacit has no setting that rejects such clients",
+            "no change is possible: tacit has no setting that rejects clients with an unknown \
+             server name",
         ),
         "ServerHandshakeSNI" | "ServerHandshakeSNIMatch" => {
             Notice::Info("tacit chooses the certificate by the server name that the client sends")
@@ -185,7 +188,7 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
         "ClientHandshakeSNI" if value == "Off" => return None,
         "ClientHandshakeSNI" => Notice::Info("tacit always sends the server name"),
         "ClientHandshakeSNIMatch" => {
-            Notice::Info("the peer is the server, and decides how to use the name")
+            Notice::Info("the TLS server decides how to use the server name that a client sends")
         }
         _ => return None,
     })

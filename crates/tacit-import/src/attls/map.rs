@@ -158,7 +158,7 @@ impl Map {
             let at = Origin { file: file.into(), line: 1 };
             findings.error(
                 &at,
-                "the map file is too large: the size limit is the same as for a policy",
+                format!("the map file has {} bytes; the limit is {POLICY_BYTES_MAX}", text.len()),
                 "remove entries that the imported AT-TLS policy does not need",
             );
             return empty;

@@ -168,7 +168,10 @@ impl<'m> Fixes<'m> {
         if self.headers.insert(header.to_owned()) {
             return self.lines(&format!("{header}\n{line}"));
         }
-        format!("add to {}, below {header}:\n{line}", self.file.unwrap_or("the map file"))
+        format!(
+            "add to {file}, below {header}:\n{line}",
+            file = self.file.unwrap_or("the map file")
+        )
     }
 }
 

@@ -285,11 +285,11 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
             Some(AttributeOwner::Part(part, attribute)) => {
                 let Some(field) = field(part, attribute, node, findings) else { continue };
                 let message = format!(
-                    "`{}` is not an attribute of {}; the import treats it as an attribute of the \
-                     {} in this block",
-                    attribute.word,
-                    kind.word(),
-                    part.word()
+                    "`{attribute}` is not an attribute of {outer}; the import treats it as an \
+                     attribute of the {inner} in this block",
+                    attribute = attribute.word,
+                    outer = kind.word(),
+                    inner = part.word()
                 );
                 findings.changed(&field.at, message, "move the attribute into that inner block");
                 object.misplaced.push(Misplaced { part, field });
@@ -318,7 +318,11 @@ fn report_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Fin
     } else if field.value == first.value {
         format!("`{word}` is set twice, both times to `{}`", field.value)
     } else {
-        format!("`{word}` is set twice: `{}` is used, `{}` is ignored", field.value, first.value)
+        format!(
+            "`{word}` is set twice: `{used}` is used, `{ignored}` is ignored",
+            used = field.value,
+            ignored = first.value
+        )
     };
     findings.changed(
         &field.at,
@@ -381,7 +385,7 @@ fn field(
     match attribute.form {
         Form::Block(kind) => {
             if node.block.is_none() {
-                let fix = format!("write a block between `{{` and `}}`, or `{word}Ref NAME`");
+                let fix = format!("write a block in braces, or `{word}Ref NAME`");
                 findings.error(&at, format!("`{word}` needs a block"), fix);
                 return None;
             }
@@ -390,7 +394,10 @@ fn field(
         }
         Form::Ref(kind) if node.block.is_some() => {
             let message = format!("`{word}` takes a name, not a block");
-            let fix = format!("write `{}` before the block, or `{word} NAME`", kind.word());
+            let fix = format!(
+                "write `{kind}` before the block; or, for a block elsewhere, write `{word} NAME`",
+                kind = kind.word()
+            );
             findings.error(&at, message, fix);
             let is_meant = |one: &&Attribute| one.form == Form::Block(kind);
             let meant = owner.attributes().find(is_meant)?;

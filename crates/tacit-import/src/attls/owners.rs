@@ -124,9 +124,9 @@ impl Context<'_> {
         }
         if jobs.iter().any(|job| job.is_any()) {
             let message = format!(
-                "the rule applies to all programs {}, because the map file sets `any` for the job \
-                 name of the rule",
-                self.place_of_programs()
+                "the rule applies to all programs {place}, because the map file sets `any` for the \
+                 job name of the rule",
+                place = self.place_of_programs()
             );
             let fix = "in the map file, set a program for the job name";
             self.findings.changed(&field.at, message, fix);
@@ -149,15 +149,15 @@ impl Context<'_> {
         let other = if self.options.host { "a unit" } else { "a run" };
         let fix = format!("in the map file, also set a program or {other} for the job name");
         if is_protected(rule) {
-            let message = "the rule applies to every program of the user, because the map file \
-                           sets no program for the job name";
+            let message = "the map file sets a user but no program for the job name, so the rule \
+                           applies to all programs of this user";
             self.findings.changed(&field.at, message, fix);
             return true;
         }
-        let message = "the map file sets no program for the job name: the rule would apply to all \
-                       programs of the user, and their data would be sent in clear";
+        let message = "the map file sets a user but no program for the job name: the rule would \
+                       apply to all programs of this user, and their data would be sent in clear";
         let fix = format!(
-            "{fix}; if you mean all programs of the user, add to the map file:\n[rule.{}]\nuser = \
+            "{fix}; if you mean all programs of this user, add to the map file:\n[rule.{}]\nuser = \
              \"USER\"",
             crate::draft::word(name)
         );
@@ -197,8 +197,8 @@ impl Context<'_> {
         if is_protected(rule) {
             let message = format!(
                 "tacit cannot see which program accepts a connection, so the rule applies to every \
-                 program {} that listens on the port",
-                self.place_of_programs()
+                 program {place} that listens on the port",
+                place = self.place_of_programs()
             );
             self.findings.changed(
                 at,

@@ -74,17 +74,17 @@ pub(super) fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Ef
         }
         let name = &first.rule.name;
         let priority = first.priority();
-        let both = format!(
+        let order = format!(
             "tacit tries rule `{name}` before this rule: both have the priority {priority}, so the \
              order of their names decides"
         );
         if text::ibm_1047_order(name) > text::ibm_1047_order(&second.rule.name) {
             let message = format!(
-                "{both}. z/OS tries this rule first, because EBCDIC sorts digits after letters"
+                "{order}. z/OS tries this rule first, because EBCDIC sorts digits after letters"
             );
             findings.changed(&second.rule.at, message, "give the two rules different priorities");
         } else {
-            findings.info(&second.rule.at, both);
+            findings.info(&second.rule.at, order);
         }
     }
     rules

@@ -56,30 +56,30 @@ impl Context<'_> {
     /// reported.
     fn owned_ring(&mut self, rule: &Effective<'_>, name: &str) -> Option<String> {
         let user = rule.rule.field("Userid").filter(|_| !name.contains('/'))?;
-        let whole = ring_name(&format!("{}/{name}", user.value));
-        if self.map.keyring(&whole).is_some() {
-            return Some(whole);
+        let full_name = ring_name(&format!("{}/{name}", user.value));
+        if self.map.keyring(&full_name).is_some() {
+            return Some(full_name);
         }
         if !self.ring_users.are_several(name, &user.value) {
             return None;
         }
         if self.map.keyring(name).is_some() {
-            self.report_shared(user, name, &whole);
+            self.report_shared(user, name, &full_name);
             return None;
         }
         let message = format!(
-            "`Keyring {name}` means `{whole}`: the key ring belongs to the user ID of the rule"
+            "`Keyring {name}` means `{full_name}`: the key ring belongs to the user ID of the rule"
         );
         self.findings.info(&user.at, message);
-        Some(whole)
+        Some(full_name)
     }
 
     fn report_shared(&mut self, user: &Field, name: &str, whole: &str) {
         let message = format!(
-            "on z/OS each user ID has its own key ring `{name}`. In this import, [keyring.{}] of \
-             the map file also applies to the user ID `{}`",
-            crate::draft::word(name),
-            user.value
+            "on z/OS each user ID has its own key ring `{name}`. In this import, [keyring.{ring}] \
+             of the map file also applies to the user ID `{user}`",
+            ring = crate::draft::word(name),
+            user = user.value
         );
         let fix = format!(
             "if the files of the two key rings differ, add to the map file:\n[keyring.{}]",

@@ -37,7 +37,10 @@ pub(super) fn start(context: &mut Context<'_>, rule: &Effective<'_>, direction: 
         return Keys::new();
     }
     if let Some(field) = controlled {
-        let message = format!("on z/OS the program itself started TLS; in tacit {}", start.words());
+        let message = format!(
+            "on z/OS the program itself started TLS; in tacit, {start}",
+            start = start.words()
+        );
         context.findings.info(&field.at, message);
     }
     if let Some(field) = rule.field("SecondaryMap").filter(|field| field.value == "On") {

@@ -83,7 +83,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
     if let Some(Stray { line, character }) = find_stray(&text, stray) {
         let shown = show(character);
         let message = format!(
-            "line {line} has the control character {shown}, so this may not be a text file"
+            "line {line} has the control character {shown}, so the file is probably not a text file"
         );
         let fix = "transfer the file in text mode, or remove the character";
         return Err(NotText { message, fix });

@@ -42,13 +42,13 @@ impl Context<'_> {
         let mut keys = Keys::new();
         match (side, direction) {
             (Side::Server, Direction::Outbound) => {
-                let who = "the program opens the TCP connection, but the peer is the TLS client";
-                self.findings.info(&role.at, format!("the new rule sets `role`, because {who}"));
+                let why = "the program opens the TCP connection, but the peer is the TLS client";
+                self.findings.info(&role.at, format!("the new rule sets `role`, because {why}"));
                 set(&mut keys, "role", "server");
             }
             (Side::Client, Direction::Inbound) => {
-                let who = "the peer opens the TCP connection, but is the TLS server";
-                self.findings.info(&role.at, format!("the new rule sets `role`, because {who}"));
+                let why = "the peer opens the TCP connection, but is the TLS server";
+                self.findings.info(&role.at, format!("the new rule sets `role`, because {why}"));
                 set(&mut keys, "role", "client");
             }
             _ => {}
@@ -78,9 +78,9 @@ impl Context<'_> {
         let direction = rule.rule.field("Direction")?;
         if side == Side::Server && direction.value == "Both" {
             let message = "`Direction Both`: the new rule uses `starttls` for accepted \
-                           connections, and denies connections that programs open. The AT-TLS \
-                           rule has the role of the TLS server, but in the protocol of `starttls`, \
-                           only the TLS client opens connections";
+                           connections, and denies connections that programs open. The AT-TLS rule \
+                           has the role of the TLS server, but in a STARTTLS protocol, only the \
+                           TLS client opens connections";
             let fix = "set `Direction Inbound`; if programs open such connections, write another \
                        rule with `Direction Outbound` and `HandshakeRole Client`";
             self.findings.changed(&direction.at, message, fix);
@@ -91,9 +91,9 @@ impl Context<'_> {
             Side::Client => ("client", "set `Direction Outbound`"),
         };
         let message = format!(
-            "`Direction {}` contradicts the TLS role {role}: in the protocol of `starttls`, the \
+            "`Direction {direction}` contradicts the TLS role {role}: in a STARTTLS protocol, the \
              TLS client opens the connection",
-            direction.value
+            direction = direction.value
         );
         let fix = format!("{fix}, and write another rule for the other direction");
         self.findings.error(&direction.at, message, fix);
@@ -235,9 +235,9 @@ impl Context<'_> {
         set(keys, "server-name", name.value.to_ascii_lowercase());
         if let Some(sni) = sni.filter(|sni| !sni.value.eq_ignore_ascii_case(&name.value)) {
             let message = format!(
-                "tacit does not send the server name `{}`: it sends the name that the server's \
+                "tacit does not send the server name `{name}`: it sends the name that the server's \
                  certificate must contain",
-                sni.value
+                name = sni.value
             );
             self.findings.changed(
                 &sni.at,
@@ -247,7 +247,8 @@ impl Context<'_> {
             );
         }
         if !rule.is_on("HostRefWildcardValidation") {
-            let fix = "to prevent the use of wildcard certificates, have the CA issue none";
+            let fix = "to prevent the use of wildcard certificates, make sure that the CA issues \
+                       none";
             self.findings.changed(
                 &name.at,
                 "tacit also accepts a wildcard certificate that matches the name",
@@ -266,8 +267,8 @@ impl Context<'_> {
             return Some(dns);
         }
         if let Some(cn) = rule.field("HostReferenceIdCN") {
-            let message = "tacit looks for the name in the certificate's subjectAltName only, not \
-                           in its common name";
+            let message = "tacit looks for the server's name only in the subjectAltName of the \
+                           certificate, not in its common name";
             self.findings.changed(
                 &cn.at,
                 message,
@@ -373,21 +374,22 @@ impl Context<'_> {
             TlsVersion::V1_2
         };
         if !on.is_empty() {
-            let by = if field.is_some() { "" } else { " by default" };
+            let by_default = if field.is_some() { "" } else { " by default" };
             let also = if newest_on {
                 ""
             } else {
                 "; TLS 1.2 and 1.3 were off, and the import switches both on"
             };
             let message = format!(
-                "{} on{by}; the policy allows TLS {} and later{also}",
-                are(&on),
-                oldest.word()
+                "the AT-TLS rule allows {versions}{by_default}; the policy allows only TLS \
+                 {oldest} and later{also}",
+                versions = on.join(", "),
+                oldest = oldest.word()
             );
             self.findings.changed(
                 at,
                 message,
-                "set these versions to Off, and TLSv1.2 and TLSv1.3 to On",
+                "set SSLv2, SSLv3, TLSv1 and TLSv1.1 to Off, and TLSv1.2 and TLSv1.3 to On",
             );
         } else if !newest_on {
             let fix = "set TLSv1.2, TLSv1.3 or both to On";
@@ -438,9 +440,4 @@ fn port_side(rule: &Effective<'_>, side: Side, direction: Direction) -> Directio
     let is_both = rule.rule.field("Direction").is_some_and(|field| field.value == "Both");
     let accepts = is_both && side == Side::Server && rule.is_on("ApplicationControlled");
     if accepts { Direction::Inbound } else { direction }
-}
-
-fn are(versions: &[&str]) -> String {
-    let verb = if versions.len() == 1 { "is" } else { "are" };
-    format!("{} {verb}", versions.join(", "))
 }

@@ -123,8 +123,15 @@ fn fold(
         let Some(rule) =
             rules.iter_mut().find(|rule| rule.name == primary && rule.role == ServiceRole::Server)
         else {
-            let message = format!("`sni = {}`: there is no server service `{primary}`", sni.value);
-            findings.error(&sni.at, message, "name a [service] that comes before this one");
+            let message = format!(
+                "`sni = {}`: there is no service `{primary}` that is a TLS server",
+                sni.value
+            );
+            findings.error(
+                &sni.at,
+                message,
+                "write the name of a [service] that is a TLS server and comes before this one",
+            );
             continue;
         };
         let own = |name: &str| {

@@ -92,9 +92,10 @@ fn report_pinned(
     else {
         return Some(());
     };
-    let of = &service.section.name;
+    let section = &service.section.name;
     if trust.is_none() {
-        let message = format!("service `{of}` names no file with the certificates of its peers");
+        let message =
+            format!("service `{section}` names no file with the certificates of its peers");
         findings.error(
             &entry.at,
             message,
@@ -103,8 +104,9 @@ fn report_pinned(
         return None;
     }
     let message = format!(
-        "service `{of}` accepts only certificates that are byte-for-byte equal to a certificate \
-         in its files; stunnel also accepted another certificate with the same name and key"
+        "service `{section}` accepts only certificates that are byte-for-byte equal to a \
+         certificate in its files; stunnel also accepted another certificate with the same name \
+         and key"
     );
     let fix = match chain {
         true => {
@@ -133,12 +135,13 @@ pub(super) fn server(
     let trust = tables.trust(service, required.files(), findings)?;
     report_pinned(service, &of_service, trust.as_deref(), findings)?;
     let at = &service.section.at;
-    let of = &service.section.name;
+    let section = &service.section.name;
     let mut keys = Keys::new();
     if !required.chain && !required.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
-        let message =
-            format!("service `{of}` does not verify its server: stunnel does not verify it either");
+        let message = format!(
+            "service `{section}` does not verify its server: stunnel does not verify it either"
+        );
         let fix = "set verifyChain = yes, CAfile and checkHost, and import without \
                    --keep-no-verification";
         findings.changed(at, message, fix);
@@ -150,9 +153,9 @@ pub(super) fn server(
             keys.extend((!is_checked).then(|| ("verify", "chain".into())));
         } else if !required.chain {
             let message = format!(
-                "service `{of}` now requires a server certificate for {} from a CA of trust \
-                 `{trusted}`; stunnel did not verify the server",
-                name.as_deref().unwrap_or("its server")
+                "service `{section}` now requires a server certificate for {host} from a CA of \
+                 trust `{trusted}`; stunnel did not verify the server",
+                host = name.as_deref().unwrap_or("its server")
             );
             let fix = "set verifyChain = yes and CAfile if another CA issues the certificate; with \
                        --keep-no-verification tacit verifies nothing, as in stunnel";
@@ -160,7 +163,7 @@ pub(super) fn server(
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
             let message =
-                format!("service `{of}` accepts any certificate from its CAs, as in stunnel");
+                format!("service `{section}` accepts any certificate from its CAs, as in stunnel");
             findings.changed(
                 at,
                 message,
@@ -169,9 +172,9 @@ pub(super) fn server(
             );
         } else if !is_checked {
             let message = format!(
-                "service `{of}` now requires a server certificate for {}; stunnel accepted any \
-                 certificate from its CAs",
-                name.as_deref().unwrap_or("its server")
+                "service `{section}` now requires a server certificate for {host}; stunnel \
+                 accepted any certificate from its CAs",
+                host = name.as_deref().unwrap_or("its server")
             );
             let fix = "set checkHost = NAME if the certificate is for another name; with \
                        --keep-no-name-check tacit accepts any name, as in stunnel";
@@ -183,11 +186,10 @@ pub(super) fn server(
             return Some(keys);
         }
         let message = format!(
-            "the import cannot determine which name the server certificate of \
-                               service `{of}` must contain"
+            "the import cannot determine which name the server certificate of service `{section}` \
+             must contain"
         );
-        let fix = "set the name: checkHost = NAME";
-        findings.error(at, message, fix);
+        findings.error(at, message, "set the name: checkHost = NAME");
         return None;
     };
     if connect.host() != Some(name.as_str()) {
@@ -258,9 +260,9 @@ fn server_name(
     }
     if sent.is_some_and(|sent| sent != check.value) {
         let message = format!(
-            "`sni` and `checkHost` differ: tacit can send only {}, the name that the server's \
+            "`sni` and `checkHost` differ: tacit can send only {name}, the name that the server's \
              certificate must contain",
-            check.value
+            name = check.value
         );
         let fix = "set the same name in `sni` and `checkHost`";
         findings.error(&check.at, message, fix);

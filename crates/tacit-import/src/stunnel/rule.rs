@@ -134,8 +134,8 @@ fn refuse_program(service: &StunnelService<'_>, findings: &mut Findings) -> Opti
     let fix = match service.last("connect") {
         Some(connect) => format!(
             "remove the service, and start the program with `tacit run` and a rule with direction \
-             = \"outbound\" for {}:\ntacit run --policy policy.toml -- {command}",
-            connect.value
+             = \"outbound\" for {target}:\ntacit run --policy policy.toml -- {command}",
+            target = connect.value
         ),
         None => format!(
             "remove the service, and write a rule with `activate` (see tacit.toml(5)); or start \

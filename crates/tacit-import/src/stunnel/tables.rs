@@ -192,14 +192,16 @@ impl<'f> Tables<'f> {
         names.retain(|name| is_hashed(name));
         names.sort();
         if names.is_empty() {
-            let message = "the directory contains no file that is named after a certificate \
-                           hash, so stunnel finds no certificate there";
+            let message = format!(
+                "the directory {directory} contains no file that is named after a certificate \
+                 hash, so stunnel finds no certificate in it"
+            );
             let fix = "put the CA certificates into one file: CAfile = FILE";
             findings.error(&entry.at, message, fix);
             return None;
         }
         let message =
-            format!("the policy lists the {} certificate files of the directory", names.len());
+            format!("the policy lists the {} certificate files of {directory}", names.len());
         findings.info(&entry.at, message);
         Some(names.into_iter().map(|name| format!("{directory}/{name}")).collect())
     }

@@ -225,24 +225,26 @@ fn security_level(service: &StunnelService<'_>, findings: &mut Findings) -> Opti
 }
 
 /// The security level and the option that sets it; `None` after an error was reported.
-fn level(entry: &Entry, word: &str, level: &str, findings: &mut Findings) -> Option<()> {
+fn level(entry: &Entry, setting: &str, level: &str, findings: &mut Findings) -> Option<()> {
     match level.parse::<u8>() {
         Ok(0 | 1) => {
-            let message =
-                format!("`{word}{level}`: tacit rejects keys with less than 112 bits of security");
+            let message = format!(
+                "`{setting}{level}`: tacit rejects keys with less than 112 bits of security"
+            );
             findings.changed(&entry.at, message, "issue certificates with larger keys");
         }
         Ok(2) => {}
         Ok(3..=5) => {
-            let message = format!("`{word}{level}`: tacit has no security level above 2");
+            let message = format!("`{setting}{level}`: tacit has no security level above 2");
             let fix = format!(
-                "set {word}2 if RSA keys of 2048 bits suffice, and choose suites with `ciphers`"
+                "set level 2 (`{setting}2`) if RSA keys of 2048 bits suffice, and choose suites \
+                 with `ciphers`"
             );
             findings.error(&entry.at, message, fix);
             return None;
         }
         _ => {
-            let message = format!("`{word}{level}` is not a security level");
+            let message = format!("`{setting}{level}` is not a security level");
             findings.error(&entry.at, message, "write a number from 0 to 5");
             return None;
         }

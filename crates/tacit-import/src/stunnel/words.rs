@@ -156,7 +156,8 @@ const REFUSED_OCSP: Outcome = Outcome::Refused(
      issue short-lived certificates",
 );
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
-const PSK_FIX: &str = "make certificates for both sides: `tacit ca init`, `tacit ca issue NAME`";
+const PSK_FIX: &str = "make certificates for client and server: `tacit ca init`, `tacit ca issue \
+                       NAME`";
 const PROTOCOL: &str = "tacit does not support this option of the protocol negotiation before TLS";
 const PROTOCOL_FIX: &str = "remove the option if the peer does not need it";
 const CACHE: &str = "tacit has no settings for TLS sessions: the TLS library limits their \

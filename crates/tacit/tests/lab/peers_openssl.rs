@@ -333,7 +333,7 @@ fn clear_text_from_a_server_is_refused() {
         let end = stream.read(&mut got).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset);
         server.wait_for("alert");
-        agent.wait_for_log("which is not allowed here");
+        agent.wait_for_log("which is not allowed at this point");
     }
 }
 

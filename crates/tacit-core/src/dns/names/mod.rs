@@ -122,14 +122,14 @@ impl fmt::Display for NotLearnt {
         match self {
             Self::Full => write!(
                 f,
-                "tacit cannot record another name for this run: the run already has {NAMES_MAX} \
-                 pairs of name and address, and this is the limit: start the run again"
+                "tacit cannot record another name for this run, because the run already has the \
+                 maximum of {NAMES_MAX} pairs of name and address: start the run again"
             ),
             Self::Shared => write!(
                 f,
-                "this address already has {SHARING_MAX} names, and tacit can record no more while \
-                 aliases = \"never\": set aliases = \"conflict\" in [agent], so that tacit answers \
-                 with another address for each name"
+                "this address already has {SHARING_MAX} names, the maximum with aliases = \
+                 \"never\": set aliases = \"conflict\" in [agent], so that tacit answers with an \
+                 alias address for each further name"
             ),
             Self::NoAlias => f.write_str(
                 "all alias addresses are in use: set a larger network in `alias-ranges` of \

@@ -112,9 +112,9 @@ impl FtpControl {
         };
         self.reply(buffers, text);
         StarttlsError::NotOffered(format!(
-            "the server replied to {} with `{}`",
-            own.text,
-            shown(reply)
+            "the server replied to {command} with `{reply}`",
+            command = own.text,
+            reply = shown(reply)
         ))
     }
 

@@ -263,7 +263,7 @@ impl ProtocolMachine for FtpControl {
     }
 }
 
-const NO_ADDRESS: &str = "425 Data connections need IP addresses on both sides.";
+const NO_ADDRESS: &str = "425 Data connections need IP addresses for client and server.";
 
 /// Whether a command may be handled now: after the reply to the previous command, or during a
 /// transfer.

@@ -85,7 +85,7 @@ impl FtpControl {
                 self.protection.is_private = true;
                 "200 Data connections are protected."
             }
-            b"C" if self.required => "534 Data connections stay protected: send PROT P.",
+            b"C" if self.required => "534 Data connections must stay protected: send PROT P.",
             b"C" => {
                 self.protection.is_private = false;
                 "200 Data connections are in clear."

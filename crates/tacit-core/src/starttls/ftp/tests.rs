@@ -234,7 +234,7 @@ fn data_connections_wait_for_protection_where_tls_is_required() {
          501 Send PBSZ 0.\r\n\
          200 PBSZ=0\r\n\
          536 TLS supports PROT P and PROT C only.\r\n\
-         534 Data connections stay protected: send PROT P.\r\n\
+         534 Data connections must stay protected: send PROT P.\r\n\
          521 Data connections must be protected: send PROT P first.\r\n\
          200 Data connections are protected.\r\n\
          534 The control connection must stay under TLS.\r\n\

@@ -158,7 +158,7 @@ impl ProtocolMachine for PostgresServer {
                 Opening::Gss if self.is_gss_declined => {
                     return Err(StarttlsError::ProtocolViolation(
                         StarttlsSide::Peer,
-                        "Kerberos was requested twice",
+                        "the client requested Kerberos encryption twice",
                     ));
                 }
                 Opening::Gss => {
@@ -239,7 +239,7 @@ impl PostgresClient {
             (Answer::Unasked, _) => {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Peer,
-                    "the server sent data before a request",
+                    "the server sent data before tacit requested TLS",
                 ));
             }
         }
@@ -261,7 +261,7 @@ impl PostgresClient {
             if std::mem::replace(declined, true) {
                 return Err(StarttlsError::ProtocolViolation(
                     StarttlsSide::Program,
-                    "the same request was sent twice",
+                    "the client sent the same request twice",
                 ));
             }
             program.input.drain(..SSL_REQUEST.len());

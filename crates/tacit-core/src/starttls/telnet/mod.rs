@@ -212,7 +212,10 @@ impl ProtocolMachine for TelnetClient {
                 }
                 Token::Text => {
                     let text = shown(&peer.input);
-                    return Err(refuse(buffers, format!("the server sent the text `{text}`")));
+                    return Err(refuse(
+                        buffers,
+                        format!("the server sent the text `{text}` before START_TLS"),
+                    ));
                 }
                 Token::Option(DONT | WONT, START_TLS) => {
                     return Err(refuse(buffers, "the server declined START_TLS".to_owned()));

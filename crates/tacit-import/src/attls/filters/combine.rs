@@ -78,8 +78,9 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
     let name = format!("{}.{}", rule.text("name").unwrap_or_default(), filter.name);
     set(&mut item, "name", name.into());
     item.comments.push(format!(
-        "this rule matches only flows that the filter {} in {} permits",
-        filter.name, filter.at
+        "this rule matches only flows that the filter {filter} at {line} permits",
+        filter = filter.name,
+        line = filter.at
     ));
     if filter.log {
         set(&mut item, "log", true.into());
@@ -240,8 +241,9 @@ fn sockets(rules: &[Item], filters: &[Filter], findings: &mut Findings) -> Vec<S
             && sockets.iter().any(|other| wide(&other))
             && let Some(filter) = filters.first()
         {
-            let message =
-                format!("tacit cannot listen both on {socket} and on all addresses of this port");
+            let message = format!(
+                "tacit cannot listen both on {socket} and on the same port of all addresses"
+            );
             let fix =
                 "in the filters for this port, use either single addresses or `All`, not both";
             findings.error(&filter.at, message, fix);

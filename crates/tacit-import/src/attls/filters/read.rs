@@ -346,8 +346,9 @@ impl<'r> Reader<'r> {
             self.findings.error(
                 &field.at,
                 message,
-                "remove SecurityClass, and limit the rule to the addresses behind these \
-                 interfaces; or, for a captured host, write a rule with `filter` and `class`",
+                "remove SecurityClass, and limit the rule to the addresses that are reached \
+                 through the interfaces of the class; or, for a captured host, write a rule with \
+                 `filter` and `class`",
             );
             return None;
         }
@@ -355,7 +356,7 @@ impl<'r> Reader<'r> {
             Some(field) if field.value == "Routed" => {
                 let message =
                     "the import does not convert filters for packets that this host forwards";
-                let fix = "remove the rule, and filter these packets with nftables; or, for a \
+                let fix = "remove the rule, and filter forwarded packets with nftables; or, for a \
                            captured host, write a rule with `filter` and `routing`";
                 self.findings.error(&field.at, message, fix);
                 None

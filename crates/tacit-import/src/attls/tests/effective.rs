@@ -61,9 +61,9 @@ fn of_two_blocks_the_later_replaces_the_earlier_entirely() {
     assert_eq!(shown(&table, "web", "TLSv1"), ["On default"]);
     assert_eq!(shown(&table, "web", "ClientAuthType"), ["Required default"]);
     let (_, found) = imported(&policy, MAP, AttlsOptions::default());
-    let replaced = found.iter().find(|found| {
-        found.contains("uses only the block in this line, and ignores the block at p:19")
-    });
+    let replaced = found
+        .iter()
+        .find(|found| found.contains("uses only the last one, and ignores the block at p:19"));
     assert!(replaced.is_some_and(|found| found.starts_with("20 changed: ")), "{found:?}");
 }
 

@@ -210,12 +210,12 @@ fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
     let (policy, found) = imported(&protected, &map, AttlsOptions::default());
     let policy = parse(&policy.unwrap()).policy.unwrap();
     assert!(is_tls(&policy, "/p/any", "ops") && !is_tls(&policy, "/p/any", "other"));
-    let wanted = "changed: the rule applies to every program of the user";
+    let wanted = "changed: the map file sets a user but no program for the job name, so the rule";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let clear = protected.replace("TTLSGroupActionRef on", "TTLSGroupActionRef off");
     let (policy, found) = imported(&clear, &map, AttlsOptions::default());
     assert_eq!(policy, None);
-    let wanted = "error: the map file sets no program for the job name: the rule would apply";
+    let wanted = "error: the map file sets a user but no program for the job name: the rule would";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     // By a pattern, too.
     let wide = clear.replace("NIGHT1", "NIGHT*");
@@ -226,7 +226,7 @@ fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
         let map = map.replace("{ ", &format!("{{ {key}"));
         let (policy, found) = imported(&clear, &map, AttlsOptions::default());
         assert!(policy.is_some(), "{found:#?}");
-        assert!(!found.iter().any(|one| one.contains("every program of")), "{found:#?}");
+        assert!(!found.iter().any(|one| one.contains("all programs of")), "{found:#?}");
     }
     let (policy, found) =
         imported(&clear, &format!("{map}[rule.t0]\nuser = \"ops\"\n"), AttlsOptions::default());
@@ -257,8 +257,7 @@ fn a_map_entry_of_one_rule_is_not_hidden_by_a_wider_pattern() {
         AttlsOptions::default(),
     );
     assert_eq!(policy, None);
-    let wanted = "also matches the job name or user ID `NIGHT1`, but the map file sets its \
-                  program or user only for another rule, in [rule.";
+    let wanted = "also matches Jobname `NIGHT1`";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let extended = map("NIGHT1 = { program = \"/p/1\" }\n");
     let (policy, found) = imported(&both, &extended, AttlsOptions::default());

@@ -183,7 +183,7 @@ fn well_known_ports_say_when_tls_begins() {
     }
     let (line, found) = start("992", MAP);
     assert_eq!(line, "-");
-    let told = "on z/OS the program itself started TLS; in tacit TLS begins at the first byte";
+    let told = "on z/OS the program itself started TLS; in tacit, TLS begins at the first byte";
     assert!(found.iter().any(|one| one.contains(told)), "{found:#?}");
     let map = format!("{MAP}[rule.web]\nstarttls = \"telnet\"\n");
     assert!(start("2023", &map).0.contains("starttls = \"telnet\""));
