@@ -105,7 +105,9 @@ impl fmt::Display for FrameError {
                 write!(f, "a frame of kind {kind} cannot have {bytes} bytes")
             }
             Self::WrongErrno(errno) => write!(f, "unknown error number {errno}"),
-            Self::UnknownReason(reason) => write!(f, "unknown reason {reason} in a notice"),
+            Self::UnknownReason(reason) => {
+                write!(f, "unknown reason {reason} for an undelivered datagram")
+            }
         }
     }
 }

@@ -232,7 +232,10 @@ impl ExchangeBuffers {
             let end = self.end(side);
             match self.is_past_clear() {
                 false if end.clear_bytes > CLEAR_BYTES_MAX => {
-                    return StarttlsStep::Reject(StarttlsError::TooLong(side, "an exchange"));
+                    return StarttlsStep::Reject(StarttlsError::TooLong(
+                        side,
+                        "a sequence of messages",
+                    ));
                 }
                 false if end.ended => return StarttlsStep::Reject(StarttlsError::Closed(side)),
                 // After the exchange in clear, the remaining bytes may be forwarded.

@@ -94,6 +94,6 @@ impl Stage {
 pub(super) fn refusal(step: &StarttlsStep) -> &StarttlsError {
     match step {
         StarttlsStep::Reject(refusal) => refusal,
-        other => panic!("the exchange was not refused, but returned {other:?}"),
+        other => panic!("the exchange was not rejected, but returned the step {other:?}"),
     }
 }

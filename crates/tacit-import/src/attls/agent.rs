@@ -75,7 +75,7 @@ impl Reader<'_> {
             Err(error) => {
                 let message = format!("cannot read {path}: {error}");
                 let fix = "check the path and the permissions of the file; if the files were \
-                           copied from z/OS into a directory, name this directory with --root";
+                           copied from z/OS into a directory, pass this directory with --root";
                 self.findings.error(at, message, fix);
                 None
             }
@@ -167,7 +167,7 @@ impl Reader<'_> {
                 return self.findings.info(
                     &node.at,
                     "the statement names no image file, so the import reads no policy for this \
-                     stack",
+                     TCP/IP stack",
                 );
             }
             return self.findings.error(
@@ -197,7 +197,7 @@ impl Reader<'_> {
                 }
                 None => format!(
                     "copy the data set to a file, write these lines at the start of a new map \
-                     file, and name the map file with --map:\n{line}"
+                     file, and pass the map file with --map:\n{line}"
                 ),
             };
             let message = format!("the map file has no file for the data set `{dataset}`");

@@ -114,8 +114,8 @@ impl Context<'_> {
     /// Converts one rule to rules of the policy.
     fn rule(&mut self, rule: &Effective<'_>) -> Vec<Decided> {
         let Some(direction) = rule.rule.field("Direction") else {
-            let fix = "add Direction Inbound for accepted connections, Outbound for connections \
-                       that programs open, or Both";
+            let fix = "add `Direction Inbound` for accepted connections, `Direction Outbound` for \
+                       connections that programs open, or `Direction Both`";
             self.findings.error(&rule.rule.at, "the rule has no `Direction`", fix);
             return Vec::new();
         };

@@ -137,7 +137,7 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         }
         "GSK_V3_SESSION_TIMEOUT" | "GSK_V3_SIDCACHE_SIZE" if value == "0" => return None,
         word if word.starts_with("GSK_") => {
-            Notice::Info("tacit has its own limits for sessions and tickets")
+            Notice::Info("tacit has its own limits for TLS sessions and session tickets")
         }
         _ => return notice_of_extension(word, value),
     })

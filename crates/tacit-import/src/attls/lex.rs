@@ -98,7 +98,11 @@ impl Tree<'_> {
         }
         if self.count >= NODES_MAX {
             let message = format!("the file has more than {NODES_MAX} statements");
-            self.findings.error(&at, message, "split the file; several files form one policy");
+            self.findings.error(
+                &at,
+                message,
+                "split the file; the import combines several files into one policy",
+            );
             return false;
         }
         let mut rest = line;

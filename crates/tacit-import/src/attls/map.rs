@@ -246,19 +246,19 @@ impl Map {
         let used = self.used.borrow();
         for (name, rule) in &self.rules {
             for key in rule.keys.keys() {
-                let what = format!("`{key}` of [rule.{name:?}]");
-                if !used.contains(&what) {
+                let entry = format!("`{key}` of [rule.{name:?}]");
+                if !used.contains(&entry) {
                     let fix = "remove the key: it does not apply to the direction or TLS role of \
                                this rule, or the AT-TLS rule already sets its value";
-                    findings.error(&at(rule.line), format!("{what} has no effect"), fix);
+                    findings.error(&at(rule.line), format!("{entry} has no effect"), fix);
                 }
             }
         }
         let jobs = self.jobs.keys().map(|key| format!("[job] {key:?}"));
         let users = self.users.keys().map(|key| format!("[user] {key:?}"));
         let rings = self.keyrings.keys().map(|key| format!("[keyring.{key:?}]"));
-        for what in jobs.chain(users).chain(rings).filter(|what| !used.contains(what)) {
-            findings.info(&at(1), format!("no rule uses {what}"));
+        for entry in jobs.chain(users).chain(rings).filter(|entry| !used.contains(entry)) {
+            findings.info(&at(1), format!("no rule uses {entry}"));
         }
     }
 }

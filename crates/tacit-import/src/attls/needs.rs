@@ -157,7 +157,7 @@ impl<'m> Fixes<'m> {
         match self.file {
             Some(file) => format!("add these lines to {file}:\n{lines}"),
             None => format!(
-                "write a map file that begins with these lines, and give the file with \
+                "write a map file that begins with these lines, and pass the file with \
                  --map:\n{lines}"
             ),
         }

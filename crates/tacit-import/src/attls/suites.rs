@@ -47,8 +47,8 @@ pub(super) fn suites(
         for suite in of_field(field, digits, findings) {
             if suite.version() < oldest {
                 let message = format!(
-                    "{} is dropped: this suite belongs to TLS 1.2, which is off",
-                    suite.name()
+                    "{name} is dropped: this suite belongs to TLS 1.2, which is off",
+                    name = suite.name()
                 );
                 findings.info(&field.at, message);
             } else if !kept.contains(&suite) {
@@ -75,8 +75,8 @@ fn suite_b(profile: &Field, rule: &Effective<'_>, findings: &mut Findings) -> Ve
     }
     let aes_128 = Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
     let aes_256 = Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
-    let message = "tacit imports the suites of the profile, but does not check the certificate \
-                   requirements of the profile";
+    let message = "tacit imports the suites of the Suite B profile, but does not check its \
+                   requirements for certificates";
     findings.changed(
         &profile.at,
         message,

@@ -63,7 +63,10 @@ pub(super) struct NotText {
 pub(super) fn decode(bytes: &[u8]) -> Result<Decoded, NotText> {
     if bytes.len() > FILE_BYTES_MAX {
         let message = format!("the file has {} bytes; the limit is {FILE_BYTES_MAX}", bytes.len());
-        return Err(NotText { message, fix: "split the file; several files form one policy" });
+        return Err(NotText {
+            message,
+            fix: "split the file; the import combines several files into one policy",
+        });
     }
     let (mut text, encoding) = match std::str::from_utf8(bytes) {
         Ok(text) => (text.strip_prefix('\u{feff}').unwrap_or(text).to_owned(), Encoding::Utf8),

@@ -270,9 +270,9 @@ fn server_name(
     }
     if sni.is_none() && requested.is_some_and(|requested| requested != check.value) {
         let message = format!(
-            "tacit sends the server the name `{}`, and checks that the certificate contains this \
-             name",
-            check.value
+            "tacit sends the name `{name}` to the server, and checks that the certificate contains \
+             this name",
+            name = check.value
         );
         let fix = "check that the server still selects the right certificate; to send no name, \
                    set `sni = `";

@@ -167,7 +167,7 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
     let name = &entry.name;
     if kept.is_empty() {
         let message = format!("tacit supports none of the suites in `{name}`");
-        let fix = "name a suite with ECDHE that encrypts with AES-GCM or ChaCha20, such as \
+        let fix = "add a suite with ECDHE that encrypts with AES-GCM or ChaCha20, such as \
                    ECDHE-RSA-AES128-GCM-SHA256";
         findings.error(&entry.at, message, fix);
         return None;

@@ -231,7 +231,7 @@ impl ProtocolMachine for TelnetClient {
             peer.input.drain(..bytes);
             self.options += 1;
             if self.options > OPTIONS_MAX {
-                return Err(StarttlsError::TooLong(StarttlsSide::Peer, "a negotiation"));
+                return Err(StarttlsError::TooLong(StarttlsSide::Peer, "a sequence of options"));
             }
         }
         Ok(StarttlsStep::Wait)

@@ -90,8 +90,8 @@ fn report_options(policy: &Object, findings: &mut Findings) {
             ("FilterLogging", "Off") => {
                 findings.info(
                     &field.at,
-                    "FilterLogging is Off: no filter rule logs, even if the action of the rule \
-                     requests logging",
+                    "FilterLogging is Off: no filter rule logs connections, even if the action of \
+                     the rule requests it",
                 );
             }
             _ => {}
@@ -263,8 +263,8 @@ impl<'r> Reader<'r> {
             if one_way && permits && !is_udp {
                 let message = "this service covers one direction, but a TCP connection needs \
                                packets in both directions";
-                let fix = "write Direction bidirectional OutboundConnect for connections that \
-                           programs on this host open, or Direction bidirectional InboundConnect \
+                let fix = "write `Direction bidirectional OutboundConnect` for connections that \
+                           programs on this host open, or `Direction bidirectional InboundConnect` \
                            for connections that programs on this host accept";
                 self.findings.error(&service.at, message, fix);
                 return None;
@@ -376,7 +376,7 @@ impl<'r> Reader<'r> {
     /// The protocols of a service; empty if tacit does not relay them.
     fn protocols(&mut self, service: &Object, action: Action) -> Option<Vec<Protocol>> {
         let Some(field) = service.field("Protocol") else {
-            let fix = "add Protocol tcp, udp or all";
+            let fix = "add `Protocol tcp`, `Protocol udp` or `Protocol all`";
             self.findings.error(&service.at, "the service has no `Protocol`", fix);
             return None;
         };
@@ -415,7 +415,8 @@ impl<'r> Reader<'r> {
 
     fn way(&mut self, service: &Object) -> Option<Way> {
         let Some(field) = service.field("Direction") else {
-            let fix = "add Direction bidirectional, with InboundConnect or OutboundConnect";
+            let fix = "add `Direction bidirectional InboundConnect` or `Direction bidirectional \
+                       OutboundConnect`";
             self.findings.error(&service.at, "the service has no `Direction`", fix);
             return None;
         };
