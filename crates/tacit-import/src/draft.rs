@@ -154,8 +154,8 @@ impl Draft {
                     findings.info(
                         at,
                         format!(
-                            "`tacit check` warns about this part of the imported policy: {}",
-                            error.message
+                            "`tacit check` warns about this part of the imported policy: {warning}",
+                            warning = error.message
                         ),
                     );
                 }
@@ -167,7 +167,7 @@ impl Draft {
             });
             findings.error(
                 at,
-                format!("the imported policy would not be valid: {}", error.message),
+                format!("the imported policy would not be valid: {error}", error = error.message),
                 fix,
             );
         }

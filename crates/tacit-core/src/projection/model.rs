@@ -122,8 +122,8 @@ impl fmt::Display for ProjectionError {
             Self::NoSuchRule(name, known) => {
                 write!(
                     f,
-                    "the measurement has no rule `{name}`; the measured rules are {}",
-                    known.join(", ")
+                    "the measurement has no rule `{name}`; the measured rules are {rules}",
+                    rules = known.join(", ")
                 )
             }
             Self::NoTls(name) => {

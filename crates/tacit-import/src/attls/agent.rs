@@ -125,8 +125,8 @@ impl Reader<'_> {
                 }
                 (What::Tls | What::Filters, Some(later)) => {
                     let message = format!(
-                        "`{word}` is also set at {}: the import uses only the last value",
-                        later.at
+                        "`{word}` is also set at {later}: the import uses only the last value",
+                        later = later.at
                     );
                     self.findings.changed(&node.at, message, "remove this statement");
                     continue;

@@ -139,8 +139,8 @@ impl<'o> Effective<'o> {
                 if let Some(there) = parts.filter_map(|part| part.field(word)).next() {
                     let message = format!(
                         "`{word}` does not belong in this block, and the correct block already has \
-                         the same attribute at {}",
-                        there.at
+                         the same attribute at {other}",
+                        other = there.at
                     );
                     findings.error(&field.at, message, "remove one of the two lines");
                 }
@@ -293,13 +293,17 @@ pub(super) fn report_double_end(rule: &Object, side: &str, findings: &mut Findin
             && !fields.iter().all(same)
         {
             let message = format!(
-                "the rule has both `{}` and `{}`, but only one of the two is allowed",
-                first.attribute.word, last.attribute.word
+                "the rule has both `{first}` and `{last}`, but only one of the two is allowed",
+                first = first.attribute.word,
+                last = last.attribute.word
             );
             findings.error(
                 &last.at,
                 message,
-                format!("remove one of the two lines; the other line is at {}", first.at),
+                format!(
+                    "remove one of the two lines; the other line is at {other}",
+                    other = first.at
+                ),
             );
         }
     }

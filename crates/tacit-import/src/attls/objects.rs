@@ -134,7 +134,8 @@ impl Objects {
         for node in nodes {
             let Some(kind) = kind(node, findings) else { continue };
             if node.block.is_none() {
-                let message = format!("the statement `{}` needs a block", kind.word());
+                let message =
+                    format!("the statement `{statement}` needs a block", statement = kind.word());
                 findings.error(
                     &node.at,
                     message,
@@ -145,7 +146,8 @@ impl Objects {
             // There is only one filter policy, and it has no name.
             let unnamed = node.value.is_empty() && kind == Kind::FilterPolicy;
             if !unnamed && (node.value.is_empty() || node.value.contains(char::is_whitespace)) {
-                let message = format!("`{}` needs a name without spaces", node.keyword);
+                let message =
+                    format!("`{keyword}` needs a name without spaces", keyword = node.keyword);
                 findings.error(&node.at, message, format!("write `{} NAME`", kind.word()));
             }
             let object = object(kind, node, findings);
@@ -188,7 +190,8 @@ impl Objects {
         }
         for (ObjectKey { kind, name }, object) in &self.by_name {
             if !reached.contains(&Reference::to(*kind, name)) {
-                findings.info(&object.at, format!("no rule uses {} `{name}`", kind.word()));
+                findings
+                    .info(&object.at, format!("no rule uses {kind} `{name}`", kind = kind.word()));
             }
         }
     }
@@ -202,10 +205,12 @@ impl Objects {
         let word = object.kind.word();
         let name = &object.name;
         if first.same(&object) {
-            let message = format!("{word} `{name}` repeats the definition at {}", first.at);
+            let message =
+                format!("{word} `{name}` repeats the definition at {first}", first = first.at);
             findings.info(&object.at, message);
         } else {
-            let message = format!("{word} `{name}` has another definition at {}", first.at);
+            let message =
+                format!("{word} `{name}` has another definition at {first}", first = first.at);
             findings.error(&object.at, message, "rename or remove one of the two definitions");
         }
     }
@@ -223,7 +228,10 @@ impl Objects {
                 let message = format!("there is no {} `{}`", kind.word(), field.value);
                 let fix = match nearest_word(&field.value, &known) {
                     Some(name) => format!("did you mean `{name}`?"),
-                    None => format!("add this statement, or remove `{}`", field.attribute.word),
+                    None => format!(
+                        "add this statement, or remove `{reference}`",
+                        reference = field.attribute.word
+                    ),
                 };
                 findings.error(&field.at, message, fix);
             }
@@ -245,7 +253,11 @@ fn kind(node: &Node, findings: &mut Findings) -> Option<Kind> {
         .collect();
     if !homes.is_empty() {
         let message = format!("the attribute `{keyword}` is outside of all blocks");
-        findings.error(&node.at, message, format!("move the attribute to {}", word_list(&homes)));
+        findings.error(
+            &node.at,
+            message,
+            format!("move the attribute to {statements}", statements = word_list(&homes)),
+        );
         return None;
     }
     let known = Kind::ALL.map(Kind::word);
@@ -299,8 +311,10 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
     }
     let has_content = !object.fields.is_empty() || findings.has_errors();
     if !has_content && matches!(kind, IpAddr | IpAddrSet | IpAddrGroup | PortRange | PortGroup) {
-        let message =
-            format!("{} is empty, and an empty block would match everything", kind.word());
+        let message = format!(
+            "{block} is empty, and an empty block would match everything",
+            block = kind.word()
+        );
         findings.error(&object.at, message, "add a value, or remove the block");
     }
     object
@@ -316,7 +330,7 @@ fn report_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Fin
     let message = if field.attribute.is_secret() {
         format!("`{word}` is set twice; the last value is used")
     } else if field.value == first.value {
-        format!("`{word}` is set twice, both times to `{}`", field.value)
+        format!("`{word}` is set twice, both times to `{value}`", value = field.value)
     } else {
         format!(
             "`{word}` is set twice: `{used}` is used, `{ignored}` is ignored",
@@ -327,7 +341,7 @@ fn report_repeated(owner: Kind, field: &Field, first: &Field, findings: &mut Fin
     findings.changed(
         &field.at,
         message,
-        format!("remove one of the two lines; the other line is at {}", first.at),
+        format!("remove one of the two lines; the other line is at {other}", other = first.at),
     );
 }
 
@@ -354,15 +368,15 @@ fn owner_of(kind: Kind, node: &Node, findings: &mut Findings) -> Option<Attribut
     let near = nearest_word(keyword, &words);
     let (message, fix) = match near {
         _ if !homes.is_empty() => (
-            format!("`{keyword}` is not an attribute of {}", kind.word()),
-            format!("move the attribute to {}", word_list(&homes)),
+            format!("`{keyword}` is not an attribute of {statement}", statement = kind.word()),
+            format!("move the attribute to {statements}", statements = word_list(&homes)),
         ),
         Some(word) => (
-            format!("unknown attribute `{keyword}` in {}", kind.word()),
+            format!("unknown attribute `{keyword}` in {statement}", statement = kind.word()),
             format!("did you mean `{word}`?"),
         ),
         None => (
-            format!("unknown attribute `{keyword}` in {}", kind.word()),
+            format!("unknown attribute `{keyword}` in {statement}", statement = kind.word()),
             "remove the attribute, or correct its spelling according to the AT-TLS manual"
                 .to_owned(),
         ),

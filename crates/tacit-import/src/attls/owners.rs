@@ -89,7 +89,7 @@ impl Context<'_> {
         if !stem.contains(['*', '?']) {
             return true;
         }
-        let message = format!("`{}` is not a name or a pattern", field.value);
+        let message = format!("`{value}` is not a name or a pattern", value = field.value);
         let fix = "write a name, or a pattern such as NIGHT*: the beginning of a name with one `*` \
                    at the end";
         self.findings.error(&field.at, message, fix);

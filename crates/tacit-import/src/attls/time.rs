@@ -65,8 +65,8 @@ fn mask(field: &Field, lengths: &[usize], findings: &mut Findings) -> Option<Vec
     if !is_mask || !lengths.contains(&digits.len()) || !digits.contains('1') {
         let shown: Vec<String> = lengths.iter().map(usize::to_string).collect();
         let fix = format!(
-            "write {} digits: each digit is 0 or 1, and at least one digit is 1",
-            shown.join(" or ")
+            "write {count} digits: each digit is 0 or 1, and at least one digit is 1",
+            count = shown.join(" or ")
         );
         return wrong(field, &fix, findings);
     }

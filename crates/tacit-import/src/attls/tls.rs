@@ -402,7 +402,11 @@ impl Context<'_> {
         if oldest != newest && !rule.is_on("TLSv1.3") {
             let at = rule.at_of("TLSv1.3");
             let message = "the import also enables TLS 1.3, for peers that support it";
-            self.findings.changed(at, message, "to disable TLS 1.3, name only TLS 1.2 suites");
+            self.findings.changed(
+                at,
+                message,
+                "to disable TLS 1.3, set only TLS 1.2 cipher suites",
+            );
         }
     }
 

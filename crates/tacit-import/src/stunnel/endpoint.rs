@@ -56,8 +56,8 @@ impl Endpoint {
                 Ok(ip) => Some(vec![at(ip, *port)]),
                 Err(_) => {
                     let message = format!(
-                        "`accept = {}` has a host name, but tacit listens on addresses only",
-                        entry.value
+                        "`accept = {value}` has a host name, but tacit listens on addresses only",
+                        value = entry.value
                     );
                     let fix = format!("write the address, which `getent hosts {host}` prints");
                     findings.error(&entry.at, message, fix);

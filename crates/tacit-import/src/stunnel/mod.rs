@@ -124,8 +124,8 @@ fn fold(
             rules.iter_mut().find(|rule| rule.name == primary && rule.role == ServiceRole::Server)
         else {
             let message = format!(
-                "`sni = {}`: there is no service `{primary}` that is a TLS server",
-                sni.value
+                "`sni = {value}`: there is no service `{primary}` that is a TLS server",
+                value = sni.value
             );
             findings.error(
                 &sni.at,

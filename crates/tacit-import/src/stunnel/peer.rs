@@ -49,7 +49,8 @@ fn requirements<'s>(
                 "3" => PeerRequirements { require: true, chain: true, peer: true },
                 "4" => PeerRequirements { require: true, chain: false, peer: true },
                 _ => {
-                    let message = format!("stunnel has no level `verify = {}`", entry.value);
+                    let message =
+                        format!("stunnel has no level `verify = {value}`", value = entry.value);
                     findings.error(&entry.at, message, "set verifyChain = yes");
                     return None;
                 }
@@ -210,7 +211,8 @@ fn needs_check(
     let Some(check) = checks.first().filter(|_| !required.chain && !required.peer) else {
         return Some(());
     };
-    let message = format!("`{}` has no effect without verifyChain or verifyPeer", check.name);
+    let message =
+        format!("`{option}` has no effect without verifyChain or verifyPeer", option = check.name);
     findings.error(&check.at, message, "set verifyChain = yes and CAfile");
     None
 }
@@ -249,8 +251,9 @@ fn server_name(
     };
     if checks.len() > 1 {
         let message = format!(
-            "the server's certificate must now be for `{}`; stunnel accepted any of several names",
-            check.value
+            "the server's certificate must now be for `{name}`; stunnel accepted any of several \
+             names",
+            name = check.value
         );
         findings.changed(
             &check.at,
@@ -311,8 +314,10 @@ pub(super) fn client(
     }
     let level = if required.require { "required" } else { "at-full" };
     let Some(trust) = trust else {
-        let message =
-            format!("service `{}` names no CA for client certificates", service.section.name);
+        let message = format!(
+            "service `{name}` names no CA for client certificates",
+            name = service.section.name
+        );
         findings.error(&service.section.at, message, "set CAfile = FILE");
         return None;
     };

@@ -113,8 +113,8 @@ fn clear_bytes_message(
         )),
         ServiceRole::Server => targets.off_host().map(|target| {
             format!(
-                "as in stunnel, the rule of service `{name}` connects in clear to {}",
-                target.connect()
+                "as in stunnel, the rule of service `{name}` connects in clear to {target}",
+                target = target.connect()
             )
         }),
     }
@@ -128,8 +128,8 @@ fn refuse_program(service: &StunnelService<'_>, findings: &mut Findings) -> Opti
     let arguments = words.split_whitespace().skip(1).map(|word| format!(" {word}"));
     let command = format!("{}{}", exec.value, arguments.collect::<String>());
     let message = format!(
-        "`exec = {}`: the import does not convert services that start a program",
-        exec.value
+        "`exec = {program}`: the import does not convert services that start a program",
+        program = exec.value
     );
     let fix = match service.last("connect") {
         Some(connect) => format!(
@@ -161,7 +161,10 @@ fn refuse_transparent(service: &StunnelService<'_>, findings: &mut Findings) -> 
              program then sees the addresses of its clients"
         }
     };
-    let message = format!("`transparent = {}` is not possible in a forwarding rule", entry.value);
+    let message = format!(
+        "`transparent = {value}` is not possible in a forwarding rule",
+        value = entry.value
+    );
     findings.error(&entry.at, message, fix);
     None
 }
@@ -176,7 +179,7 @@ struct Listen {
 fn listen(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Listen> {
     let entries = service.all("accept");
     if entries.is_empty() {
-        let message = format!("service `{}` has no `accept`", service.section.name);
+        let message = format!("service `{name}` has no `accept`", name = service.section.name);
         let fix = "set the address: accept = 127.0.0.1:PORT; inetd cannot start tacit";
         findings.error(&service.section.at, message, fix);
         return None;
@@ -291,7 +294,7 @@ fn whole_seconds(
 ) -> Option<Option<u64>> {
     let Some(entry) = service.last(name) else { return Some(None) };
     let Ok(given) = entry.value.parse::<u64>() else {
-        let message = format!("`{name} = {}` is not a number of seconds", entry.value);
+        let message = format!("`{name} = {value}` is not a number of seconds", value = entry.value);
         findings.error(&entry.at, message, "write a whole number without a unit");
         return None;
     };
@@ -367,7 +370,8 @@ fn identity(
         } else {
             continue;
         };
-        let message = format!("`{} = {}` is not PEM", entry.name, entry.value);
+        let message =
+            format!("`{option} = {value}` is not PEM", option = entry.name, value = entry.value);
         findings.error(&entry.at, message, fix);
         return None;
     }
@@ -412,11 +416,16 @@ fn sockets(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> 
         if entry.value.contains("TCP_NODELAY") || entry.value.contains("SO_REUSEADDR") {
             findings.info(
                 &entry.at,
-                format!("`{}`: the agent sets this socket option itself", entry.value),
+                format!(
+                    "`{option}`: the agent sets this socket option itself",
+                    option = entry.value
+                ),
             );
         } else if entry.value.contains("BINDTODEVICE") {
-            let message =
-                format!("`{}`: tacit binds sockets to addresses, not to devices", entry.value);
+            let message = format!(
+                "`{option}`: tacit binds sockets to addresses, not to devices",
+                option = entry.value
+            );
             findings.error(
                 &entry.at,
                 message,
@@ -425,8 +434,8 @@ fn sockets(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> 
             sound = None;
         } else {
             let message = format!(
-                "the import ignores `{}`, because the agent does not set this socket option",
-                entry.value
+                "the import ignores `{option}`, because the agent does not set this socket option",
+                option = entry.value
             );
             findings.changed(&entry.at, message, "remove the option; the kernel's default applies");
         }

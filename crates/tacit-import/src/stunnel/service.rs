@@ -83,7 +83,11 @@ impl Switch {
             "yes" => Some(Self::Yes),
             "no" => Some(Self::No),
             _ => {
-                let message = format!("`{} = {}` is neither yes nor no", entry.name, entry.value);
+                let message = format!(
+                    "`{option} = {value}` is neither yes nor no",
+                    option = entry.name,
+                    value = entry.value
+                );
                 findings.error(&entry.at, message, "write `yes` or `no`");
                 None
             }

@@ -200,8 +200,10 @@ impl<'f> Tables<'f> {
             findings.error(&entry.at, message, fix);
             return None;
         }
-        let message =
-            format!("the policy lists the {} certificate files of {directory}", names.len());
+        let message = format!(
+            "the policy lists the {count} certificate files of {directory}",
+            count = names.len()
+        );
         findings.info(&entry.at, message);
         Some(names.into_iter().map(|name| format!("{directory}/{name}")).collect())
     }

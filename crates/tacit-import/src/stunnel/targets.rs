@@ -42,7 +42,7 @@ impl Targets {
         for entry in others {
             let endpoint = Endpoint::read(entry, findings)?;
             if read.all().any(|known| *known == endpoint) {
-                let message = format!("`connect = {}` is set twice", entry.value);
+                let message = format!("`connect = {target}` is set twice", target = entry.value);
                 findings.changed(
                     &entry.at,
                     message,

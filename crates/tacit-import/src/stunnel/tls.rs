@@ -48,7 +48,11 @@ fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<All
         let position = VERSIONS.iter().position(|word| word.eq_ignore_ascii_case(&entry.value));
         let all = entry.value.eq_ignore_ascii_case("all");
         let Some(version) = position.or_else(|| all.then_some(0)) else {
-            let message = format!("`{} = {}` is not a version of TLS", entry.name, entry.value);
+            let message = format!(
+                "`{option} = {value}` is not a version of TLS",
+                option = entry.name,
+                value = entry.value
+            );
             findings.error(&entry.at, message, "write TLSv1.2 or TLSv1.3");
             return None;
         };
@@ -61,8 +65,9 @@ fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<All
         let is_floor = !entry.name.eq_ignore_ascii_case("sslVersionMax");
         if is_floor && version < V1_2 && newest >= V1_2 {
             let message = format!(
-                "`{} = {}` allows versions before TLS 1.2, which tacit rejects",
-                entry.name, entry.value
+                "`{option} = {value}` allows versions before TLS 1.2, which tacit rejects",
+                option = entry.name,
+                value = entry.value
             );
             findings.changed(&entry.at, message, "update peers that support only older versions");
         }
@@ -102,8 +107,8 @@ fn apply_options(
                 }
                 if version < V1_2 && !forbids {
                     let message = format!(
-                        "`{}` allows a version before TLS 1.2, which tacit rejects",
-                        entry.value
+                        "`{value}` allows a version before TLS 1.2, which tacit rejects",
+                        value = entry.value
                     );
                     findings.changed(&entry.at, message, "remove the option");
                 }
@@ -152,9 +157,9 @@ fn classic(entry: &Entry, findings: &mut Findings) -> Option<Vec<Suite>> {
     let suites = kept(entry, named, findings)?;
     if !done.wide.is_empty() {
         let message = format!(
-            "`{}` selects many suites; tacit supports only the suites with ECDHE that encrypt with \
-             AES-GCM or ChaCha20",
-            done.wide.join(":")
+            "`{words}` selects many suites; tacit supports only the suites with ECDHE that encrypt \
+             with AES-GCM or ChaCha20",
+            words = done.wide.join(":")
         );
         findings.info(&entry.at, message);
     }
@@ -237,8 +242,8 @@ fn level(entry: &Entry, setting: &str, level: &str, findings: &mut Findings) -> 
         Ok(3..=5) => {
             let message = format!("`{setting}{level}`: tacit has no security level above 2");
             let fix = format!(
-                "set level 2 (`{setting}2`) if RSA keys of 2048 bits suffice, and choose suites \
-                 with `ciphers`"
+                "set security level 2 (`{setting}2`) if RSA keys of 2048 bits suffice, and choose \
+                 suites with `ciphers`"
             );
             findings.error(&entry.at, message, fix);
             return None;

@@ -112,8 +112,8 @@ impl FtpControl {
         let family = if client.is_ipv4() { b"1" } else { b"2" };
         if extended && !command.argument.is_empty() && command.argument != family {
             let text = format!(
-                "522 Use the address family of the control connection ({}).",
-                char::from(family[0])
+                "522 Use the address family of the control connection ({family}).",
+                family = char::from(family[0])
             );
             return self.reply(buffers, &text);
         }

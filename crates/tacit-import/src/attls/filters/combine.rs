@@ -67,8 +67,10 @@ fn both(rule: &Item, filter: &Filter, flow: &Flow, findings: &mut Findings) -> O
         Ok(shared) => shared?,
         Err(why) => {
             let name = rule.text("name").unwrap_or_default();
-            let message =
-                format!("rule `{name}` and filter `{}` cannot be combined: {why}", filter.name);
+            let message = format!(
+                "rule `{name}` and filter `{filter}` cannot be combined: {why}",
+                filter = filter.name
+            );
             let fix = "give the rule and the filter the same addresses and the same time \
                        condition, or set the rule's addresses in the map file";
             findings.error(&filter.at, message, fix);
@@ -257,10 +259,10 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
     let count: usize = flow.local_ports.iter().map(ExactSizeIterator::len).sum();
     if count == 0 || count > LISTEN_PORTS_MAX {
         let message = format!(
-            "filter `{}` permits inbound connections to {} ports, but tacit listens only on the \
-             ports that a rule uses",
-            filter.name,
-            if count == 0 { "all".to_owned() } else { count.to_string() }
+            "filter `{filter}` permits inbound connections to {count} ports, but tacit listens \
+             only on the ports that a rule uses",
+            filter = filter.name,
+            count = if count == 0 { "all".to_owned() } else { count.to_string() }
         );
         let fix = "in the IpService, write only the ports on which programs listen";
         findings.changed(&filter.at, message, fix);
@@ -276,8 +278,10 @@ fn own_sockets(filter: &Filter, flow: &Flow, findings: &mut Findings) -> Vec<Soc
                 sockets.extend(ports.map(|port| SocketAddr::new(ip, port)));
             }
             Err(why) => {
-                let message =
-                    format!("filter `{}` permits inbound connections, but {why}", filter.name);
+                let message = format!(
+                    "filter `{filter}` permits inbound connections, but {why}",
+                    filter = filter.name
+                );
                 findings.error(
                     &filter.at,
                     message,
@@ -307,9 +311,9 @@ fn inbound(
             Ok(left) if left.is_empty() => {}
             Ok(_) | Err(_) => {
                 let message = format!(
-                    "rules listen on {socket}, but filter `{}` covers only some of the addresses \
-                     of this socket",
-                    filter.name
+                    "rules listen on {socket}, but filter `{filter}` covers only some of the \
+                     addresses of this socket",
+                    filter = filter.name
                 );
                 let fix = "in the filters for this port, write each address on which programs \
                            listen";

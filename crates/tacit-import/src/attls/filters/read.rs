@@ -82,8 +82,8 @@ fn report_options(policy: &Object, findings: &mut Findings) {
         match (word, field.value.as_str()) {
             ("PreDecap", "On") | ("FIPS140", "Yes") => {
                 let message = format!(
-                    "`{word} {}` is ignored, because this setting applies to IPsec only",
-                    field.value
+                    "`{word} {value}` is ignored, because this setting applies to IPsec only",
+                    value = field.value
                 );
                 findings.info(&field.at, message);
             }
@@ -168,7 +168,7 @@ impl<'r> Reader<'r> {
         let mut found = Vec::new();
         members(rule, self.objects, Members::SERVICES, &mut found);
         if found.is_empty() {
-            let message = format!("filter rule `{}` has no service", rule.name);
+            let message = format!("filter rule `{name}` has no service", name = rule.name);
             self.findings.error(&rule.at, message, "add IpServiceRef NAME, or an IpService block");
             return None;
         }
@@ -194,7 +194,10 @@ impl<'r> Reader<'r> {
         let fields = ["IpGenericFilterAction", "IpGenericFilterActionRef"];
         if let [Some(block), Some(named)] = fields.map(|word| rule.field(word)) {
             let message = "the filter rule has two actions, but only one is allowed";
-            let fix = format!("remove one of the two actions; the other action is at {}", block.at);
+            let fix = format!(
+                "remove one of the two actions; the other action is at {other}",
+                other = block.at
+            );
             self.findings.error(&named.at, message, fix);
             return None;
         }
@@ -202,7 +205,7 @@ impl<'r> Reader<'r> {
         let Some(action) = action else {
             // `check_references` has already reported a reference to a missing action.
             if !fields.iter().any(|word| rule.field(word).is_some()) {
-                let message = format!("filter rule `{}` has no action", rule.name);
+                let message = format!("filter rule `{name}` has no action", name = rule.name);
                 let fix = "add IpGenericFilterActionRef NAME";
                 self.findings.error(&rule.at, message, fix);
             }
@@ -404,7 +407,10 @@ impl<'r> Reader<'r> {
                 }
                 // A denied protocol stays denied.
                 if action == Action::Permit {
-                    let message = format!("the policy cannot permit `{}`: {others}", field.value);
+                    let message = format!(
+                        "the policy cannot permit `{protocol}`: {others}",
+                        protocol = field.value
+                    );
                     let fix = "remove the service; for a captured host, write a rule with `filter`";
                     self.findings.changed(&field.at, message, fix);
                 }
