@@ -72,7 +72,10 @@ fn samples(directory: &Path) -> Result<Vec<String>, String> {
     }
     names.sort();
     if names.is_empty() {
-        return Err(format!("{}: the directory has no file to import", directory.display()));
+        return Err(format!(
+            "{directory}: the directory has no file to import",
+            directory = directory.display()
+        ));
     }
     Ok(names)
 }

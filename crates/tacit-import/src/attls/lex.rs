@@ -210,7 +210,7 @@ impl Tree<'_> {
     fn finish(mut self) -> Vec<Node> {
         while let Some(at) = self.open.last().cloned() {
             let fix = "add the missing `}`";
-            self.findings.error(&at, "this brace is never closed", fix);
+            self.findings.error(&at, "this opening brace has no closing brace", fix);
             self.close(&at);
         }
         self.nodes.pop().unwrap_or_default()
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn unbalanced_braces_are_reported_with_their_position() {
         for (text, tree, found) in [
-            ("A x\n{\nB 1\n", "A=x(B=1)", &["2: this brace is never closed"][..]),
+            ("A x\n{\nB 1\n", "A=x(B=1)", &["2: this opening brace has no closing brace"][..]),
             ("A x\n}\nB", "A=x B=", &["2: this closing brace has no opening brace"]),
             ("A x {\nB 1\n}", "A=x(B=1)", &["1: a brace follows a statement on the same line"]),
             ("A\n{ B 1\n}", "A=(B=1)", &["2: text follows a brace on the same line"]),

@@ -303,7 +303,7 @@ pub(super) fn object(kind: Kind, node: &Node, findings: &mut Findings) -> Object
                     outer = kind.word(),
                     inner = part.word()
                 );
-                findings.changed(&field.at, message, "move the attribute into that inner block");
+                findings.changed(&field.at, message, "move the attribute into the inner block");
                 object.misplaced.push(Misplaced { part, field });
             }
             None => {}

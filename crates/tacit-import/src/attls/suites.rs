@@ -97,7 +97,8 @@ fn of_field(field: &Field, digits: usize, findings: &mut Findings) -> Vec<Suite>
     if begins("TLS_") || begins("SSL_") {
         let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         if !rest.is_empty() {
-            let message = format!("`{text}` after the suite is ignored", text = rest.trim());
+            let message =
+                format!("the import ignores `{text}` after the suite", text = rest.trim());
             findings.changed(
                 &field.at,
                 message,

@@ -37,7 +37,7 @@ pub(super) fn address_word(word: &str, node: &Node, findings: &mut Findings) -> 
     };
     let shown = selector.to_string();
     if text.contains('/') && !shown.eq_ignore_ascii_case(text) && shown.contains('/') {
-        findings.info(&node.at, format!("`{text}` means the network {shown}"));
+        findings.info(&node.at, format!("the import reads `{text}` as the network {shown}"));
     }
     Some(shown)
 }

@@ -165,12 +165,20 @@ fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut
     findings.info(at, inbound);
     if options.fail_closed {
         let message = "connections that match no rule are denied; on z/OS they were in clear";
-        findings.changed(at, message, "to permit these connections, omit --fail-closed");
+        findings.changed(
+            at,
+            message,
+            "to permit connections that match no rule, omit --fail-closed",
+        );
         return;
     }
     let message = "connections that match no rule are in clear, as on z/OS: the last rules permit \
                    these connections";
-    findings.changed(at, message, "to deny these connections, import with --fail-closed");
+    findings.changed(
+        at,
+        message,
+        "to deny connections that match no rule, import with --fail-closed",
+    );
     let clear = |name: String, keys: Vec<(&str, Toml)>| {
         let mut item = Item::new("[[rule]]", at);
         item.comments

@@ -146,8 +146,8 @@ fn fold(
         let elsewhere = connect.is_none_or(|own| !own.is_empty() && own != rule.connect);
         let other = differing(service, primary, sections);
         if elsewhere || other.is_some() {
-            let why = other.map_or_else(String::new, |word| {
-                format!(", because the service differs from service `{primary}` in `{word}`")
+            let why = other.map_or_else(String::new, |option| {
+                format!(", because the service differs from service `{primary}` in `{option}`")
             });
             let message = format!("connections for `{pattern}` need a separate rule{why}");
             let fix = "set `accept` of the service to a separate address, and let clients connect \

@@ -95,8 +95,7 @@ fn report_pinned(
     };
     let section = &service.section.name;
     if trust.is_none() {
-        let message =
-            format!("service `{section}` names no file with the certificates of its peers");
+        let message = format!("service `{section}` has no file with the certificates of its peers");
         findings.error(
             &entry.at,
             message,
@@ -315,7 +314,7 @@ pub(super) fn client(
     let level = if required.require { "required" } else { "at-full" };
     let Some(trust) = trust else {
         let message = format!(
-            "service `{name}` names no CA for client certificates",
+            "service `{name}` has no CA for client certificates",
             name = service.section.name
         );
         findings.error(&service.section.at, message, "set CAfile = FILE");

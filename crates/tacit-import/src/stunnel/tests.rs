@@ -233,14 +233,14 @@ fn what_a_rule_cannot_say_stops_the_import() {
             "`redirect`: tacit rejects clients without a certificate, and does not redirect such \
              clients",
         ),
-        ("verifyPeer = yes", 5, "service `s` names no file with the certificates of its peers"),
+        ("verifyPeer = yes", 5, "service `s` has no file with the certificates of its peers"),
         (
             "verifyPeer = yes\nCAfile = /p\nCRLfile = /l",
             7,
             "`CRLfile` needs CAs: with `verifyPeer` alone tacit builds no chain, and cannot check \
              revocation",
         ),
-        ("verify = 2", 1, "service `s` names no CA for client certificates"),
+        ("verify = 2", 1, "service `s` has no CA for client certificates"),
         ("checkHost = a", 5, "`checkHost` has no effect without verifyChain or verifyPeer"),
         ("sslVersion = TLSv1.1", 5, no_version),
         ("ciphers = RC4-SHA:AES128-SHA", 5, "tacit supports none of the suites in `ciphers`"),

@@ -179,8 +179,8 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
     }
     if !dropped.is_empty() {
         let message = format!(
-            "tacit drops the suites in `{name}` that it does not support: {}",
-            dropped.join(" ")
+            "tacit drops the suites in `{name}` that it does not support: {suites}",
+            suites = dropped.join(" ")
         );
         let fix = "update peers that support none of the remaining suites";
         findings.changed(&entry.at, message, fix);
@@ -191,15 +191,16 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
 fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
     let Known { kept: mut groups, dropped } = ciphers::groups(&entry.value);
     if groups.is_empty() {
-        let message = format!("tacit supports none of the groups in `{}`", entry.name);
+        let message =
+            format!("tacit supports none of the groups in `{option}`", option = entry.name);
         findings.error(&entry.at, message, "name X25519, P-256 or P-384");
         return None;
     }
     if !dropped.is_empty() {
         let message = format!(
-            "tacit drops the groups in `{}` that it does not support: {}",
-            entry.name,
-            dropped.join(" ")
+            "tacit drops the groups in `{option}` that it does not support: {groups}",
+            option = entry.name,
+            groups = dropped.join(" ")
         );
         let fix = "update peers that support none of the remaining groups";
         findings.changed(&entry.at, message, fix);

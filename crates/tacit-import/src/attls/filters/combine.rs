@@ -209,12 +209,14 @@ fn narrowed(socket: SocketAddr, flow: &Flow) -> Result<Vec<SocketAddr>, String> 
 }
 
 /// A single address, or the unspecified address for all addresses of a family.
-fn listen_at(text: &str) -> Result<IpAddr, String> {
-    match text {
+fn listen_at(addresses: &str) -> Result<IpAddr, String> {
+    match addresses {
         "0.0.0.0/0" => Ok(Ipv4Addr::UNSPECIFIED.into()),
         "::/0" => Ok(Ipv6Addr::UNSPECIFIED.into()),
-        _ => text.parse().map_err(|_| {
-            format!("tacit can listen on single addresses or on all addresses, but not on {text}")
+        _ => addresses.parse().map_err(|_| {
+            format!(
+                "tacit can listen on single addresses or on all addresses, but not on {addresses}"
+            )
         }),
     }
 }

@@ -284,7 +284,7 @@ impl<'r> Reader<'r> {
                 self.findings.changed(
                     &service.at,
                     message,
-                    "no change is needed if only programs on this host start such flows",
+                    "no change is needed if only programs on this host start UDP flows",
                 );
             }
             if one_way && is_udp {
@@ -383,7 +383,7 @@ impl<'r> Reader<'r> {
             self.findings.error(&service.at, "the service has no `Protocol`", fix);
             return None;
         };
-        let others = "imported rules cover only TCP and UDP";
+        let reason = "imported rules cover only TCP and UDP";
         match field.value.to_ascii_lowercase().as_str() {
             "tcp" | "6" => Some(vec![Protocol::Tcp]),
             "udp" | "17" => Some(vec![Protocol::Udp]),
@@ -391,7 +391,7 @@ impl<'r> Reader<'r> {
                 if action == Action::Permit {
                     self.findings.changed(
                         &field.at,
-                        others,
+                        reason,
                         "write one service for tcp and one for udp",
                     );
                 }
@@ -408,7 +408,7 @@ impl<'r> Reader<'r> {
                 // A denied protocol stays denied.
                 if action == Action::Permit {
                     let message = format!(
-                        "the policy cannot permit `{protocol}`: {others}",
+                        "the policy cannot permit `{protocol}`: {reason}",
                         protocol = field.value
                     );
                     let fix = "remove the service; for a captured host, write a rule with `filter`";

@@ -73,7 +73,7 @@ fn statements_without_effect_are_reported() {
         (
             "LocalPortRange 8443",
             "LocalPortRange 8443\n  RemoteAddr 10.1.2.3/8",
-            "4 info: `10.1.2.3/8` means the network 10.0.0.0/8",
+            "4 info: the import reads `10.1.2.3/8` as the network 10.0.0.0/8",
         ),
     ];
     for (replace, by, wanted) in cases {
