@@ -146,8 +146,8 @@ impl Context<'_> {
         if !self.map.jobs(&field.value).iter().any(|job| job.is_user()) {
             return true;
         }
-        let other = if self.options.host { "a unit" } else { "a run" };
-        let fix = format!("in the map file, also set a program or {other} for the job name");
+        let unit_or_run = if self.options.host { "a unit" } else { "a run" };
+        let fix = format!("in the map file, also set a program or {unit_or_run} for the job name");
         if is_protected(rule) {
             let message = "the map file sets a user but no program for the job name, so the rule \
                            applies to all programs of this user";

@@ -68,7 +68,8 @@ impl Context<'_> {
             return None;
         }
         let message = format!(
-            "`Keyring {name}` means `{full_name}`: the key ring belongs to the user ID of the rule"
+            "the import reads `Keyring {name}` as `{full_name}`, because the key ring belongs to \
+             the user ID of the rule"
         );
         self.findings.info(&user.at, message);
         Some(full_name)

@@ -81,8 +81,8 @@ impl Context<'_> {
                            connections, and denies connections that programs open. The AT-TLS rule \
                            has the role of the TLS server, but in a STARTTLS protocol, only the \
                            TLS client opens connections";
-            let fix = "set `Direction Inbound`; if programs open such connections, write another \
-                       rule with `Direction Outbound` and `HandshakeRole Client`";
+            let fix = "set `Direction Inbound`; if programs open connections with TLS, write \
+                       another rule with `Direction Outbound` and `HandshakeRole Client`";
             self.findings.changed(&direction.at, message, fix);
             return Some(Treatment::Deny);
         }

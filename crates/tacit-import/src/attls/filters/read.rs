@@ -17,8 +17,8 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
     let is_built = |node: &&Node| !NOT_BUILT.iter().any(|word| node.is(word));
     for node in nodes.iter().filter(|node| !is_built(node)) {
         let message = format!(
-            "`{}` is not supported yet: the import does not read IPsec and IKE settings",
-            node.keyword
+            "`{statement}` is not supported yet: the import does not read IPsec and IKE settings",
+            statement = node.keyword
         );
         findings.error(
             &node.at,

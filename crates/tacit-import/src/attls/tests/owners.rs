@@ -324,7 +324,8 @@ fn a_ring_without_a_user_is_asked_for_by_user_where_rules_differ() {
         let is_found = |one: &String| one.contains(" error: ") && one.contains(&table);
         assert!(found.iter().any(is_found), "{table}: {found:#?}");
         let message = format!(
-            "`Keyring r` means `{user}/r`: the key ring belongs to the user ID of the rule"
+            "the import reads `Keyring r` as `{user}/r`, because the key ring belongs to the user \
+             ID of the rule"
         );
         assert!(found.iter().any(|one| one.contains(&message)), "{message}: {found:#?}");
     }
