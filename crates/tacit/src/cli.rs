@@ -542,23 +542,24 @@ fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
         }
         Ok(GuardFallback::Last) => {
             let message = format_args!(
-                "the nftables rules of {file} are in force: this is the last policy that an agent \
-                 installed"
+                "the nftables rules of {file} are in force: this file contains the last policy \
+                 that an agent installed"
             );
             warn(MessageId("last-policy-installed"), message);
         }
         Ok(GuardFallback::Audit) => {
             let message = format_args!(
-                "the last policy that an agent installed, in {file}, has mode = \"audit\": the \
-                 guard installs no nftables rules"
+                "tacit installs no nftables rules, because {file}, the last policy that an agent \
+                 installed, has mode = \"audit\""
             );
             warn(MessageId("last-policy-audits"), message);
         }
         Ok(GuardFallback::Closed(reason)) => {
             let message = format_args!(
-                "the last policy in {file} cannot be used either: {reason}\n    so the host is \
-                 closed: it permits only DHCP, ICMP errors, neighbour discovery, and connections \
-                 to its TCP port 22\n    fix: correct the policy, and start tacit-host.service"
+                "tacit cannot use {file}, the last policy that an agent installed: {reason}\n    \
+                 so the host is closed: it permits only DHCP, ICMP errors, neighbour discovery, \
+                 and connections to its TCP port 22\n    \
+                 fix: correct the policy, and start tacit-host.service"
             );
             complain_of(MessageId("host-closed"), message);
         }

@@ -80,7 +80,7 @@ impl fmt::Display for StarterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process(error) => {
-                write!(f, "cannot start the process that starts programs: {error}")
+                write!(f, "cannot start the process that starts [activate] programs: {error}")
             }
             Self::Unusable(reason) => f.write_str(reason),
         }
@@ -167,13 +167,16 @@ impl Starter {
         let (back, answer) = oneshot::channel();
         let pending = PendingStart { program: program.to_owned(), remote, permit, back };
         let ended = || {
-            "the process that starts programs has ended\n    fix: run `tacit restart`".to_owned()
+            "the process that starts [activate] programs has ended\n    fix: run `tacit restart`"
+                .to_owned()
         };
         self.requests.send(pending).await.map_err(|_| ended())?;
         match tokio::time::timeout(START_WAIT_MAX, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(ended()),
-            Err(_) => Err("the process that starts programs did not answer in time".to_owned()),
+            Err(_) => {
+                Err("the process that starts [activate] programs did not answer in time".to_owned())
+            }
         }
     }
 }
@@ -266,7 +269,9 @@ async fn receive_all(mut reader: UnixStream, answers: &RefCell<Answers>, log: &L
                 if let Some(permit) = permit {
                     answers.running.insert(pid, permit);
                 }
-                let socket = descriptors.pop().ok_or_else(|| "no socket was received".to_owned());
+                let socket = descriptors.pop().ok_or_else(|| {
+                    "the agent did not receive the socket of the started program".to_owned()
+                });
                 // If the connection has ended, the program reads the end of its input.
                 let _ = back.send(socket.map(|socket| ActivatedProgram { socket, pid }));
             }
@@ -292,8 +297,8 @@ async fn receive_all(mut reader: UnixStream, answers: &RefCell<Answers>, log: &L
 /// Logs that the starter has ended, and waits for its process.
 async fn report_end(mut child: Child, log: &Log) {
     let event = Event::new("starter-ended").value("pid", child.id());
-    let next = "the process that starts programs has ended, so the agent refuses connections that \
-                match rules with `activate`: run `tacit restart`";
+    let next = "the process that starts [activate] programs has ended, so the agent refuses \
+                connections that match rules with `activate`: run `tacit restart`";
     log.error(event.field("next", next));
     while child.try_wait().is_ok_and(|status| status.is_none()) {
         tokio::time::sleep(REAP_INTERVAL).await;

@@ -61,7 +61,9 @@ pub fn run() -> ExitCode {
         Err(error) => {
             complain_of(
                 MessageId("starter-not-served"),
-                format_args!("the process that starts programs cannot continue: {error}"),
+                format_args!(
+                    "the process that starts [activate] programs cannot continue: {error}"
+                ),
             );
             EXIT_FAILURE.into()
         }
@@ -190,8 +192,8 @@ impl ServedPrograms {
             let is_agents = user.as_ref().is_none_or(|user| user.uid == process::effective_user());
             if program.is_of_captured_host && is_agents {
                 return Err(unusable(io::Error::other(
-                    "the nftables rules of the host do not apply to packets of the agent's user, \
-                     so the table needs the key `user` with another user",
+                    "programs of the agent's user bypass the nftables rules of the host: set \
+                     `user` in this table to another user",
                 )));
             }
             let listener =
@@ -259,7 +261,7 @@ impl ServedPrograms {
         let served = self.programs.get_mut(name).ok_or(io::ErrorKind::NotFound)?;
         if processes >= served.program.processes_max {
             return Err(io::Error::other(format!(
-                "{processes} processes already run, and `max` allows no more"
+                "the program already has {processes} processes, and `max` allows no more"
             )));
         }
         served.count_start(Instant::now())?;
@@ -458,7 +460,9 @@ fn exec_with_listen_fds(command: &[OsString]) -> Result<std::convert::Infallible
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), LISTEN_FD)?;
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty())?;
     if socket.as_raw_fd() != LISTEN_FD {
-        return Err(io::Error::other("descriptor 3 is in use"));
+        return Err(io::Error::other(
+            "cannot pass the socket as descriptor 3, because this descriptor is in use",
+        ));
     }
     rustix::stdio::dup2_stdin(open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;
     let pid = std::process::id().to_string();

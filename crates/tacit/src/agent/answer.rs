@@ -74,8 +74,7 @@ impl Agent {
             Request::ClearAccess => Reply::written(&self.clear_access()),
             // The task of the control connection serves it.
             Request::Trace(_) => Reply::error(
-                "a client must open a separate connection to the control socket for a trace \
-                 request",
+                "a client must send a trace request on a separate connection to the control socket",
             ),
             Request::Release => match self.release().await {
                 Ok(reply) => reply,
@@ -360,12 +359,10 @@ impl Agent {
         // The predecessor was released: this agent must serve even if this fails.
         if let Err(error) = supervisor.watch(&self.shared.log) {
             let event = Event::new("supervisor-not-watched").field("error", &error);
-            self.shared.log.warn(
-                event.field(
-                    "next",
-                    "the agent continues, but cannot report the end of its supervisor",
-                ),
-            );
+            self.shared.log.warn(event.field(
+                "next",
+                "the agent continues to serve, but cannot report when its supervisor ends",
+            ));
         }
         // If the supervisor has ended, the watch reports that.
         let _ = supervisor.ready();

@@ -76,8 +76,8 @@ impl fmt::Display for AgentError {
         match self {
             Self::Process(error) => write!(
                 f,
-                "cannot start the agent: a system call for the limits, signals or threads of its \
-                 process failed: {error}"
+                "cannot start the agent: a system call that sets up the process (limits, signals, \
+                 threads) failed: {error}"
             ),
             Self::Log(error) => f.write_str(&with_fix(&error.to_string(), OTHER_LOG)),
             Self::Policy(file, findings) => {

@@ -83,13 +83,14 @@ impl Agent {
     }
 }
 
-const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard permits \
-                           only DHCP and SSH connections to this host: make the directory of \
-                           --last-policy writable, with free space; the agent tries again every \
-                           few seconds";
-const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard uses this \
-                          older policy: make the directory of --last-policy writable; the agent \
-                          tries again every few seconds";
+const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard \
+                           (tacit-host-guard.service) permits only DHCP and SSH connections to \
+                           this host: make the directory of --last-policy writable, with free \
+                           space; the agent tries again every few seconds";
+const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard \
+                          (tacit-host-guard.service) uses the older stored policy: make the \
+                          directory of --last-policy writable; the agent tries again every few \
+                          seconds";
 
 async fn store_aside(path: PathBuf, text: Arc<str>) -> Result<(), StoreError> {
     let no_thread = |error| StoreError { error, left: Some(io::ErrorKind::Interrupted.into()) };

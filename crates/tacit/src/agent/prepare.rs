@@ -188,9 +188,11 @@ impl Inputs {
     }
 }
 
-const NO_HOST: &str = "the policy was not installed: it has no [host], so the guard could not use \
-                       it at the next boot (--last-policy)\n    fix: add [host]; to end the \
-                       capture of the host, end the agent and run `tacit agent --host --remove`";
+const NO_HOST: &str = "the policy was not installed: it has no [host], so the guard \
+                       (tacit-host-guard.service) could not use it as the --last-policy at the \
+                       next boot\n    \
+                       fix: add [host]; to end the capture of the host, end the agent and run \
+                       `tacit agent --host --remove`";
 
 /// Replaces the settings that take effect only at a start by those in force; returns the names of
 /// the tables that differed.

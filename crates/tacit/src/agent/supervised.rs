@@ -79,8 +79,8 @@ impl Supervisor {
         let log = log.clone();
         let gone = Event::new("supervisor-gone").value("pid", self.pid).field(
             "next",
-            "the agent continues to serve; to replace it, run tacit drain, then \
-            start an agent again",
+            "the agent continues to serve; to replace the agent, run `tacit drain`, and then start \
+             an agent again",
         );
         tokio::task::spawn_local(async move {
             // The supervisor sends nothing more, so the read returns when it has ended.

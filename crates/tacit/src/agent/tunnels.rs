@@ -52,8 +52,8 @@ pub(super) struct Tunnels {
 pub(super) fn check_raw(raw: &RawUnderlay, policy: &Policy) -> Result<(), Diagnostic> {
     let lacks_socket = |sa: &&ManualSa| raw_kind(sa).is_some_and(|kind| !raw.has(kind));
     let Some(sa) = policy.sas.values().find(lacks_socket) else { return Ok(()) };
-    let message = "this agent has no raw socket for packets without UDP: when it started, no \
-                   [sa.NAME] needed a raw socket for this protocol and IP version";
+    let message = "this agent has no raw socket for packets that are not sent in UDP: when it \
+                   started, no [sa.NAME] needed a raw socket for this protocol and IP version";
     let id = MessageId("needs-restart");
     Err(Diagnostic::error(id, sa.position, message).with_fix(RESTART))
 }

@@ -248,7 +248,7 @@ async fn receive_files(
         return Ok(None);
     }
     if descriptors.len() != request.files() {
-        let error = "a client that requests a trace sent no descriptors for its files";
+        let error = "the client that requested a trace sent no descriptors for the trace files";
         return Err(io::Error::new(io::ErrorKind::InvalidData, error));
     }
     let mut files = descriptors.into_iter().map(|file: OwnedFd| File::from(file));

@@ -231,9 +231,9 @@ impl HostHelperServer {
             HelperRequest::Cpu => HelperReply::Cpu(0),
             // Programs of the host belong to no run, so no file is hidden from them.
             HelperRequest::Hide(_) => HelperReply::Done,
-            HelperRequest::Reset { .. } | HelperRequest::Connects { .. } => {
-                HelperReply::Refused("this helper creates no sockets for programs".to_owned())
-            }
+            HelperRequest::Reset { .. } | HelperRequest::Connects { .. } => HelperReply::Refused(
+                "the helper of a captured host creates no sockets for programs".to_owned(),
+            ),
             HelperRequest::Families { .. }
             | HelperRequest::Network { .. }
             | HelperRequest::Change { .. }
@@ -331,8 +331,9 @@ fn refusal(error: io::Error) -> Answer {
 
 fn add_channel(channels: &mut Vec<UnixStream>, requested: usize) -> io::Result<()> {
     if channels.len() >= CHANNELS_MAX {
-        let refused =
-            HelperReply::Refused("the helper of the host has too many open channels".into());
+        let refused = HelperReply::Refused(
+            "the helper of the captured host has too many open channels".into(),
+        );
         return protocol::write(&channels[requested], &refused, &[]);
     }
     let (ours, theirs) = UnixStream::pair()?;

@@ -68,22 +68,32 @@ impl fmt::Display for StoredPolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(error) => error.fmt(f),
-            Self::NoFile => f.write_str("it is not a regular file"),
+            Self::NoFile => f.write_str("the file is not a regular file"),
             Self::Owner(user) => {
-                write!(f, "it belongs to user {user}, and not to the guard's user or root")
+                write!(
+                    f,
+                    "the file belongs to user {user}, and not to root or the user of this process"
+                )
             }
             Self::Writable(mode) => {
-                write!(f, "other users can write to it (mode {mode:04o}; the agent uses 0600)")
+                write!(
+                    f,
+                    "other users can write to the file (mode {mode:04o}; the agent uses 0600)"
+                )
             }
-            Self::TooLong => write!(f, "it is longer than {POLICY_BYTES_MAX} bytes"),
-            Self::NoPolicy => f.write_str("it is not a stored policy"),
+            Self::TooLong => write!(f, "the file is longer than {POLICY_BYTES_MAX} bytes"),
+            Self::NoPolicy => f.write_str("the file does not contain a stored policy"),
             Self::Version(version) => {
-                write!(f, "it has version {version} of the format; this tacit reads {VERSION}")
+                write!(
+                    f,
+                    "the file has version {version} of the format, but this tacit reads only \
+                     version {VERSION}"
+                )
             }
-            Self::Truncated => f.write_str("it is truncated"),
-            Self::Damaged => f.write_str("it is damaged: its checksum is wrong"),
+            Self::Truncated => f.write_str("the file is truncated"),
+            Self::Damaged => f.write_str("the file is damaged: its checksum is wrong"),
             Self::Invalid(findings) => {
-                f.write_str("its policy has an error")?;
+                f.write_str("the policy in the file has an error")?;
                 findings.first().map_or(Ok(()), |first| write!(f, ": {}", first.message))
             }
         }
@@ -259,16 +269,16 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_used_has_a_reason() {
-        assert_eq!(refusal(b""), "it is not a stored policy");
-        assert_eq!(refusal(TEXT.as_bytes()), "it is not a stored policy");
+        assert_eq!(refusal(b""), "the file does not contain a stored policy");
+        assert_eq!(refusal(TEXT.as_bytes()), "the file does not contain a stored policy");
         assert_eq!(
             refusal(b"tacit-policy 2 0 cbf29ce484222325\n"),
-            "it has version 2 of the format; this tacit reads 1"
+            "the file has version 2 of the format, but this tacit reads only version 1"
         );
-        assert_eq!(refusal(b"tacit-policy 1 1 cbf29ce484222325\n"), "it is truncated");
+        assert_eq!(refusal(b"tacit-policy 1 1 cbf29ce484222325\n"), "the file is truncated");
         for damaged in ["1 0 0\n", "1 0\n", "1 0 cbf29ce484222325 x\n", "1 0 cbf29ce484222325\nx"] {
             let found = refusal(format!("tacit-policy {damaged}").as_bytes());
-            assert_eq!(found, "it is damaged: its checksum is wrong", "{damaged}");
+            assert_eq!(found, "the file is damaged: its checksum is wrong", "{damaged}");
         }
     }
 
@@ -315,12 +325,15 @@ mod tests {
         for mode in [0o620, 0o602, 0o666] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let found = stored_policy(&path).unwrap_err().to_string();
-            assert!(found.starts_with("other users can write to it (mode 0"), "{found}");
+            assert!(found.starts_with("other users can write to the file (mode 0"), "{found}");
         }
         let link = directory.join("link");
         symlink(&path, &link).unwrap();
         for other in [&link, &directory] {
-            assert_eq!(stored_policy(other).unwrap_err().to_string(), "it is not a regular file");
+            assert_eq!(
+                stored_policy(other).unwrap_err().to_string(),
+                "the file is not a regular file"
+            );
         }
         fs::remove_dir_all(directory).unwrap();
     }

@@ -95,8 +95,8 @@ impl fmt::Display for UnitFault {
             Self::Alias(unit, id) => {
                 write!(
                     f,
-                    "`{unit}` is an alias of `{id}`, and only `{id}` is also the name of the \
-                     control group"
+                    "`{unit}` is an alias of `{id}`, and the control group of the unit has the \
+                     name `{id}`"
                 )
             }
             Self::State(unit, state) => {

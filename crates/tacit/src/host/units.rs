@@ -65,9 +65,9 @@ impl DropIns {
             warn(
                 MessageId("unit-not-matched"),
                 "a policy rule selects by systemd unit, but the nftables rules cannot match this \
-                 unit, because systemd has loaded no drop-in for the unit, or the control group of \
-                 the unit is nested too deeply. Therefore the agent gets the flows of all programs \
-                 to the destinations of the policy rule\n    \
+                 unit: systemd has loaded no drop-in for the unit, or the control group of the \
+                 unit is nested too deeply. Therefore the agent receives all flows to the \
+                 destinations of this policy rule, from every program\n    \
                  fix: run `tacit check`, which names the unit and prints what to do",
             );
         }
@@ -244,7 +244,8 @@ fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
             "rule `{}` selects by `unit`, but `{unit}` has KillMode={mode}: processes of the unit \
-             may remain after the unit stops, and the rule does not match them for up to a second",
+             may remain after the unit stops, and for up to a second after the stop, the rule does \
+             not match these processes",
             rule.name
         );
         let fix = "set `KillMode=control-group` or `mixed` in the unit";

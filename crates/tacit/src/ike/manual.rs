@@ -70,7 +70,8 @@ impl IkeThread {
                 }
                 users.insert(name, &run.name);
                 let Some(keys) = self.policy.manual_keys.get(name) else {
-                    let error = "the agent could not read the keys; fix: reload the policy";
+                    let error = "the agent could not read the keys of this [sa.NAME]; fix: reload \
+                                 the policy";
                     report_not_installed(&self.context.log, &run.name, name, error);
                     continue;
                 };
@@ -166,8 +167,8 @@ impl IkeThread {
                 one.run_name
             ),
             Some(one) if one.logged == Some(SaEnd::Reached) => format!(
-                "the SA of [sa.{sa}] has no sequence number left: write other keys to the files on \
-                 both sides, and run `tacit reload`"
+                "the SA of [sa.{sa}] has no sequence number left: write new keys to the key files \
+                 on both sides, and run `tacit reload`"
             ),
             Some(_) => format!("`tacit show sa` shows the SAs of [sa.{sa}]"),
             None => format!("the SAs of [sa.{sa}] are not installed; read the reason in the log"),
@@ -235,7 +236,7 @@ fn report_not_installed(log: &Log, run: &str, sa: &str, error: &str) {
 }
 
 fn report_end(log: &Log, one: &ManualTunnel, end: SaEnd) {
-    let next = "write other keys to the files on both sides, and run `tacit reload`";
+    let next = "write new keys to the key files on both sides, and run `tacit reload`";
     match end {
         SaEnd::Near => {
             let event = about(Event::new("sa-ending"), &one.pair, &one.run_name);

@@ -72,8 +72,8 @@ pub(super) fn resolvers_not_used(log: &Log, one: &PeerConnection, resolvers: &[I
     if resolvers.is_empty() {
         return;
     }
-    let next = "programs can query these name servers through the tunnel: write rules with `ipsec` \
-                for port 53 of the servers' addresses";
+    let next = "to let programs query these name servers through the tunnel, write rules with \
+                `ipsec` for port 53 of the name servers";
     let words: Vec<String> = resolvers.iter().map(ToString::to_string).collect();
     let event = about(Event::new("ike-resolvers-not-used"), one).names("resolvers", &words);
     log.info(event.field("next", next));

@@ -70,7 +70,8 @@ pub async fn unix(runs: &[Arc<Run>]) -> UnixDisplay {
             Ok((sockets, is_truncated)) => {
                 shown.sockets.extend(sockets);
                 if is_truncated {
-                    let reason = "the search reached a limit".to_owned();
+                    let reason =
+                        "the search reached its limit of time, processes or sockets".to_owned();
                     shown.incomplete.push(incomplete(run, reason));
                 }
             }

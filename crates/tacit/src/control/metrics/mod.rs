@@ -369,7 +369,7 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     page.family(
         "tacit_accounting_cpu_seconds",
         Kind::Gauge,
-        "Estimated CPU time that accounting uses.",
+        "Estimated CPU time that the agent uses to measure its CPU time.",
     )
     .sample(&[], seconds(costs.accounting.cpu_us));
 }

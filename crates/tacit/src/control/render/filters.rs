@@ -26,8 +26,8 @@ impl Table for FiltersDisplay {
         ];
         let Self { elements, lookups, generation, .. } = self;
         let end = format!(
-            "({elements} elements, at most {lookups} lookups for a packet; policy generation \
-             {generation})\n"
+            "({elements} elements of nftables sets, at most {lookups} lookups for a packet; policy \
+             generation {generation})\n"
         );
         let narrowing = width.without(&["INTERFACE", "DIRECTION", "LOCAL"]);
         table(&self.filters, &COLUMNS, narrowing) + &width.prose(&end)
