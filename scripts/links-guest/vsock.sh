@@ -34,7 +34,7 @@ stream() {
 }
 refused() {
     ! tacit run --link other --policy /etc/tacit/other.toml -- true &&
-        grep 'the stream comes from the vsock context 1, but the link is for 9' /tmp/link.log
+        grep 'the vsock context ID 1, but the link is only for the context ID 9' /tmp/link.log
 }
 tacit() { /tacit "$@"; }
 

@@ -259,7 +259,10 @@ impl Agent {
             }
             Err(error) => {
                 let event = Event::new("files-not-read").field("error", &error);
-                self.shared.log.error(event.field("next", "the agent reads the files again soon"));
+                self.shared.log.error(event.field(
+                    "next",
+                    "the agent soon reads the files of certificates, keys and CRLs again",
+                ));
             }
         }
     }

@@ -250,7 +250,7 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
         Ok(answer) if args.json => print(versioned(&answer), EXIT_OK),
         Ok(answer) => print(format!("{answer}\n"), EXIT_OK),
         Err(error) => {
-            let next = "name a PEM file with the certificate of the peer, and its chain";
+            let next = "name a PEM file that contains the peer's certificate and its chain";
             fail(MessageId("no-answer"), with_fix(&error, next), EXIT_USAGE)
         }
     }

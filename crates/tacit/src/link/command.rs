@@ -164,7 +164,8 @@ struct StartArgs {
 Examples:
   tacit link stop guest
 
-Runs on the server's kernel keep their open sockets; requests for further sockets are refused.")]
+Runs on the same kernel as the server keep their open sockets. Requests for further sockets are
+refused.")]
 struct StopArgs {
     /// The name of the link, or the path of its socket
     #[arg(value_name = "LINK")]

@@ -220,7 +220,7 @@ impl Guest {
         }
         warn(
             MessageId("link-server-restarted"),
-            format_args!("the link server has ended: {status}; it is started again"),
+            format_args!("the link server has ended: {status}; tacit starts the server again"),
         );
         sleep(RETRY_INTERVAL);
         self.server = start_server(&self.args)?;

@@ -213,7 +213,8 @@ pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
             let message =
                 format!("cannot determine the time zone of this host, so UTC is used: {error}");
             let fix = "set `zone` in `when`, such as zone = \"Europe/Berlin\", or make \
-                       /etc/localtime a link to the time zone of this host";
+                       /etc/localtime a symbolic link to the file of the time zone in \
+                       /usr/share/zoneinfo";
             Some(
                 Diagnostic::warning(MessageId("time-zone-unknown"), position, message)
                     .with_fix(fix),

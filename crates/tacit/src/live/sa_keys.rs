@@ -106,7 +106,9 @@ fn read(sa: &ManualSa, path: &Path, position: SourcePosition) -> Result<Directio
             return Err(refused(message));
         }
         if is_pattern(key.as_bytes()) {
-            return Err(refused(format!("the key of {what} is not random")));
+            return Err(refused(format!(
+                "the key of {what} has too few different bytes, so it is not random"
+            )));
         }
         Ok(key)
     };

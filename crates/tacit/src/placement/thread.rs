@@ -23,7 +23,8 @@ pub fn bind_thread(name: &str, cpu: usize) -> io::Result<()> {
     if cpus == [cpu] {
         Ok(())
     } else {
-        let cause = format!("the kernel has bound the thread to CPU {}", super::list(&cpus));
+        let cause =
+            format!("the kernel has bound the thread to CPU {} instead", super::list(&cpus));
         Err(io::Error::other(failed(&cause)))
     }
 }

@@ -256,9 +256,9 @@ fn remote(table: &TomlTable<'_>) -> Option<Remote> {
 
 /// The end of an address that the other side of a link binds: its clients are not known.
 fn bound(table: &TomlTable<'_>) -> Option<Remote> {
-    let why = "when the other side of a link binds an address, no client is known yet";
+    let why = "if a program binds an address through a link, no client is known yet";
     table.refuse(&["remote", "address", "ports"], why, "remove the key, and set `local`");
-    let fix = "add the address that the other side binds: local = \"192.0.2.1:8080\"";
+    let fix = "add the address that the program binds: local = \"192.0.2.1:8080\"";
     table.required("local", fix).map(|_| Remote::Unix(Address::Unnamed))
 }
 
@@ -272,7 +272,7 @@ fn link(table: &TomlTable<'_>) -> Option<Option<String>> {
     if table.holds("link") {
         let keys = ["listen", "names", "program", "user", "group", "cgroup", "run"];
         let why = "rules with `link` compare only address, port, protocol and time, because tacit \
-                   cannot verify what else the other side reports";
+                   cannot verify the other facts that the run reports";
         table.refuse(&keys, why, "remove the key");
     }
     link

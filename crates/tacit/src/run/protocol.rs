@@ -644,7 +644,10 @@ pub fn frame_bytes(length: [u8; LENGTH_BYTES], bytes_max: usize) -> io::Result<u
 }
 
 fn too_long() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the frame is longer than the limit")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "a message between two processes of tacit is longer than the limit",
+    )
 }
 
 /// The length before a frame's text.

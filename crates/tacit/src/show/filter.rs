@@ -88,7 +88,8 @@ impl FromStr for RemoteFilter {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const FIX: &str = "expected 10.7.0.9, 10.7.0.9:5432, 10.7.0.0/16 or unix:/PATH";
+        const FIX: &str =
+            "expected an address such as 10.7.0.9, 10.7.0.9:5432, 10.7.0.0/16 or unix:/PATH";
         if let Ok(address) = text.parse::<SocketAddr>() {
             return Ok(Self::Whole(address.into()));
         }

@@ -21,7 +21,9 @@ pub(super) async fn start(
 ) -> Result<Upstream, Unreached> {
     let activation = record.rule.rule.activation();
     let (Some(activation), Some(starter)) = (activation, &shared.starter) else {
-        return Err(Unreached::from("this agent starts no programs"));
+        return Err(Unreached::from(
+            "the agent has no process that starts [activate] programs: run `tacit restart`",
+        ));
     };
     let remote = match record.client() {
         Address::Inet(remote) => Some(*remote),

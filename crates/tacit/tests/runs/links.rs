@@ -396,7 +396,7 @@ fn a_link_is_started_and_stopped_and_open_sockets_stay() {
             grep -o 'error.link-not-started.: cannot start the link guest'
         ordinary ./tacit link start guest --policy link.toml --log none --json >started.json
         ordinary ./tacit link start guest --policy link.toml --log none 2>&1 |
-            grep -o 'serves the link already'
+            grep -o 'already serves the link'
         cat >transfer.py <<'END'
 import os, socket, sys, time
 held = socket.create_connection(("10.9.8.7", 8080), 5)
@@ -418,7 +418,7 @@ END
         [ -e $AT ] || echo removed
         touch stopped; wait $run; cat said
         ordinary ./tacit link stop $AT 2>&1 | grep -o 'no link server answers'"#);
-    let wanted = "error[link-not-started]: cannot start the link guest\nserves the link already\n\
+    let wanted = "error[link-not-started]: cannot start the link guest\nalready serves the link\n\
                   removed\nHTTP/1.0 200\nConnection refused\nno link server answers\n";
     assert_eq!(said, wanted, "{said}");
 }

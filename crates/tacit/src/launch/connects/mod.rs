@@ -498,7 +498,7 @@ impl ConnectHandler {
     pub(super) fn reset(launcher: u32, inode: u32) -> Result<(), String> {
         let held = tacit_sys::owner::descriptor(launcher, inode).ok_or(
             "cannot find the socket: no process of the run has the socket open, or tacit cannot \
-             read the descriptors of the process",
+             read the descriptors of the process that has it",
         )?;
         let file = Caller::open(held.pid).and_then(|caller| caller.descriptor(held.number));
         let file = file.map_err(|error| error.to_string())?;

@@ -89,6 +89,9 @@ fn check_user(stream: impl AsFd) -> io::Result<()> {
     if other == 0 || other == process::effective_user() {
         return Ok(());
     }
-    let reason = format!("the other process runs as user {other}, and not as this user or root");
+    let reason = format!(
+        "the process that gives or takes the socket runs as user {other}, and not as this user or \
+         root"
+    );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }

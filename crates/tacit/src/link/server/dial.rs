@@ -129,7 +129,11 @@ impl Remote {
         match answer {
             LinkAnswer::Welcome(welcome) if welcome.version == VERSION => Ok((stream, welcome)),
             LinkAnswer::Refused(reason) => Err(format!("{} refuses: {reason}", self.connect)),
-            _ => Err(format!("{} does not use this version of the link protocol", self.connect)),
+            _ => Err(format!(
+                "the link server at {} does not use this version of the link protocol\n    \
+                 fix: use the same version of tacit on both sides",
+                self.connect
+            )),
         }
     }
 
@@ -156,7 +160,8 @@ impl Remote {
             Some(orders) if orders.send((order, back)).await.is_ok() => done.await.ok(),
             _ => None,
         };
-        let none = || LinkAnswer::Refused(format!("{address} is not bound through the link"));
+        let none =
+            || LinkAnswer::Refused(format!("no socket is bound to {address} through the link"));
         write(stream, &answer.unwrap_or_else(none), None).await
     }
 }

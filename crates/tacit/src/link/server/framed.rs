@@ -124,7 +124,7 @@ async fn serve_socket(
     place: RequestPlace,
 ) -> io::Result<()> {
     let Some(kind) = kind_between_kernels(request.kind) else {
-        let reason = "a link between kernels does not open this kind of socket";
+        let reason = "a link between two kernels cannot open this kind of socket";
         return refuse(&mut stream, reason.to_owned()).await;
     };
     let request = OpenRequest { kind, ..request };
@@ -359,7 +359,11 @@ async fn serve_client(
         Some((over, client))
     });
     let Some((mut over, client)) = client else {
-        return refuse(&mut stream, "the client no longer waits for a stream".to_owned()).await;
+        return refuse(
+            &mut stream,
+            "the client that connected to the bound socket no longer waits".to_owned(),
+        )
+        .await;
     };
     let WaitingClient { socket, request: bound, local, counted: _counted } = client;
     let denied = denied_by_reload(server, link, bound);

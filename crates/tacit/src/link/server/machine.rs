@@ -56,7 +56,8 @@ pub(super) async fn accept(
             }
             Ok(AcceptedVsock { cid, .. }) => {
                 let reason = format!(
-                    "the stream comes from the vsock context {cid}, but the link is for {}",
+                    "the connection comes from the vsock context ID {cid}, but the link is only \
+                     for the context ID {}",
                     at.cid
                 );
                 log_refusal(&server, &link, "-", &reason);

@@ -73,7 +73,7 @@ impl Server {
             }
             Err(error) => {
                 let event = Event::new("files-not-read").field("error", &error);
-                self.log.error(event.field("next", "the files are read again soon"));
+                self.log.error(event.field("next", "the link server soon reads the files again"));
             }
         }
     }

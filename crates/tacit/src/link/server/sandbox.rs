@@ -153,7 +153,8 @@ pub(super) fn report_mirror(missing: &[MissingLimit], log: &Log) {
         let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
         log.warn(event.field(
             "next",
-            "the process in the network namespace of a link continues without this limit",
+            "the process in the network namespace of a link continues without this limit of its \
+             sandbox",
         ));
     }
 }
@@ -162,7 +163,7 @@ fn warn_of(part: &str, error: &std::io::Error, log: &Log) {
     let event = Event::new("sandbox-incomplete").field("part", part).field("error", error);
     log.warn(event.field(
         "next",
-        "the server of links continues without this limit of its sandbox; `tacit link info` shows \
-          the limits",
+        "the link server continues without this limit of its sandbox; `tacit link info` shows the \
+         limits",
     ));
 }

@@ -294,7 +294,7 @@ pub(super) fn check_room(server: &Server, link: &ServedLink, session: u64) -> Re
     let per_host = policy.links.get(name).and_then(|link| link.sockets_per_host);
     match per_host.zip(state.sockets_of_host(session)) {
         Some((max, sockets)) if sockets >= max => Err(format!(
-            "the host already has {sockets} open sockets, and this is the limit: raise \
+            "the host of the run already has {sockets} open sockets, and this is the limit: raise \
              `sockets-per-host` in [link.{name}]"
         )),
         _ => Ok(()),

@@ -102,7 +102,7 @@ async fn answer(
             | LinkRequest::RunEnded,
             _,
         ) => {
-            let reason = "the link does not serve this request".to_owned();
+            let reason = "the link server does not support this request".to_owned();
             write(&mut stream, &LinkAnswer::Refused(reason), None).await
         }
         (LinkRequest::Status, _) => {

@@ -90,9 +90,9 @@ impl Capture {
         while self.run.has_plan() {
             if let Err(error) = self.renew_names().await {
                 let event = Event::new("names-not-renewed").field("error", &error);
-                let next = "the kernel captures the addresses of DNS names until their timeouts \
-                            end (a day or more); the agent tries to extend the timeouts every 30 \
-                            minutes";
+                let next = "the kernel continues to capture the addresses of DNS names until the \
+                            timeouts of the addresses end (a day or more); the agent tries to \
+                            extend the timeouts every 30 minutes";
                 self.log.warn(event.field("next", next));
             }
             tokio::time::sleep(RENEW_INTERVAL).await;
