@@ -35,8 +35,8 @@ pub(super) async fn sockets_of_joined(
         matches!((of_socket, &of_agent), (Ok(one), Ok(other)) if one == *other)
     };
     if sockets.tcp.iter().any(is_own) {
-        let reason = "this is the namespace of the agent itself; to capture the traffic of all \
-                      programs of a host, use `tacit agent --host`";
+        let reason = "the given namespace is the agent's own network namespace; to capture the \
+                      traffic of all programs of a host, use `tacit agent --host`";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
     Ok((sockets, clients))

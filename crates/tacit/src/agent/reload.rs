@@ -79,9 +79,9 @@ impl Preparation {
         self.is_noted = true;
         let seconds = self.begun.elapsed().as_secs();
         let event = Event::new("reload-waits").value("seconds", seconds);
-        let next = "the agent is still reading the files of the policy, and cannot install a \
-                    policy or a renewed certificate until it has read them: check whether one of \
-                    these files is on a file system that does not respond, such as NFS";
+        let next = "the agent cannot install a policy or a renewed certificate, because it is \
+                    still reading the files of the policy: check whether one of these files is on \
+                    a file system that does not respond, such as NFS";
         log.warn(event.field("next", next));
     }
 
@@ -219,9 +219,12 @@ impl Agent {
 
     fn wait_for_confirmation(&mut self, replaced: Previous, time: Duration) {
         self.confirmation.begin(replaced, time, Instant::now());
-        let event = Event::new("policy-unconfirmed").value("seconds", time.as_secs());
-        let next = "run `tacit confirm` within this time; otherwise the agent undoes this change: \
-                    it installs the previous policy again, or ends the capture";
+        let seconds = time.as_secs();
+        let event = Event::new("policy-unconfirmed").value("seconds", seconds);
+        let next = format!(
+            "to keep the new policy, run `tacit confirm` within {seconds} s; otherwise the agent \
+             installs the previous policy again, or ends the capture of the host"
+        );
         self.shared.log.warn(event.field("next", &next));
     }
 

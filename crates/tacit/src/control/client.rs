@@ -69,15 +69,15 @@ impl fmt::Display for ClientError {
                 path.display()
             ),
             Self::OnlyPrivate(path, private) => {
-                let (runs, agents) = match private.len() {
-                    1 => ("one run has", "this agent"),
-                    _ => ("more than one run has", "one of these agents"),
+                let (private_agents, one_agent) = match private.len() {
+                    1 => ("the private agent of a run", "this agent"),
+                    _ => ("the private agents of several runs", "one of these agents"),
                 };
                 let private = private.iter().map(|path| path.display().to_string());
                 write!(
                     f,
-                    "no agent answers at {}, but {runs} a private agent\n    fix: set --control to \
-                     the control socket of {agents}: {}",
+                    "no agent answers at {}; tacit found {private_agents}\n    \
+                     fix: set --control to the control socket of {one_agent}: {}",
                     path.display(),
                     private.collect::<Vec<_>>().join(" ")
                 )

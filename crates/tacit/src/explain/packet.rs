@@ -73,7 +73,7 @@ fn of_file(file: &Path, way: Option<&str>) -> Result<Vec<FilterPacket>, String> 
     let size = std::fs::metadata(file).map_err(|error| failed(&error))?.len();
     if size > CAPTURE_BYTES_MAX {
         return Err(failed(&format!(
-            "the file has {size} bytes; the limit is {CAPTURE_BYTES_MAX}"
+            "the file has {size} bytes; the limit is {CAPTURE_BYTES_MAX} bytes"
         )));
     }
     let bytes = std::fs::read(file).map_err(|error| failed(&error))?;

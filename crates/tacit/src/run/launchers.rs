@@ -167,8 +167,8 @@ impl RunSockets {
         };
         if !counts.contains(&count) {
             let text = format!(
-                "the launcher sent {count} sockets instead of 8 (or 13 with IPv6): raise the \
-                 agent's limit of open files"
+                "the launcher (`tacit run`) sent {count} sockets instead of 8 (or 13 with IPv6): \
+                 raise the agent's limit of open files"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }

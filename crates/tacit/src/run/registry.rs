@@ -70,8 +70,8 @@ impl<S> Registry<S> {
         self.check_room()?;
         if enrolment.sockets == SocketSet::Host {
             return Err(
-                "a launcher sent a registration for the whole host, but only `tacit agent --host` \
-                 may capture the host"
+                "a launcher (`tacit run`) sent a registration for the whole host, but only `tacit \
+                 agent --host` may capture the host"
                     .to_owned(),
             );
         }

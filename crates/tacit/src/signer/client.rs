@@ -117,7 +117,7 @@ impl Client {
             }
             Watched::Runs(_) | Watched::Yes => {
                 return Err(io::Error::other(
-                    "the signer has ended, and the agent is starting a new signer",
+                    "the signer process has ended, and the agent is starting a new signer process",
                 ));
             }
         }
@@ -245,7 +245,8 @@ fn watch(client: &Weak<Client>, mut started: Started) {
         client.control.store(None);
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let event = Event::new("signer-ended").field("status", &status);
-        let next = "the agent starts a new signer within a second; open connections continue";
+        let next =
+            "the agent starts a new signer process within a second; open connections continue";
         client.log.error(event.field("next", next));
         loop {
             std::thread::sleep(START_INTERVAL.saturating_sub(started.at.elapsed()));
@@ -296,8 +297,10 @@ impl SignerClient for Client {
     fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let unreachable = |error: io::Error| PairError {
             at: PairFile::Key,
-            fault: format!("the agent cannot send the signer a request to load this key: {error}")
-                .into(),
+            fault: format!(
+                "the agent cannot send the signer process a request to load this key: {error}"
+            )
+            .into(),
         };
         let load = || -> io::Result<Loaded> {
             let mut watched = self.lock();
@@ -316,7 +319,9 @@ impl SignerClient for Client {
     fn sign(&self, name: KeyName, scheme: Scheme, message: &[u8]) -> Result<Vec<u8>, String> {
         let cpu = schedule::own_cpu();
         let requested = self.ask(&SignRequest { name, cpu, scheme, message });
-        requested.unwrap_or_else(|error| Err(format!("the agent cannot reach the signer: {error}")))
+        requested.unwrap_or_else(|error| {
+            Err(format!("the agent cannot reach the signer process: {error}"))
+        })
     }
 
     fn register(&self, key: &Arc<RemoteKey>) {

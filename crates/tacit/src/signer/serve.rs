@@ -41,7 +41,7 @@ pub fn run() -> ExitCode {
         Err(error) => {
             complain_of(
                 MessageId("signer-not-served"),
-                format_args!("the signer cannot continue: {error}"),
+                format_args!("the signer process cannot continue: {error}"),
             );
             EXIT_FAILURE.into()
         }
@@ -126,7 +126,8 @@ fn sign_all(end: &AnswerEnd, store: &KeyStore) -> io::Result<()> {
             let _ = schedule::pin_thread(&[cpu.into()]);
         }
         let signed = request.map_or(
-            Err("the signer received an invalid request from the agent: this is a bug in tacit"),
+            Err("the signer process received an invalid request from the agent: this is a bug in \
+                 tacit"),
             |request| store.sign(&request),
         );
         encode_sign_response(&signed, usage.unreported(), &mut answer);

@@ -204,12 +204,14 @@ fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
     drop(files);
     end_on_signals(&stream).map_err(TraceError::Signals)?;
     let TraceRequest { of, .. } = args.request();
-    let open = match of {
+    let open_connections = match of {
         TraceSelection::Ike(_) => String::new(),
         _ => format!(" {} open connection{},", started.open, plural(started.open as u64)),
     };
     let duration = args.duration;
-    complain(format_args!("tracing {of},{open} for {duration:?}: press Ctrl-C to end the trace"));
+    complain(format_args!(
+        "tracing {of},{open_connections} for {duration:?}: press Ctrl-C to end the trace"
+    ));
     Ok(client::typed(client::read_answer(&stream)?)?)
 }
 

@@ -123,7 +123,7 @@ fn try_hook(args: &OciHookArgs) -> Result<(), HookError> {
     match protocol::read(&outcome).map_err(failed)?.map(|frame| frame.message) {
         Some(HookOutcome::Captured) => Ok(()),
         Some(HookOutcome::Failed(reason)) => Err(HookError::Launcher(reason)),
-        None => Err(HookError::Launcher("the launcher ended unexpectedly".to_owned())),
+        None => Err(HookError::Launcher("the launcher process ended unexpectedly".to_owned())),
     }
 }
 

@@ -278,7 +278,11 @@ impl Admission {
 }
 
 fn displaced() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "other hosts use all handshake permits")
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        "too many handshakes are in progress, so the link server ended this handshake in favour of \
+         another host",
+    )
 }
 
 /// Accepts the streams of other hosts until the server ends.
