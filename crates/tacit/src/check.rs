@@ -124,9 +124,10 @@ impl CheckReport {
             text += &format!(
                 "warning[{id}]: tacit hides these files from programs under `tacit run`, but when \
                  you replace one of them, programs can read the new file for some milliseconds: \
-                 {}\n    fix: move the files into a directory that contains nothing else and that \
-                 only you can read (`chmod 700 DIRECTORY`); tacit then hides the whole directory\n",
-                self.exposed_when_replaced.join(", ")
+                 {files}\n    \
+                 fix: move the files into a directory that contains nothing else and that only you \
+                 can read (`chmod 700 DIRECTORY`); tacit then hides the whole directory\n",
+                files = self.exposed_when_replaced.join(", ")
             );
         }
         text

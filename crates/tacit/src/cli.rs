@@ -492,9 +492,9 @@ fn start_agent(args: AgentArgs, arguments: &[OsString]) -> ExitCode {
         let control = control.display();
         let reason = format!(
             "an agent is already running at {control}: {running}\n    fix: end that agent with \
-             `tacit drain --control {control}` (or `kill {}` to end it immediately), or choose \
+             `tacit drain --control {control}` (or `kill {pid}` to end it immediately), or choose \
              another control socket with --control",
-            running.pid
+            pid = running.pid
         );
         return fail(MessageId("agent-runs-already"), reason, EXIT_FAILURE);
     }

@@ -160,8 +160,9 @@ impl Runs {
             enrolled.capture.lead(policy).await.map_err(|error| {
                 format!(
                     "the policy was not installed: cannot change the nftables rules of the run \
-                     `{}`: {error}; fix: end the run with `kill {}`",
-                    enrolled.run.name, enrolled.run.pid
+                     `{run}`: {error}; fix: end the run with `kill {pid}`",
+                    run = enrolled.run.name,
+                    pid = enrolled.run.pid
                 )
             })?;
         }

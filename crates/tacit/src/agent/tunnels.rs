@@ -315,16 +315,17 @@ impl Runs {
         let user = |peer: &String| {
             let mut others = self.registry.all().filter(|other| other.run.id != capture.run.id);
             let other = others.find(|other| other.capture.tunnels.fixed_peers().contains(peer))?;
-            let (table, gateway) = match policy.sas.contains_key(peer) {
+            let (table, use_gateway_or) = match policy.sas.contains_key(peer) {
                 true => ("sa", ""),
                 false => ("ike", "write inner = \"gateway\", or "),
             };
             Some(format!(
                 "only one run at a time can use the tunnel to [{table}.{peer}], because `inner` is \
-                 a single address. Another run, `{}`, uses the tunnel now, so tacit drops the \
-                 packets that the new run sends to the peer\n    fix: {gateway}write a separate \
-                 [{table}.NAME] and separate rules with `run` for each run",
-                other.run.name
+                 a single address. Another run, `{other_run}`, uses the tunnel now, so tacit drops \
+                 the packets that the new run sends to the peer\n    \
+                 fix: {use_gateway_or}write a separate [{table}.NAME] and separate rules with \
+                 `run` for each run",
+                other_run = other.run.name
             ))
         };
         used.iter().filter_map(user).collect()

@@ -72,15 +72,16 @@ impl fmt::Display for CaError {
         match self {
             Self::Exists(path) => write!(
                 out,
-                "{} already exists, and tacit does not overwrite it\n    fix: use another --dir or \
-                 NAME, renew the certificate with --renew, or move the file away",
-                path.display()
+                "{path} already exists, and tacit does not overwrite it\n    \
+                 fix: use another --dir or NAME, renew the certificate with --renew, or move the \
+                 file away",
+                path = path.display()
             ),
             Self::NoCa(path) => write!(
                 out,
-                "{} does not exist\n    fix: create a CA first: tacit ca init --dir {}",
-                path.display(),
-                path.parent().unwrap_or_else(|| Path::new(".")).display()
+                "{path} does not exist\n    fix: create a CA first: tacit ca init --dir {dir}",
+                path = path.display(),
+                dir = path.parent().unwrap_or_else(|| Path::new(".")).display()
             ),
             Self::NothingToRenew(path) => {
                 let path = path.display();

@@ -56,9 +56,9 @@ fn check_private(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "{} is not a directory of mode 0700 that this user owns: remove it, or set \
+        "{directory} is not a directory of mode 0700 that this user owns: remove it, or set \
          XDG_RUNTIME_DIR to a private directory",
-        directory.display()
+        directory = directory.display()
     )))
 }
 

@@ -130,12 +130,13 @@ impl Tracer {
         if uid == 0 || uid == owner {
             return Ok(());
         }
-        let next =
+        let permitted_user =
             if owner == 0 { "root".to_owned() } else { address::user_name(owner) + " or root" };
         let [user, owner] = [uid, owner].map(address::user_name);
         Err(format!(
             "user {user} may not trace connections under the policy {file}, which belongs to \
-             {owner}\n    fix: run the command as {next}"
+             {owner}\n    \
+             fix: run the command as {permitted_user}"
         ))
     }
 

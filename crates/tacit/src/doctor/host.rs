@@ -126,7 +126,7 @@ fn resolvers() -> Finding {
     let note = if found.is_empty() {
         "/etc/resolv.conf has no resolver: programs cannot resolve names; use --resolver".to_owned()
     } else {
-        format!("{}, from /etc/resolv.conf", found.join(", "))
+        format!("{resolvers}, from /etc/resolv.conf", resolvers = found.join(", "))
     };
     Finding::wanted("resolvers", Presence::when(!found.is_empty()), note)
 }
@@ -138,8 +138,9 @@ fn name_services() -> Finding {
         "found no local name service that programs could use to bypass tacit".to_owned()
     } else {
         format!(
-            "{}: programs could bypass tacit through these sockets, so tacit hides them in runs",
-            found.join(", ")
+            "{sockets}: programs could bypass tacit through these sockets, so tacit hides these \
+             sockets from runs",
+            sockets = found.join(", ")
         )
     };
     Finding::wanted("name services", Presence::There, note)

@@ -274,7 +274,7 @@ fn unit_problem(unit: &str, shown: &ShownUnit) -> Option<(String, String)> {
     if shown.has_loaded(&file) {
         return None;
     }
-    let problem = format!("{} has changed since systemd loaded it", file.display());
+    let problem = format!("{file} has changed since systemd loaded it", file = file.display());
     Some((problem, "run `systemctl daemon-reload`".to_owned()))
 }
 

@@ -83,8 +83,8 @@ pub(super) fn resolvers_not_used(log: &Log, one: &PeerConnection, resolvers: &[I
 pub(super) fn closed(log: &Log, one: &PeerConnection) {
     let reason = match one.is_closing {
         true => {
-            "tacit closed the connection: the run has ended, the policy has changed, or the agent \
-             is exiting"
+            "tacit closed the connection, because the run has ended, the policy has changed, or \
+             the agent is exiting"
         }
         false => "the peer closed the connection",
     };

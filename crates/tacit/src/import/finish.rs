@@ -51,7 +51,7 @@ pub(super) fn finish(
         let count = count(&findings, Severity::Error);
         return fail(
             MessageId("nothing-imported"),
-            format_args!("no policy was written because of {}", of("error", count)),
+            format_args!("no policy was written because of {errors}", errors = of("error", count)),
             code,
         );
     };

@@ -77,8 +77,8 @@ pub(crate) fn make_directory() -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "{} must be a directory with mode 0700 that belongs to this user: remove the path, or set \
-         `listen` in [link.NAME]",
-        directory.display()
+        "{directory} must be a directory with mode 0700 that belongs to this user: remove the \
+         path, or set `listen` in [link.NAME]",
+        directory = directory.display()
     )))
 }

@@ -79,7 +79,12 @@ pub struct RuleRefused {
 
 impl fmt::Display for RuleRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot use the TLS settings of rule {}: {}", self.rule, self.error)
+        write!(
+            f,
+            "cannot use the TLS settings of rule `{rule}`: {error}",
+            rule = self.rule,
+            error = self.error
+        )
     }
 }
 

@@ -71,7 +71,7 @@ fn with_included(
         }
     }
     if let Some((_, position)) = files.get(INCLUDED_FILES_MAX) {
-        let message = format!("the policy includes {} files", files.len());
+        let message = format!("the policy includes {files} files", files = files.len());
         let fix = format!("the limit is {INCLUDED_FILES_MAX}: merge some of the files");
         errors.push(Diagnostic::error(MessageId("too-many"), *position, message).with_fix(fix));
         files.clear();

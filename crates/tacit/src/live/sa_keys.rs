@@ -52,8 +52,10 @@ impl KnownKeys {
         // AH has no key of a cipher.
         for key in all.into_iter().filter(|key| !key.as_bytes().is_empty()) {
             if let Some((_, other)) = self.0.iter().find(|(known, _)| known == key) {
-                let message =
-                    format!("a key occurs twice: in {} and in {other}", of.file.display());
+                let message = format!(
+                    "a key occurs twice: in {file} and in {other}",
+                    file = of.file.display()
+                );
                 let fix = "create a key for each line of each file: openssl rand -hex 32";
                 let id = MessageId("shared-keys");
                 return Err(Diagnostic::error(id, of.position, message).with_fix(fix));

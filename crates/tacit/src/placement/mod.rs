@@ -118,8 +118,9 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
         let missing: Vec<_> = cpus.iter().copied().filter(|cpu| !allowed.contains(cpu)).collect();
         if !missing.is_empty() {
             let message = format!(
-                "`{word}` names CPU {}, which does not exist, or which this process may not use",
-                list(&missing)
+                "`{word}` names CPU {missing}, which does not exist, or which this process may not \
+                 use",
+                missing = list(&missing)
             );
             let fix = format!("use some of the CPUs that this process may use: {}", list(allowed));
             found

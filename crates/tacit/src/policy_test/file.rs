@@ -450,8 +450,9 @@ fn expectation(table: &TomlTable<'_>) -> Option<Expectation> {
     match (&expectation.rule, expectation.action) {
         (None, None) => {
             let fix = format!(
-                "add expect = \"RULE\", expect = \"{DENIED}\", or action = one of {}",
-                word_list(&actions)
+                "add expect = \"RULE\", expect = \"{DENIED}\", or `action` with one of the values \
+                 {values}",
+                values = word_list(&actions)
             );
             table.incomplete("[[flow]] has neither `expect` nor `action`", &fix);
             None

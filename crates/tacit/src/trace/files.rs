@@ -87,9 +87,9 @@ impl fmt::Display for FileError {
             ),
             Reason::OtherOwner(owner) => write!(
                 f,
-                "the file {path} belongs to {}, who could read the trace\n    fix: write the trace \
-                 to a new file in a directory that belongs to you",
-                address::user_name(*owner)
+                "the file {path} belongs to {owner}, who could read the trace\n    \
+                 fix: write the trace to a new file in a directory that belongs to you",
+                owner = address::user_name(*owner)
             ),
             Reason::Kernel(error) => write!(f, "cannot open {path} for writing: {error}"),
         }

@@ -240,12 +240,12 @@ fn end_on_signals(stream: &UnixStream) -> io::Result<()> {
 fn summary(report: &TraceReport) -> String {
     let TraceReport { connections, packets, dropped, keys, keys_dropped, bytes, .. } = report;
     let mut text = format!(
-        "the trace ended: {}; {connections} connection{}, {packets} packet{}, {keys} key{}, \
+        "the trace ended: {why}; {connections} connection{}, {packets} packet{}, {keys} key{}, \
          {bytes} bytes",
-        report.why(),
         plural(*connections),
         plural(*packets),
         plural(*keys),
+        why = report.why(),
     );
     if dropped + keys_dropped > 0 {
         text.push_str(&format!(

@@ -159,7 +159,7 @@ impl Sandbox {
 
     /// The rows of `tacit show limits`.
     pub(super) fn show(&self) -> [LimitDisplay; 3] {
-        let refused = "the kernel rejects the system call of the agent";
+        let refused = "the kernel rejects a system call that the sandbox does not allow";
         let files = match &self.files {
             Files::Within(reachable) => reachable.text.clone(),
             Files::AllKernel => confine::NO_LANDLOCK.to_owned(),

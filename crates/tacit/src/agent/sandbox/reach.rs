@@ -73,10 +73,10 @@ pub(super) fn check_file(
 
 fn out_of_reach(position: SourcePosition, path: &Path, directory: &Path, verb: &str) -> Diagnostic {
     let message = format!(
-        "this agent cannot {verb} {}: its sandbox allows only the directories that the policy used \
-         when the agent started, and {} is not one of them",
-        path.display(),
-        directory.display()
+        "this agent cannot {verb} {path}: its sandbox allows only the directories that the policy \
+         used when the agent started, and {directory} is not one of them",
+        path = path.display(),
+        directory = directory.display()
     );
     Diagnostic::error(MessageId("needs-restart"), position, message).with_fix(RESTART)
 }

@@ -100,8 +100,8 @@ fn decided(page: &mut Page, display: &RulesDisplay) {
     let mut by_kernel = page.family(
         "tacit_rule_kernel_hits_total",
         Kind::Counter,
-        "Connections and datagrams to which the kernel of a captured host applied the rule, \
-         without the agent.",
+        "Connections and datagrams that the kernel of a captured host handled by the rule, without \
+         the agent.",
     );
     for rule in rules {
         if let Some(hits) = rule.kernel_hits {
@@ -378,8 +378,8 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut not_after = page.family(
         "tacit_cert_not_after_seconds",
         Kind::Gauge,
-        "Expiry time of a certificate (for a trust: of its certificate that expires first), in \
-         seconds since the Unix epoch.",
+        "Expiry time of a certificate, in seconds since the Unix epoch. For a trust: the expiry \
+         time of the certificate that expires first.",
     );
     for identity in &display.identities {
         let labels = [("kind", identity.kind.as_str()), ("name", identity.name.as_str())];

@@ -92,8 +92,9 @@ fn ike_facts(one: &IkeEntry) -> String {
         (false, true) => "in front of the peer",
         (true, true) => "in front of both sides",
     });
-    let failed =
-        |side: &String| format!("{} times; the side that must act is: {side}", one.failures);
+    let failed = |side: &String| {
+        format!("{failures} times; the side that must act is: {side}", failures = one.failures)
+    };
     let liveness = one.liveness.map(|live| {
         let waiting = if live.waiting { ", tacit waits for the response to a request" } else { "" };
         let ago = duration(live.last_received_s);

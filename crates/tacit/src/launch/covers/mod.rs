@@ -145,10 +145,10 @@ impl Covers {
                 Err(reason.clone())
             }
             (Mounts::Joined, None, Some(path)) => Err(format!(
-                "cannot hide {} and {} other files: tacit hides at most {PATHS_MAX} files from a \
-                 run",
-                path.display(),
-                beyond.len() - 1
+                "cannot hide {path} and {others} other files: tacit hides at most {PATHS_MAX} \
+                 files from a run",
+                path = path.display(),
+                others = beyond.len() - 1
             )),
             (Mounts::Joined, None, None) => Ok(()),
         }

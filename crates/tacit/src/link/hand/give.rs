@@ -149,8 +149,8 @@ impl StoppedGiver {
                 let kind = copy.as_raw_fd();
                 let shown = std::fs::read_link(format!("/proc/self/fd/{kind}")).unwrap_or_default();
                 Err(io::Error::other(format!(
-                    "descriptor {number} is not a connected socket, but {}",
-                    shown.display()
+                    "descriptor {number} is not a connected socket, but {shown}",
+                    shown = shown.display()
                 )))
             }
         }

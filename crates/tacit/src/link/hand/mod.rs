@@ -78,8 +78,8 @@ fn make_directory() -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "{} is not a directory of mode 0700 that this user owns: remove it",
-        directory.display()
+        "{directory} is not a directory of mode 0700 that this user owns: remove it",
+        directory = directory.display()
     )))
 }
 

@@ -58,7 +58,7 @@ impl Server {
         }
         self.check_local(link, direction, address)?;
         if direction == Direction::Outbound && !is_for_one(address.ip()) {
-            return Err(format!("{} is not a unicast address", address.ip()));
+            return Err(format!("{ip} is not a unicast address", ip = address.ip()));
         }
         let (local, remote) = match direction {
             Direction::Outbound => (none, address),
@@ -153,8 +153,9 @@ impl Server {
         let local: Vec<_> = parsed.local.iter().map(ToString::to_string).collect();
         let verb = if direction == Direction::Outbound { "reach" } else { "listen at" };
         Err(format!(
-            "sockets of the link {link} cannot {verb} {address}: `local` of [link.{link}] is {}",
-            local.join(" ")
+            "sockets of the link {link} cannot {verb} {address}: `local` of [link.{link}] is \
+             {local}",
+            local = local.join(" ")
         ))
     }
 

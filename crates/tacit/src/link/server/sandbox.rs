@@ -94,11 +94,11 @@ impl ServerSandbox {
         for path in policy_files(policy, file) {
             if let Some(directory) = Reachable::unreadable(reach, &path) {
                 return Err(format!(
-                    "this process cannot read {}: its sandbox allows only the directories that the \
-                     policy used when the process started, and {} is not one of them: restart \
-                     `tacit link serve`",
-                    path.display(),
-                    directory.display()
+                    "this process cannot read {path}: its sandbox allows only the directories that \
+                     the policy used when the process started, and {directory} is not one of them: \
+                     restart `tacit link serve`",
+                    path = path.display(),
+                    directory = directory.display()
                 ));
             }
         }

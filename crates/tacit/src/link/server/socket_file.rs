@@ -99,7 +99,10 @@ fn lock(directory: &Path) -> io::Result<Option<OwnedFd>> {
                 std::thread::sleep(LOCK_INTERVAL);
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let reason = format!("another process keeps {} locked", directory.display());
+                let reason = format!(
+                    "another process keeps {directory} locked",
+                    directory = directory.display()
+                );
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, reason));
             }
             Err(errno) => return Err(errno.into()),
@@ -126,7 +129,7 @@ fn check_unused(path: &Path) -> io::Result<()> {
     };
     let mut reason = format!("{process} already listens on this socket");
     if path.starts_with(directory()) {
-        reason.push_str("; if it serves another policy, give the link another name");
+        reason.push_str("; if this process serves another policy, give the link another name");
     }
     Err(io::Error::new(io::ErrorKind::AddrInUse, reason))
 }

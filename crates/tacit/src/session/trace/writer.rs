@@ -371,7 +371,8 @@ fn comment(record: &ConnectionRecord, positions: [u64; 2]) -> String {
         None => "clear".to_owned(),
     };
     let rule = record.rule.name();
-    let mut text = format!("connection {}, rule {rule}, {tls}, {client} to {server}", record.id);
+    let mut text =
+        format!("connection {id}, rule {rule}, {tls}, {client} to {server}", id = record.id);
     if let Some(facts) = &record.scope {
         text.push_str(&format!(", run {}", facts.scope.name()));
     }
