@@ -265,7 +265,7 @@ fn bound(table: &TomlTable<'_>) -> Option<Remote> {
 /// The link whose other side requests the flow.
 #[expect(
     clippy::option_option,
-    reason = "the outer `None` stands for an error, the inner `None` for a missing key"
+    reason = "`None` means an error, and `Some(None)` means that the key is missing"
 )]
 fn link(table: &TomlTable<'_>) -> Option<Option<String>> {
     let link = optional(table, "link", |value| value.string().map(str::to_owned));
@@ -294,7 +294,7 @@ fn refuse<T>(table: &TomlTable<'_>, error: NoFlow) -> Option<T> {
 /// The value of an optional key: `Some(None)` if it is absent, `None` if it is invalid.
 #[expect(
     clippy::option_option,
-    reason = "the outer `None` stands for an error, the inner `None` for a missing key"
+    reason = "`None` means an error, and `Some(None)` means that the key is missing"
 )]
 fn optional<'t, T>(
     table: &TomlTable<'t>,

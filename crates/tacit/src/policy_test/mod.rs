@@ -233,8 +233,9 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
         let missed = explanation.earlier.iter().find(|missed| missed.rule == *name);
         match (missed, &explanation.decision) {
             (Some(missed), _) => lines.push(format!(
-                "line {}: rule `{name}` does not match: {}",
-                missed.line, missed.why
+                "line {line}: rule `{name}` does not match: {why}",
+                line = missed.line,
+                why = missed.why
             )),
             (None, Some(decision)) if decision.rule != *name => {
                 let line = line_of(policy, name);
@@ -254,7 +255,12 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
                 !lines.iter().any(|line| line.starts_with(&format!("line {}:", last.line)))
             });
             lines.extend(last.map(|last| {
-                format!("line {}: rule `{}` does not match: {}", last.line, last.rule, last.why)
+                format!(
+                    "line {line}: rule `{rule}` does not match: {why}",
+                    line = last.line,
+                    rule = last.rule,
+                    why = last.why
+                )
             }));
             lines.push("no rule matches: deny".to_owned());
         }

@@ -52,7 +52,7 @@ impl fmt::Display for StateError {
         match self {
             Self::TooLong => write!(
                 f,
-                "the runtime sent a state of more than {STATE_BYTES_MAX} bytes\n    \
+                "the container runtime sent a state of more than {STATE_BYTES_MAX} bytes\n    \
                  fix: remove long annotations of the container"
             ),
             Self::Invalid(reason) => write!(

@@ -381,17 +381,17 @@ fn check_hello(
     if link.state.borrow().runs() >= max {
         return Err(format!(
             "the limit of {max} runs of the link is reached: end a run, or raise `runs` in \
-             [link.{}]",
-            link.name
+             [link.{name}]",
+            name = link.name
         ));
     }
     let is_host = matches!(end, OtherEnd::Host { .. });
     let of_host = runs_of_host_max(max);
     if is_host && link.state.borrow().count_runs_of(end) >= of_host {
         return Err(format!(
-            "the limit of {of_host} runs of one host is reached: end a run, or raise `runs` in \
-             [link.{}]",
-            link.name
+            "the host already has {of_host} runs on the link, and this is the limit: end a run, or \
+             raise `runs` in [link.{name}]",
+            name = link.name
         ));
     }
     Ok(())
