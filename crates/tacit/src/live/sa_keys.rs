@@ -220,7 +220,7 @@ mod tests {
             (format!("{HMAC_KEY}\n{HMAC_KEY}"), "of the cipher has 32 bytes, but must have 16"),
             (format!("{CIPHER_KEY}\n{HMAC_KEY}0"), "of the HMAC is not hexadecimal"),
             (format!("{CIPHER_KEY}\n{}", HMAC_KEY.replace('2', "g")), "is not hexadecimal"),
-            (format!("{CIPHER_KEY}\n{}", "ab".repeat(32)), "of the HMAC is not random"),
+            (format!("{CIPHER_KEY}\n{}", "ab".repeat(32)), "HMAC has too few different bytes"),
         ] {
             files.write("in", &content, 0o600);
             let messages = files.load().unwrap_err();
