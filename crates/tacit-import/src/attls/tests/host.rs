@@ -93,7 +93,10 @@ fn what_a_host_accepts_is_one_rule_for_all_its_ports_and_addresses() {
     let clear = one.replacen("TTLSEnabled On", "TTLSEnabled Off", 1);
     let (text, found) = imported(&clear, MAP, HOST);
     assert_eq!(text, None);
-    assert!(found.iter().any(|one| one.contains("to all of them, in clear")), "{found:#?}");
+    assert!(
+        found.iter().any(|one| one.contains("to all of these addresses, in clear")),
+        "{found:#?}"
+    );
 }
 
 #[test]
