@@ -236,7 +236,7 @@ fn a_peer_that_sends_nothing_or_too_much_is_rejected() {
     drop(silent);
     let mut stream = connect(("127.0.0.1", long));
     stream.write_all(&[b'x'; 5000]).unwrap();
-    agent.wait_for_log("longer than the limit");
+    agent.wait_for_log("longer than tacit allows");
 }
 
 #[test]
