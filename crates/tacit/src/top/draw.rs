@@ -211,7 +211,8 @@ fn connections(view: &mut View, lines_max: usize, columns: usize) -> Vec<Line> {
     let rule = view.selected().map_or_else(|| "all rules".to_owned(), str::to_owned);
     let page = view.connections(lines_max - CONNECTIONS_HEAD);
     let title = connection_line(["ID", "RULE", "REMOTE", "PROGRAM", "TLS", "MB", "CPU-MS"]);
-    let (number, count) = (page.at + 1, page.count);
+    let number = page.at + 1;
+    let count = page.count;
     let heading = format!("Connections of {rule}, page {number} of {count}");
     let mut lines = vec![
         Line::of(TextStyle::Plain, heading),

@@ -73,7 +73,8 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         });
         let Some(strict) = strict else { continue };
         let line = report.line(strict.position, weak.position);
-        let (weaker, stricter) = (&weak.name, &strict.name);
+        let weaker = &weak.name;
+        let stricter = &strict.name;
         let message = format!(
             "rule `{weaker}` does not verify servers, and comes before rule `{stricter}` in line \
              {line}, which matches the same port. tacit does not verify the server of a name that \

@@ -84,7 +84,8 @@ pub(super) fn measure(stage: &Stage, seeds: &Seeds) -> PaperSheet {
     let calibration = Calibration::measure(stage, &peer, &loads);
     for round in 1..=stage.extent.rounds {
         for (at, (seed, load)) in loads.iter().enumerate() {
-            let (number, count) = (at + 1, loads.len());
+            let number = at + 1;
+            let count = loads.len();
             let step = format!("load {number} of {count}, seed {seed}");
             let factor = calibration.factor(*load);
             take_both(stage, &peer, &mut samples, *load, &factor, &step, round);
