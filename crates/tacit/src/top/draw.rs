@@ -78,7 +78,7 @@ fn totals(costs: &Costs, view: &View) -> Vec<Line> {
         Some(reason) => title.and(TextStyle::Alarm, reason),
         None => {
             let state = format!(
-                "{open} connections, agent up {age}, {cpus} CPUs, interval {seconds:.1} s",
+                "open connections {open}, agent up {age}, CPUs {cpus}, interval {seconds:.1} s",
                 open = view.open(),
                 age = duration(view.age_s()),
                 cpus = costs.cpus,
@@ -269,7 +269,7 @@ mod tests {
     fn a_small_screen_has_totals_bars_rules_connections_and_keys() {
         let shown = drawn(&mut view(), 80, 24);
         for line in [
-            "tacit  3 connections, agent up 1m, 2 CPUs, interval 1.0 s",
+            "tacit  open connections 3, agent up 1m, CPUs 2, interval 1.0 s",
             "CPU%  general 27.0  engine 0  eligible 13.5  uncaptured 0.50  accounting 0.00",
             "seal        20.1 ███████████▓▓▓▓▓   policy         0",
             "RULE                   CPU%  CONN/S   MSG/S    MB/S  US/CONN   US/MSG    US/MB",

@@ -235,7 +235,7 @@ fn displays_find_the_agent_of_the_only_run() {
     let both = show();
     assert_eq!(both.status.code(), Some(1));
     let said = text_of(&both);
-    assert!(said.contains("more than one run has a private agent"), "{said}");
+    assert!(said.contains("the private agents of several runs"), "{said}");
     assert!(said.contains(&first) && said.contains(&second), "{said}");
 }
 
