@@ -191,8 +191,8 @@ impl Inputs {
 const NO_HOST: &str = "the policy was not installed: it has no [host], so the guard \
                        (tacit-host-guard.service) could not use it as the --last-policy at the \
                        next boot\n    \
-                       fix: add [host]; to end the capture of the host, end the agent and run \
-                       `tacit agent --host --remove`";
+                       fix: add [host]. If you do not want to capture the host any more, end the \
+                       agent and run `tacit agent --host --remove`";
 
 /// Replaces the settings that take effect only at a start by those in force; returns the names of
 /// the tables that differed.

@@ -55,8 +55,12 @@ Examples:
   tacit top
   tacit top --once --interval 5s
 
-Keys: q quit, s sort, up and down select a rule, left and right page through its connections,
-? help.")]
+Keys:
+  q           end the display
+  s           sort the rules by the next column
+  up, down    select a rule
+  left, right show the previous or the next page of its connections
+  ?           show help")]
 pub struct TopArgs {
     /// Time between frames; each frame shows the interval since the last one
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]

@@ -3,8 +3,8 @@
 //! A fragment is stored only after its integrity has been verified. There is no timer for missing
 //! fragments, because the peer repeats its request until it gets a response.
 //!
-//! Limits: 64 fragments and [`MESSAGE_BYTES_MAX`] bytes for a message. Each IKE SA joins one
-//! request and one response at a time.
+//! Limits: 64 fragments and [`MESSAGE_BYTES_MAX`] bytes for a message. At any time, an IKE SA joins
+//! the fragments of at most one request, and of at most one response.
 
 use crate::ike::codec::{Fragment, MESSAGE_BYTES_MAX};
 

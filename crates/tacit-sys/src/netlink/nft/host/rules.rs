@@ -540,7 +540,7 @@ impl Rules {
         let local = [Host(IsLocal(PacketEnd::Destination)), Accept];
         self.push(
             chain,
-            "adding the nft rule that accepts redirected packets to this host (NAT)",
+            "adding the nft rule that accepts packets that NAT has redirected to this host",
             &local,
         );
         self.push_filter_of_rewritten(table);
