@@ -139,7 +139,7 @@ impl Objects {
                 findings.error(
                     &node.at,
                     message,
-                    "write the attributes of the statement between `{` and `}` on the lines below",
+                    "on the lines below, write `{`, the attributes of the statement, and `}`",
                 );
                 continue;
             }

@@ -47,8 +47,8 @@ pub(super) fn read(
     keys.extend(connect_timeout(service, &targets, findings)?.map(|s| ("connect-timeout", s)));
     if let Some(leaves) = clear_bytes_message(service, role, &listen, &targets) {
         keys.push(("clear", true.into()));
-        let fix = "to hide the clear text from other hosts, use an address on loopback or a UNIX \
-                   socket, and remove `clear = true` from the rule";
+        let fix = "to hide the clear text from other hosts, use a UNIX socket or a loopback \
+                   address, and remove `clear = true` from the rule";
         findings.changed(at, leaves, fix);
     }
     let negotiated = protocol(service, role, findings)?;
@@ -180,7 +180,7 @@ fn listen(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Liste
     let entries = service.all("accept");
     if entries.is_empty() {
         let message = format!("service `{name}` has no `accept`", name = service.section.name);
-        let fix = "set the address: accept = 127.0.0.1:PORT; inetd cannot start tacit";
+        let fix = "inetd cannot start tacit, so set an address, such as accept = 127.0.0.1:PORT";
         findings.error(&service.section.at, message, fix);
         return None;
     }

@@ -111,14 +111,11 @@ impl Agent {
                 .beyond("the agent rejects the policy"),
             LimitDisplay::new("host-name-port-parts", PORT_PARTS_MAX)
                 .beyond("the agent rejects the policy"),
-            LimitDisplay::new("host-names", NAMES_MAX).used(names).beyond(
-                "programs get SERVFAIL for names that they look up for the first time, until \
-                 stored names expire",
-            ),
-            LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX).beyond(
-                "programs get SERVFAIL for names that they look up for the first time, until \
-                 stored addresses expire",
-            ),
+            LimitDisplay::new("host-names", NAMES_MAX)
+                .used(names)
+                .beyond("programs get SERVFAIL for new names until stored names expire"),
+            LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX)
+                .beyond("programs get SERVFAIL for new names until stored addresses expire"),
             LimitDisplay::new("host-flows", FLOWS_MAX)
                 .beyond("the kernel refuses new captured flows and new clients"),
             LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
@@ -131,8 +128,9 @@ impl Agent {
                 ),
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
                 .beyond("the agent does not count further sockets"),
-            LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
-                .beyond("the agent cannot find the owners of flows in new control groups"),
+            LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX).beyond(
+                "the agent cannot find the owner of a flow if the flow has a new control group",
+            ),
         ]
     }
 
@@ -150,8 +148,8 @@ impl Agent {
                      connections",
                 ),
             LimitDisplay::new("handed-per-worker", crate::engine::HAND_OVER_QUEUE_MAX).beyond(
-                "an engine waits until the data worker takes a connection from the queue, and then \
-                 hands over the next connection",
+                "an engine hands over its next connection only after the data worker takes a \
+                 connection from the queue",
             ),
             LimitDisplay::new("traces", TRACES_MAX)
                 .used(self.shared.table.traces().len())

@@ -1,4 +1,4 @@
-//! Asks the agent that this agent replaces (the predecessor) which targets are down, so that the
+//! Asks the predecessor (the agent that this agent replaces) which targets are down, so that the
 //! first connections do not try these targets.
 
 use std::path::Path;

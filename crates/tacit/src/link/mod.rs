@@ -10,12 +10,14 @@
 //!
 //! If the side without a network and the side with a network run on one kernel, the server passes
 //! the socket itself (SCM_RIGHTS) and moves no bytes. Otherwise each side has a server
-//! ([`server`]). Between the two servers, each socket has a stream of its own: TCP with TLS between
-//! hosts, vsock or a UNIX socket for a virtual machine (`wire`). In this case, the run gets a
-//! socket in a namespace of its own server (`mirror`). This socket has the same addresses as the
-//! socket on the other side. First, the policy rules for the run decide about a socket, and apply
-//! TLS. Then `[link.NAME]` and the rules with `link` in the server's policy decide whether the side
-//! without a network gets the socket.
+//! ([`server`]). Between the two servers, each socket has a stream of its own (`wire`). Between
+//! hosts, this stream is TCP with TLS. To a virtual machine, it is vsock or a UNIX socket. With two
+//! servers, the run gets a socket in a namespace of its own server (`mirror`). This socket has the
+//! same addresses as the socket on the other side.
+//!
+//! First, the policy rules for the run decide about a socket, and apply TLS. Then `[link.NAME]` and
+//! the rules with `link` in the server's policy decide whether the side without a network gets the
+//! socket.
 //!
 //! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
 //! run as the same user. The agent uses what the other side reports about itself only for output,

@@ -12,7 +12,7 @@
 //! program   = "/usr/bin/psql"
 //! user      = "orders"
 //! run       = "nightly"
-//! link      = "guest"                 # a request of this link; then without program, user, run
+//! link      = "guest"                 # a request of this link: omit program, user and run
 //! at        = "2025-06-01T12:00:00Z"  # default: now
 //! expect    = "db"                    # a rule, or "denied"
 //! action    = "tls"

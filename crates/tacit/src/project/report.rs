@@ -85,9 +85,8 @@ impl Answer {
              kernel's CPU time",
         );
         assume(
-            "the CPU time of the agent's own work, which is for no rule, stays the same; the CPU \
-             time that the agent assigns to no rule and no component (uncaptured) grows with the \
-             traffic",
+            "the agent's own work, which is for no rule, keeps its CPU time. The CPU time that the \
+             agent assigns to neither a rule nor a component (uncaptured) grows with the traffic",
         );
         if question.scale != 1.0 {
             assume(

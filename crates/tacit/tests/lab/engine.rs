@@ -1,8 +1,8 @@
 //! Tests engines: they set up connections on their own CPUs and hand them over to workers. If all
 //! engines are saturated, connections spill to workers or wait.
 //!
-//! The tests `transparency`, `relay` and `kill` check that bytes, closes, resets and urgent data
-//! pass through engines unchanged.
+//! The tests `transparency`, `relay` and `kill` check that engines change neither the bytes and the
+//! urgent data of a connection nor how it ends (end of stream or reset).
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

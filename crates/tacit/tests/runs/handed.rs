@@ -1,7 +1,7 @@
 //! Tests connections for which a program gets a socket of the host's network. The program reaches
-//! only permitted destinations and behaves as without tacit, and displays show its connections.
+//! only permitted destinations and behaves as without tacit. `tacit show` lists its connections.
 //!
-//! Other tests run many programs with handed sockets and without tacit, and compare the output
+//! Other tests run many programs both with handed sockets and without tacit, and compare the output
 //! ([`Network::compare`]).
 
 use crate::network::Network;

@@ -317,12 +317,13 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let units: BTreeSet<&String> =
         rules.iter().flat_map(|read| &read.rule.selectors.unit).collect();
     if units.len() > HOST_UNITS_MAX {
+        let count = units.len();
         let message =
-            format!("the rules name {} systemd units; the limit is {HOST_UNITS_MAX}", units.len());
+            format!("the rules contain {count} systemd units; the limit is {HOST_UNITS_MAX}");
         report(
             MessageId("too-many-senders"),
             message,
-            "select the slice that contains the systemd units, instead of each unit",
+            "instead of each systemd unit, select the slice that contains the units",
         );
     }
     if sections.len() > HOST_SECTIONS_MAX {

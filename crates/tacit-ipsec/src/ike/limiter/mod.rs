@@ -4,8 +4,8 @@
 //! ```text
 //!   first request ──> few half-open IKE SAs ──> accept
 //!                ├──> many, without a cookie ──> reply COOKIE: the sender repeats its request
-//!                ├──> many, with tacit's cookie ──> accept; if the sender's address has many, the
-//!                │                                  new IKE SA replaces one of this address
+//!                ├──> many, with tacit's cookie ──> accept; at the limit of the sender's address,
+//!                │                                  the new IKE SA replaces one of this address
 //!                └──> too many ──> drop
 //! ```
 //!

@@ -1,6 +1,6 @@
 //! Encodes conditions of nftables rules, for `tacit agent --host`. With these conditions, the
-//! kernel recognises the packets of a flow without connection tracking. These conditions compare
-//! header fields, and look up the flow of the packet in nftables sets.
+//! kernel recognises the packets of a flow, and needs no connection tracking. The conditions
+//! compare header fields, and look up the flow of the packet in nftables sets.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -47,7 +47,7 @@ pub(super) fn refused(page: &mut Page, ike: &IkeDisplay, refused: &RefusedByPeer
     let mut family = page.family(
         "tacit_tunnel_refused_total",
         Kind::Counter,
-        "Packets that were refused because there was no IPsec tunnel, by peer.",
+        "Packets refused because there was no IPsec tunnel to the peer, by peer.",
     );
     for (ike, count) in counts {
         family.sample(&[("ike", ike)], count as f64);

@@ -1,4 +1,4 @@
-//! Serves one stream from the link server of another kernel, on the side that has the network. The
+//! On the side that has the network, serves one stream from the link server of another kernel. The
 //! frames of the stream contain one request, and then the bytes of one socket.
 //!
 //! ```text

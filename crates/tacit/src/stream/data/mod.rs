@@ -1,4 +1,4 @@
-//! Serves the FTP data connections that commands on the control connection announce.
+//! Serves the FTP data connections that are announced on the control connection.
 //!
 //! The relay of the control connection opens a listener for each announced data connection. The
 //! data connection is then served like other connections, under the rule of its control connection.

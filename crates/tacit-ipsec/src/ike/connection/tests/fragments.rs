@@ -1,4 +1,5 @@
-//! Tests that long messages are sent in fragments and joined again (RFC 7383).
+//! Tests that the sender splits long messages into fragments, and that the receiver joins the
+//! fragments again (RFC 7383).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests a connection from the first request to the first child SA, and its end.
+//! Tests how an IKE connection begins (up to the first child SA), and how the connection ends.
 
 use std::time::Duration;
 

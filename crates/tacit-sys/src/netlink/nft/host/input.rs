@@ -74,7 +74,7 @@ impl Rules {
             }
             self.push(chain, "adding the nft rule that filters packets to this host", &filtered);
         }
-        let step = "adding the nft rule that rejects packets of clients to captured ports";
+        let step = "adding the nft rule that rejects packets that clients send to captured ports";
         self.push_to_captured_ports(table, step, &refused);
     }
 

@@ -357,7 +357,8 @@ impl Rules {
             Host(SetMark(captured)),
             Accept,
         ];
-        self.push(Chain::Noted, "adding the nft rule that sends answers to the agent", &answer);
+        let step = "adding the nft rule that marks answers, so that the agent receives them";
+        self.push(Chain::Noted, step, &answer);
         self.push_kept(Chain::Noted);
     }
 
