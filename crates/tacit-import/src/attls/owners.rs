@@ -157,8 +157,8 @@ impl Context<'_> {
         let message = "the map file sets a user but no program for the job name: the rule would \
                        apply to all programs of this user, and their data would be sent in clear";
         let fix = format!(
-            "{fix}; if you mean all programs of this user, add to the map file:\n[rule.{}]\nuser = \
-             \"USER\"",
+            "{fix}; or, if you mean all programs of this user, add to the map file:\n[rule.{}]\n\
+             user = \"USER\"",
             crate::draft::word(name)
         );
         self.findings.error(&field.at, message, fix);

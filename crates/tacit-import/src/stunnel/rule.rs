@@ -330,8 +330,8 @@ fn protocol(
         "pgsql" => Some(Some(Negotiated::Upgrade("postgres"))),
         "proxy" if role == ServiceRole::Server => {
             let message = "tacit sends the PROXY protocol header in version 2, not 1";
-            let fix = "configure the program behind this service to read version 2, or remove \
-                       `protocol`";
+            let fix = "configure the program behind this service for version 2 of the PROXY \
+                       protocol, or remove `protocol`";
             findings.changed(&entry.at, message, fix);
             Some(Some(Negotiated::Proxy))
         }

@@ -80,8 +80,10 @@ impl Agent {
                     "the agent does not answer the SYN, and the kernel repeats the SYN for the \
                      program",
                 ),
-            LimitDisplay::new("questions-per-run", crate::dns::QUERIES_MAX)
-                .beyond("the agent drops and counts DNS queries; the program repeats the queries"),
+            LimitDisplay::new("questions-per-run", crate::dns::QUERIES_MAX).beyond(
+                "the agent drops further DNS queries, and counts them; the program repeats the \
+                 queries",
+            ),
             LimitDisplay::new("query-connections-per-run", crate::query::QUERY_CLIENTS_MAX)
                 .beyond("the agent closes the connection that was idle for the longest time"),
             LimitDisplay::new("refusals-shown", REFUSALS_MAX)

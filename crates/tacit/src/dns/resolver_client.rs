@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Queries do not wait for each other. The [`DnsClient`], a state machine without I/O, stores
-//! unanswered queries. Before the program gets an answer, the agent records the addresses in the
-//! answer under the name in the query.
+//! unanswered queries. Before the program gets an answer, the agent records each address in the
+//! answer, with the name from the query.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -192,7 +192,7 @@ fn device(name: &'static str, path: &str, purpose: &str) -> Finding {
 fn cgroups() -> Finding {
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     let has = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"));
-    let purpose = "used by rules with `slice` or `cgroup` of a captured host";
+    let purpose = "used by a captured host, for rules with `slice` or `cgroup`";
     let note = if has { purpose.to_owned() } else { format!("{purpose} (no cgroup2 is mounted)") };
     Finding::wanted("cgroup2", Presence::when(has), note)
 }

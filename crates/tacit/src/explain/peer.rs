@@ -142,7 +142,7 @@ pub(super) fn check_with_map(
     peer: &Peer<'_>,
 ) -> Result<Answer, String> {
     let Some(map) = policy.maps.get(name) else {
-        let next = "name a map of the policy with --map";
+        let next = "use --map with the name of a map in the policy";
         return Err(format!("the policy has no [[map.{name}]]\n    fix: {next}"));
     };
     let chain = load_chain(peer.file).map_err(|error| error.to_string())?;

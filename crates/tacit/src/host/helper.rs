@@ -78,7 +78,7 @@ pub fn start() -> io::Result<HostHelper> {
             Err(error) => {
                 complain_of(
                     MessageId("host-helper-failed"),
-                    format_args!("the helper process that captures the host has ended: {error}"),
+                    format_args!("the helper process of the captured host has ended: {error}"),
                 );
                 EXIT_FAILURE
             }

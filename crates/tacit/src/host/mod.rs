@@ -97,8 +97,8 @@ impl fmt::Display for HostError {
             Self::Helper(error) => write!(
                 f,
                 "the host cannot be captured: {error}\n    \
-                 fix: `tacit doctor` reports what this kernel lacks; the process needs \
-                 CAP_NET_ADMIN and CAP_NET_RAW"
+                 fix: give the process CAP_NET_ADMIN and CAP_NET_RAW; if it has both, run \
+                 `tacit doctor` to see what this kernel lacks"
             ),
         }
     }

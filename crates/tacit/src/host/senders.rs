@@ -1,5 +1,5 @@
-//! Looks up the numeric IDs of the users, groups and control groups in the policy rules for `tacit
-//! agent --host`. The nftables rules identify the sender of a packet by these IDs.
+//! Looks up the numeric IDs of the users, groups and control groups that policy rules select, for
+//! `tacit agent --host`. The nftables rules identify the sender of a packet by these IDs.
 
 use std::io;
 

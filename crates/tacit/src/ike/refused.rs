@@ -1,5 +1,5 @@
-//! Handles packets for which there is no tunnel. Opens a connection to the peer, and records the
-//! packets that the agent rejects until the tunnel exists.
+//! Handles packets for which there is no tunnel: opens a connection to the peer. Until the tunnel
+//! exists, this module records the packets that the agent rejects.
 //!
 //! `tacit show refused`, `tacit show ike` and the log show these packets. If an `unreachable` route
 //! of the kernel rejects a packet, `tacit show` does not list the packet. In this case, the program

@@ -1,5 +1,5 @@
-//! Captures the additional connections that a protocol negotiates for a program under `tacit run`,
-//! such as FTP data connections.
+//! Captures the additional connections that a protocol negotiates, such as FTP data connections,
+//! for programs under `tacit run`.
 //!
 //! While a task waits for such a connection, the kernel captures connections to its destination
 //! address. The agent passes the accepted connection to this task.

@@ -1,4 +1,4 @@
-//! Lists the errors that end a connection before it has relayed a byte, with texts for the log.
+//! Lists the errors that end a connection before any byte is relayed, with texts for the log.
 
 use std::fmt;
 use std::io;

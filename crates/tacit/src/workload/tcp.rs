@@ -1,6 +1,6 @@
 //! Samples the kernel's TCP state of connections: congestion window, smoothed round-trip time and
 //! its deviation, and queued bytes. Published measurements of AT-TLS (TLS on z/OS, a mainframe
-//! operating system) show the same values.
+//! operating system) contain the same quantities.
 //!
 //! Samples are taken at the client. If the server sends the stream, they are taken at the server
 //! instead. Further samples are taken at the agent's TLS socket.

@@ -1,4 +1,4 @@
-//! Tests that shells complete names and ids that a running agent knows.
+//! Tests the shell completion of names and ids that a running agent knows.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

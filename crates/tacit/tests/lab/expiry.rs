@@ -1,4 +1,4 @@
-//! Tests that displays, log and metrics report certificates and CRLs that expire soon.
+//! Tests the displays, log lines and metrics of certificates and CRLs that expire soon.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,5 @@
-//! Tests FTP programs without TLS under `tacit run --link`: the data connections that tacit secures
-//! pass through the link in passive and in active mode.
+//! Tests FTP programs without TLS under `tacit run --link`. In passive and in active mode, tacit
+//! secures the data connections, and they pass through the link.
 
 use crate::ftp::TOOLS;
 use crate::links::LINK;

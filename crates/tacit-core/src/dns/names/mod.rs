@@ -5,8 +5,8 @@
 //! table exists. Every further name with the same address gets an alias: a reserved address that
 //! stands for one name and one true address. If aliases are disabled, the names share the address.
 //!
-//! Entries do not expire with the TTL of the answer, because a program may use an address longer
-//! than the TTL permits.
+//! Entries do not expire with the TTL of the answer, because a program may still use an address
+//! after its TTL has expired.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -8,14 +8,14 @@
 //! ```
 //!
 //! The most specific matching entry decides. The order in the file does not matter. To find the
-//! more specific of two entries, their conditions are compared in the order `uri`, `dns`, `email`,
-//! `ip`, `subject`, `issuer`, `address`. The first condition that differs decides. In this
-//! condition, an entry is more specific
+//! more specific of two entries, this module compares their conditions in the order `uri`, `dns`,
+//! `email`, `ip`, `subject`, `issuer`, `address`. The first condition that differs decides. The
+//! more specific entry is
 //!
-//! * if only this entry has the condition;
-//! * or else, if it has more values;
-//! * or else, if more of its values contain no `*`;
-//! * or else, if its values have more characters, or longer network prefixes.
+//! * the only entry that has this condition;
+//! * or else, the entry with more values in this condition;
+//! * or else, the entry with more values without `*`;
+//! * or else, the entry whose values have more characters, or longer network prefixes.
 //!
 //! If two equally specific entries match and have different outcomes, the client gets no name. The
 //! parser rejects such a conflict if it can detect it.

@@ -346,7 +346,7 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
         report(
             MessageId("too-many-senders"),
             message,
-            "select one group instead of its users, or one slice instead of its control groups",
+            "select a group that contains the users, or a slice that contains the control groups",
         );
     }
 }

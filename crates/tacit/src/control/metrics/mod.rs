@@ -100,8 +100,8 @@ fn decided(page: &mut Page, display: &RulesDisplay) {
     let mut by_kernel = page.family(
         "tacit_rule_kernel_hits_total",
         Kind::Counter,
-        "Connections and datagrams that the kernel of a captured host handled by the rule, without \
-         the agent.",
+        "Connections and datagrams that matched the rule, and that the kernel of a captured host \
+         handled without the agent.",
     );
     for rule in rules {
         if let Some(hits) = rule.kernel_hits {
@@ -199,8 +199,11 @@ fn agent(page: &mut Page, sources: &Sources<'_>) {
         "Number of policies that were installed since the agent started.",
     )
     .sample(&[], sources.rules.generation as f64);
-    let mut rules =
-        page.family("tacit_rule_info", Kind::Gauge, "The action of a rule as a label; always 1.");
+    let mut rules = page.family(
+        "tacit_rule_info",
+        Kind::Gauge,
+        "Action of the rule, as a label. The value is always 1.",
+    );
     for rule in &sources.rules.rules {
         rules.sample(&[("rule", &rule.name), ("action", &rule.action)], 1.0);
     }
@@ -244,8 +247,8 @@ fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
     let mut seen = page.family(
         "tacit_host_flows_total",
         Kind::Counter,
-        "Sockets that programs of the captured host connected to other hosts since the agent \
-         started, by kind of protection.",
+        "Sockets from the captured host to other hosts, counted since the agent started, by kind \
+         of protection.",
     );
     for total in totals() {
         seen.sample(&[("protection", total.protection.word())], total.counts.seen as f64);

@@ -1,4 +1,5 @@
-//! Carries out the requests of operators to stop a link, or to trace the requests on a link.
+//! Carries out two commands of operators: `stop` for a link, and `trace`, which logs each request
+//! on a link.
 
 use std::cell::{Cell, RefCell};
 use std::io;

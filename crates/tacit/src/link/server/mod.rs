@@ -12,8 +12,8 @@
 //! program may wait in `connect`. But if the other side closes the stream, the request and its
 //! socket end.
 //!
-//! The kernel reports when a program closes a socket from the server. So the server can count the
-//! open sockets of each run without a copy of each socket.
+//! The kernel reports when a program closes a socket that the server has opened. So the server can
+//! count the open sockets of each run without a copy of each socket.
 //!
 //! Limits of each link: the keys `runs` and `sockets` in `[link.NAME]` limit the runs and the open
 //! sockets. At most [`STREAMS_MAX`] requests are served at the same time, and at most

@@ -1,5 +1,5 @@
-//! Serves runs on the side without a network, if the link server on the side with the network runs
-//! on another kernel. This module forwards the requests of the runs to that server.
+//! Serves the runs on the side without a network, if the link server on the side with the network
+//! is on another kernel. This module forwards the requests of the runs to that server.
 //!
 //! ```text
 //!   run ── Hello ──> this server ── Hello ──> server with network      one stream for each run

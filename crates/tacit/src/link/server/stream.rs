@@ -1,6 +1,6 @@
 //! Serves one stream that was opened at the UNIX socket of a link. If a process on the same kernel
 //! has opened the stream, this module reads its request and sends the answer. If the link server of
-//! another kernel has opened the stream, the first byte is that of a frame. Then `framed.rs` serves
+//! another kernel has opened the stream, the stream begins with a frame. Then `framed.rs` serves
 //! the stream.
 
 use std::io;

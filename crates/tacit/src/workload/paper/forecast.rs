@@ -119,7 +119,7 @@ fn loads_table(all: &[Comparison]) -> PaperTable {
     let columns =
         ["seed", "load", "forecast, us", "measured, us", "difference, %", "within", "spread, %"];
     let title =
-        "Forecast and measured CPU time of packets with one engine, for an exchange or a MB";
+        "CPU time of packets with one engine, forecast and measured, for an exchange or a MB";
     let mut table = PaperTable::new("forecasts", title, &columns);
     for one in all {
         let within = match one.difference() {

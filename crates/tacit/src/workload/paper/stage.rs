@@ -1,5 +1,5 @@
-//! Provides the directory, the network namespace and the processes in which `tacit workload paper`
-//! measures.
+//! Provides what the measurements of `tacit workload paper` need: a directory, a network namespace
+//! and processes.
 //!
 //! ```text
 //!   tacit workload paper ── unshare ──> the same command in new namespaces (user, network, mount)

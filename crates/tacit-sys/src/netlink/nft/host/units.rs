@@ -53,7 +53,7 @@ pub fn install_units(
     destinations: &[Element],
 ) -> Result<(), Error> {
     check(destinations)?;
-    const { assert!(HOST_RANGES_MAX == 16_384, "correct the number in the error message below") };
+    const { assert!(HOST_RANGES_MAX == 16_384, "change the number in the error below, too") };
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
             "the policy rules with `unit` have more than 16,384 destinations: use larger networks, \

@@ -211,7 +211,8 @@ impl Rules {
         if needs(table, Chain::FilterOut) {
             // A packet that connection tracking does not know was not redirected: count it once.
             let call = [Host(IsRewritten(true)), Host(Jump(Chain::FilterOut.name()))];
-            let step = "adding the nft rule that filters redirected packets from this host (NAT)";
+            let step = "adding the nft rule that filters packets from this host after NAT changes \
+                        their destination";
             self.push(Chain::Rewritten, step, &call);
         }
     }
