@@ -34,7 +34,7 @@ pub(super) enum ServerAsks {
     /// A certificate, which is optional.
     #[cfg_attr(
         not(feature = "fuzz"),
-        expect(dead_code, reason = "only fuzz targets request a client certificate")
+        expect(dead_code, reason = "only the fuzz targets request a client certificate")
     )]
     Certificate,
 }

@@ -156,7 +156,7 @@ const NAME_STEM_CHARS_MAX: usize = 58;
 /// Adds the rules for connections that match no other rule.
 fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
     let inbound = if options.host {
-        "tacit captures inbound connections only to the ports of rules; connections to other ports \
+        "tacit captures inbound connections only at the ports of rules; connections to other ports \
          do not change"
     } else {
         "tacit listens only on the ports of rules; clients on other hosts cannot connect to other \

@@ -157,8 +157,8 @@ pub(super) fn server(
                  trust `{trusted}`; stunnel did not verify the server",
                 host = name.as_deref().unwrap_or("its server")
             );
-            let fix = "set verifyChain = yes and CAfile if another CA issues the certificate; with \
-                       --keep-no-verification tacit verifies nothing, as in stunnel";
+            let fix = "if another CA issues the certificate, set verifyChain = yes and CAfile; to \
+                       verify nothing, as in stunnel, import with --keep-no-verification";
             findings.changed(at, message, fix);
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));

@@ -36,7 +36,7 @@ impl NamespaceStep {
     fn text(self) -> &'static str {
         match self {
             Self::Session => "start a new session (setsid)",
-            Self::ParentDeath => "request a signal when the parent ends",
+            Self::ParentDeath => "set the signal that the kernel sends when the parent ends",
             Self::Unshare => "create a user namespace and a network namespace",
             Self::Join => "join the namespaces of the run",
             Self::Map => "map the user into the user namespace",

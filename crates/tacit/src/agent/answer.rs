@@ -361,7 +361,7 @@ impl Agent {
             let event = Event::new("supervisor-not-watched").field("error", &error);
             self.shared.log.warn(event.field(
                 "next",
-                "the agent continues to serve, but cannot report when its supervisor ends",
+                "the agent continues to serve, but will not report the end of its supervisor",
             ));
         }
         // If the supervisor has ended, the watch reports that.

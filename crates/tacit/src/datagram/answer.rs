@@ -1,5 +1,5 @@
-//! Relays UDP answers whose source address or port differs from the destination to which the
-//! program sent. For example, a TFTP server answers from another port.
+//! Relays UDP answers whose source address or port differs from the destination of the program's
+//! datagram. For example, a TFTP server answers from another port.
 
 use std::io;
 use std::net::SocketAddr;

@@ -304,8 +304,8 @@ impl IkeThread {
             return None;
         }
         let Some(authentication) = Authentication::of(&self.policy, &pair.ike, peer) else {
-            let error = "the agent could not read the pre-shared key, or the files of `identity` \
-                         or `trust`, of this [ike.NAME]; fix: reload the policy";
+            let error = "the agent could not read a file of this [ike.NAME] (the pre-shared key, \
+                         or a file of `identity` or `trust`); fix: reload the policy";
             reports::not_configured(&self.context.log, &run.name, &pair.ike, error);
             return None;
         };

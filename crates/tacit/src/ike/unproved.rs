@@ -1,4 +1,4 @@
-//! Limits the lines of the audit log about senders that have not proved their identity.
+//! Limits how many lines the audit log gets about senders that have not proved their identity.
 //!
 //! Anyone can send IKE_SA_INIT requests with the address of a peer. So the agent logs only the
 //! first failure of each kind, and counts further failures of this kind for [`INTERVAL`]. At the

@@ -1,5 +1,5 @@
-//! Writes two logs. The log contains events that an operator acts on; the audit log contains every
-//! connection.
+//! Writes two logs: the log and the audit log. The log contains events that an operator acts on,
+//! and the audit log contains every connection.
 //!
 //! A separate thread writes the lines, so that a full disk or a blocked terminal never delays a
 //! connection. Lines that do not fit into the queue or on the disk are lost, and counted.
@@ -584,8 +584,8 @@ impl Writer {
     fn write_lost(&mut self, count: u64) -> io::Result<()> {
         let event = Event::new("log-lines-lost").value("count", count).field(
             "next",
-            "free disk space for the logs; if another program reads the log, make this program \
-             read faster",
+            "if the disk of the logs is full, free disk space; if another program reads the log, \
+             make this program read faster",
         );
         self.write(&Line { time: SystemTime::now(), kind: Kind::Warn, event })
     }

@@ -57,9 +57,9 @@ impl<'a> Units<'a> {
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {name}: the projection assumes that a byte costs as much CPU time to \
-                     receive and send without TLS as with TLS. Only the CPU time of handshakes, \
-                     encryption and decryption is saved",
+                    "rule {name}: the projection assumes that TLS does not change the CPU time to \
+                     receive and send a byte. Only the CPU time of handshakes, encryption and \
+                     decryption is saved",
                     name = rule.name
                 ));
             }

@@ -1,5 +1,5 @@
-//! Routes packets that the policy protects with IPsec to a TUN device in the network namespace of a
-//! program under `tacit run`.
+//! Routes packets to a TUN device in the network namespace of a program under `tacit run`, if the
+//! policy protects these packets with IPsec.
 //!
 //! ```text
 //! policy ── TunnelRoutes ──> TunnelPlan ──> helper ──┬─> routing rules and routes of the run

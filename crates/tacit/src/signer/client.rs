@@ -297,10 +297,8 @@ impl SignerClient for Client {
     fn load(&self, generation: u64, cert: &Path, key: &Path) -> Result<PublicPair, PairError> {
         let unreachable = |error: io::Error| PairError {
             at: PairFile::Key,
-            fault: format!(
-                "the agent cannot send the signer process a request to load this key: {error}"
-            )
-            .into(),
+            fault: format!("the agent cannot load this key through the signer process: {error}")
+                .into(),
         };
         let load = || -> io::Result<Loaded> {
             let mut watched = self.lock();

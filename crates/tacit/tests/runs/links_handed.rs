@@ -1,6 +1,6 @@
-//! Tests links within one kernel that hand a socket of the link's server to a program. The program
-//! behaves as without tacit, and reaches only destinations that both policies permit. Displays show
-//! the connection.
+//! Tests links that hand a socket of the link's server to a program. Both sides of these links have
+//! the same kernel. The program behaves as without tacit, and reaches only destinations that both
+//! policies permit. Displays show the connection.
 
 use crate::handed::{ANSWERS, ASK};
 use crate::link_scripts::RULES;

@@ -11,13 +11,15 @@
 //!
 //! An *attempt* is the exchange that follows one answer. The field `sas` contains the IKE SA of the
 //! *current* attempt. When an authentic message for another attempt arrives, that attempt becomes
-//! the current attempt. An attacker may use the SPI of the peer, so a message belongs to the
-//! attempt whose keys verify the message. If the only remaining attempt is refused, tacit waits
-//! [`OTHER_ANSWER_WAIT`] for another answer. Until the peer answers the IKE_AUTH request, tacit
-//! repeats both the IKE_AUTH request and the first request.
+//! the current attempt. The SPI of a message does not identify its attempt, because an attacker may
+//! use the SPI of the peer. A message belongs to the attempt whose keys verify the message. If the
+//! only remaining attempt is refused, tacit waits [`OTHER_ANSWER_WAIT`] for another answer. Until
+//! the peer answers the IKE_AUTH request, tacit repeats both the IKE_AUTH request and the first
+//! request.
 //!
-//! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further one replaces the oldest. `answers` limits
-//! how many attempts begin in a period, so that the peer has time to answer each IKE_AUTH request.
+//! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further one replaces the oldest. The module
+//! `answers` limits how many attempts begin in a period, so that the peer has time to answer each
+//! IKE_AUTH request.
 
 use std::time::{Duration, Instant};
 

@@ -108,7 +108,7 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         let step = "adding the nft rule that sends captured traffic to the agent";
         rules.push_led(step, &what, protocol, redirect);
     }
-    rules.push("adding the nft rule that accepts datagrams to the agent's sockets", &TO_ANSWERER);
+    rules.push("adding the nft rule that accepts datagrams for the agent's sockets", &TO_ANSWERER);
     for address in OWN {
         for (protocol, port) in AGENT_PORTS {
             let refusal = if protocol == TCP { Reset } else { PortUnreachable };

@@ -153,7 +153,7 @@ fn latencies(page: &mut Page, rules: &[Arc<LiveRule>]) {
     let mut connects = page.family(
         "tacit_connect_duration_seconds",
         Kind::Histogram,
-        "Duration of successful connects to the upstream, including name resolution.",
+        "Duration of successful connection attempts to the upstream, including name resolution.",
     );
     for rule in rules.iter().filter(|rule| !matches!(rule.action, LiveAction::Deny(_))) {
         connects.histogram(("rule", rule.name()), &rule.counters.connects.counts());

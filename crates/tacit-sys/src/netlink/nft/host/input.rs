@@ -2,9 +2,9 @@
 //! host. A captured port is a port whose packets must go to the agent. The rules refuse packets of
 //! clients to captured ports, unless the agent receives these packets.
 //!
-//! An earlier chain, `prerouting`, sends these packets to the agent. It sees packets before the
-//! kernel decides whether they are for this host. So it checks whether the destination address has
-//! the type `local`. In two cases, it misses a packet to a captured port:
+//! An earlier chain, `prerouting`, sends these packets to the agent. This chain gets packets before
+//! the kernel decides whether the packets are for this host. So the chain checks whether the
+//! destination address has the type `local`. In two cases, it misses a packet to a captured port:
 //!
 //! * Policy routing or a VRF delivers the packet to this host, although the type of the address is
 //!   not `local`.
@@ -13,8 +13,8 @@
 //! ```text
 //! input  accepts packets that stay on the host, and captured packets of containers
 //!        accepts packets to captured ports if a socket of the agent receives them
-//!        accepts packets to captured ports that the chain `clients` has filtered, so that
-//!        filters do not count them again (filters permit or deny single packets)
+//!        accepts packets to captured ports if the chain `clients` has filtered these packets,
+//!        so that filters do not count them again (filters permit or deny single packets)
 //!        filters all other packets
 //!        refuses the remaining packets to captured ports
 //! ```

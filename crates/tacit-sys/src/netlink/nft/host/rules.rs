@@ -2,7 +2,7 @@
 //! evaluation. `untracked.rs` builds the rules for hosts that do not need connection tracking.
 //!
 //! ```text
-//! output       decides about packets that programs send, by sender and destination
+//! output       decides about the packets of programs, by sender and destination
 //!   marked     accepts the agent's own packets, and SYNs that the agent releases
 //!   headers    drops packets with a source route
 //!   noted      captures packets of connections that are already captured
@@ -10,7 +10,7 @@
 //!   forwarding decides about these packets, by destination
 //! routed       refuses packets of containers if DNAT gives them a captured destination
 //! rewritten    refuses packets of programs if DNAT gives them a captured destination
-//! prerouting   records in the conntrack mark that a client has opened the connection
+//! prerouting   marks a connection (conntrack mark) if a client has opened it
 //!   returned   sends captured packets on lo to the agent; holds a SYN until the agent releases it
 //!   clients    sends packets of clients to the agent if a program listens at the captured port
 //!   closed     refuses packets to the agent's own ports
@@ -338,7 +338,7 @@ impl Rules {
         let step = "adding the nft rule that accepts the agent's packets to clients";
         self.push(Chain::Marked, step, &own);
         let removed = [&restored[..], &[Host(SetMark(none))]].concat();
-        let step = "adding the nft rule that clears the fwmark of packets from other programs";
+        let step = "adding the nft rule that clears the fwmark of packets that other programs send";
         self.push(Chain::Marked, step, &[&[Transport(TCP), WithoutSyn], &removed[..]].concat());
         let to_syn = [&[Transport(TCP), PastSyn], &restored[..], &[Host(IsReply), Accept]].concat();
         let answered = "adding the nft rule that accepts answers to SYNs of clients";
