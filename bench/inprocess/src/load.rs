@@ -1,5 +1,5 @@
-//! Parses the command line of the load client. The load client is the program of the benchmark that
-//! opens connections and measures them. It accepts some of the options of `tacit workload client`.
+//! Parses the command line of the load client. In the benchmark, the load client opens
+//! connections and measures them. It accepts some of the options of `tacit workload client`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Reads the files that `cargo xtask tidy` checks. For checks of Rust code alone, replaces strings
-//! and comments by blanks.
+//! Reads the files that `cargo xtask tidy` checks. Some checks ignore the strings of Rust
+//! files, and some also ignore the comments. For these checks, replaces the ignored text by blanks.
 
 use std::path::Path;
 use std::process::Command;

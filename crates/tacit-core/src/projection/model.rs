@@ -9,9 +9,9 @@
 //! 2. Scale the CPU time of each rule with its traffic. Metered CPU time that belongs to no rule
 //!    does not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
-//!    again ([`land`]). Packets of tunnels cost more or less CPU time on an engine, because engines
-//!    process them in batches of another size. If they were measured without an engine, multiply
-//!    their CPU time by [`ProjectionRequest::packet_factor`].
+//!    again ([`land`]). On an engine, packets of tunnels need a different amount of CPU time,
+//!    because engines process them in batches of another size. If they were measured without an
+//!    engine, multiply their CPU time by [`ProjectionRequest::packet_factor`].
 //! 4. Some CPU time of the agent is not metered. Change it by the same factor as the sum of the
 //!    metered CPU time.
 

@@ -164,8 +164,8 @@ struct StartArgs {
 Examples:
   tacit link stop guest
 
-Runs on the same kernel as the server keep their open sockets. Requests for further sockets are
-refused.")]
+If a run is on the same kernel as the server, the run keeps its open sockets. Requests for further
+sockets are refused.")]
 struct StopArgs {
     /// The name of the link, or the path of its socket
     #[arg(value_name = "LINK")]

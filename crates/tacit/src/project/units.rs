@@ -138,8 +138,8 @@ impl<'a> Units<'a> {
         let handshake_us = match UnitCosts::measured_handshake_us(self.costs) {
             Some(handshake_us) => {
                 assumptions.push(format!(
-                    "rule {name}: the projection assumes one handshake for each connection, which \
-                     takes {time} (the mean of all rules in this interval)",
+                    "rule {name}: the projection assumes one handshake for each connection, and \
+                     {time} for each handshake (the mean of all rules in this interval)",
                     time = us(handshake_us)
                 ));
                 handshake_us

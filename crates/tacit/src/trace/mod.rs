@@ -44,8 +44,9 @@ Examples:
   tacit trace --ike branch --keylog branch.keys --for 1h
   sed 's/^/-o/' branch.keys | xargs -d '\\n' tshark -r encrypted.pcap
 
-The files show what passes through the connections, passwords included. Only the owner of the policy
-file and root may trace; `trace = false` in [agent] disables traces. The log reports every trace.")]
+The files show what passes through the connections, passwords included. Only root and the owner of
+the policy file may trace; `trace = false` in [agent] disables traces. The log reports every
+trace.")]
 pub struct TraceArgs {
     /// The connections of this rule, or the one with this id
     #[arg(value_name = "RULE|ID", required_unless_present_any = ["run", "ike"])]

@@ -145,8 +145,8 @@ fn report(args: &StartStopArgs, total: usize, results: &Results, clocks: &Clocks
     let ways: Vec<_> = WAYS.iter().take(results.latency.len()).copied().collect();
     let StartStopArgs { connections, at_once, .. } = args;
     let summary = format!(
-        "{connections} connections {directions}: the client opens all connections, and then closes \
-         all connections, {at_once} at a time",
+        "{connections} connections {directions}: the client first opens all connections, \
+         {at_once} at a time, and then closes all connections, also {at_once} at a time",
         directions = ways.join(" and as many ")
     );
     let mut report = Report::new("start-stop", summary);

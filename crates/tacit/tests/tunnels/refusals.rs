@@ -1,6 +1,6 @@
-//! Tests that tacit rejects a tunnel if another rule contains the address that the gateway assigns,
-//! and ends a tunnel if the gateway's certificate expires. Also tests that datagrams of other hosts
-//! disturb no tunnel.
+//! Tests that tacit rejects a tunnel if the gateway assigns an address that another rule contains.
+//! Also tests that tacit ends a tunnel if the gateway's certificate expires, and that datagrams of
+//! other hosts disturb no tunnel.
 
 use crate::certificates::CERTIFICATES;
 use crate::{Scenario, WEB};

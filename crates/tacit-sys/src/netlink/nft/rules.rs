@@ -158,7 +158,8 @@ impl Rules {
     fn push_tunnels(&mut self) {
         for (protocol, port) in AGENT_PORTS {
             self.push(
-                "adding the nft rule that drops packets from tunnels to the agent's ports",
+                "adding the nft rule that drops packets to the agent's ports if they come from a \
+                 tunnel",
                 &[FromTun, Transport(protocol), ToPort(port), Drop],
             );
         }

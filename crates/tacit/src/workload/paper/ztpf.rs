@@ -250,8 +250,8 @@ fn lock_table(files: &LockFiles) -> PaperTable {
         "throughput +%",
         "spinning -%",
     ];
-    let title = "A shared lock. Before the change, all calls take it; after the change, only \
-                 calls that write take it";
+    let title = "A shared lock. Before the change, all calls take it; after the change, calls \
+                 take it only to write";
     let mut table = PaperTable::new("lock", title, &columns);
     for (cpus, row) in LOCKS {
         let cells = row.map(PaperCell::Published);

@@ -265,8 +265,8 @@ pub fn install(
     }
     if table.sections.iter().map(|section| section.counted.len()).sum::<usize>() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
-            "the kernel cannot count the flows to this many destinations (address and port \
-             ranges of the rules): use larger networks, or fewer port ranges",
+            "the rules contain too many destinations (address and port ranges), so the kernel \
+             cannot count the flows to all of them: use larger networks, or fewer port ranges",
         ));
     }
     let checks = table.sections.iter().map(|section| section.senders.len()).sum::<usize>();
