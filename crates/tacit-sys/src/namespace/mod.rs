@@ -4,7 +4,7 @@
 //! ```text
 //! launcher --starts--> helper: create(parent, families)   creates user and network namespace
 //!                              sockets()                  creates the sockets of the agent
-//!                              --descriptors--> agent     sends them, and later further sockets
+//!                              --descriptors--> agent     sends these sockets; later, sends others
 //!          --starts--> helper: join(parent, ...)          replaces a helper that has ended
 //! launcher --spawn::spawn--> program                      joins the helper's namespaces
 //! ```

@@ -6,8 +6,8 @@
 //! tacit ca show            lists the certificates in the directory with their expiry dates
 //! ```
 //!
-//! A directory has one CA. The certificate of the CA is self-signed, with an ECDSA P-256 key, and
-//! cannot sign the certificates of other CAs. The CA's key stays in the directory. Key files have
+//! A directory has one CA. The certificate of the CA is self-signed, with an ECDSA P-256 key. The
+//! CA cannot issue certificates for other CAs. The CA's key stays in the directory. Key files have
 //! mode 0600 from the start.
 //!
 //! Limits: [`DAYS_MAX`] days of validity. A certificate expires no later than its CA.

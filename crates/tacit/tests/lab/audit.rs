@@ -1,5 +1,5 @@
-//! Tests the log and the audit log: their lines, that they contain no secrets, and that a full disk
-//! delays no connection.
+//! Tests the lines of the log and of the audit log. Also tests that these logs contain no secrets,
+//! and that a full disk delays no connection.
 
 use std::process::Stdio;
 

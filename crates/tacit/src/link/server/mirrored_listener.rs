@@ -12,9 +12,9 @@
 //! belong to the bound socket.
 //!
 //! Limits: [`ORDERS_MAX`] unanswered orders of the run (to start or stop listening). The key
-//! `sockets` of the link limits the number of clients. At most [`TAKES_MAX`] clients are being
-//! connected at the same time, each for at most [`TAKE_WAIT_MAX`]. Further `Arrived` messages wait
-//! in the stream.
+//! `sockets` of the link limits the number of clients. The server connects at
+//! most [`TAKES_MAX`] clients at the same time, and waits at most [`TAKE_WAIT_MAX`] for each.
+//! Further `Arrived` messages wait in the stream.
 
 use std::collections::VecDeque;
 use std::io;

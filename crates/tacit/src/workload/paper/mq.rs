@@ -163,7 +163,7 @@ fn start_table(samples: &CellSamples) -> PaperTable {
         "starts, % of clear",
         "measured starts, % of clear",
     ];
-    let title = "CPU time of one side to start and to stop a channel";
+    let title = "CPU time that one side uses to start and to stop a channel";
     let mut table = PaperTable::new("start-stop", title, &columns);
     let clear = STARTS[0].0.name;
     for (route, name, start, stop) in STARTS {
