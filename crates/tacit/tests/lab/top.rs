@@ -27,7 +27,9 @@ fn one_frame_is_text_for_a_small_screen() {
     assert!(frame.lines().all(|line| line.chars().count() <= 80), "{frame}");
     assert!(!frame.contains('\x1b'), "{frame}");
     let local = stream.local_addr().unwrap().to_string();
-    for words in ["open connections 1", "CPU%  general", "handshake", "front-door", &local, "q quit"] {
+    for words in
+        ["open connections 1", "CPU%  general", "handshake", "front-door", &local, "q quit"]
+    {
         assert!(frame.contains(words), "{words}: {frame}");
     }
 }
