@@ -1,5 +1,5 @@
-//! Receives messages from sockets. Returns each message with its sender and its control messages
-//! (`IP_RECVORIGDSTADDR`, `IP_RECVERR`). Also sends messages with control messages.
+//! Receives data from sockets, together with the sender and with control messages
+//! (`IP_RECVORIGDSTADDR`, `IP_RECVERR`). Also sends data with control messages.
 //!
 //! The kernel, not the C library, defines the layout of control messages.
 

@@ -138,9 +138,9 @@ fn refuse_program(service: &StunnelService<'_>, findings: &mut Findings) -> Opti
             target = connect.value
         ),
         None => format!(
-            "remove the service, and write a rule with `activate` (see tacit.toml(5)); or start \
-             the program on demand with systemd, and set `connect = 127.0.0.1:PORT` instead of \
-             exec:\nsystemd-socket-activate --listen=127.0.0.1:PORT --accept --inetd {command}"
+            "either replace the service by a rule with `activate` (see tacit.toml(5)), or set \
+             `connect = 127.0.0.1:PORT` instead of exec, and start the program on demand with \
+             systemd:\nsystemd-socket-activate --listen=127.0.0.1:PORT --accept --inetd {command}"
         ),
     };
     findings.error(&exec.at, message, fix);

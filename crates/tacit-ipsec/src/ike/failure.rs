@@ -87,7 +87,7 @@ impl IkeFailure {
             ),
             notify::AUTHENTICATION_FAILED => (
                 FailureSide::Both,
-                "on both sides, compare the identities, and the shared keys or certificates",
+                "compare the identities and the shared keys (or certificates) on both sides",
             ),
             notify::TS_UNACCEPTABLE => (
                 FailureSide::Both,

@@ -1,4 +1,4 @@
-//! Defines the messages between the agent and the starter, the process that starts programs. Each
+//! Defines the messages between the agent and the starter (the process that starts programs). Each
 //! message is a frame: a length, and a text in JSON.
 
 use std::net::SocketAddr;

@@ -80,9 +80,9 @@ impl fmt::Display for ConnectionEnd {
                 "tacit closed the connection, because the TLS key reached its data limit, and TLS \
                  1.2 cannot replace the key: use TLS 1.3, or make the program reconnect",
             ),
-            Self::Truncated => {
-                f.write_str("the TLS peer closed without close_notify, so data may be missing")
-            }
+            Self::Truncated => f.write_str(
+                "the TLS peer closed the connection without close_notify, so data may be missing",
+            ),
             Self::Broken { socket: BrokenSocket::Clear, error } => {
                 write!(f, "the socket without TLS failed: {error}")
             }

@@ -1,5 +1,5 @@
-//! Tests which files `make install` and `make package` install, and that installing packages for
-//! the tests starts no servers.
+//! Tests which files `make install` and `make package` install, and that no server starts when
+//! the packages that the tests need are installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

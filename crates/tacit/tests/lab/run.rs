@@ -1,7 +1,8 @@
 //! Tests `tacit run` with unmodified programs, whose connections leave the run with TLS.
 //!
-//! Each test has a network namespace of its own for the servers, and the run makes another one
-//! inside it. If the tests run as root, the program is tested as root and as an ordinary user.
+//! Each test has a network namespace of its own for the servers, and the run makes another
+//! network namespace inside it. If the tests run as root, the program is tested as root and as an
+//! ordinary user.
 
 use std::process::Output;
 

@@ -1,5 +1,5 @@
-//! Tests manual SAs for AH, and for ESP without UDP: between two hosts with tacit, and with scapy
-//! as the peer. The agents run as root, because raw sockets need it.
+//! Tests manual SAs for AH, and for ESP without UDP. The peer of tacit is another host with tacit,
+//! or scapy. The agents run as root, because raw sockets need it.
 
 use serde_json::Value;
 

@@ -168,7 +168,7 @@ fn limits(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let fix = match limit {
             TunnelLimit::Groups => "use fewer port ranges, or merge rules with the same ports",
             TunnelLimit::Prefixes | TunnelLimit::Ranges => {
-                "write networks instead of single addresses and ranges"
+                "write networks instead of ranges and single addresses"
             }
         };
         report.error(MessageId("too-many-ranges"), &(0..0), limit.to_string(), fix);

@@ -113,7 +113,8 @@ pub(super) fn all(kernel: IpSupport, copies: Copies) -> Vec<NetlinkRequest> {
         for (protocol, port) in AGENT_PORTS {
             let refusal = if protocol == TCP { Reset } else { PortUnreachable };
             let ports = [&address[..], &[Transport(protocol), ToPort(port), refusal]].concat();
-            rules.push("adding the nft rule that rejects packets to the agent's own ports", &ports);
+            let step = "adding the nft rule that rejects packets sent to the agent's own ports";
+            rules.push(step, &ports);
         }
         for protocol in TRANSPORTS {
             rules.push_report(&[&address[..], &[Transport(protocol)]].concat());

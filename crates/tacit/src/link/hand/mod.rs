@@ -90,8 +90,8 @@ fn check_user(stream: impl AsFd) -> io::Result<()> {
         return Ok(());
     }
     let reason = format!(
-        "the process that gives or takes the socket runs as user {other}, and not as this user or \
-         root"
+        "the process that gives or takes the socket runs as user {other}, but must run as this \
+         user or as root"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }

@@ -1,4 +1,4 @@
-//! Installs a new policy, and changed certificates, trusts and CRLs.
+//! Installs a new policy, and loads certificates, trusts and CRLs that have changed.
 //!
 //! ```text
 //!   SIGHUP ──────────> policy and all files      installed as a whole, or not at all

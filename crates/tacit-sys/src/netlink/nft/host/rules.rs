@@ -675,14 +675,14 @@ impl Rules {
             let closed = [&near[..], &[Host(Goto(Chain::Closed.name()))]].concat();
             self.push(
                 Chain::Prerouting,
-                "adding the nft rule that checks packets to the agent's ports",
+                "adding the nft rule that checks packets sent to the agent's ports",
                 &closed,
             );
         }
         for (protocol, port, refusal) in closed {
             for own in TO_THIS_HOST {
                 let to_port = [&[Transport(protocol), ToPort(port)], own, &[refusal]].concat();
-                let step = "adding the nft rule that rejects packets to the agent's ports";
+                let step = "adding the nft rule that rejects packets sent to the agent's ports";
                 self.push(Chain::Closed, step, &to_port);
             }
         }

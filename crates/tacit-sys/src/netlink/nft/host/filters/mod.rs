@@ -201,7 +201,7 @@ impl Rules {
     pub(super) fn push_filter_call(&mut self, table: &HostTable<'_>, chain: Chain) {
         if needs(table, Chain::FilterOut) {
             let call = [Host(HostExpression::NotToLo), Host(Jump(Chain::FilterOut.name()))];
-            self.push(chain, "adding the nft rule that filters packets from this host", &call);
+            self.push(chain, "adding the nft rule that filters packets sent by this host", &call);
         }
     }
 
@@ -211,8 +211,8 @@ impl Rules {
         if needs(table, Chain::FilterOut) {
             // A packet that connection tracking does not know was not redirected: count it once.
             let call = [Host(IsRewritten(true)), Host(Jump(Chain::FilterOut.name()))];
-            let step = "adding the nft rule that filters packets from this host after NAT changes \
-                        their destination";
+            let step = "adding the nft rule that filters this host's packets after NAT has \
+                        changed their destination";
             self.push(Chain::Rewritten, step, &call);
         }
     }
