@@ -161,7 +161,8 @@ fn a_policy_that_cannot_be_stored_leaves_no_older_one_and_is_stored_later() {
         # A policy without [host] would be in force with the old one.
         cp host.toml good.toml
         sed -i '/^\[host\]$/,/^unmatched/d' host.toml
-        command reload | grep -o 'it has no .host., so the guard'
+        command reload |
+            grep -o 'it has no .host., so the guard (tacit-host-guard.service) could not use it'
         stored good.toml && echo same"#,
         "
 warning[policy-not-stored]: the policy was not stored: Is 
@@ -170,7 +171,7 @@ warning[policy-not-stored]: the policy was not stored: Is
 1
 warning[policy-not-stored]: the policy was not stored: Is 
 confirmed
-it has no [host], so the guard
+it has no [host], so the guard (tacit-host-guard.service) could not use it
 same
 ",
     );
@@ -248,7 +249,7 @@ fn a_guard_says_that_the_last_policy_is_in_audit_mode() {
         echo wrong >>host.toml
         guard
         grep -o 'warning.[a-z-]*.' guard.log
-        grep -c 'the last policy that an agent installed, has mode = "audit"' guard.log"#,
+        grep -c 'no nftables rules, because last.policy, .* has mode = "audit"' guard.log"#,
         "
 78
 warning[last-policy-audits]
@@ -267,7 +268,8 @@ fn a_host_without_a_policy_that_can_be_used_is_closed() {
         echo wrong >>host.toml
         close() {
             guard
-            grep -o 'that an agent installed: .*' guard.log
+            cannot_use="cannot use last.policy, the last policy that an agent installed"
+            sed -n "s/.*$cannot_use: //p" guard.log
             ask 192.0.2.2 4433 marked
         }
         open() { ./tacit agent --host --remove; }
@@ -289,29 +291,29 @@ fn a_host_without_a_policy_that_can_be_used_is_closed() {
         &format!("{BOX}{script}"),
         "
 78
-that an agent installed: the file is damaged: its checksum is wrong
+the file is damaged: its checksum is wrong
 ECONNREFUSED
 ECONNREFUSED
 timeout
 answer to word from ::ffff:192.0.2.2
 none
 78
-that an agent installed: the file is truncated
+the file is truncated
 ECONNREFUSED
 78
-that an agent installed: the file has version 2 of the format, but this tacit reads only version 1
+the file has version 2 of the format, but this tacit reads only version 1
 ECONNREFUSED
 78
-that an agent installed: the file is damaged: its checksum is wrong
+the file is damaged: its checksum is wrong
 ECONNREFUSED
 78
-that an agent installed: other users can write to the file (mode 0666; the agent uses 0600)
+other users can write to the file (mode 0666; the agent uses 0600)
 ECONNREFUSED
 78
-that an agent installed: No such file or directory (os error 2)
+No such file or directory (os error 2)
 ECONNREFUSED
 78
-that an agent installed: the file is not a regular file
+the file is not a regular file
 ECONNREFUSED
 answer to word from ::ffff:192.0.2.1
 0

@@ -39,7 +39,7 @@ for name in sys.argv[1:]: print(name, rules[name]['filter'], rules[name]['kernel
         ping1 192.0.2.2; ping1 2001:db8::2
         packets icmpv6 rest
         until_true grep -q 'rule=rest verdict=deny packet="out tcp 192.0.2.1' host.log
-        ./tacit show filters --control host.sock | tail -1 | cut -d ' ' -f 1,2
+        ./tacit show filters --control host.sock | tail -1 | cut -d ' ' -f 1-5
         kill -9 $(pgrep -P $agent)
         refused() { [ "$(ask 192.0.2.2 4433 marked)" = ECONNREFUSED ]; }
         until_true refused
@@ -53,7 +53,7 @@ nothing
 pong
 icmpv6 True True
 rest True True
-(8 elements
+(8 elements of nftables sets,
 nothing
 pong
 0

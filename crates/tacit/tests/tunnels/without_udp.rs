@@ -239,12 +239,13 @@ fn a_reload_cannot_add_the_first_sas_without_udp() {
         USER_OF_RUNS= OWNER_OF_RUNS=; chown -R 0 near far before
         agent
         raw_policies ah tunnel 4
-        control reload 2>&1 | grep -o 'no raw socket for packets that are not sent in UDP'
+        control reload 2>&1 |
+            grep -o 'this agent has no raw socket for packets that are not sent in UDP'
         control restart >/dev/null || fail restart
         until_true sh -c '[ $(grep -c serving agent.log) = 2 ]'
         control show policy | grep -c 'sa.far'"#,
     );
-    assert_eq!(text, "no raw socket for packets that are not sent in UDP\n1\n");
+    assert_eq!(text, "this agent has no raw socket for packets that are not sent in UDP\n1\n");
 }
 
 #[test]

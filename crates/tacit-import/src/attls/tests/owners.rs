@@ -210,12 +210,14 @@ fn a_job_that_is_a_user_alone_is_reported_and_never_passed_in_clear() {
     let (policy, found) = imported(&protected, &map, AttlsOptions::default());
     let policy = parse(&policy.unwrap()).policy.unwrap();
     assert!(is_tls(&policy, "/p/any", "ops") && !is_tls(&policy, "/p/any", "other"));
-    let wanted = "changed: the map file sets a user but no program for the job name, so the rule";
+    let wanted = "changed: the map file sets a user but no program for the job name, so the rule \
+                  applies to all programs of this user";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     let clear = protected.replace("TTLSGroupActionRef on", "TTLSGroupActionRef off");
     let (policy, found) = imported(&clear, &map, AttlsOptions::default());
     assert_eq!(policy, None);
-    let wanted = "error: the map file sets a user but no program for the job name: the rule would";
+    let wanted = "error: the map file sets a user but no program for the job name: the rule would \
+                  apply to all programs of this user, and their data would be sent in clear";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
     // By a pattern, too.
     let wide = clear.replace("NIGHT1", "NIGHT*");
@@ -257,8 +259,12 @@ fn a_map_entry_of_one_rule_is_not_hidden_by_a_wider_pattern() {
         AttlsOptions::default(),
     );
     assert_eq!(policy, None);
-    let wanted = "also matches Jobname `NIGHT1`";
-    assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
+    let wide = &names[0];
+    let wanted = format!(
+        "the map file sets the program or user only for rule `{narrow}`, in [rule.{narrow:?}]; but \
+         rule `{wide}` also matches Jobname `NIGHT1`"
+    );
+    assert!(found.iter().any(|one| one.contains(&wanted)), "{found:#?}");
     let extended = map("NIGHT1 = { program = \"/p/1\" }\n");
     let (policy, found) = imported(&both, &extended, AttlsOptions::default());
     assert!(policy.is_some(), "{found:#?}");
