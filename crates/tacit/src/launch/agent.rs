@@ -49,7 +49,7 @@ impl PrivateAgent {
 impl Agent {
     /// Starts a private agent, or connects to the agent of `--agent`.
     pub(super) fn start(args: &RunArgs, source: &PolicySource) -> Result<Self, RunError> {
-        let own = |error| RunError::SystemCall("cannot start the agent", error);
+        let own = |error| RunError::SystemCall("start the agent", error);
         let private = || PrivateAgent::new().map_err(own);
         let (policy, private) = match source {
             PolicySource::Agent(path) => return Self::connect(path),
@@ -126,7 +126,7 @@ impl Agent {
         enrolment: Enrolment,
         given: NamespaceForAgent,
     ) -> Result<RunTerms, RunError> {
-        let own = |error| RunError::SystemCall("cannot register the run with the agent", error);
+        let own = |error| RunError::SystemCall("register the run with the agent", error);
         let sockets: Vec<_> = given.sockets.iter().map(AsFd::as_fd).collect();
         // An agent that cannot start prints the reason before it closes the connection, so the
         // error of this write adds nothing.

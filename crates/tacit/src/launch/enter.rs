@@ -88,7 +88,7 @@ pub(super) struct Prepared {
 impl Helper {
     /// Starts a helper.
     pub(super) fn start() -> Result<StartingHelper, RunError> {
-        let own = |error| RunError::SystemCall("cannot start the helper", error);
+        let own = |error| RunError::SystemCall("start the helper", error);
         let (ours, theirs) = UnixStream::pair().map_err(own)?;
         let (covers, of_helper) = UnixStream::pair().map_err(own)?;
         let changes = covers::changes();
@@ -194,7 +194,7 @@ impl StartingHelper {
     /// Waits until the namespace exists and the helper has closed its copies of the listening
     /// sockets: through such a copy, connections would be accepted after the agent has ended.
     pub(super) fn ready(self) -> Result<Prepared, RunError> {
-        let own = |error| RunError::SystemCall("cannot start the helper", error);
+        let own = |error| RunError::SystemCall("start the helper", error);
         let died = || {
             RunError::Namespace(
                 "the helper process ended unexpectedly while it created the network namespace"

@@ -58,7 +58,7 @@ impl RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SystemCall(what, error) => write!(f, "{what}: {error}"),
+            Self::SystemCall(what, error) => write!(f, "cannot {what}: {error}"),
             Self::User(error) => write!(f, "{error}"),
             Self::Inherit(error) => write!(f, "{error}"),
             Self::Network(error) => write!(f, "{error}"),

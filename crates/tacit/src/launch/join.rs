@@ -47,7 +47,7 @@ pub(super) struct JoinedNetwork {
 impl JoinedNetwork {
     /// Starts a helper in the namespace.
     pub(super) fn new(mut network: ExistingNetwork) -> Result<Self, RunError> {
-        let own = |error| RunError::SystemCall("cannot start the helper", error);
+        let own = |error| RunError::SystemCall("start the helper", error);
         let (ready, theirs) = UnixStream::pair().map_err(own)?;
         let mut helper = Helper::of_existing(&network).map_err(own)?;
         let channel = helper.fork_joined(Some(&theirs)).map_err(own)?;
@@ -109,9 +109,8 @@ pub(super) struct ProtectedNetwork {
 impl ProtectedNetwork {
     /// Waits until the namespace has ended, or a signal asks to end.
     pub(super) fn hold(mut self) -> Result<ExitCode, RunError> {
-        let own = |error| {
-            RunError::SystemCall("cannot wait until the network namespace is destroyed", error)
-        };
+        let own =
+            |error| RunError::SystemCall("wait until the network namespace is destroyed", error);
         loop {
             match job::next_signal_within(LOOK_INTERVAL).map_err(own)? {
                 Some(signal) if job::asks_to_end(signal.number) => return Ok(ExitCode::SUCCESS),
@@ -135,7 +134,7 @@ impl ProtectedNetwork {
         let Running { agent, helper, .. } = &mut self.running;
         let Some(next) = agent.successor()? else { return Ok(()) };
         helper.end();
-        let own = |error| RunError::SystemCall("cannot start the helper", error);
+        let own = |error| RunError::SystemCall("start the helper", error);
         let channel = helper.fork_joined(None).map_err(own)?;
         match next.enrol(enrolment(self.name.clone()), given(channel)) {
             Ok(_) => *agent = next,

@@ -146,7 +146,7 @@ fn run_joined(args: &RunArgs, source: &PolicySource) -> Result<ExitCode, RunErro
 }
 
 fn watch_signals() -> Result<(), RunError> {
-    job::watch_signals().map_err(|error| RunError::SystemCall("cannot watch signals", error))
+    job::watch_signals().map_err(|error| RunError::SystemCall("watch signals", error))
 }
 
 fn command(args: &RunArgs) -> Command {
@@ -211,7 +211,7 @@ impl Origin {
             connects,
         };
         tacit_sys::orphan::collect()
-            .map_err(|error| RunError::SystemCall("cannot collect orphans", error))?;
+            .map_err(|error| RunError::SystemCall("collect orphans", error))?;
         let program = command.get_program().to_owned();
         let started =
             spawn::spawn(command, &inside).map_err(|error| RunError::Start(program, error))?;

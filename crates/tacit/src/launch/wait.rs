@@ -18,7 +18,7 @@ impl Running {
     /// Forwards signals, stops when CMD stops, handles the processes that CMD leaves, and returns
     /// CMD's exit status.
     pub(super) fn wait(mut self, child: &Child, orphans: Orphans) -> Result<ExitCode, RunError> {
-        let own = |error| RunError::SystemCall("cannot wait for the program", error);
+        let own = |error| RunError::SystemCall("wait for the program", error);
         let state = loop {
             match job::child_state(child).map_err(own)? {
                 Some(ChildState::Stopped(_)) => stop::stop_with(child.id()).map_err(own)?,

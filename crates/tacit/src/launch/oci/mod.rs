@@ -77,7 +77,7 @@ impl fmt::Display for HookError {
                 write!(
                     f,
                     "cannot capture the traffic of the container, so the container does not start: \
-                     {what}: {error}"
+                     cannot {what}: {error}"
                 )
             }
             Self::Launcher(reason) => write!(
@@ -116,7 +116,7 @@ fn try_hook(args: &OciHookArgs) -> Result<(), HookError> {
     let HookTask::Protect { pid, name } = parse(&text).map_err(HookError::State)? else {
         return Ok(());
     };
-    let failed = |error| HookError::SystemCall("cannot start the launcher", error);
+    let failed = |error| HookError::SystemCall("start the launcher", error);
     let (outcome, theirs) = UnixStream::pair().map_err(failed)?;
     process::fork(|| launch(&theirs, &args.agent, pid, name)).map_err(failed)?;
     drop(theirs);
@@ -150,7 +150,7 @@ fn protect(
     pid: u32,
     name: String,
 ) -> Result<ProtectedNetwork, RunError> {
-    let failed = |error| RunError::SystemCall("cannot leave the runtime", error);
+    let failed = |error| RunError::SystemCall("leave the runtime", error);
     // The runtime waits until the hook's pipes are closed, and may signal its group.
     process::keep_only(&[outcome.as_fd()], StandardError::Discarded).map_err(failed)?;
     rustix::process::setsid().map_err(|errno| failed(errno.into()))?;
