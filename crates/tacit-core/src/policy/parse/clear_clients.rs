@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 
 use super::address;
+use super::words::ONLY_FOR_SERVERS;
 use crate::message_id::MessageId;
 use crate::policy::clear_clients::ClearClients;
 use crate::policy::client_cert::{Absent, ClientCert};
@@ -52,9 +53,9 @@ pub(super) fn read(
 
 /// Reports the keys in a client rule.
 pub(super) fn refuse_in_client(table: &TomlTable<'_>) {
-    let why = "this policy key is only for the server role, but the rule has the client role";
-    table.refuse(&["accept"], why, "remove the key, or set role = \"server\"");
-    table.refuse(&CLEAR_KEYS, why, "remove the key, or set role = \"server\"");
+    let fix = "remove the key, or set role = \"server\"";
+    table.refuse(&["accept"], ONLY_FOR_SERVERS, fix);
+    table.refuse(&CLEAR_KEYS, ONLY_FOR_SERVERS, fix);
 }
 
 /// An address, a network or a range.

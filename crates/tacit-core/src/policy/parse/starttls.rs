@@ -1,7 +1,7 @@
 //! Parses the keys `starttls` and `start` of a `tls` table. They define when TLS begins.
 
 use super::value;
-use super::words::Scope;
+use super::words::{ONLY_FOR_SERVERS, Scope};
 use crate::policy::client_cert::{Absent, ChainCheck, ClientCert, Invalid};
 use crate::policy::starttls::{
     Cancel, DataResumption, FtpOptions, PostgresOptions, Start, Starttls, StarttlsMode,
@@ -161,8 +161,7 @@ pub(super) fn refuse_in_client(tls: &TomlTable<'_>) {
         && value.value.is_table()
         && let Some(table) = value.table(Scope::Starttls, "`starttls`")
     {
-        let why = "this policy key is only for the server role, but the rule has the client role";
-        table.refuse(&["data-resumption", "cancel"], why, "remove the key");
+        table.refuse(&["data-resumption", "cancel"], ONLY_FOR_SERVERS, "remove the key");
     }
 }
 

@@ -9,7 +9,7 @@ use super::clear_clients;
 use super::client_cert;
 use super::names::Names;
 use super::starttls;
-use super::words::Scope;
+use super::words::{ONLY_FOR_SERVERS, Scope};
 use super::{address, value};
 use crate::message_id::MessageId;
 use crate::policy::engine::RelayOn;
@@ -153,8 +153,8 @@ fn client(
     setting: &Setting,
     names: &Names<'_>,
 ) -> Option<ClientTls> {
-    let why = "this policy key is only for the server role, but the rule has the client role";
-    table.refuse(&["client-cert", "map"], why, "remove the key, or set role = \"server\"");
+    let fix = "remove the key, or set role = \"server\"";
+    table.refuse(&["client-cert", "map"], ONLY_FOR_SERVERS, fix);
     let named = table.value("identity").map(|value| {
         if value.value.is_array() {
             let fix = "write one name, as in identity = \"web\"";

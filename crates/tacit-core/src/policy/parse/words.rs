@@ -3,6 +3,10 @@
 use super::not_built;
 use crate::policy::text::{TableKeys, TableSchema};
 
+/// Why a rule with the client role cannot have a key for servers.
+pub(super) const ONLY_FOR_SERVERS: &str =
+    "this policy key is only for the server role, but the rule has the client role";
+
 /// The table or list in which a word is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
