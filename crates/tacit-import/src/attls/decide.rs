@@ -245,7 +245,7 @@ fn action(rule: &Effective<'_>, findings: &mut Findings) -> Option<Action> {
         if named("TTLSEnvironmentActionRef") {
             return None;
         }
-        let fix = "add TTLSEnvironmentActionRef NAME; the environment action has the TLS settings";
+        let fix = "add TTLSEnvironmentActionRef NAME, for the action with the TLS settings";
         findings.error(&rule.rule.at, "the rule has no `TTLSEnvironmentActionRef`", fix);
         return None;
     }

@@ -20,8 +20,8 @@
 //! "SYS1.PAGENT(TTLS)" = "pagent.ttls"
 //! ```
 //!
-//! Some keys are keys of a tacit policy too, such as `cert`. The import copies them into the
-//! policy; `map_values.rs` checks their values. Identity maps (the tables `[[map.NAME]]`) are
+//! Some keys, such as `cert`, are also keys of a tacit policy. The import copies these keys into
+//! the policy; `map_values.rs` checks their values. Identity maps (the tables `[[map.NAME]]`) are
 //! copied completely.
 
 use std::cell::RefCell;
@@ -248,8 +248,8 @@ impl Map {
             for key in rule.keys.keys() {
                 let entry = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&entry) {
-                    let fix = "remove the key: it does not apply to the direction or TLS role of \
-                               this rule, or the AT-TLS rule already sets its value";
+                    let fix = "remove the key: either the AT-TLS rule already sets its value, or \
+                               the key does not apply to the direction or TLS role of this rule";
                     findings.error(&at(rule.line), format!("{entry} has no effect"), fix);
                 }
             }
@@ -424,7 +424,7 @@ fn checked(table: &TomlTable<'_>, key: &'static str) -> Option<Option<Toml>> {
 fn copy(value: &TomlValue<'_>) -> Option<Toml> {
     let copied = toml_of(value.value);
     if copied.is_none() {
-        value.wrong_type("text, a whole number, true or false, or a list or table of such values");
+        value.wrong_type("text, a whole number, a boolean, or a list or table of such values");
     }
     copied
 }

@@ -409,7 +409,8 @@ fn field(
         Form::Ref(kind) if node.block.is_some() => {
             let message = format!("`{word}` takes a name, not a block");
             let fix = format!(
-                "write `{kind}` before the block; or, for a block elsewhere, write `{word} NAME`",
+                "either write `{kind}` before the block, or define the block elsewhere and write \
+                 `{word} NAME`",
                 kind = kind.word()
             );
             findings.error(&at, message, fix);

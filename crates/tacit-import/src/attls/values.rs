@@ -20,8 +20,8 @@ pub(super) fn address_word(word: &str, node: &Node, findings: &mut Findings) -> 
         findings.changed(
             &node.at,
             message,
-            "write the address with dots; if the number is a port, write an attribute for ports \
-             instead, such as RemotePortRange",
+            "either write the address with dots, or, if the number is a port, use an attribute \
+             for ports, such as RemotePortRange",
         );
         return Some(address.to_string());
     }

@@ -13,7 +13,7 @@
 //! these system calls fail with `ENOSYS`.
 //!
 //! If the kernel does not support a listener, tacit installs a filter without a listener. This
-//! filter returns the same errors, but tacit does not report them.
+//! filter returns the same errors as the helper, but tacit does not report these calls.
 //!
 //! If the helper allows a call ([`NotifyReply::Proceed`]), the kernel reads the arguments of the
 //! call again. Another thread of the program may have changed these arguments meanwhile.

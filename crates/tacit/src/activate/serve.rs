@@ -1,6 +1,6 @@
 //! Runs the starter process: starts the programs of an agent's policy when the agent asks for them.
 //!
-//! A program for one connection gets one end of a pair of UNIX sockets, and the agent the other
+//! A program for one connection gets one end of a pair of UNIX sockets. The agent gets the other
 //! end. A program for all connections gets a listening UNIX socket, to which the starter connects
 //! for the agent. The starter removes the file of this socket before the program starts, so that no
 //! other process can connect. The starter itself connects through a descriptor of the file

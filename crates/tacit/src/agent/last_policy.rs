@@ -84,9 +84,9 @@ impl Agent {
 }
 
 const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard \
-                           (tacit-host-guard.service) permits only DHCP and SSH connections to \
-                           this host: make the directory of --last-policy writable, with free \
-                           space; the agent tries again every few seconds";
+                           (tacit-host-guard.service) permits only DHCP and SSH: make the \
+                           directory of --last-policy writable, and free space if its disk is \
+                           full; the agent tries again every few seconds";
 const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard \
                           (tacit-host-guard.service) uses the older stored policy: make the \
                           directory of --last-policy writable; the agent tries again every few \

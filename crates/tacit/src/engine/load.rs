@@ -1,7 +1,7 @@
 //! Counts the connections, handshakes and CPU time of a worker or engine. `tacit show` prints the
 //! counters, and engines use them to find the worker with the fewest connections.
 //!
-//! Only the thread itself writes its counters, but other threads may read the counters.
+//! Each thread writes only its own counters, but may read the counters of other threads.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Defines [`Order`]: a command that another thread, or the inbound direction, sends to the thread
-//! `tacit-packet`.
+//! Defines [`Order`]: a command for the thread `tacit-packet`. Other threads send these commands,
+//! and so does the code that processes inbound packets.
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,7 @@
 //! Tests one host from the installation of tacit to its removal. Daemons that started before the
-//! installation, a periodic job, a container and an SSH session continue during audit mode,
-//! enforcement, a restart of the agent, and two kills of its processes. A tap records which bytes
-//! are on the network link.
+//! installation, a periodic job, a container and an SSH session continue during audit mode and
+//! enforcement. They also continue when the agent restarts, and each time that its processes are
+//! killed. A tap records which bytes are on the network link.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, SERVED, TLS};

@@ -1,8 +1,8 @@
 //! Tests the program `tacit` on loopback, with real sockets and real peers.
 //!
 //! Each file tests one subject. Each test has a [`harness::Lab`] of its own: a directory, a private
-//! CA, and the agents that it starts; all are removed when the test ends. If a peer program is not
-//! installed, the test fails and says what to install.
+//! CA, and the agents that the test starts. The lab removes all of these when the test ends. If a
+//! peer program is not installed, the test fails and says what to install.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,8 +1,8 @@
 //! Matches the distinguished name in a certificate with a pattern such as `CN=*.corp, O=Corp`.
 //!
 //! Each attribute is compared separately, so that the value of one attribute cannot imitate another
-//! attribute. Attributes that are not in the pattern are ignored. The attributes of the pattern
-//! must occur in the name in the same order, and equally often.
+//! attribute. Attributes of a type that is not in the pattern are ignored. For each type in the
+//! pattern, the name must have as many attributes as the pattern, in the same order.
 
 use std::fmt;
 

@@ -428,7 +428,7 @@ fn inbound(table: &TomlTable<'_>) -> Option<Selectors> {
     let why = "the other side of the link accepts inbound connections, so only the rules of the \
                other side can select clients";
     table.refuse(&["remote", "remote-ports"], why, "remove the key");
-    let why = "the other side of a link listens for TCP only";
+    let why = "the other side of a link accepts only TCP connections";
     table.refuse(&["protocol"], why, "remove the key");
     let fix =
         "set the addresses on which the other side of the link may listen: local = \"192.0.2.1\"";

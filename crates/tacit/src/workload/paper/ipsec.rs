@@ -389,8 +389,8 @@ fn sheet(
         method: format!(
             "{what}. Published: z10, two general CPUs, 3DES and SHA, with and without one zIIP. \
              Measured: two runs of tacit, connected by a veth pair, with a tunnel between them \
-             (IKEv2, AES-256-GCM), compared with the same programs in clear. CPU time is that of \
-             the programs and agents on both sides"
+             (IKEv2, AES-256-GCM), compared with the same programs in clear. The CPU time \
+             includes the programs and agents on both sides"
         ),
         tables: vec![
             raw_table(samples, loads),
@@ -465,7 +465,7 @@ fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "engine with spill, rate %",
         "engine without spill, rate %",
     ];
-    let title = "With IPsec: change of the rate, and of the CPU time on general CPUs";
+    let title = "How IPsec changes the rate, and the CPU time on general CPUs";
     let mut table = PaperTable::new("change", title, &columns);
     for load in loads {
         let PublishedLoad { cpu, rate, .. } = published(load.kind);

@@ -113,7 +113,7 @@ fn trips(stage: &Stage, samples: &mut CellSamples, round: usize) {
     for (size, ..) in TRIPS {
         for (subject, to) in [("clear", CLEAR), ("agents", &entry)] {
             let subject = format!("{subject} {size}");
-            stage.progress(&format!("mq: round trips, {subject}, round {round}"));
+            stage.progress(&format!("mq: request-reply, {subject}, round {round}"));
             let words = ["request-reply", "client", "--request", size, "--reply", size];
             let more = ["--connections", "1", "--seconds", &time, "--connect", to];
             let report = stage.report(&[], &[&words[..], &more].concat());

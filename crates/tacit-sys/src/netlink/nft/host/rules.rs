@@ -379,7 +379,8 @@ impl Rules {
         let Bits { captured, kept, .. } = self.bits;
         let is_kept =
             [Transport(TCP), Host(ConnectionMarkIs(kept)), Host(SetMark(captured)), Accept];
-        self.push(chain, "adding the nft rule that keeps connections captured", &is_kept);
+        let step = "adding the nft rule that captures later packets of captured connections";
+        self.push(chain, step, &is_kept);
     }
 
     /// What comes in from containers.
