@@ -8,8 +8,8 @@
 //! ```
 //!
 //! To open a raw socket, a process needs `CAP_NET_RAW` in the network namespace. To use the open
-//! socket, a process needs no capability. The kernel reassembles fragments before a raw socket
-//! receives them. A socket receives all packets of its protocol for this host.
+//! socket, a process needs no capability. A socket receives all packets of its protocol for this
+//! host. If a packet was fragmented, the kernel reassembles it first.
 //!
 //! Limits: the receive buffer of a socket has `RECEIVE_BUFFER_BYTES`. The IPv6 extension headers
 //! before ESP or AH may have [`EXTENSION_BYTES_MAX`] bytes; a packet with more is reported as

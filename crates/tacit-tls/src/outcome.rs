@@ -1,6 +1,6 @@
-//! Collects what the TLS library reports during one step of a handshake. The library reports by
-//! callbacks: the result of the certificate check, the server name that the client requests, and
-//! the traffic secrets.
+//! Collects what the TLS library reports during one step of a handshake: the result of the
+//! certificate check, the server name that the client requests, and the traffic secrets. The
+//! library reports them by callbacks.
 //!
 //! ```text
 //!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check

@@ -306,10 +306,10 @@ struct DrainArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tacit close 17 18          the connections with these ids
-  tacit close --stale        connections whose rule has been changed or removed
-  tacit close --peer invalid connections whose peer has a certificate that is no longer valid
-  tacit close --clear        unencrypted connections of rules with accept = \"both\"")]
+  tacit close 17 18            the connections with these ids
+  tacit close --stale          connections whose rule has been changed or removed
+  tacit close --peer invalid   connections whose peer has a certificate that is no longer valid
+  tacit close --clear          unencrypted connections of rules with accept = \"both\"")]
 struct CloseArgs {
     /// Connection ids, as `tacit show connections` prints them
     #[arg(required_unless_present_any = ["stale", "peer", "clear"])]

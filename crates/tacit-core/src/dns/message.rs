@@ -45,7 +45,7 @@ pub enum DnsError {
 impl fmt::Display for DnsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "the program sent data to port 53 that is not a DNS message",
+            Self::Malformed => "the data that the program sent to port 53 is not a DNS message",
             Self::NotAQuestion => {
                 "the program sent a DNS message that does not have exactly one question"
             }

@@ -301,12 +301,12 @@ fn job(value: &TomlValue<'_>, programs: PolicyPrograms) -> Option<Job> {
     let job = Job { program, user, run, unit, cgroup };
     if any != job.is_any() {
         let fix = if programs == PolicyPrograms::Host {
-            "set program = \"/usr/bin/name\", unit = \"name.service\", cgroup = \"a.slice/name\", \
-             user = \"name\" or several of these keys; or set any = true to apply the rule to all \
-             programs of this host"
+            "set one or more of program = \"/usr/bin/name\", unit = \"name.service\", \
+             cgroup = \"a.slice/name\" and user = \"name\". To apply the rule to all programs of \
+             this host, set only any = true"
         } else {
-            "set program = \"/usr/bin/name\", run = \"name\", user = \"name\" or several of these \
-             keys; or set any = true to apply the rule to all programs under `tacit run`"
+            "set one or more of program = \"/usr/bin/name\", run = \"name\" and user = \"name\". \
+             To apply the rule to all programs under `tacit run`, set only any = true"
         };
         let message = if any {
             "an entry of [job] with `any` cannot have other keys"

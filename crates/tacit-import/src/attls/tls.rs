@@ -282,8 +282,8 @@ impl Context<'_> {
         let sni = sni?;
         let message = "the server's certificate must now contain the server name that tacit sends; \
                        on z/OS this was not required";
-        let fix = "set HostReferenceIdDNS to the name in the server's certificate; or, to check no \
-                   name, as on z/OS, import with --keep-no-name-check";
+        let fix = "set HostReferenceIdDNS to the name in the server's certificate. To check no \
+                   name, as z/OS does, run the import with --keep-no-name-check instead";
         self.findings.changed(&sni.at, message, fix);
         Some(sni)
     }
@@ -295,8 +295,8 @@ impl Context<'_> {
             let message = "the server's certificate must now contain the name or address to which \
                            the program connects; on z/OS this was not required";
             let fix = "if the certificate has another name, set `server-name` in the map file to \
-                       this name; or, to check no name, as on z/OS, import with \
-                       --keep-no-name-check";
+                       this name. To check no name, as z/OS does, run the import with \
+                       --keep-no-name-check instead";
             self.findings.changed(at, message, fix);
             return;
         }

@@ -183,8 +183,8 @@ impl<'f> Tables<'f> {
             Ok(names) => names,
             Err(error) => {
                 let message = format!("cannot read the directory {directory}: {error}");
-                let fix = "import on a host that has the directory, or put the CA certificates \
-                           into one file: CAfile = FILE";
+                let fix = "run the import on a host that has the directory, or put the CA \
+                           certificates into one file: CAfile = FILE";
                 findings.error(&entry.at, message, fix);
                 return None;
             }

@@ -6,7 +6,8 @@
 //!   `ca`   `pinned`   the peer is trusted if
 //!   yes    -          its chain leads to an anchor
 //!   yes    yes        its chain leads to an anchor, and its certificate is pinned
-//!   -      yes        its certificate is pinned, valid now and allows the usage; no chain is built
+//!   -      yes        its certificate is pinned, is valid now, and allows the usage
+//!                     (tacit builds no chain)
 //! ```
 //!
 //! All bytes of the two certificates must be equal. tacit rejects another certificate with the same

@@ -36,7 +36,7 @@ use crate::session::trace::TraceEndReason;
 const WAITING_MAX: usize = 64;
 /// Who requests that a policy returns.
 const NOT_CONFIRMED: &str = "no confirmation";
-const UNCONFIRMED: &str = "the policy was not installed: the installed policy waits for a \
+const UNCONFIRMED: &str = "the policy was not installed: the policy in use waits for a \
                            confirmation; run `tacit confirm` first, or reload with --confirm";
 const ENDING: &str = "the policy was not installed: the agent is ending";
 /// A preparation that takes longer than this is logged.

@@ -108,10 +108,10 @@ impl Answer {
         }
         if question.engines.is_some() {
             assume(
-                "engines do handshakes and the work before a handshake, relay bytes for rules with \
-                 relay = \"engine\", and process the packets of tunnels. When all engines are \
-                 saturated, other threads do this work (spill). With spill = false, connections \
-                 wait for an engine instead. The projection ignores short bursts",
+                "engines do handshakes (and the work before a handshake). They also relay bytes \
+                 for rules with relay = \"engine\", and process the packets of tunnels. When all \
+                 engines are saturated, other threads do this work (spill). With spill = false, \
+                 connections wait for an engine instead. The projection ignores short bursts",
             );
         }
         Self {

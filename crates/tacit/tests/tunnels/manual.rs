@@ -1,4 +1,4 @@
-//! Tests tunnels with manual SAs: between two hosts with tacit, and with scapy as the peer.
+//! Tests tunnels with manual SAs. The peer of tacit is another host with tacit, or scapy.
 
 use serde_json::Value;
 

@@ -77,9 +77,10 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let stricter = &strict.name;
         let message = format!(
             "rule `{weaker}` does not verify servers, and comes before rule `{stricter}` in line \
-             {line}, which matches the same port. tacit does not verify the server of a name that \
-             both rules match. If each rule matches one of two names with the same address, tacit \
-             applies rule `{stricter}` only if one name has an alias address"
+             {line}. Both rules match the same port. If both also match a name, tacit does not \
+             verify the server of this name. If two names have the same address, and each rule \
+             matches one of them, tacit applies rule `{stricter}` only if one name has an alias \
+             address"
         );
         let fix =
             format!("move rule `{weaker}` after `{stricter}`, or give both rules different ports");

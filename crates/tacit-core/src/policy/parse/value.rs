@@ -41,7 +41,8 @@ pub(super) fn size(value: &TomlValue<'_>, min: u64, max: u64) -> Option<u64> {
         let Some(bytes) = parse_size(text) else {
             let message =
                 format!("`{key}` cannot be `{text}`: this is not a size", key = value.name);
-            value.error(message, "write bytes, or \"64KiB\", \"16MiB\", \"1GiB\", \"1TiB\"");
+            let fix = "write a number of bytes, or a size such as \"64KiB\", \"1GiB\" or \"1TiB\"";
+            value.error(message, fix);
             return None;
         };
         bytes

@@ -23,7 +23,7 @@ pub(crate) fn read(nodes: &[Node], findings: &mut Findings) -> Vec<Filter> {
         findings.error(
             &node.at,
             message,
-            "remove the statement; protect the traffic with TLS, or deny the traffic",
+            "remove the statement, and either protect the traffic with TLS or deny the traffic",
         );
     }
     let objects = Objects::read(nodes.iter().filter(is_built), findings);
@@ -158,7 +158,8 @@ impl<'r> Reader<'r> {
                 self.findings.error(
                     &field.at,
                     message,
-                    "permit or deny the traffic with IpGenericFilterActionRef",
+                    "use IpGenericFilterActionRef instead, with an action that permits or denies \
+                     the traffic",
                 );
                 return None;
             }
@@ -435,8 +436,8 @@ impl<'r> Reader<'r> {
             ["outbound"] => Some(Way::Outbound),
             _ => {
                 let message = format!("`Direction` cannot be `{}`", field.value);
-                let fix = "write inbound, outbound or bidirectional; InboundConnect or \
-                           OutboundConnect may follow bidirectional";
+                let fix = "write `inbound`, `outbound`, `bidirectional`, `bidirectional \
+                           InboundConnect` or `bidirectional OutboundConnect`";
                 self.findings.error(&field.at, message, fix);
                 None
             }

@@ -239,7 +239,7 @@ fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
     let mut now = page.family(
         "tacit_host_flows",
         Kind::Gauge,
-        "Open sockets from the captured host to other hosts, by kind of protection.",
+        "Sockets that are open from the captured host to other hosts, by kind of protection.",
     );
     for total in totals() {
         now.sample(&[("protection", total.protection.word())], total.counts.now as f64);

@@ -1,4 +1,5 @@
-//! Decides whether the side of a link without a network gets a socket, and opens the socket.
+//! Decides about requests for sockets on a link. One side of the link has no network, and requests
+//! a socket. This module decides whether that side gets the socket, and opens it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -86,7 +86,7 @@ pub(super) fn measure(stage: &Stage, seeds: &Seeds) -> PaperSheet {
         for (at, (seed, load)) in loads.iter().enumerate() {
             let number = at + 1;
             let count = loads.len();
-            let step = format!("load {number} of {count}, seed {seed}");
+            let step = format!("random load {number} of {count}, seed {seed}");
             let factor = calibration.factor(*load);
             take_both(stage, &peer, &mut samples, *load, &factor, &step, round);
         }

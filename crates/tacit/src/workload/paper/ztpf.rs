@@ -269,8 +269,8 @@ fn lock_row(files: &LockFiles) -> Vec<PaperCell> {
         [before, after] => LockReport::read(before)
             .and_then(|before| LockReport::read(after).map(|after| [before, after])),
         _ => Err(Gap::skipped(
-            "measure with `cargo xtask bench sockets --lock global --json > before.json` and \
-             `--lock writers --json > after.json`, and give --locks before.json,after.json",
+            "run `cargo xtask bench sockets` twice, with `--lock global --json > before.json` and \
+             with `--lock writers --json > after.json`; then give --locks before.json,after.json",
         )),
     };
     let [before, after] = match reports {

@@ -43,9 +43,9 @@ const SUITE: &str = "TLS_AES_128_GCM_SHA256";
 
 pub(super) fn measure(stage: &Stage) -> PaperSheet {
     let mut samples = CellSamples::default();
-    stage.progress("zvm: ramps to 600 connections");
+    stage.progress("zvm: measuring ramps to 600 connections");
     ramps(stage, &mut samples, &[(NONE, "none"), (CHECKED, "preferred"), (NONE_AGAIN, "none")], "");
-    stage.progress("zvm: ramps to 600 connections without the cache of verified chains");
+    stage.progress("zvm: measuring ramps to 600 connections, without the cache of verified chains");
     ramps(stage, &mut samples, &[(UNCACHED, "preferred")], "chain-cache = false");
     sheet(&samples)
 }
@@ -157,7 +157,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "zvm",
         title: "TLS certificate verification of the z/VM SSL server",
-        method: "600 connections, opened one at a time in steps of 120; TLS 1.3 with full \
+        method: "600 connections in steps of 120, opened one after another; TLS 1.3 with full \
                  handshakes. Published: z/VM 7.1 and 7.2, ECDHE-RSA with AES-128. Measured: the \
                  CPU time of the agent that accepts TLS, with client-cert none or preferred"
             .to_owned(),

@@ -28,8 +28,8 @@ pub(super) fn report(
     let RampArgs { connections, step, at_once, ramps, .. } = args;
     let each = if results.len() > 1 { " for each address, in turn" } else { "" };
     let summary = format!(
-        "{ramps} ramps, each to {connections} connections in steps of {step}, {at_once} \
-         connections at a time{each}"
+        "{ramps} ramps{each}: a ramp opens {connections} connections in steps of {step}, at most \
+         {at_once} at a time"
     );
     let mut report = Report::new("ramp", summary);
     report.set("connections", *connections);
