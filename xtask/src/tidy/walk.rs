@@ -1,6 +1,5 @@
 //! Checks the table in ARCHITECTURE.md that lists the files through which a connection passes. Each
-//! file must exist. For each file except the first, an earlier file of the table must use this
-//! file.
+//! file must exist. Each file after the first must be used by an earlier file of the table.
 
 use std::collections::BTreeSet;
 

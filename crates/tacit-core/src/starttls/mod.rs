@@ -21,8 +21,8 @@
 //!   Reject ──> close both
 //! ```
 //!
-//! Bytes that the peer sends in clear never count as bytes under TLS. If the peer sends further
-//! bytes in clear after the last message before TLS, this module drops or rejects them. If the
+//! Bytes that the peer sends in clear never count as bytes under TLS. This module drops or rejects
+//! bytes that the peer sends in clear between its last STARTTLS message and the handshake. If the
 //! received bytes already contain the beginning of the handshake, the driver takes these bytes with
 //! [`StarttlsExchange::take_input`], and passes them to the TLS session.
 //!

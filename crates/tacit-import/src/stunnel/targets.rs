@@ -46,7 +46,7 @@ impl Targets {
                 findings.changed(
                     &entry.at,
                     message,
-                    "remove one of the two lines; tacit tries the target once",
+                    "remove one of the two lines: the import ignores the second one",
                 );
                 continue;
             }

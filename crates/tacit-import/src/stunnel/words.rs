@@ -292,7 +292,7 @@ pub(super) const WORDS: &[Word] = &[
         "redirect",
         &[],
         "tacit rejects clients without a certificate, and does not redirect such clients",
-        "remove the option, or serve clients without a certificate on another address",
+        "remove the option, or use another address for clients that have no certificate",
     ),
     changed(
         "renegotiation",

@@ -86,7 +86,7 @@ impl HandshakeFailure {
     pub fn closed(role: HandshakeRole) -> Self {
         let peer = role.peer();
         let message = format!(
-            "the {peer} closed the connection during the handshake without an alert: read the \
+            "during the handshake, the {peer} closed the connection without an alert: read the \
              {peer}'s log, and check that the {peer} uses TLS on this port"
         );
         failure(FailureKind("peer-closed"), Party::Peer, message)

@@ -4,8 +4,8 @@
 //! ```text
 //!   connections   ▁▁█████▆▃▁▁▁▁
 //!   check          ·   ·   ·   ·
-//!                              └ fewer than half of the peak,
-//!                                but at least half as many as at the last check
+//!                              └ returns memory: open < peak / 2,
+//!                                and open >= (open at the last check) / 2
 //! ```
 //!
 //! Returning memory takes milliseconds. So the agent ignores peaks below [`PEAK_NOTED`]. While many

@@ -244,8 +244,8 @@ fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
             "rule `{}` selects by `unit`, but `{unit}` has KillMode={mode}: processes of the unit \
-             may remain after the unit stops, and for up to a second after the stop, the rule does \
-             not match these processes",
+             may remain after the unit stops. The rule does not match these processes for up to a \
+             second after the stop",
             rule.name
         );
         let fix = "set `KillMode=control-group` or `mixed` in the unit";

@@ -63,8 +63,8 @@ impl Running {
         if self.agent.has_just_ended() {
             complain_of(
                 MessageId("agent-ended"),
-                "the agent has ended: connections that it relayed fail, and so do new connections \
-                 of the program",
+                "the agent has ended: its relayed connections fail, and new connections of the \
+                 program fail, too",
             );
         }
         if let Some(helper) = self.helper.pid()

@@ -162,9 +162,10 @@ impl<'a> Units<'a> {
         };
         self.handshake_us = Some(handshake_us);
         assumptions.push(format!(
-            "rule {name}: the projection assumes one full handshake as server for each connection, \
-             which takes {time}. tacit has just measured this time on this machine, with a P-256 \
-             certificate and without I/O, because no rule had a handshake in this interval",
+            "rule {name}: the projection assumes one full handshake as server for each \
+             connection. Each handshake takes {time}. tacit has just measured this time on this \
+             machine, with a P-256 certificate and without I/O, because no rule had a handshake \
+             in this interval",
             time = us(handshake_us)
         ));
         Ok(handshake_us)

@@ -1,5 +1,5 @@
-//! Compares an imported policy with a running stunnel, for the options `verifyPeer` and `verify`
-//! with levels 3 and 4, as client and as server.
+//! Compares an imported policy with a running stunnel, for the option `verifyPeer`, and for the
+//! option `verify` with levels 3 and 4. Both client services and server services are tested.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};

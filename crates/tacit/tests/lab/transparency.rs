@@ -1,5 +1,5 @@
-//! Tests that the relay is transparent: closes, resets, the order of bytes and urgent data arrive
-//! as they were sent.
+//! Tests that the relay is transparent: it passes on each close, each reset and urgent data as they
+//! were sent, and the bytes keep their order.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

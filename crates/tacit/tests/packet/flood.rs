@@ -1,6 +1,6 @@
-//! Tests a flood of datagrams that an engine cannot process in time. The engine must not spill, so
-//! no second thread receives datagrams. When the engine's queue is full, the kernel drops
-//! datagrams. A tunnel of another worker loses no packet.
+//! Tests a flood of datagrams that an engine cannot process in time. The engine is configured not
+//! to spill, so no second thread receives datagrams. When the engine's queue is full, the kernel
+//! drops datagrams. A tunnel of another worker loses no packet.
 
 use std::net::UdpSocket;
 use std::sync::Arc;

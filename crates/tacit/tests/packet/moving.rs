@@ -1,5 +1,5 @@
-//! Tests a worker whose two threads take turns to receive packets: the packets keep their order,
-//! and tunnels begin and end.
+//! Tests a worker whose two threads take turns to receive packets. Meanwhile, the packets
+//! keep their order, and tunnels can begin and end.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Tests links between hosts: two network namespaces that only a veth pair connects, with `tacit
-//! link serve` in both. Programs of runs on one host use sockets of the other host. The link uses
-//! TCP with TLS, or a UNIX socket without TLS, as for a virtual machine.
+//! Tests links between hosts. The hosts are two network namespaces, connected only by a veth pair,
+//! with `tacit link serve` in both. Programs of runs on one host use sockets of the other host. The
+//! link uses TCP with TLS, or a UNIX socket without TLS, as for a virtual machine.
 
 use crate::fits::assert_fits;
 use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};

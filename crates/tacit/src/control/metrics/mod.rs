@@ -164,8 +164,8 @@ fn waived(page: &mut Page, rules: &[Arc<LiveRule>]) {
     let mut waived = page.family(
         "tacit_certificates_waived_total",
         Kind::Counter,
-        "Connections that the rule accepted although a check of the peer's certificate failed, by \
-         check.",
+        "Connections that the rule accepted although a check of the peer's certificate failed. \
+         The label `check` names the failed check.",
     );
     for rule in rules.iter().filter(|rule| rule.action.tls().is_some()) {
         for check in WaivedCheck::ALL {

@@ -170,8 +170,8 @@ fn sums(costs: &Costs) -> String {
     format!(
         "agent: {} ms of CPU time in {} s on {cpus} CPUs\npercent of one CPU: general {}, engine \
          {}, eligible {} (work that engines could have done, but that other CPUs did)\nuncaptured: \
-         {} ms ({} %) of CPU time that is not assigned to a rule\naccounting: {} timestamps of {} \
-         ns and {} clock reads of {} ns used {} % of the agent's CPU time\n",
+         {} ms ({} %) of CPU time that is not assigned to a rule\naccounting: {} % of the agent's \
+         CPU time, for {} timestamps of {} ns and {} clock reads of {} ns\n",
         figure(agent_cpu_us / 1000.0),
         figure(*interval_s),
         figure(of_one.general),
@@ -179,11 +179,11 @@ fn sums(costs: &Costs) -> String {
         figure(of_one.eligible),
         figure(costs.uncaptured_cpu_us / 1000.0),
         figure(costs.uncaptured_percent),
+        figure(accounting.percent),
         accounting.stamps,
         figure(accounting.stamp_ns),
         accounting.clock_reads,
         figure(accounting.clock_read_ns),
-        figure(accounting.percent),
     )
 }
 

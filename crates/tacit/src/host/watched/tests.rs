@@ -1,5 +1,5 @@
-//! Tests how missing rules of a host are installed again, with a simulated kernel that refuses or
-//! loses rules.
+//! Tests how missing rules of a host are installed again. A simulated kernel refuses or loses
+//! rules.
 
 use tacit_core::policy::filter::{FilterPlan, FilterSchedule};
 use tacit_core::policy::{HostSection, Senders, Unmatched};

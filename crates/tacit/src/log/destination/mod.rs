@@ -137,8 +137,8 @@ impl Sink {
                 .map_err(|error| {
                     let text = format!(
                         "cannot use the descriptor of log fd:{number}: {error}\n    \
-                         fix: start the agent with the descriptor {number} open for writing, such \
-                         as {number}>FILE in a shell, or use --log FILE"
+                         fix: start the agent with the descriptor {number} open for writing \
+                         (in a shell: {number}>FILE), or use --log FILE"
                     );
                     io::Error::new(error.kind(), text)
                 }),

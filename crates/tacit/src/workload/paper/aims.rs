@@ -3,8 +3,8 @@
 //!
 //! All CPU times are those of the general CPU, on which the programs run. The CPU times do not
 //! include the work of an engine, except for the work that the engine spills to the general CPU.
-//! The aims compare these CPU times with a measurement without IPsec, in which the programs use the
-//! same CPU.
+//! This module compares these CPU times with those of a measurement without IPsec. In that
+//! measurement, the programs use the same CPU.
 
 use super::cell::{CellSamples, Measurement, PaperCell};
 use super::drawn::Load;

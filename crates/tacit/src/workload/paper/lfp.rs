@@ -247,7 +247,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "lfp",
         title: "z/VSE Fast Path to Linux on System z",
-        method: "FTP of 1 GB (or of `--file-size`) with curl and vsftpd, from a sparse file or to \
+        method: "FTP of 1 GB (or of `--file-size`) with curl and vsftpd, from a sparse file to \
                  /dev/null. Three streams of 100 MB at the same time. Published: z10 EC, TCP/IP \
                  for VSE and LFP (Linux Fast Path) under z/VM. Measured: a program in a network \
                  namespace, and a server of the host. They are connected by a TCP/IP stack in user \

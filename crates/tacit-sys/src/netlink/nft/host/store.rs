@@ -1,5 +1,5 @@
-//! Stores the DNS names of addresses in the kernel, so that the next agent can read them. The names
-//! are in a second nftables table, which has no rules.
+//! Stores DNS names in the kernel, each with an address, so that the next agent can read them. The
+//! names are in a second nftables table, which has no rules.
 //!
 //! ```text
 //! table inet tacit-names       flags owner, persist if the kernel supports them
