@@ -356,15 +356,21 @@ fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) ->
     );
     if made.roles().contains(&"server") {
         text += &format!(
-            "    # in a rule in front of a server; clients must present a certificate:\n    \
+            "    # tacit presents this certificate, and clients must present one, too.\n    \
+             # In a rule with listen and connect:\n    \
              tls = {{ role = \"server\", identity = \"{word}\", client-cert = \"required\", \
-             trust = \"private\" }}\n"
+             trust = \"private\" }}\n    \
+             # In a rule with direction = \"inbound\" (see tacit run):\n    \
+             tls = {{ identity = \"{word}\", client-cert = \"required\", trust = \"private\" }}\n"
         );
     }
     if made.roles().contains(&"client") {
         text += &format!(
-            "    # in a rule in front of a client:\n    \
-             tls = {{ role = \"client\", identity = \"{word}\", trust = \"private\" }}\n"
+            "    # tacit presents this certificate to servers.\n    \
+             # In a rule with listen and connect:\n    \
+             tls = {{ role = \"client\", identity = \"{word}\", trust = \"private\" }}\n    \
+             # In a rule with direction = \"outbound\" (see tacit run):\n    \
+             tls = {{ identity = \"{word}\", trust = \"private\" }}\n"
         );
     }
     text

@@ -11,7 +11,8 @@ use tacit_core::message_id::MessageId;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Answer, Display, Request, directory, private_agents};
+use super::private_agents::{self, PrivateAgent};
+use super::{Answer, Display, Request, directory};
 use crate::exit::with_fix;
 use crate::ledger::costs::Costs;
 
@@ -21,7 +22,7 @@ pub enum ClientError {
     /// No process listens at the control socket.
     NoAgent(PathBuf, io::Error),
     /// No process listens at the default control socket, but these agents serve one run each.
-    OnlyPrivate(PathBuf, Vec<PathBuf>),
+    OnlyPrivate(PathBuf, Vec<PrivateAgent>),
     /// The agent refused.
     Refused(String),
     /// The connection failed, or the agent sent something that is not an answer.
@@ -73,14 +74,13 @@ impl fmt::Display for ClientError {
                     1 => ("the private agent of a run", "this agent"),
                     _ => ("the private agents of several runs", "one of these agents"),
                 };
-                let private = private.iter().map(|path| path.display().to_string());
                 write!(
                     f,
                     "no agent answers at {}; tacit found {private_agents}\n    \
-                     fix: set --control to the control socket of {one_agent}: {}",
-                    path.display(),
-                    private.collect::<Vec<_>>().join(" ")
-                )
+                     fix: set --control to the control socket of {one_agent}:",
+                    path.display()
+                )?;
+                private.iter().try_for_each(|agent| write!(f, "\n        {agent}"))
             }
             Self::Refused(reason) => {
                 f.write_str(&with_fix(reason, "read the log of the agent, and try again"))
@@ -200,7 +200,11 @@ fn no_agent(control: &Path, error: io::Error) -> ClientError {
     let is_default = control == super::default_path();
     let is_absent =
         matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
-    let private = if is_default && is_absent { private_agents::answering() } else { Vec::new() };
+    let private = if is_default && is_absent {
+        private_agents::answering_with_commands()
+    } else {
+        Vec::new()
+    };
     if private.is_empty() {
         return ClientError::NoAgent(control.to_owned(), error);
     }

@@ -3,9 +3,12 @@
 //! Each private agent has its own directory, in `$XDG_RUNTIME_DIR` or in the directory for
 //! temporary files. Limit: this module tries at most `LISTED_MAX` sockets.
 
+use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+
+use tacit_core::printable::printable;
 
 use super::directory;
 
@@ -15,6 +18,27 @@ pub const DIRECTORY_PREFIX: &str = "tacit-run-";
 pub const SOCKET_NAME: &str = "agent.sock";
 /// The maximum number of sockets that are tried.
 const LISTED_MAX: usize = 32;
+
+/// The maximum number of characters of a command that are shown.
+const COMMAND_CHARS_MAX: usize = 100;
+
+/// A private agent, as shown to a user who must choose one.
+#[derive(Debug)]
+pub struct PrivateAgent {
+    socket: PathBuf,
+    /// The command line of `tacit run`; `None` if it cannot be read.
+    command: Option<String>,
+}
+
+impl fmt::Display for PrivateAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.socket.display())?;
+        match &self.command {
+            Some(command) => write!(f, " ({command})"),
+            None => Ok(()),
+        }
+    }
+}
 
 /// The directory that contains the directories of private agents.
 #[must_use]
@@ -39,6 +63,27 @@ pub fn answering() -> Vec<PathBuf> {
         .collect();
     sockets.sort();
     sockets
+}
+
+/// The agents of [`answering`], each with the command that started its run.
+#[must_use]
+pub fn answering_with_commands() -> Vec<PrivateAgent> {
+    let agent = |socket: PathBuf| PrivateAgent { command: command_of(&socket), socket };
+    answering().into_iter().map(agent).collect()
+}
+
+/// The command line of the launcher, whose process ID is in the name of the socket's directory.
+fn command_of(socket: &Path) -> Option<String> {
+    let directory = socket.parent()?.file_name()?.to_str()?;
+    let launcher: u32 = directory.strip_prefix(DIRECTORY_PREFIX)?.parse().ok()?;
+    let words = std::fs::read(format!("/proc/{launcher}/cmdline")).ok()?;
+    let words = String::from_utf8_lossy(words.strip_suffix(b"\0")?).replace('\0', " ");
+    let shown = printable(&words);
+    if shown.chars().count() <= COMMAND_CHARS_MAX {
+        return Some(shown.into_owned());
+    }
+    let start: String = shown.chars().take(COMMAND_CHARS_MAX).collect();
+    Some(start + "...")
 }
 
 /// Returns the control socket for a display or a trace: the given one, or the default one. If no

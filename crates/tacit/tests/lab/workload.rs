@@ -237,6 +237,9 @@ fn displays_find_the_agent_of_the_only_run() {
     let said = text_of(&both);
     assert!(said.contains("the private agents of several runs"), "{said}");
     assert!(said.contains(&first) && said.contains(&second), "{said}");
+    let of_run = "agent.sock (";
+    assert_eq!(said.matches(of_run).count(), 2, "{said}");
+    assert_eq!(said.matches("run --policy run.toml -- sleep 600)").count(), 2, "{said}");
 }
 
 #[test]
