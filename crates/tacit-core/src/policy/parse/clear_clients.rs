@@ -40,8 +40,8 @@ pub(super) fn read(
     let value = accept?;
     if common.start != Start::Immediate {
         let message = "`accept = \"both\"` needs a protocol in which TLS begins at the first byte";
-        let fix = "remove the key; with `starttls`, set mode = \"optional\" to accept \
-                   clients in clear";
+        let fix = "remove the key. To accept clients in clear with `starttls`, set mode = \
+                   \"optional\" in `starttls`";
         table.report.error(MessageId("conflicting-keys"), &value.name_at, message, fix);
         return None;
     }
@@ -66,7 +66,9 @@ fn source(value: &TomlValue<'_>) -> Option<AddressSelector> {
         }
         AddressSelector::Name { .. } | AddressSelector::Near(_) => {
             let fix = "write addresses or networks, as in [\"10.1.0.0/16\", \"2001:db8::7\"]";
-            value.error("`clear-sources` contains a value that is not an address", fix);
+            let message =
+                "`clear-sources` contains a value that is neither an address nor a network";
+            value.error(message, fix);
             None
         }
     }

@@ -92,8 +92,8 @@ fn check_host(table: &TomlTable<'_>, host: Option<&HostSettings>) -> bool {
     {
         let rule = &table.title;
         let message = format!("{rule} filters packets of a host, but the policy has no [host]");
-        let fix = "add [host] with unmatched = \"permit\" or \"deny\", or set `tunnel` to the name \
-                   of an [ike.NAME] or [sa.NAME]";
+        let fix = "add [host] with unmatched = \"permit\" or \"deny\". To filter packets of a \
+                   tunnel instead, set `tunnel` to the NAME of its table [ike.NAME] or [sa.NAME]";
         table.report.error(MessageId("not-for-runs"), &value.name_at, message, fix);
     }
     host.is_some()

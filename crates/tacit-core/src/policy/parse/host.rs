@@ -258,8 +258,8 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
             rule.name
         );
         let fix = format!(
-            "add a rule without `{key}` for the same destinations after this rule, for example \
-             with permit = true; or set unmatched = \"deny\""
+            "after this rule, add a rule that has the same destinations and no `{key}`, for \
+             example with permit = true; or set unmatched = \"deny\""
         );
         value.report.error(MessageId("no-rule-for-others"), &at, message, fix);
     }

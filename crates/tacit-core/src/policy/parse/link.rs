@@ -363,8 +363,8 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
         })
     });
     let directions = [("inbound", Direction::Inbound), ("outbound", Direction::Outbound)];
-    let fix = "set direction = \"outbound\" for connections that programs on the other side of the \
-               link open, or direction = \"inbound\" for connections that these programs accept";
+    let fix = "for connections from programs on the other side of the link, set direction = \
+               \"outbound\"; for connections to these programs, set direction = \"inbound\"";
     let direction = table.required("direction", fix).and_then(|value| value.choice(&directions));
     let selectors = match direction? {
         Direction::Outbound => outbound(&table),

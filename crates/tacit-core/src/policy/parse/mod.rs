@@ -306,8 +306,8 @@ fn part(table: &TomlTable<'_>, key: &'static str, all: usize) -> Option<Option<u
         && let Some(value) = table.value(key)
     {
         let message =
-            format!("`{key}` is {part}, but must be at most the value of `handshakes`, {all}");
-        value.error(message, format!("write at most {all}, or raise `handshakes`"));
+            format!("`{key}` is {part}, but must not exceed `handshakes`, which is {all}");
+        value.error(message, format!("set `{key}` to at most {all}, or increase `handshakes`"));
         return None;
     }
     Some(part)

@@ -309,8 +309,8 @@ fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
         (Some(ca), _) => ca.each_once(value::file).map(TrustSource::Files),
         (None, Some(_)) => Some(TrustSource::Pinned),
         (None, None) => {
-            let fix = "set a PEM file: ca = \"corp-ca.pem\"; or the peer's own certificate: pinned \
-                       = \"peer.pem\"";
+            let fix = "set a PEM file with CA certificates (ca = \"corp-ca.pem\"), or a PEM file \
+                       with the peer's own certificate (pinned = \"peer.pem\")";
             table.missing("ca", fix);
             None
         }

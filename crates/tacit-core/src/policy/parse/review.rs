@@ -78,9 +78,10 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let message = format!(
             "rule `{weaker}` does not verify servers, and comes before rule `{stricter}` in line \
              {line}. Both rules match the same port. If both also match a name, tacit does not \
-             verify the server of this name. If two names have the same address, and each rule \
-             matches one of them, tacit applies rule `{stricter}` only if one name has an alias \
-             address"
+             verify the server of this name. If each rule matches a different name, but both names \
+             have the same address, tacit can distinguish the names only by an alias address. \
+             Without an alias, tacit applies rule `{stricter}` to both names, or refuses the \
+             connection"
         );
         let fix =
             format!("move rule `{weaker}` after `{stricter}`, or give both rules different ports");

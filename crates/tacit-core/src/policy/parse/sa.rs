@@ -51,12 +51,14 @@ fn read(
     let wrapping = wrapping(&table)?;
     let port = port(&table, wrapping);
     let algorithms = algorithms(&table, wrapping);
-    let fix = "set the SPI of received packets (spi-out of the peer): spi-in = 0x1001";
+    let fix = "set the SPI of packets that tacit receives: spi-in = 0x1001. This SPI must be equal \
+               to `spi-out` of the peer";
     let spi_in = table.required("spi-in", fix).and_then(|value| {
         let number = spi(&value)?;
         check_spi(&table.title, &value, number, spis).map(|()| number)
     });
-    let fix = "set the SPI of sent packets (spi-in of the peer): spi-out = 0x1002";
+    let fix = "set the SPI of packets that tacit sends: spi-out = 0x1002. This SPI must be equal \
+               to `spi-in` of the peer";
     let spi_out = table.required("spi-out", fix).and_then(|value| spi(&value));
     let fix = "set the file with the keys for received packets: keys-in = \"branch-in.keys\"";
     let keys_in = table.required("keys-in", fix).and_then(|value| key_file(&value));

@@ -304,13 +304,14 @@ fn verify_kind(
         Kind::Chain => {
             let message = "the server's name is not checked: any server with a certificate from \
                            this trust is accepted";
-            let fix =
-                "set verify = \"full\", with `server-name` if the certificate has another name";
+            let fix = "set verify = \"full\"; if the certificate does not contain the name to \
+                       which the program connects, also set `server-name`";
             value.report.warning(MessageId("name-not-checked"), position, message, fix);
         }
         Kind::None => {
             let message = "the server's certificate is not checked: any server is accepted";
-            let fix = "set `trust`, with the server's CA (`ca`) or its own certificate (`pinned`)";
+            let fix = "set `trust` to a table that contains the server's CA (`ca`) or the server's \
+                       own certificate (`pinned`)";
             value.report.warning(MessageId("server-not-checked"), position, message, fix);
         }
     }
@@ -419,7 +420,7 @@ fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>>
 fn relay(value: &TomlValue<'_>, names: &Names<'_>) -> Option<RelayOn> {
     let relay = value.choice(&[("worker", RelayOn::Worker), ("engine", RelayOn::Engine)])?;
     if relay == RelayOn::Engine && !names.has_engine {
-        let fix = "reserve CPUs for engines: [engine] with cpus = \"2-3\"; or remove the key";
+        let fix = "add [engine] with cpus = \"2-3\" to reserve CPUs for engines, or remove the key";
         value.error("`relay` cannot be `engine`: the policy has no engines", fix);
         return None;
     }

@@ -166,7 +166,10 @@ impl<'t> Diagnostics<'t> {
         let fix = match message {
             "duplicate key" => "keep one of the two entries",
             header if header.contains("table") => "write a header such as [limits] or [[rule]]",
-            _ => "write `key = value`, text in double quotes, lists as [ \"a\", \"b\" ]",
+            _ => {
+                "write an entry as `key = value`, text in double quotes, and a list as \
+                 [ \"a\", \"b\" ]"
+            }
         };
         Diagnostic::error(
             MessageId("not-toml"),

@@ -97,7 +97,7 @@ fn read(
     })
 }
 
-/// `version` exists so that IKEv1 is refused by name.
+/// Checks `version`. The key exists only so that an error can state why tacit refuses IKEv1.
 fn check_version(table: &TomlTable<'_>) -> Option<()> {
     let Some(value) = table.value("version") else { return Some(()) };
     if value.integer(1, 2)? == 1 {
@@ -136,8 +136,8 @@ fn credentials(table: &TomlTable<'_>, names: &Names<'_>) -> Option<IkeCredential
     let trust = table.value("trust");
     let Some(file) = table.value("psk-file") else {
         if identity.is_none() && trust.is_none() {
-            let fix = "name the file with the pre-shared key: psk-file = \"branch.psk\"; or, to \
-                       use certificates, set `identity` and `trust`";
+            let fix = "set the file with the pre-shared key (psk-file = \"branch.psk\"), or set \
+                       `identity` and `trust` to use certificates";
             table.missing("psk-file", fix);
             return None;
         }
@@ -313,7 +313,7 @@ pub(super) fn check_users(
         let line = value.report.line(first, position);
         let message =
             format!("{address} is already the `inner` address of {other_table} in line {line}");
-        let fix = "write another address: each peer needs an address of its own";
+        let fix = "write another address: two tables cannot have the same `inner` address";
         value.error_of(MessageId("shared-inner"), message, fix);
         return None;
     }

@@ -88,7 +88,8 @@ impl<'a> Parts<'a> {
             if all.iter().any(|other: &Part| other.kind() == part.kind()) {
                 let message =
                     format!("`{text}` contains two {kind} algorithms", kind = part.kind());
-                let fix = "write a list of strings, with one proposal for each algorithm";
+                let fix = "write a proposal for each of the two algorithms, as separate strings \
+                           of a list";
                 value.error(message, fix);
                 return None;
             }
@@ -137,7 +138,11 @@ impl<'a> Parts<'a> {
                     "`{text}`: {aead} is an AEAD cipher, so the proposal must not contain an \
                      integrity algorithm"
                 );
-                value.error(message, format!("remove `{hash}`, or write `prf{hash}` for the PRF"));
+                let fix = format!(
+                    "remove `{hash}`; or, if you want this hash for the PRF, replace `{hash}` with \
+                     `prf{hash}`"
+                );
+                value.error(message, fix);
                 return None;
             }
         };

@@ -401,8 +401,8 @@ fn warnings_name_what_was_probably_not_meant() {
              match rule `a` in line 7 | move \
              the rule before `a`, or remove the rule",
             "21:18: the server's certificate is not checked: any server is accepted | set \
-             `trust`, with the \
-             server's CA (`ca`) or its own certificate (`pinned`)",
+             `trust` to a table that contains the server's CA (`ca`) or the server's own \
+             certificate (`pinned`)",
             "25:1: `remote` has no effect, because clients of a UNIX socket have no IP address | \
              remove the key; `unix-mode` controls which users may connect",
         ]
@@ -473,7 +473,8 @@ fn a_trust_pins_certificates_beside_anchors_or_alone() {
         ("pinned = 1", "`pinned` cannot be a whole number"),
         (
             "revocation = \"off\"",
-            "[trust.t] has no `ca` | set a PEM file: ca = \"corp-ca.pem\"; or",
+            "[trust.t] has no `ca` | set a PEM file with CA certificates (ca = \"corp-ca.pem\"), \
+             or a PEM file with the peer's own certificate (pinned = \"peer.pem\")",
         ),
     ] {
         let said = errors(&text(key, "full"));
@@ -498,7 +499,9 @@ fn names_that_lead_around_the_policy_are_warned_about() {
     let weak = |more: &str| rule("weak", &format!("remote = \"*.a.example\"\n{more}"));
     let is_told = |first: &str, second: &str| {
         let text = format!("version = 1\n{first}{second}");
-        warnings(&text).iter().any(|one| one.contains("only if one name has an alias"))
+        warnings(&text)
+            .iter()
+            .any(|one| one.contains("can distinguish the names only by an alias address"))
     };
     let unchecked = "remote-ports = [80, \"400-500\"]\ntls = { verify = \"none\" }";
     assert!(is_told(&weak("permit = true"), &tls) && is_told(&weak(unchecked), &tls));
