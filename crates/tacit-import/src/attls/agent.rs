@@ -196,11 +196,11 @@ impl Reader<'_> {
                     format!("copy the data set to a file, and add these lines to {map}:\n{line}")
                 }
                 None => format!(
-                    "copy the data set to a file, write these lines at the start of a new map \
-                     file, and pass the map file with --map:\n{line}"
+                    "copy the data set to a file, write a map file that begins with these lines, \
+                     and pass the map file with --map:\n{line}"
                 ),
             };
-            let message = format!("the map file has no file for the data set `{dataset}`");
+            let message = format!("the map file does not name a file for the data set `{dataset}`");
             self.findings.error(at, message, fix);
             return None;
         }
@@ -364,7 +364,7 @@ mod tests {
         for (text, message) in [
             (
                 "TTLSConfig //'SYS1.TLS(WEB)'",
-                "the map file has no file for the data set `SYS1.TLS(WEB)`",
+                "the map file does not name a file for the data set `SYS1.TLS(WEB)`",
             ),
             ("TTLSConfig none", "cannot read none: there is no file none"),
             ("TTLSConfig", "`TTLSConfig` names no file"),

@@ -128,7 +128,7 @@ impl Context<'_> {
         if !rule.local.addresses.iter().all(is_all) {
             let message = "tacit captures connections to all addresses of this host, so the rule \
                            applies to all of these addresses";
-            let fix = "remove the local addresses, or import without --host";
+            let fix = "remove the local addresses, or run the import without --host";
             let at = &rule.rule.at;
             if owners::is_protected(rule) {
                 self.findings.changed(at, message, fix);

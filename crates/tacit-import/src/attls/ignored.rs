@@ -62,7 +62,7 @@ impl Context<'_> {
         } else {
             let message = "tacit accepts revoked certificates, because the map file names no \
                            `crl`, and tacit uses neither OCSP nor LDAP";
-            let fix = "add the CRL files to the table of the key ring in the map file: crl = \
+            let fix = "in the map file, add the CRL files to the table of this key ring: crl = \
                        \"corp.crl\"";
             self.findings.changed(&field.at, message, fix);
         }

@@ -331,8 +331,8 @@ fn refuse_of_other_kind(table: &TomlTable<'_>, programs: PolicyPrograms) -> Opti
     } else {
         let message = "tacit can select programs by systemd unit or cgroup only on a captured host";
         let fix = "set run = \"NAME\", and start the program with `tacit run --name NAME`, for \
-                   example in ExecStart= of its systemd unit; or import with --host, for `tacit \
-                   agent --host`";
+                   example in ExecStart= of its systemd unit; or run the import with --host, and \
+                   use the policy with `tacit agent --host`";
         (&["unit", "cgroup"], message, fix)
     };
     let found = keys.iter().find_map(|key| table.value(key));

@@ -304,7 +304,7 @@ impl Context<'_> {
         if let Some(sni) = rule.field("ClientHandshakeSNIList") {
             set(keys, "server-name", sni.value.to_ascii_lowercase());
         }
-        let fix = "to check the name, add HostReferenceIdDNS, or import without the option \
+        let fix = "to check the name, add HostReferenceIdDNS, or run the import without \
                    --keep-no-name-check";
         let message = "the server's name is not checked: any host with a certificate from the \
                        CA can impersonate the server";

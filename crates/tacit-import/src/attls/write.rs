@@ -37,7 +37,8 @@ pub(super) fn write(
         tables.insert(0, host(sources.options, first));
         if sources.filters.is_some() {
             let message = "--host does not support IP filter rules";
-            findings.error(first, message, "import without the filter rules, or without --host");
+            let fix = "run the import without the filter rules, or without --host";
+            findings.error(first, message, fix);
         }
     }
     if let Some(filters) = sources.filters {
@@ -177,7 +178,7 @@ fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut
     findings.changed(
         at,
         message,
-        "to deny connections that match no rule, import with --fail-closed",
+        "to deny connections that match no rule, run the import with --fail-closed",
     );
     let clear = |name: String, keys: Vec<(&str, Toml)>| {
         let mut item = Item::new("[[rule]]", at);

@@ -142,7 +142,7 @@ pub(super) fn server(
         let message = format!(
             "service `{section}` does not verify its server: stunnel does not verify it either"
         );
-        let fix = "set verifyChain = yes, CAfile and checkHost, and import without \
+        let fix = "set verifyChain = yes, CAfile and checkHost, and run the import without \
                    --keep-no-verification";
         findings.changed(at, message, fix);
     } else {
@@ -157,8 +157,8 @@ pub(super) fn server(
                  trust `{trusted}`; stunnel did not verify the server",
                 host = name.as_deref().unwrap_or("its server")
             );
-            let fix = "if another CA issues the certificate, set verifyChain = yes and CAfile; to \
-                       verify nothing, as in stunnel, import with --keep-no-verification";
+            let fix = "if another CA issues the certificate, set verifyChain = yes and CAfile. To \
+                       verify nothing, as in stunnel, run the import with --keep-no-verification";
             findings.changed(at, message, fix);
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));
@@ -167,7 +167,7 @@ pub(super) fn server(
             findings.changed(
                 at,
                 message,
-                "to check the name, set checkHost = NAME, and import without the option \
+                "to check the name, set checkHost = NAME, and run the import without \
                  --keep-no-name-check",
             );
         } else if !is_checked {

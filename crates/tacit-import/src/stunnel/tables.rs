@@ -110,8 +110,8 @@ impl<'f> Tables<'f> {
         let list = last("CRLfile");
         let given: Vec<&Entry> = [last("CAfile"), last("CApath")].into_iter().flatten().collect();
         if let (Some(entry), Contents::Peers) = (list, contents) {
-            let message = "`CRLfile` needs CAs: with `verifyPeer` alone tacit builds no chain, and \
-                           cannot check revocation";
+            let message = "`CRLfile` needs CAs: with `verifyPeer` alone, tacit builds no chain, \
+                           and cannot check revocation";
             let fix = "either set verify = 3 and add the CAs to CAfile, or remove both CRLfile \
                        and the revoked certificates in CAfile";
             findings.error(&entry.at, message, fix);

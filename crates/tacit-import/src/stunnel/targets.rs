@@ -170,7 +170,7 @@ fn order(service: &StunnelService<'_>, findings: &mut Findings) -> Option<Target
     };
     let is_delayed = service.switch("delay", Switch::No, findings)? == Switch::Yes;
     if is_delayed && order == TargetOrder::RoundRobin {
-        let message = "`failover = rr` has no effect with `delay = yes`, as in stunnel";
+        let message = "as in stunnel, `failover = rr` has no effect with `delay = yes`";
         findings.info(&entry.at, message);
         return Some(TargetOrder::First);
     }

@@ -237,8 +237,8 @@ fn what_a_rule_cannot_say_stops_the_import() {
         (
             "verifyPeer = yes\nCAfile = /p\nCRLfile = /l",
             7,
-            "`CRLfile` needs CAs: with `verifyPeer` alone tacit builds no chain, and cannot check \
-             revocation",
+            "`CRLfile` needs CAs: with `verifyPeer` alone, tacit builds no chain, and cannot \
+             check revocation",
         ),
         ("verify = 2", 1, "service `s` has no CA for client certificates"),
         ("checkHost = a", 5, "`checkHost` has no effect without verifyChain or verifyPeer"),

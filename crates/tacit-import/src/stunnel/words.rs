@@ -152,8 +152,8 @@ const OCSP_FIX: &str = "configure CRLs (CRLfile), or issue short-lived certifica
 /// An import drops a revocation check only if the caller requests it.
 const REFUSED_OCSP: Outcome = Outcome::Refused(
     NO_OCSP,
-    "remove the option, or import with --without-ocsp. Without OCSP, configure CRLs (CRLfile) or \
-     issue short-lived certificates",
+    "remove the option, or run the import with --without-ocsp. Without OCSP, configure CRLs \
+     (CRLfile) or issue short-lived certificates",
 );
 const NO_PSK: &str = "tacit does not support TLS with pre-shared keys";
 const PSK_FIX: &str = "make certificates for client and server: `tacit ca init`, `tacit ca issue \

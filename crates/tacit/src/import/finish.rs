@@ -70,7 +70,9 @@ pub(super) fn finish(
     let rules = of("rule", policy.matches("[[rule]]").count());
     let changed = count(&findings, Severity::Changed);
     let info = count(&findings, Severity::Info);
-    let summary = format!("{path}: {rules}; messages: {changed} changed, {info} info");
+    let summary = format!(
+        "{path}: {rules}; messages with severity `changed`: {changed}, with severity `info`: {info}"
+    );
     if written == Written::Stream {
         // The policy may have been written to standard output.
         complain(summary);

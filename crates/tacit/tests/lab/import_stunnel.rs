@@ -181,7 +181,8 @@ fn an_import_is_all_or_nothing() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(
         said,
-        "policy.toml: 1 rule; messages: 0 changed, 0 info\nnext step: tacit check policy.toml\n"
+        "policy.toml: 1 rule; messages with severity `changed`: 0, with severity `info`: 0\n\
+         next step: tacit check policy.toml\n"
     );
     let written = std::fs::read_to_string(lab.path("policy.toml")).unwrap();
 
