@@ -354,9 +354,9 @@ fn wrong_issuer(
     let issuer = named.unwrap_or("(no name)");
     match error {
         CertificateError::UnknownIssuer => format!(
-            "the chain of the {who}'s certificate {title} ends at the issuer {issuer}, which \
-             trust '{trust}' does not contain: add this CA to trust '{trust}', or configure the \
-             {who} to send the intermediate certificates"
+            "the chain of the {who}'s certificate {title} ends at the issuer {issuer}, but \
+             trust '{trust}' does not contain this CA: add this CA to trust '{trust}', or \
+             configure the {who} to send the intermediate certificates"
         ),
         CertificateError::BadSignature => format!(
             "the {who}'s certificate {title} was not signed by the CA {issuer} in trust '{trust}': \

@@ -201,7 +201,7 @@ fn limit(machine: &Machine) -> String {
 
 fn forbidden(machine: &Machine) -> String {
     if machine.is_powerless_root {
-        "root lacks CAP_SYS_ADMIN here, for example in a container or under `tacit run`: start \
+        "tacit runs as root without CAP_SYS_ADMIN, as in a container or under `tacit run`: start \
          tacit as an ordinary user"
     } else if machine.user_namespaces_allowed == Some(false) {
         "unprivileged user namespaces are disabled: set kernel.unprivileged_userns_clone=1"

@@ -62,7 +62,7 @@ fn configuration(group: u16) -> Vec<NetlinkRequest> {
             &COPY_BYTES.to_be_bytes(),
         ),
         setting(
-            "configuring when the kernel sends copied packets",
+            "configuring how many copied packets the kernel collects before it sends them",
             group,
             CONFIG_THRESHOLD,
             &1_u32.to_be_bytes(),

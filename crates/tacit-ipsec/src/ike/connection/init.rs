@@ -664,8 +664,8 @@ fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
 /// INVALID_KE_PAYLOAD with the group that this side wants (RFC 7296 section 1.2).
 fn other_group_wanted(header: &IkeHeader, group: KeGroup) -> IkeRefusal {
     let message = format!(
-        "the key exchange group of the peer's first request is not the group that tacit chose: \
-         tacit requests group {group:?}"
+        "tacit chose the key exchange group {group:?}, but the peer's first request uses another \
+         group: tacit asks the peer for a request with group {group:?}"
     );
     let failure = IkeFailure::new("other-group", FailureSide::Both, message);
     refuse(header, notify::INVALID_KE_PAYLOAD, group.number().to_be_bytes().to_vec(), failure)

@@ -102,7 +102,7 @@ fn anchors_beside_pins_must_hold_as_well() {
     let ca = Ca::new("corp CA");
     let stranger = Ca::new("stranger CA").leaf(LeafKind::Valid);
     let trust = pinning_beside(&ca, &stranger.cert_pem);
-    let said = "ends at the issuer CN=stranger CA, which trust 'corp' does not contain";
+    let said = "ends at the issuer CN=stranger CA, but trust 'corp' does not contain this CA";
     expect(&answers(&trust, &stranger.chain, NOW), said, Alert::UnknownCA);
 
     let directory = Directory::new();

@@ -223,8 +223,8 @@ fn no_proposal(offered: &[Proposal]) -> IkeFailure {
 pub(in crate::ike::connection) fn other_group(group: KeGroup) -> ChildRefusal {
     let data = group.number().to_be_bytes();
     let message = format!(
-        "the key exchange group of the peer's CREATE_CHILD_SA request is not the group that tacit \
-         chose: tacit requests group {group:?}"
+        "tacit chose the key exchange group {group:?}, but the peer's CREATE_CHILD_SA request uses \
+         another group: tacit asks the peer for a request with group {group:?}"
     );
     ChildRefusal {
         notify: NotifyPayload::new(notify::INVALID_KE_PAYLOAD, data),

@@ -218,7 +218,7 @@ fn counting(protocol: IpProtocol, counted_port: u16) -> [usize; 2] {
     let table = HostTable { sections: &sections, ..table(&[]) };
     let layout = Layout { openers: Openers::InSets, stage: Stage::First };
     let all = contents::all(IpSupport::V4AndV6, &table, layout);
-    ["finds flows to count", "counts flows"]
+    ["selects flows for counting", "counts flows"]
         .map(|step| all.iter().filter(|message| message.step.ends_with(step)).count())
 }
 

@@ -253,7 +253,7 @@ impl Rules {
             if let Some(bounds) = Bounds::of_counted(table, map, bounds) {
                 let (protocol, ..) = key;
                 let first = if protocol == TCP { &[Syn][..] } else { &[] };
-                let step = "adding the nft rule that finds flows to count";
+                let step = "adding the nft rule that selects flows for counting";
                 self.push_near_one(step, key, bounds, first);
             }
         }
