@@ -532,12 +532,14 @@ fn guard(file: PathBuf, last: Option<&Path>) -> ExitCode {
     failed
 }
 
-/// Installs nftables rules for a host whose policy cannot be used, and prints which are in force.
+/// Installs nftables rules for a host whose policy cannot be used, and prints which rules
+/// are in force.
 fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
     let file = last.display();
     match host::guard_without_policy(last, hosts) {
         Ok(GuardFallback::Present) => {
-            let message = "the host keeps the nftables rules that were installed since its boot";
+            let message = "the guard changes nothing: nftables rules of tacit that were installed \
+                           after the boot are in force";
             warn(MessageId("guard-changed-nothing"), message);
         }
         Ok(GuardFallback::Last) => {

@@ -80,7 +80,10 @@ impl fmt::Display for StarterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process(error) => {
-                write!(f, "cannot start the process that starts [activate] programs: {error}")
+                write!(
+                    f,
+                    "cannot start the process that starts programs of [activate] tables: {error}"
+                )
             }
             Self::Unusable(reason) => f.write_str(reason),
         }
@@ -167,7 +170,8 @@ impl Starter {
         let (back, answer) = oneshot::channel();
         let pending = PendingStart { program: program.to_owned(), remote, permit, back };
         let ended = || {
-            "the process that starts [activate] programs has ended\n    fix: run `tacit restart`"
+            "the process that starts programs of [activate] tables has ended\n    \
+             fix: run `tacit restart`"
                 .to_owned()
         };
         self.requests.send(pending).await.map_err(|_| ended())?;
@@ -175,7 +179,9 @@ impl Starter {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(ended()),
             Err(_) => {
-                Err("the process that starts [activate] programs did not answer in time".to_owned())
+                let message = "the process that starts programs of [activate] tables did not \
+                               answer in time";
+                Err(message.to_owned())
             }
         }
     }
@@ -297,8 +303,8 @@ async fn receive_all(mut reader: UnixStream, answers: &RefCell<Answers>, log: &L
 /// Logs that the starter has ended, and waits for its process.
 async fn report_end(mut child: Child, log: &Log) {
     let event = Event::new("starter-ended").value("pid", child.id());
-    let next = "the process that starts [activate] programs has ended, so the agent refuses \
-                connections that match rules with `activate`: run `tacit restart`";
+    let next = "the process that starts programs of [activate] tables has ended, so the agent \
+                refuses connections that match rules with `activate`: run `tacit restart`";
     log.error(event.field("next", next));
     while child.try_wait().is_ok_and(|status| status.is_none()) {
         tokio::time::sleep(REAP_INTERVAL).await;

@@ -62,7 +62,7 @@ pub fn run() -> ExitCode {
             complain_of(
                 MessageId("starter-not-served"),
                 format_args!(
-                    "the process that starts [activate] programs cannot continue: {error}"
+                    "the process that starts programs of [activate] tables cannot continue: {error}"
                 ),
             );
             EXIT_FAILURE.into()

@@ -80,11 +80,13 @@ fn read(sa: &ManualSa, path: &Path, position: SourcePosition) -> Result<Directio
     let KeyBytes { encryption: encryption_bytes, integrity: integrity_bytes } = key_bytes(sa);
     let how = match encryption_bytes {
         Some(encryption_bytes) => format!(
-            "write two lines: the key of the cipher, from `openssl rand -hex {encryption_bytes}`, \
-             and the key of the HMAC, from `openssl rand -hex {integrity_bytes}`"
+            "write two lines. `openssl rand -hex {encryption_bytes}` prints the first line, the \
+             key of the cipher. `openssl rand -hex {integrity_bytes}` prints the second line, the \
+             key of the HMAC"
         ),
         None => format!(
-            "write one line: the key of the HMAC, from `openssl rand -hex {integrity_bytes}`"
+            "write one line, the key of the HMAC: `openssl rand -hex {integrity_bytes}` prints \
+             this line"
         ),
     };
     let refused = |what: String| refused(what, how.clone());
@@ -95,7 +97,7 @@ fn read(sa: &ManualSa, path: &Path, position: SourcePosition) -> Result<Directio
     let last = lines.split_last().filter(|_| lines.len() == wanted);
     let Some((integrity, before)) = last else {
         return Err(refused(format!(
-            "the file has {} lines with keys instead of {wanted}",
+            "the number of lines with keys is {}, but must be {wanted}",
             lines.len()
         )));
     };
@@ -215,7 +217,7 @@ mod tests {
         assert_eq!(keys.inbound.encryption.as_bytes(), (0..16).collect::<Vec<u8>>());
         assert_eq!(keys.inbound.integrity.as_bytes(), (32..64).collect::<Vec<u8>>());
         for (content, why) in [
-            (CIPHER_KEY.to_owned(), "1 lines with keys instead of 2"),
+            (CIPHER_KEY.to_owned(), "the number of lines with keys is 1, but must be 2"),
             (format!("{CIPHER_KEY}\n{CIPHER_KEY}"), "of the HMAC has 16 bytes, but must have 32"),
             (format!("{HMAC_KEY}\n{HMAC_KEY}"), "of the cipher has 32 bytes, but must have 16"),
             (format!("{CIPHER_KEY}\n{HMAC_KEY}0"), "of the HMAC is not hexadecimal"),

@@ -215,8 +215,8 @@ impl Answer {
         let _ = writeln!(
             out,
             "CPU time that engines can take over: {eligible:.2} (percent of one CPU), which is \
-             {share:.0} % of the agent's CPU time; engines needed for a load of at most \
-             {target:.0} % each: {needed}",
+             {share:.0} % of the agent's CPU time; engines needed, each with a load of at most \
+             {target:.0} %: {needed}",
             target = self.target.percent
         );
         if let (Some(engines), Some(EngineSplit { on_engines, spilled })) = (self.engines, landed) {
@@ -465,7 +465,7 @@ mod tests {
         let text = added(&published(eligible, 8.59), Some(1)).text();
         for line in [
             "CPU time that engines can take over: 105.17 (percent of one CPU), which is 92 % of \
-             the agent's CPU time; engines needed for a load of at most 100 % each: 2",
+             the agent's CPU time; engines needed, each with a load of at most 100 %: 2",
             "general CPUs (without an engine) before: 2; the agent uses 56.88 % of each, on \
              average",
             "engines: 1, each with a capacity of 100.0; eligible work: 105.2, of which 100.0 on \

@@ -147,7 +147,10 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
         return Err("--by is only for `tacit show costs`");
     }
     if args.wide && is_connections && args.of.is_some() {
-        return Err("--wide cannot be used with the id of a connection: all details are shown");
+        return Err(
+            "--wide cannot be used with the id of a connection, because tacit then always prints \
+             all details",
+        );
     }
     if filter.is_some() && (!is_connections || args.of.is_some()) {
         return Err("--rule, --remote, --run and --state are only for `tacit show connections` \

@@ -22,7 +22,8 @@ pub(super) async fn start(
     let activation = record.rule.rule.activation();
     let (Some(activation), Some(starter)) = (activation, &shared.starter) else {
         return Err(Unreached::from(
-            "the agent has no process that starts [activate] programs: run `tacit restart`",
+            "the agent has no process that starts programs of [activate] tables: run `tacit \
+             restart`",
         ));
     };
     let remote = match record.client() {

@@ -381,7 +381,7 @@ fn without_the_starter_open_connections_continue_and_further_ones_are_refused() 
     agent.wait_for_log("starter-ended");
     assert!(ping(&mut open));
     assert!(!ping(&mut connect(("127.0.0.1", port))));
-    agent.wait_for_log("the process that starts [activate] programs has ended");
+    agent.wait_for_log("the process that starts programs of [activate] tables has ended");
     let before = agent.serving_pids();
     agent.ok(&["restart"]);
     wait_for_successor(&agent, &before);

@@ -1,5 +1,5 @@
-//! Tests that the relay is transparent: it passes on each close, each reset and urgent data as they
-//! were sent, and the bytes keep their order.
+//! Tests that the relay is transparent: it relays each close, each reset and all urgent data
+//! unchanged, and keeps the order of the bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
