@@ -135,6 +135,27 @@ fn socket_kind(descriptor: BorrowedFd<'_>) -> Option<SocketKind> {
 /// # Errors
 /// There are too many descriptors, or the error of `sendmsg`.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(socket, bytes, descriptors, SendFlags::NOSIGNAL)
+}
+
+/// The same without waiting for room, also on a blocking socket.
+///
+/// # Errors
+/// The error of `sendmsg`; `WouldBlock` if there is no room.
+pub fn send_now(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    send_with(socket, bytes, descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn send_with(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<usize> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -144,9 +165,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
             "the message has too many descriptors",
         ));
     }
-    let sent =
-        rustix::net::sendmsg(socket, &[io::IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
-    Ok(sent?)
+    Ok(rustix::net::sendmsg(socket, &[io::IoSlice::new(bytes)], &mut control, flags)?)
 }
 
 /// The bytes and descriptors of a received message.

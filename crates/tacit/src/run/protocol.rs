@@ -287,6 +287,19 @@ pub enum FromConnects {
     },
 }
 
+impl FromConnects {
+    /// The number of the question that a report is about; `None` for a question, and for a report
+    /// without one.
+    #[must_use]
+    pub fn of_question(&self) -> Option<u64> {
+        match self {
+            Self::Question(_) => None,
+            Self::Relayed { number, .. } => *number,
+            Self::Started { number, .. } | Self::Ended { number, .. } => Some(*number),
+        }
+    }
+}
+
 /// How far the connection of a program is when it has its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -583,7 +596,7 @@ pub fn send_packet(
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    descriptor::send(socket, &text, descriptors).map(drop)
+    descriptor::send_now(socket, &text, descriptors).map(drop)
 }
 
 /// Receives one packet; `None`: the other side has ended.

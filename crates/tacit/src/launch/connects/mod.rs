@@ -441,8 +441,11 @@ impl ConnectHandler {
             if oldest.get().until > now {
                 return;
             }
+            let number = *oldest.key();
             let pending = oldest.remove();
             let _ = self.relay(listener, &pending.connect);
+            // A link may have told the agent of a socket that has not arrived.
+            self.agent.send_or_queue(FromConnects::Ended { number, error: None });
         }
     }
 

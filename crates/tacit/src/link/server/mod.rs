@@ -26,6 +26,7 @@ mod framed;
 mod machine;
 mod mirrored_listener;
 mod open;
+mod pass;
 mod reload;
 mod remote;
 mod reply;

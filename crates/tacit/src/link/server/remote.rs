@@ -76,7 +76,7 @@ pub(super) async fn serve_run(
     let sockets_max = own.sockets_max.min(welcome.sockets_max);
     let LinkWelcome { session: number, link: name, share, instance, .. } = own;
     let offered = LinkWelcome { session: number, link: name, sockets_max, share, ..welcome };
-    let offered = LinkWelcome { remote: true, hands: false, instance, ..offered };
+    let offered = LinkWelcome { remote: true, hands: false, passes: false, instance, ..offered };
     write(stream, &LinkAnswer::Welcome(offered), None).await?;
     tokio::select! {
         () = session.last(stream) => far.close().await,

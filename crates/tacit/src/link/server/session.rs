@@ -94,6 +94,7 @@ impl<'a> Session<'a> {
             resolvers: server.offered_resolvers(&self.link.name),
             remote: false,
             hands: false,
+            passes: false,
             share: shares(server, &self.link),
             instance: server.instance,
             host: host_name(),

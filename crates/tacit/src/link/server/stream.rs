@@ -15,10 +15,12 @@ use tacit_sys::{handed, process, socket};
 use tokio::net::UnixStream;
 
 use super::open::{PortedRequest, Reached, canonical};
+use super::pass::serve_pass;
 use super::reply::{ended, write, write_with};
 use super::sandbox::{self, ServerSandbox};
 use super::session::{
-    RequestPlace, Session, admit, count, errno_of, run_end, runs_max, shares, sockets_max,
+    PendingRequest, RequestPlace, Session, admit, count, errno_of, run_end, runs_max, shares,
+    sockets_max,
 };
 use super::state::OtherEnd;
 use super::{
@@ -66,7 +68,7 @@ async fn answer(
         first.frame(&mut stream, REQUEST_BYTES_MAX).await.map(StreamStart::OfThisKernel)
     };
     let request = tokio::time::timeout(REQUEST_WAIT_MAX, request).await;
-    let frame = match request.map_err(|_| io::ErrorKind::TimedOut)?? {
+    let Frame { message, descriptors } = match request.map_err(|_| io::ErrorKind::TimedOut)?? {
         StreamStart::OfThisKernel(Some(frame)) => frame,
         StreamStart::OfThisKernel(None) => return Ok(()),
         StreamStart::OfOtherKernel(received) => {
@@ -76,7 +78,7 @@ async fn answer(
             return Ok(());
         }
     };
-    match (frame.message, &link.remote) {
+    match (message, &link.remote) {
         (LinkRequest::Hello(hello), None) => {
             drop(place);
             serve_run(server, link, &mut stream, end, hello).await
@@ -85,8 +87,9 @@ async fn answer(
             drop(place);
             remote::serve_run(server, link, remote, &mut stream, end, hello).await
         }
-        (LinkRequest::Open(request), None) => {
-            serve_sockets(server, link, &mut stream, &end, request, place).await
+        (message @ (LinkRequest::Open(_) | LinkRequest::Pass(_)), None) => {
+            let first = Frame { message, descriptors };
+            serve_sockets(server, link, &mut stream, &end, first, place).await
         }
         (LinkRequest::Open(request), Some(remote)) => {
             remote::serve_socket(server, link, remote, stream, &end, request).await
@@ -96,7 +99,8 @@ async fn answer(
             remote.set_listening(&mut stream, request).await
         }
         (
-            LinkRequest::Usage(_)
+            LinkRequest::Pass(_)
+            | LinkRequest::Usage(_)
             | LinkRequest::Listening(_)
             | LinkRequest::Take(_)
             | LinkRequest::RunEnded,
@@ -151,7 +155,8 @@ async fn serve_run(
         Ok(session) => session,
         Err(reason) => return write(stream, &LinkAnswer::Refused(reason), None).await,
     };
-    let welcome = LinkWelcome { hands: server.hands, ..session.welcome(server) };
+    let hands = server.hands;
+    let welcome = LinkWelcome { hands, passes: hands, ..session.welcome(server) };
     write(stream, &LinkAnswer::Welcome(welcome), None).await?;
     session.last(stream).await;
     Ok(())
@@ -179,12 +184,20 @@ async fn serve_sockets(
     link: &Rc<ServedLink>,
     stream: &mut UnixStream,
     end: &OtherEnd,
-    first: OpenRequest,
+    first: Frame<LinkRequest>,
     mut place: RequestPlace,
 ) -> io::Result<()> {
-    let mut request = first;
+    let mut frame = first;
     loop {
-        serve_socket(server, link, stream, end, request).await?;
+        match (frame.message, frame.descriptors.pop()) {
+            (LinkRequest::Open(request), _) => {
+                serve_socket(server, link, stream, end, request).await?;
+            }
+            (LinkRequest::Pass(request), Some(channel)) => {
+                serve_pass(server, link, stream, end, request, channel).await?;
+            }
+            _ => return Ok(()),
+        }
         // Without a place for another idle stream, the other side connects again.
         let Ok(idle) = Arc::clone(&link.idle_streams).try_acquire_owned() else { return Ok(()) };
         let places = place.give_back();
@@ -192,11 +205,11 @@ async fn serve_sockets(
         let received = received.map_err(|_| io::ErrorKind::TimedOut)??;
         drop(idle);
         place = places.again().await?;
-        let frame = received.frame::<LinkRequest>(stream, REQUEST_BYTES_MAX);
-        let frame = tokio::time::timeout(REQUEST_WAIT_MAX, frame).await;
-        let frame = frame.map_err(|_| io::ErrorKind::TimedOut)??;
-        let Some(Frame { message: LinkRequest::Open(next), .. }) = frame else { return Ok(()) };
-        request = next;
+        let next = received.frame::<LinkRequest>(stream, REQUEST_BYTES_MAX);
+        let next = tokio::time::timeout(REQUEST_WAIT_MAX, next).await;
+        let next = next.map_err(|_| io::ErrorKind::TimedOut)??;
+        let Some(next) = next else { return Ok(()) };
+        frame = next;
     }
 }
 
@@ -210,11 +223,7 @@ async fn serve_socket(
 ) -> io::Result<()> {
     let PortedRequest { request, socket } = match server.with_port(&link.name, request) {
         Ok(ported) => ported,
-        Err(error) => {
-            control::trace(server, link, &request, Err(&error));
-            count(link, request.session, |run| run.failed += 1);
-            return write(stream, &LinkAnswer::Failed(errno_of(&error)), None).await;
-        }
+        Err(error) => return write_failed(server, link, stream, &request, &error).await,
     };
     let denied = framed::denied_by_reload(server, link, request);
     let pending = match admit(server, link, end, &request) {
@@ -235,22 +244,45 @@ async fn serve_socket(
         () = ended(stream) => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
     match opened {
-        Ok(socket) => {
-            let cookie = handed::cookie(socket.as_fd())?;
-            link.state.borrow_mut().add(cookie, request.session);
-            let request = OpenRequest { address: canonical(request.address), ..request };
-            link.state.borrow_mut().describe(cookie, &request);
-            control::trace(server, link, &request, Ok(()));
-            count(link, request.session, |run| run.opened += 1);
-            drop(pending);
-            write(stream, &LinkAnswer::Socket, Some(socket.as_fd())).await
-        }
-        Err(error) => {
-            control::trace(server, link, &request, Err(&error));
-            count(link, request.session, |run| run.failed += 1);
-            write(stream, &LinkAnswer::Failed(errno_of(&error)), None).await
-        }
+        Ok(socket) => write_opened(server, link, stream, &request, pending, &socket).await,
+        Err(error) => write_failed(server, link, stream, &request, &error).await,
     }
+}
+
+/// Counts an opened socket, and passes it to the agent.
+pub(super) async fn write_opened(
+    server: &Server,
+    link: &ServedLink,
+    stream: &mut UnixStream,
+    request: &OpenRequest,
+    pending: PendingRequest,
+    socket: &OwnedFd,
+) -> io::Result<()> {
+    note_opened(server, link, request, handed::cookie(socket.as_fd())?);
+    drop(pending);
+    write(stream, &LinkAnswer::Socket, Some(socket.as_fd())).await
+}
+
+/// Counts a socket that could not be opened, and sends the error to the agent.
+pub(super) async fn write_failed(
+    server: &Server,
+    link: &ServedLink,
+    stream: &mut UnixStream,
+    request: &OpenRequest,
+    error: &io::Error,
+) -> io::Result<()> {
+    control::trace(server, link, request, Err(error));
+    count(link, request.session, |run| run.failed += 1);
+    write(stream, &LinkAnswer::Failed(errno_of(error)), None).await
+}
+
+/// Counts an opened socket with this number.
+pub(super) fn note_opened(server: &Server, link: &ServedLink, request: &OpenRequest, cookie: u64) {
+    link.state.borrow_mut().add(cookie, request.session);
+    let request = OpenRequest { address: canonical(request.address), ..*request };
+    link.state.borrow_mut().describe(cookie, &request);
+    control::trace(server, link, &request, Ok(()));
+    count(link, request.session, |run| run.opened += 1);
 }
 
 fn status(server: &Server, link: &ServedLink) -> LinkStatus {

@@ -6,6 +6,9 @@
 //!                  <────────── Welcome ──
 //!                  ── Open ───────────────> server      a stream of its own for each socket
 //!                  <──── Socket + socket ──             or Failed, Refused; then the stream ends
+//!                  ── Pass + channel ─────> server      like Open, for a program that connects the
+//!                  <────────── Passed ──      │         socket itself
+//!   helper of run <── Answer + socket ────────┘         on the channel, which ends with the request
 //! ```
 //!
 //! If connections may outlive their run, the agent sends `RunEnded` on the stream of Hello when the
@@ -34,6 +37,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tacit_core::printable::printable;
 
 use crate::clock::Rfc3339;
+use crate::run::protocol::ConnectAnswer;
 
 /// The version of this protocol.
 pub const VERSION: u32 = 1;
@@ -61,6 +65,9 @@ pub enum LinkRequest {
     RunEnded,
     /// Open a socket.
     Open(OpenRequest),
+    /// Open a socket of the kind [`OpenKind::Handed`], and pass it to the helper of the run. The
+    /// agent's channel to the helper comes with this.
+    Pass(PassRequest),
     /// Pass the sockets with which the agent reads the usage of the sockets that programs have: two
     /// netlink sockets. Contains the number of the session.
     Usage(u64),
@@ -185,6 +192,32 @@ pub struct OpenRequest {
     pub address: SocketAddr,
 }
 
+/// A request for a socket that the server passes to the helper of the run. The program gets it
+/// earlier than through the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PassRequest {
+    /// The number of the session.
+    pub session: u64,
+    /// The address to which the socket is connected, written as an IPv6 address for a socket for
+    /// IPv6.
+    pub address: SocketAddr,
+    /// The network namespace in which the agent expects the socket.
+    pub namespace: u64,
+    /// The congestion control of the socket; `None`: that of its network.
+    pub congestion_control: Option<String>,
+    /// What the helper gets with the socket.
+    pub answer: ConnectAnswer,
+}
+
+impl PassRequest {
+    /// The same request for a socket that the agent passes on.
+    #[must_use]
+    pub fn open(&self) -> OpenRequest {
+        OpenRequest { session: self.session, kind: OpenKind::Handed, address: self.address }
+    }
+}
+
 /// The kind of a requested socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -236,6 +269,13 @@ pub enum LinkAnswer {
     Welcome(LinkWelcome),
     /// The socket comes with this.
     Socket,
+    /// The helper gets the socket, which has this inode and this cookie.
+    Passed {
+        /// The number that `/proc/PID/fd` shows.
+        inode: u32,
+        /// The number that socket diagnosis shows.
+        cookie: u64,
+    },
     /// The sockets for [`LinkRequest::Usage`] come with this: that of destroyed sockets first.
     Usage,
     /// The socket is open at this address. Its bytes follow. Only between servers.
@@ -276,6 +316,9 @@ pub struct LinkWelcome {
     /// Whether programs of the run can get sockets that they connect themselves.
     #[serde(default)]
     pub hands: bool,
+    /// Whether the server accepts [`LinkRequest::Pass`].
+    #[serde(default)]
+    pub passes: bool,
     /// Whether connections outlive their run.
     #[serde(default)]
     pub share: bool,
@@ -448,11 +491,30 @@ mod tests {
             .prop_map(|(session, kind, address)| {
                 LinkRequest::Open(OpenRequest { session, kind, address })
             });
+        let pass = (any::<[u64; 3]>(), any::<SocketAddr>()).prop_map(|(numbers, address)| {
+            let [session, namespace, number] = numbers;
+            let answer = ConnectAnswer { number, to: Some(address), error: None };
+            let congestion_control = (number % 2 == 0).then(|| "cubic".to_owned());
+            LinkRequest::Pass(PassRequest {
+                session,
+                address,
+                namespace,
+                congestion_control,
+                answer,
+            })
+        });
         let hello = (any::<u32>(), ".{0,64}")
             .prop_map(|(version, run)| LinkRequest::Hello(LinkHello { version, run }));
         let control = prop::sample::select(vec![LinkControl::Stop, LinkControl::Sockets]);
         let control = control.prop_map(LinkRequest::Control);
-        prop_oneof![open, hello, Just(LinkRequest::Status), Just(LinkRequest::RunEnded), control]
+        prop_oneof![
+            open,
+            pass,
+            hello,
+            Just(LinkRequest::Status),
+            Just(LinkRequest::RunEnded),
+            control
+        ]
     }
 
     proptest! {

@@ -2,9 +2,9 @@
 //! instead of a relayed connection. The run's helper process asks for this decision at each
 //! `connect` call.
 //!
-//! If the run uses a link, the server of the link decides by its own rules, and opens the socket.
-//! The agent passes this socket on. While this module waits for the server of the link, it answers
-//! other questions of helpers.
+//! If the run uses a link, the server of the link also decides, by its own rules. The server opens
+//! the socket, and passes it to the helper. Older servers pass it to the agent, which passes it on.
+//! While this module waits for the server of the link, it answers other questions of helpers.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,7 +27,7 @@ use super::table::{HandedConnections, StartedConnection};
 use crate::dns::Forwarder;
 use crate::live::LiveAction;
 use crate::run::channel::{adopt, read_frame, write_frame};
-use crate::run::link::client::LinkClient;
+use crate::run::link::client::{LinkClient, LinkSocket};
 use crate::run::link::protocol::OpenKind;
 use crate::run::protocol::{
     ConnectAnswer, ConnectProgress, ConnectQuestion, FromConnects, HelperReply, HelperRequest,
@@ -41,8 +41,9 @@ use crate::stream::lane::Shared;
 
 /// How long the helper may take to accept the offer.
 const OFFER_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How long a link may take for a socket. The helper waits as long for the answer.
-const LINK_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long a link may take for a socket. The helper waits half as long for the answer: it does not
+/// use a socket that it gets after the agent has stopped waiting.
+const LINK_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The numbers of errors.
 const ERRORS: std::ops::RangeInclusive<i32> = 1..=4095;
 /// The maximum number of sockets that were requested from a link, or for which the helper has not
@@ -61,11 +62,14 @@ pub struct ConnectJudge {
     spare: [Option<OwnSocket>; 2],
     /// Requests for sockets of a link, each for the connection that it is for.
     requests: JoinSet<Requested>,
+    /// What the helper has reported about sockets before the end of their requests, by the numbers
+    /// of the questions.
+    early: HashMap<u64, Vec<FromConnects>>,
     /// The generation of the policy of which the helper knows what to ask about.
     sent_generation: u64,
 }
 
-/// A socket of the agent or of a link that no program has.
+/// A socket of the agent that no program has.
 #[derive(Debug)]
 struct OwnSocket {
     socket: OwnedFd,
@@ -93,6 +97,7 @@ impl ConnectJudge {
     ) -> Self {
         let pending = HashMap::new();
         let requests = JoinSet::new();
+        let early = HashMap::new();
         Self {
             shared,
             scope,
@@ -101,6 +106,7 @@ impl ConnectJudge {
             pending,
             spare: [None, None],
             requests,
+            early,
             sent_generation: 0,
         }
     }
@@ -147,23 +153,33 @@ impl ConnectJudge {
                 }
             };
             let Ok(Some(message)) = message else { return };
-            match message {
-                FromConnects::Question(question) => {
-                    if self.answer(&questions, question).is_err() {
-                        return;
-                    }
+            if let FromConnects::Question(question) = message {
+                if self.answer(&questions, question).is_err() {
+                    return;
                 }
-                FromConnects::Relayed { number, remote, reason } => {
-                    if let Some(number) = number {
-                        self.end(number, None);
-                    }
-                    self.scope.run().note_relayed(remote, reason);
-                }
-                FromConnects::Started { number, local, progress } => {
-                    self.start(number, local, progress);
-                }
-                FromConnects::Ended { number, error } => self.end(number, error),
+                continue;
             }
+            match message.of_question().and_then(|number| self.early.get_mut(&number)) {
+                Some(early) => early.push(message),
+                None => self.take_report(message),
+            }
+        }
+    }
+
+    /// The helper reports what has become of a question.
+    fn take_report(&mut self, report: FromConnects) {
+        match report {
+            FromConnects::Question(_) => {}
+            FromConnects::Relayed { number, remote, reason } => {
+                if let Some(number) = number {
+                    self.end(number, None);
+                }
+                self.scope.run().note_relayed(remote, reason);
+            }
+            FromConnects::Started { number, local, progress } => {
+                self.start(number, local, progress);
+            }
+            FromConnects::Ended { number, error } => self.end(number, error),
         }
     }
 
@@ -186,9 +202,18 @@ impl ConnectJudge {
         };
         let version = version_of(&question);
         if let Outside::Link(link) = &self.scope.run().outside {
-            let request = request(Arc::clone(link), version, judged.to);
+            self.early.insert(question.number, Vec::new());
+            let wanted = WantedSocket {
+                link: Arc::clone(link),
+                version,
+                to: judged.to,
+                number: question.number,
+                channel: link.passes().then(|| Arc::clone(questions.get_ref())),
+                congestion_control: self.shared.congestion_control.clone(),
+                table: Rc::clone(&self.table),
+            };
             self.requests.spawn_local(async move {
-                let result = request.await;
+                let result = wanted.request().await;
                 Requested { judged, question, result }
             });
             return Ok(());
@@ -208,19 +233,34 @@ impl ConnectJudge {
         Ok(())
     }
 
-    /// Answers after the link has passed a socket on, or has refused it.
+    /// Continues after the end of a request to a link.
     fn conclude(&mut self, questions: &Watched, requested: Requested) -> io::Result<()> {
+        let number = requested.question.number;
+        self.conclude_request(questions, requested)?;
+        for report in self.early.remove(&number).into_iter().flatten() {
+            self.take_report(report);
+        }
+        Ok(())
+    }
+
+    /// Answers after the link has passed a socket on, or has refused it.
+    fn conclude_request(&mut self, questions: &Watched, requested: Requested) -> io::Result<()> {
         let Requested { judged, question, result } = requested;
+        if let Ok(GrantedSocket::Passed(identity)) = result {
+            // A reload since the question changes nothing, as for a socket that a program has.
+            self.note_pending(question, judged, identity);
+            return Ok(());
+        }
         if judged.generation != self.shared.live.load().generation {
             // The agent decides by the new policy when it relays the connection.
             return self.leave(questions, &question, None);
         }
-        let own = result.and_then(|own| {
-            let set = self.set_congestion_control(&own.socket);
-            set.map(|()| own).map_err(|_| NotPassed::Unusable)
-        });
-        match own {
-            Ok(own) => self.give(questions, question, judged, own),
+        match result {
+            Ok(GrantedSocket::Passed(_)) => Ok(()),
+            Ok(GrantedSocket::Agent(own)) => match self.set_congestion_control(&own.socket) {
+                Ok(()) => self.give(questions, question, judged, own),
+                Err(_) => self.leave(questions, &question, Some(RelayReason::Link)),
+            },
             Err(NotPassed::Unusable) => self.leave(questions, &question, Some(RelayReason::Link)),
             Err(NotPassed::Refused(error)) => {
                 let errno = error.raw_os_error().filter(|errno| ERRORS.contains(errno));
@@ -242,15 +282,25 @@ impl ConnectJudge {
         judged: Judged,
         own: OwnSocket,
     ) -> io::Result<()> {
-        let number = question.number;
-        let Judged { reserved, to, .. } = judged;
         let OwnSocket { socket, identity } = own;
         self.table.expect(identity.cookie);
-        let pending = PendingSocket { reserved, question, identity, to, requested: Instant::now() };
-        self.pending.insert(number, pending);
-        let answer = ToConnects::Answer(ConnectAnswer { number, to: Some(to), error: None });
+        let answer = ToConnects::Answer(given(question.number, judged.to));
+        self.note_pending(question, judged, identity);
         // The helper has a limited number of questions without an answer, so the buffer has room.
         send_packet(questions.get_ref(), &answer, &[socket.as_fd()])
+    }
+
+    /// The helper has, or soon gets, the socket for a question.
+    fn note_pending(
+        &mut self,
+        question: ConnectQuestion,
+        judged: Judged,
+        identity: SocketIdentity,
+    ) {
+        let number = question.number;
+        let Judged { reserved, to, .. } = judged;
+        let pending = PendingSocket { reserved, question, identity, to, requested: Instant::now() };
+        self.pending.insert(number, pending);
     }
 
     /// Lets the agent relay a connection; `reason` is shown with it.
@@ -357,7 +407,15 @@ impl ConnectJudge {
 struct Requested {
     judged: Judged,
     question: ConnectQuestion,
-    result: Result<OwnSocket, NotPassed>,
+    result: Result<GrantedSocket, NotPassed>,
+}
+
+/// A socket of a link.
+enum GrantedSocket {
+    /// The agent has it.
+    Agent(OwnSocket),
+    /// The helper gets it from the link.
+    Passed(SocketIdentity),
 }
 
 /// Why there is no socket of a link.
@@ -368,25 +426,60 @@ enum NotPassed {
     Unusable,
 }
 
-/// Requests a socket of a link for a program.
-async fn request(
+/// A socket of a link that a program needs.
+struct WantedSocket {
     link: Arc<LinkClient>,
     version: IpVersion,
     to: SocketAddr,
-) -> Result<OwnSocket, NotPassed> {
-    let address = match (version, to) {
-        (IpVersion::V6, SocketAddr::V4(to)) => {
-            SocketAddr::new(to.ip().to_ipv6_mapped().into(), to.port())
+    /// The number of the question.
+    number: u64,
+    /// The channel on which the link passes the socket to the helper; `None` if the agent does.
+    channel: Option<Arc<OwnedFd>>,
+    congestion_control: Option<String>,
+    table: Rc<HandedConnections>,
+}
+
+impl WantedSocket {
+    /// Requests the socket.
+    async fn request(self) -> Result<GrantedSocket, NotPassed> {
+        let answer = tokio::time::timeout(LINK_WAIT_MAX, self.ask()).await;
+        let socket = answer.map_err(|_| NotPassed::Unusable)?.map_err(NotPassed::Refused)?;
+        let socket = match socket {
+            LinkSocket::Passed(identity) => {
+                // Before the kernel can report its end.
+                self.table.expect(identity.cookie);
+                return Ok(GrantedSocket::Passed(identity));
+            }
+            LinkSocket::Agent(socket) => socket,
+        };
+        let namespace = self.link.handed_namespace().ok_or(NotPassed::Unusable)?;
+        // The server may have been replaced by one in another network namespace.
+        let identity = handed::adopt(socket.as_fd(), self.version, namespace);
+        let identity = identity.map_err(|_| NotPassed::Unusable)?;
+        Ok(GrantedSocket::Agent(OwnSocket { socket, identity }))
+    }
+
+    async fn ask(&self) -> io::Result<LinkSocket> {
+        let address = match (self.version, self.to) {
+            (IpVersion::V6, SocketAddr::V4(to)) => {
+                SocketAddr::new(to.ip().to_ipv6_mapped().into(), to.port())
+            }
+            _ => self.to,
+        };
+        match &self.channel {
+            Some(channel) => {
+                let answer = given(self.number, self.to);
+                let congestion_control = self.congestion_control.clone();
+                self.link.pass(address, congestion_control, answer, channel.as_fd()).await
+            }
+            None => self.link.socket(OpenKind::Handed, address).await.map(LinkSocket::Agent),
         }
-        _ => to,
-    };
-    let socket = link.socket(OpenKind::Handed, address);
-    let socket = tokio::time::timeout(LINK_WAIT_MAX, socket).await;
-    let socket = socket.map_err(|_| NotPassed::Unusable)?.map_err(NotPassed::Refused)?;
-    let namespace = link.handed_namespace().ok_or(NotPassed::Unusable)?;
-    // The server may have been replaced by one in another network namespace.
-    let identity = handed::adopt(socket.as_fd(), version, namespace);
-    Ok(OwnSocket { socket, identity: identity.map_err(|_| NotPassed::Unusable)? })
+    }
+}
+
+/// The answer that comes with a socket.
+fn given(number: u64, to: SocketAddr) -> ConnectAnswer {
+    ConnectAnswer { number, to: Some(to), error: None }
 }
 
 /// Waits for a message of the helper; `None` if it has ended.

@@ -15,13 +15,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use tacit_sys::handed::SocketIdentity;
 use tacit_sys::netlink::usage::UsageSockets;
 use tacit_sys::socket::{DialledSocket, SocketAddress, StreamOptions, UnixAddress};
 use tacit_sys::{descriptor, process, socket};
@@ -32,11 +33,11 @@ use tokio::sync::{Mutex, Notify, watch};
 use super::choice::{ChosenLink, LinkLevel};
 use super::protocol::{
     ANSWER_BYTES_MAX, LinkAnswer, LinkHello, LinkRequest, LinkWelcome, ListenOrder,
-    ListeningRequest, OpenKind, OpenRequest, VERSION,
+    ListeningRequest, OpenKind, OpenRequest, PassRequest, VERSION,
 };
 use crate::log::{Event, Log};
 use crate::run::channel::{read_first, read_frame, write_frame};
-use crate::run::protocol::{Frame, encode};
+use crate::run::protocol::{ConnectAnswer, Frame, encode};
 
 /// How long the server may take for its answer to a hello.
 const HELLO_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -73,6 +74,15 @@ pub struct LinkClient {
     generation: AtomicU64,
     /// Wakes when the agent must bind addresses.
     rebind: Notify,
+}
+
+/// A socket of a link for a program that connects it.
+#[derive(Debug)]
+pub enum LinkSocket {
+    /// The agent passes it to the helper.
+    Agent(OwnedFd),
+    /// The server has passed it to the helper.
+    Passed(SocketIdentity),
 }
 
 /// The network of sockets that programs connect themselves.
@@ -208,47 +218,74 @@ impl LinkClient {
     /// The error of the other side's kernel; `ConnectionRefused` if its policy or a limit does not
     /// allow the socket, or if there is no server.
     pub async fn socket(&self, kind: OpenKind, address: SocketAddr) -> io::Result<OwnedFd> {
-        let welcome = self.session.load();
-        let welcome =
-            welcome.as_ref().ok_or_else(|| refused("the server of the link has ended"))?;
+        let welcome = self.welcome()?;
         let session = welcome.session;
         let request = LinkRequest::Open(OpenRequest { session, kind, address });
         let asked = match kind {
-            OpenKind::Handed => self.ask_again(&request).await,
+            OpenKind::Handed => self.ask_again(&request, &[]).await,
             _ => ask(&self.path, &request).await.map(|(_, frame)| frame),
         };
-        let Frame { message, mut descriptors } = match asked {
-            Ok(frame) => frame,
-            Err(error) => return Err(refused(&format!("the link does not answer: {error}"))),
-        };
-        match message {
-            LinkAnswer::Socket => {
-                let missing = "the server of the link sent an answer without the socket";
-                let opened = descriptors.pop().ok_or_else(|| refused(missing))?;
-                if welcome.remote && kind == OpenKind::Bound {
-                    // The other side may have chosen the port.
-                    let local = SocketAddr::try_from(socket::local_address(opened.as_fd())?)?;
-                    let address = SocketAddr::new(address.ip(), local.port());
-                    self.bound.lock().await.insert(address, ListenOrder::Suspend);
-                }
-                Ok(opened)
+        let opened = opened(asked.map_err(|error| unanswered(&error))?)?;
+        if welcome.remote && kind == OpenKind::Bound {
+            // The other side may have chosen the port.
+            let local = SocketAddr::try_from(socket::local_address(opened.as_fd())?)?;
+            let address = SocketAddr::new(address.ip(), local.port());
+            self.bound.lock().await.insert(address, ListenOrder::Suspend);
+        }
+        Ok(opened)
+    }
+
+    /// Whether the server passes sockets to helpers.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        self.session.load().as_ref().is_some_and(|welcome| welcome.passes)
+    }
+
+    /// Lets the server open a socket for a program, set its congestion control, and pass it with
+    /// this answer to the helper at the other end of the channel.
+    ///
+    /// # Errors
+    /// The same as [`Self::socket`].
+    pub async fn pass(
+        &self,
+        address: SocketAddr,
+        congestion_control: Option<String>,
+        answer: ConnectAnswer,
+        channel: BorrowedFd<'_>,
+    ) -> io::Result<LinkSocket> {
+        let session = self.welcome()?.session;
+        let missing = "the server of the link passes no sockets to programs";
+        let namespace = self.handed_namespace().ok_or_else(|| refused(missing))?;
+        let request = PassRequest { session, address, namespace, congestion_control, answer };
+        let asked = self.ask_again(&LinkRequest::Pass(request), &[channel]).await;
+        let frame = asked.map_err(|error| unanswered(&error))?;
+        match frame.message {
+            LinkAnswer::Passed { inode, cookie } => {
+                Ok(LinkSocket::Passed(SocketIdentity { inode, cookie }))
             }
-            LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
-            LinkAnswer::Refused(reason) => Err(refused(&reason)),
-            _ => Err(refused(WRONG_ANSWER)),
+            _ => opened(frame).map(LinkSocket::Agent),
         }
     }
 
+    /// What the server offers now.
+    fn welcome(&self) -> io::Result<Arc<LinkWelcome>> {
+        self.session.load_full().ok_or_else(|| refused("the server of the link has ended"))
+    }
+
     /// Sends a request on an idle stream, or on a new one if the server has closed that stream.
-    async fn ask_again(&self, request: &LinkRequest) -> io::Result<Frame<LinkAnswer>> {
+    async fn ask_again(
+        &self,
+        request: &LinkRequest,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Frame<LinkAnswer>> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let asked = match idle {
-            Some(stream) => ask_on(stream, request).await,
+            Some(stream) => ask_on(stream, request, descriptors).await,
             None => Err(io::ErrorKind::NotConnected.into()),
         };
         let (stream, frame) = match asked {
             Ok(answered) => answered,
-            Err(_) => ask(&self.path, request).await?,
+            Err(_) => ask_on(connect_checked(&self.path).await?, request, descriptors).await?,
         };
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_STREAMS_MAX {
@@ -409,22 +446,40 @@ pub async fn ask(
     path: &Path,
     request: &LinkRequest,
 ) -> io::Result<(UnixStream, Frame<LinkAnswer>)> {
-    let stream = connect(path).await?;
-    check_server(&stream)?;
-    ask_on(stream, request).await
+    ask_on(connect_checked(path).await?, request, &[]).await
 }
 
 /// Sends a request on a stream on which no other request waits for its answer.
 async fn ask_on(
     mut stream: UnixStream,
     request: &LinkRequest,
+    descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<(UnixStream, Frame<LinkAnswer>)> {
     let bytes = encode(request)?;
     // There is room in the socket, so this does not wait for the runtime.
-    let sent = descriptor::send(&stream, &bytes, &[])?;
+    let sent = descriptor::send(&stream, &bytes, descriptors)?;
     stream.write_all(bytes.get(sent..).unwrap_or_default()).await?;
     let answer = read_first(&stream).await?.frame(&mut stream, ANSWER_BYTES_MAX).await?;
     Ok((stream, answer.ok_or(io::ErrorKind::UnexpectedEof)?))
+}
+
+async fn connect_checked(path: &Path) -> io::Result<UnixStream> {
+    let stream = connect(path).await?;
+    check_server(&stream)?;
+    Ok(stream)
+}
+
+/// The socket of an answer.
+fn opened(frame: Frame<LinkAnswer>) -> io::Result<OwnedFd> {
+    let Frame { message, mut descriptors } = frame;
+    match message {
+        LinkAnswer::Socket => descriptors
+            .pop()
+            .ok_or_else(|| refused("the server of the link sent an answer without the socket")),
+        LinkAnswer::Failed(errno) => Err(io::Error::from_raw_os_error(errno)),
+        LinkAnswer::Refused(reason) => Err(refused(&reason)),
+        _ => Err(refused(WRONG_ANSWER)),
+    }
 }
 
 /// Connects to a server. Waits only if its queue is full.
@@ -445,6 +500,10 @@ fn check_server(stream: &UnixStream) -> io::Result<()> {
     }
     let reason = format!("the server of the link runs as user {server}, but must run as this user");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+}
+
+fn unanswered(error: &io::Error) -> io::Error {
+    refused(&format!("the link does not answer: {error}"))
 }
 
 fn refused(reason: &str) -> io::Error {

@@ -4,8 +4,12 @@ use std::rc::Rc;
 use tokio::net::UnixListener;
 
 use super::*;
+use tacit_sys::netlink::usage::UsageSockets;
+use tacit_sys::{handed, query};
+
 use crate::log::{Format, LogDestination, LogLevel, Settings};
 use crate::run::link::protocol::REQUEST_BYTES_MAX;
+use crate::run::protocol::{ToConnects, receive_packet, send_packet, write};
 
 /// How often a program asks for a socket.
 const ASKED: usize = 5;
@@ -58,6 +62,7 @@ fn welcome() -> LinkWelcome {
         resolvers: Vec::new(),
         remote: false,
         hands: false,
+        passes: false,
         share: false,
         instance: 1,
         host: "host".to_owned(),
@@ -115,4 +120,82 @@ fn each_request_gets_a_new_stream_if_the_server_closes_streams() {
 #[test]
 fn other_sockets_are_requested_on_streams_of_their_own() {
     assert_eq!(streams_for(RefusingServer::default(), OpenKind::Connected), ASKED);
+}
+
+const PASSED: SocketIdentity = SocketIdentity { inode: 3, cookie: 4 };
+
+/// Answers requests like a server that passes each socket to the helper, or to the agent.
+async fn pass_to(helper: bool, listener: UnixListener) {
+    let offer = LinkWelcome { hands: true, passes: true, ..welcome() };
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let frame = read_frame::<LinkRequest>(&mut stream, REQUEST_BYTES_MAX).await;
+        let Frame { message, descriptors } = frame.unwrap().unwrap();
+        let own = UsageSockets::open().unwrap();
+        let socket = own.destroyed.as_fd();
+        let answer = match message {
+            LinkRequest::Hello(_) => LinkAnswer::Welcome(offer.clone()),
+            LinkRequest::Usage(_) => LinkAnswer::Usage,
+            LinkRequest::Pass(request) if helper => {
+                assert_eq!(request.namespace, handed::namespace_cookie(socket).unwrap());
+                let answer = ToConnects::Answer(request.answer);
+                send_packet(&descriptors[0], &answer, &[socket]).unwrap();
+                let SocketIdentity { inode, cookie } = PASSED;
+                LinkAnswer::Passed { inode, cookie }
+            }
+            LinkRequest::Pass(_) => LinkAnswer::Socket,
+            other => panic!("{other:?}"),
+        };
+        let mut sockets = vec![socket, own.diagnosis.as_fd()];
+        sockets.truncate(match answer {
+            LinkAnswer::Usage => 2,
+            LinkAnswer::Socket => 1,
+            _ => 0,
+        });
+        let stream = stream.into_std().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        write(&stream, &answer, &sockets).unwrap();
+        // The stream of the Hello message ends with the session.
+        if matches!(answer, LinkAnswer::Welcome(_)) {
+            std::mem::forget(stream);
+        }
+    }
+}
+
+/// Requests a socket for the question 9 on a channel. Returns what the agent gets, and what the
+/// helper gets.
+fn passed(helper: bool) -> (LinkSocket, Option<Frame<ToConnects>>) {
+    let name = format!("tacit-link-passes-{helper}-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let passed = tokio::task::LocalSet::new().block_on(&runtime, async {
+        let listener = UnixListener::bind(&path).unwrap();
+        tokio::task::spawn_local(pass_to(helper, listener));
+        let chosen = ChosenLink { path: path.clone(), level: LinkLevel::Option };
+        let link = LinkClient::open(chosen, "shop", no_log()).await.unwrap();
+        assert!(link.passes());
+        let (near, far) = query::pair().unwrap();
+        let to: SocketAddr = "192.0.2.1:80".parse().unwrap();
+        let answer = ConnectAnswer { number: 9, to: Some(to), error: None };
+        let socket = link.pass(to, None, answer, near.as_fd()).await.unwrap();
+        drop(near);
+        (socket, receive_packet::<ToConnects>(&far, &mut [0; 1024]).unwrap())
+    });
+    std::fs::remove_file(path).unwrap();
+    passed
+}
+
+#[test]
+fn a_server_passes_a_socket_to_the_helper_and_closes_the_channel() {
+    let (socket, answer) = passed(true);
+    assert!(matches!(socket, LinkSocket::Passed(PASSED)), "{socket:?}");
+    let Frame { message, descriptors } = answer.unwrap();
+    let ToConnects::Answer(answer) = message else { panic!("{message:?}") };
+    assert_eq!((answer.number, answer.error, descriptors.len()), (9, None, 1));
+}
+
+#[test]
+fn a_server_that_cannot_pass_a_socket_to_the_helper_gives_it_to_the_agent() {
+    let (socket, answer) = passed(false);
+    assert!(matches!(socket, LinkSocket::Agent(_)), "{socket:?}");
+    assert!(answer.is_none(), "the helper gets nothing, and sees the end of the channel");
 }

@@ -1,0 +1,69 @@
+//! Opens sockets for programs of a run on the same kernel, and passes each socket directly to the
+//! run's helper process. The helper connects the socket, and gives it to the program. Without the
+//! agent in between, a program gets its socket after one wake-up of a process less.
+//!
+//! ```text
+//!   agent ── Pass + channel ──> server ── Passed ───────────> agent    which socket it is
+//!                                  └───── Answer + socket ──> helper ──> program
+//! ```
+//!
+//! The agent gets its answer first. So it knows the socket before the helper reports what the
+//! program does with it. If the server ends between the two answers, the helper stops waiting, and
+//! the kernel executes the call of the program, so that the agent relays the connection.
+//!
+//! The channel is the agent's end of the connection to the helper. The server closes it after one
+//! answer, because the helper must notice the end of the agent.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use tacit_sys::handed::{self, SocketIdentity};
+use tacit_sys::{IpVersion, socket};
+use tokio::net::UnixStream;
+
+use super::reply::write;
+use super::session::admit;
+use super::state::OtherEnd;
+use super::stream::{note_opened, write_failed, write_opened};
+use super::{ServedLink, Server, open};
+use crate::run::link::protocol::{LinkAnswer, PassRequest};
+use crate::run::protocol::{ToConnects, send_packet};
+
+/// Opens a socket, and passes it to the helper at the other end of the channel.
+pub(super) async fn serve_pass(
+    server: &Server,
+    link: &Rc<ServedLink>,
+    stream: &mut UnixStream,
+    end: &OtherEnd,
+    request: PassRequest,
+    channel: OwnedFd,
+) -> io::Result<()> {
+    let opening = request.open();
+    let pending = match admit(server, link, end, &opening) {
+        Ok(pending) => pending,
+        Err(reason) => return write(stream, &LinkAnswer::Refused(reason), None).await,
+    };
+    let local = server.local_for(&link.name, request.address);
+    let socket = match open::open(&opening, local).await {
+        Ok(socket) => socket,
+        Err(error) => return write_failed(server, link, stream, &opening, &error).await,
+    };
+    let Ok(SocketIdentity { inode, cookie }) = prepare(&socket, &request) else {
+        // Such as after the start of a server in another network namespace. The agent examines the
+        // socket, and relays the connection if it is not usable.
+        return write_opened(server, link, stream, &opening, pending, &socket).await;
+    };
+    note_opened(server, link, &opening, cookie);
+    drop(pending);
+    write(stream, &LinkAnswer::Passed { inode, cookie }, None).await?;
+    send_packet(&channel, &ToConnects::Answer(request.answer), &[socket.as_fd()])
+}
+
+/// Prepares a socket as the agent does for a socket that it passes to the helper itself.
+fn prepare(socket: &OwnedFd, request: &PassRequest) -> io::Result<SocketIdentity> {
+    if let Some(name) = &request.congestion_control {
+        socket::set_congestion_control(socket.as_fd(), name)?;
+    }
+    handed::adopt(socket.as_fd(), IpVersion::of(request.address.ip()), request.namespace)
+}
