@@ -80,7 +80,7 @@ impl Load {
     /// They cover the numbers of connections that seeds give. No seed gives one of these streams.
     pub(super) fn calibration() -> Vec<Self> {
         let interactive = |bytes| [2, 7, 13, 20].map(|count| (LoadKind::Interactive, count, bytes));
-        let streams = |kind| [1, 4, 8].map(|count| (kind, count, 60_000_000));
+        let streams = |kind| [1, 2, 4, 8].map(|count| (kind, count, 60_000_000));
         let all = [interactive(700), interactive(1_700)].into_iter().flatten();
         let all = all.chain([streams(LoadKind::In), streams(LoadKind::Out)].into_iter().flatten());
         all.map(|(kind, count, bytes)| Self::closed(kind, count, bytes).for_forecast()).collect()
