@@ -122,11 +122,11 @@ impl CheckReport {
         if !self.exposed_when_replaced.is_empty() {
             let id = MessageId("files-exposed");
             text += &format!(
-                "warning[{id}]: tacit hides these files from programs under `tacit run`, but when \
-                 you replace one of them, programs can read the new file for some milliseconds: \
-                 {files}\n    \
-                 fix: move the files into a directory that contains nothing else and that only you \
-                 can read (`chmod 700 DIRECTORY`); tacit then hides the whole directory\n",
+                "warning[{id}]: tacit hides these files from programs under `tacit run`. If you \
+                 replace one of them while a program runs, the program can read the new file for \
+                 some milliseconds: {files}\n    \
+                 fix: to prevent this, move the files into a directory that contains nothing else, \
+                 and run `chmod 700 DIRECTORY`: tacit then hides the whole directory\n",
                 files = self.exposed_when_replaced.join(", ")
             );
         }

@@ -2,6 +2,7 @@
 //! the fix.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::facts::{RSA_BITS_MIN, utc};
@@ -82,6 +83,9 @@ impl CredentialFault {
 
     fn message(&self) -> String {
         match self {
+            Self::Unreadable(error) if error.kind() == io::ErrorKind::NotFound => {
+                "the file does not exist".to_owned()
+            }
             Self::Unreadable(error) => {
                 format!("the file cannot be read by the agent's user: {error}")
             }
@@ -157,7 +161,13 @@ impl CredentialFault {
         Some(match self {
             Self::NoCertificate | Self::NoKey | Self::NoCrl => return None,
             Self::AtSigner(text) => return text.fix.clone(),
-            Self::Unreadable(_) => "name a file that the agent's user can read".to_owned(),
+            Self::Unreadable(error) if error.kind() == io::ErrorKind::NotFound => {
+                "set the path of a file that exists. `tacit ca` creates certificates and keys"
+                    .to_owned()
+            }
+            Self::Unreadable(_) => {
+                "set the path of a file that the agent's user can read".to_owned()
+            }
             Self::NotRegular | Self::TooLarge => "give the path of a PEM file".to_owned(),
             Self::BadPem(_) => "copy the file again".to_owned(),
             Self::Der { convert } | Self::Pkcs12 { convert } => {

@@ -59,7 +59,7 @@ fn meaning(alert: Alert) -> Meaning {
             kind: FailureKind("peer-requires-certificate"),
             party: Party::Policy,
             reason: "the {peer} requires a certificate from tacit",
-            step: "set `identity` in the rule",
+            step: "set `identity` in the rule, or run `tacit run --tls` with --cert and --key",
         },
         Alert::ProtocolVersion => Meaning {
             kind: FailureKind("no-common-version"),

@@ -157,8 +157,9 @@ version = 1
 ";
 
 const EVERY_SERVER: &str = "
-# Every server. The certificate of the server must be valid for the name that the program resolved,
-# or for the address if the program resolved no name.
+# Every server except those on addresses of this host, which only a rule with `remote` matches. The
+# certificate of the server must be valid for the name that the program resolved, or for the address
+# if the program resolved no name.
 [[rule]]
 name      = \"every-server\"
 direction = \"outbound\"

@@ -209,7 +209,7 @@ impl ConnectJudge {
                 to: judged.to,
                 number: question.number,
                 channel: link.passes().then(|| Arc::clone(questions.get_ref())),
-                congestion_control: self.shared.congestion_control.clone(),
+                congestion_control: self.congestion_control(),
                 table: Rc::clone(&self.table),
             };
             self.requests.spawn_local(async move {
@@ -325,11 +325,15 @@ impl ConnectJudge {
         Ok(OwnSocket { socket, identity })
     }
 
+    /// The congestion control that the policy names. The agent's own default is for relays.
+    fn congestion_control(&self) -> Option<String> {
+        let is_named = self.shared.live.load().policy.agent.congestion_control.is_some();
+        self.shared.congestion_control.clone().filter(|_| is_named)
+    }
+
     fn set_congestion_control(&self, socket: &OwnedFd) -> io::Result<()> {
-        self.shared
-            .congestion_control
-            .as_ref()
-            .map_or(Ok(()), |name| tacit_sys::socket::set_congestion_control(socket.as_fd(), name))
+        self.congestion_control()
+            .map_or(Ok(()), |name| tacit_sys::socket::set_congestion_control(socket.as_fd(), &name))
     }
 
     /// Decides about a connection. The error is the reason to relay it, if neither the policy nor
