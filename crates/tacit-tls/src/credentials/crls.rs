@@ -199,7 +199,7 @@ mod tests {
         directory.write("cert.der", ca.der().as_ref(), 0o644);
         let error = loaded(&directory, "cert.der", &ca).unwrap_err();
         assert!(error.contains("CRL 1 in the file is not a usable CRL"), "{error}");
-        assert!(loaded(&directory, "gone.pem", &ca).unwrap_err().contains("cannot be read"));
+        assert!(loaded(&directory, "gone.pem", &ca).unwrap_err().contains("does not exist"));
     }
 
     #[test]

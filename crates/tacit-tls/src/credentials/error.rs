@@ -162,8 +162,7 @@ impl CredentialFault {
             Self::NoCertificate | Self::NoKey | Self::NoCrl => return None,
             Self::AtSigner(text) => return text.fix.clone(),
             Self::Unreadable(error) if error.kind() == io::ErrorKind::NotFound => {
-                "set the path of a file that exists. `tacit ca` creates certificates and keys"
-                    .to_owned()
+                "correct the path, or create the file, for example with `tacit ca`".to_owned()
             }
             Self::Unreadable(_) => {
                 "set the path of a file that the agent's user can read".to_owned()

@@ -56,7 +56,7 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     let leaf = ca.leaf(LeafKind::Valid);
     let other = ca.leaf(LeafKind::Valid);
     let missing = refusal(&directory);
-    assert!(missing.starts_with("identity 'web': web.pem: the file cannot be read"), "{missing}");
+    assert!(missing.starts_with("identity 'web': web.pem: the file does not exist"), "{missing}");
 
     // Each entry: the certificate file, the key file, and a part of the error line.
     let damaged = leaf.key_pem.replacen('\n', "\n!", 1);
@@ -96,7 +96,7 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     assert!(line.contains("web.key: the file is PKCS #12") && line.contains("-nocerts"), "{line}");
     write(&directory, &leaf);
     std::fs::remove_file(directory.path().join("web.key")).unwrap();
-    assert!(refusal(&directory).contains("web.key: the file cannot be read"));
+    assert!(refusal(&directory).contains("web.key: the file does not exist"));
 }
 
 #[test]

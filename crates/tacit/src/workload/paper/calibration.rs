@@ -170,7 +170,7 @@ mod tests {
         near(factor(&calibration, longer, 3), 1.03);
         assert!(Calibration(Vec::new()).factor(out).is_err());
         let counts = |load| nearest(&Load::calibration(), load).unwrap().map(|one| one.connections);
-        assert_eq!([interactive, into, out].map(counts), [[2, 7], [4, 8], [2, 4]]);
+        assert_eq!([interactive, into, out].map(counts), [[2, 7], [4, 8], [2, 2]]);
         assert_eq!(counts(into.with_connections(4)), [4; 2]);
         assert_eq!([1, 2, 3].map(rounds), [1, 3, 5]);
         assert_eq!(calibration.table().rows.len(), 16);
