@@ -26,6 +26,7 @@ mod framed;
 mod machine;
 mod mirrored_listener;
 mod open;
+mod opened;
 mod pass;
 mod reload;
 mod remote;

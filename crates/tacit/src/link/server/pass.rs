@@ -22,10 +22,10 @@ use tacit_sys::handed::{self, SocketIdentity};
 use tacit_sys::{IpVersion, socket};
 use tokio::net::UnixStream;
 
+use super::opened::{note_opened, write_failed, write_opened};
 use super::reply::write;
 use super::session::admit;
 use super::state::OtherEnd;
-use super::stream::{note_opened, write_failed, write_opened};
 use super::{ServedLink, Server, open};
 use crate::run::link::protocol::{LinkAnswer, PassRequest};
 use crate::run::protocol::{ToConnects, send_packet};

@@ -11,17 +11,15 @@ use std::sync::Arc;
 use tacit_core::link_frame::begins_frames;
 use tacit_sys::netlink::usage::UsageSockets;
 use tacit_sys::socket::PeerCredentials;
-use tacit_sys::{handed, process, socket};
+use tacit_sys::{process, socket};
 use tokio::net::UnixStream;
 
-use super::open::{PortedRequest, Reached, canonical};
+use super::open::{PortedRequest, Reached};
+use super::opened::{write_failed, write_opened};
 use super::pass::serve_pass;
 use super::reply::{ended, write, write_with};
 use super::sandbox::{self, ServerSandbox};
-use super::session::{
-    PendingRequest, RequestPlace, Session, admit, count, errno_of, run_end, runs_max, shares,
-    sockets_max,
-};
+use super::session::{RequestPlace, Session, admit, run_end, runs_max, shares, sockets_max};
 use super::state::OtherEnd;
 use super::{
     REQUEST_WAIT_MAX, STREAMS_MAX, ServedLink, Server, control, framed, host_name, open, remote,
@@ -247,42 +245,6 @@ async fn serve_socket(
         Ok(socket) => write_opened(server, link, stream, &request, pending, &socket).await,
         Err(error) => write_failed(server, link, stream, &request, &error).await,
     }
-}
-
-/// Counts an opened socket, and passes it to the agent.
-pub(super) async fn write_opened(
-    server: &Server,
-    link: &ServedLink,
-    stream: &mut UnixStream,
-    request: &OpenRequest,
-    pending: PendingRequest,
-    socket: &OwnedFd,
-) -> io::Result<()> {
-    note_opened(server, link, request, handed::cookie(socket.as_fd())?);
-    drop(pending);
-    write(stream, &LinkAnswer::Socket, Some(socket.as_fd())).await
-}
-
-/// Counts a socket that could not be opened, and sends the error to the agent.
-pub(super) async fn write_failed(
-    server: &Server,
-    link: &ServedLink,
-    stream: &mut UnixStream,
-    request: &OpenRequest,
-    error: &io::Error,
-) -> io::Result<()> {
-    control::trace(server, link, request, Err(error));
-    count(link, request.session, |run| run.failed += 1);
-    write(stream, &LinkAnswer::Failed(errno_of(error)), None).await
-}
-
-/// Counts an opened socket with this number.
-pub(super) fn note_opened(server: &Server, link: &ServedLink, request: &OpenRequest, cookie: u64) {
-    link.state.borrow_mut().add(cookie, request.session);
-    let request = OpenRequest { address: canonical(request.address), ..*request };
-    link.state.borrow_mut().describe(cookie, &request);
-    control::trace(server, link, &request, Ok(()));
-    count(link, request.session, |run| run.opened += 1);
 }
 
 fn status(server: &Server, link: &ServedLink) -> LinkStatus {

@@ -6,9 +6,9 @@
 //!                  <────────── Welcome ──
 //!                  ── Open ───────────────> server      a stream of its own for each socket
 //!                  <──── Socket + socket ──             or Failed, Refused; then the stream ends
-//!                  ── Pass + channel ─────> server      like Open, for a program that connects the
-//!                  <────────── Passed ──      │         socket itself
-//!   helper of run <── Answer + socket ────────┘         on the channel, which ends with the request
+//!                  ── Pass + channel ─────> server      like Open, for a program that connects
+//!                  <────────── Passed ──      │         the socket itself
+//!   helper of run <── Answer + socket ────────┘         on the channel
 //! ```
 //!
 //! If connections may outlive their run, the agent sends `RunEnded` on the stream of Hello when the

@@ -27,7 +27,7 @@ use super::table::{HandedConnections, StartedConnection};
 use crate::dns::Forwarder;
 use crate::live::LiveAction;
 use crate::run::channel::{adopt, read_frame, write_frame};
-use crate::run::link::client::{LinkClient, LinkSocket};
+use crate::run::link::client::{LinkClient, PassedSocket};
 use crate::run::link::protocol::OpenKind;
 use crate::run::protocol::{
     ConnectAnswer, ConnectProgress, ConnectQuestion, FromConnects, HelperReply, HelperRequest,
@@ -449,12 +449,12 @@ impl WantedSocket {
         let answer = tokio::time::timeout(LINK_WAIT_MAX, self.ask()).await;
         let socket = answer.map_err(|_| NotPassed::Unusable)?.map_err(NotPassed::Refused)?;
         let socket = match socket {
-            LinkSocket::Passed(identity) => {
+            PassedSocket::ToHelper(identity) => {
                 // Before the kernel can report its end.
                 self.table.expect(identity.cookie);
                 return Ok(GrantedSocket::Passed(identity));
             }
-            LinkSocket::Agent(socket) => socket,
+            PassedSocket::ToAgent(socket) => socket,
         };
         let namespace = self.link.handed_namespace().ok_or(NotPassed::Unusable)?;
         // The server may have been replaced by one in another network namespace.
@@ -463,7 +463,7 @@ impl WantedSocket {
         Ok(GrantedSocket::Agent(OwnSocket { socket, identity }))
     }
 
-    async fn ask(&self) -> io::Result<LinkSocket> {
+    async fn ask(&self) -> io::Result<PassedSocket> {
         let address = match (self.version, self.to) {
             (IpVersion::V6, SocketAddr::V4(to)) => {
                 SocketAddr::new(to.ip().to_ipv6_mapped().into(), to.port())
@@ -476,7 +476,7 @@ impl WantedSocket {
                 let congestion_control = self.congestion_control.clone();
                 self.link.pass(address, congestion_control, answer, channel.as_fd()).await
             }
-            None => self.link.socket(OpenKind::Handed, address).await.map(LinkSocket::Agent),
+            None => self.link.socket(OpenKind::Handed, address).await.map(PassedSocket::ToAgent),
         }
     }
 }

@@ -78,11 +78,11 @@ pub struct LinkClient {
 
 /// A socket of a link for a program that connects it.
 #[derive(Debug)]
-pub enum LinkSocket {
+pub enum PassedSocket {
     /// The agent passes it to the helper.
-    Agent(OwnedFd),
+    ToAgent(OwnedFd),
     /// The server has passed it to the helper.
-    Passed(SocketIdentity),
+    ToHelper(SocketIdentity),
 }
 
 /// The network of sockets that programs connect themselves.
@@ -252,7 +252,7 @@ impl LinkClient {
         congestion_control: Option<String>,
         answer: ConnectAnswer,
         channel: BorrowedFd<'_>,
-    ) -> io::Result<LinkSocket> {
+    ) -> io::Result<PassedSocket> {
         let session = self.welcome()?.session;
         let missing = "the server of the link passes no sockets to programs";
         let namespace = self.handed_namespace().ok_or_else(|| refused(missing))?;
@@ -261,9 +261,9 @@ impl LinkClient {
         let frame = asked.map_err(|error| unanswered(&error))?;
         match frame.message {
             LinkAnswer::Passed { inode, cookie } => {
-                Ok(LinkSocket::Passed(SocketIdentity { inode, cookie }))
+                Ok(PassedSocket::ToHelper(SocketIdentity { inode, cookie }))
             }
-            _ => opened(frame).map(LinkSocket::Agent),
+            _ => opened(frame).map(PassedSocket::ToAgent),
         }
     }
 

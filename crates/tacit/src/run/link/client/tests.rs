@@ -163,7 +163,7 @@ async fn pass_to(helper: bool, listener: UnixListener) {
 
 /// Requests a socket for the question 9 on a channel. Returns what the agent gets, and what the
 /// helper gets.
-fn passed(helper: bool) -> (LinkSocket, Option<Frame<ToConnects>>) {
+fn passed(helper: bool) -> (PassedSocket, Option<Frame<ToConnects>>) {
     let name = format!("tacit-link-passes-{helper}-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -187,7 +187,7 @@ fn passed(helper: bool) -> (LinkSocket, Option<Frame<ToConnects>>) {
 #[test]
 fn a_server_passes_a_socket_to_the_helper_and_closes_the_channel() {
     let (socket, answer) = passed(true);
-    assert!(matches!(socket, LinkSocket::Passed(PASSED)), "{socket:?}");
+    assert!(matches!(socket, PassedSocket::ToHelper(PASSED)), "{socket:?}");
     let Frame { message, descriptors } = answer.unwrap();
     let ToConnects::Answer(answer) = message else { panic!("{message:?}") };
     assert_eq!((answer.number, answer.error, descriptors.len()), (9, None, 1));
@@ -196,6 +196,6 @@ fn a_server_passes_a_socket_to_the_helper_and_closes_the_channel() {
 #[test]
 fn a_server_that_cannot_pass_a_socket_to_the_helper_gives_it_to_the_agent() {
     let (socket, answer) = passed(false);
-    assert!(matches!(socket, LinkSocket::Agent(_)), "{socket:?}");
+    assert!(matches!(socket, PassedSocket::ToAgent(_)), "{socket:?}");
     assert!(answer.is_none(), "the helper gets nothing, and sees the end of the channel");
 }
