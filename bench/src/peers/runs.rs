@@ -1,10 +1,10 @@
 //! Measures tacit as most users run it: two programs without TLS, each under its own `tacit run`.
-//! An ordinary user starts both.
+//! An ordinary user starts both programs.
 //!
 //! ```text
 //! tacit run -- load client == mutual TLS on the loopback of the host ==> tacit run -- load server
 //! ```
-//! The load client and its `tacit run` are started for each sample. The load server and its `tacit
+//! The load client and its `tacit run` start again for each sample. The load server and its `tacit
 //! run` serve all samples.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

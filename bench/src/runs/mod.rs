@@ -1,4 +1,5 @@
-//! Compares `tacit run` with other commands that give a program a network without root privileges.
+//! Compares `tacit run` with other commands that give a program a network. None of these commands
+//! needs root privileges.
 //!
 //! ```text
 //! direct   program ────────────────────────────────────> load server

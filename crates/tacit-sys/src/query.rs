@@ -1,12 +1,13 @@
 //! Opens the query socket of a run (a program under `tacit run`). Over this socket, programs of the
-//! run ask the agent about their connections. With a request, a program sends a descriptor of the
-//! socket in question.
+//! run ask the agent about their connections. With each request, a program also sends a descriptor:
+//! the socket of the connection.
 //!
 //! The socket has an abstract name, which exists only in the network namespace of the run. So only
 //! programs of the run can connect, and no file remains.
 //!
-//! A program may pass any descriptor, so this module first checks whether it is a TCP socket. A
-//! separate thread closes descriptors, because `close` may take long, for example for a FUSE file.
+//! A program may pass any descriptor, so this module first checks whether the descriptor is a TCP
+//! socket. A separate thread closes descriptors, because `close` may take long, for example for a
+//! FUSE file.
 
 use std::io;
 use std::mem::MaybeUninit;

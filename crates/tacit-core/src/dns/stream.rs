@@ -1,5 +1,5 @@
-//! Extracts DNS messages from a TCP stream. Two bytes with the length precede each message (RFC
-//! 1035, section 4.2.2).
+//! Extracts DNS messages from a TCP stream. Before each message, the stream contains the length of
+//! the message, as two bytes (RFC 1035, section 4.2.2).
 
 use super::message::DnsError;
 

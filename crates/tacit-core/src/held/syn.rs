@@ -1,4 +1,4 @@
-//! Parses the SYN packet of a program, and writes the packets that answer it.
+//! Parses the SYN packet of a program, and writes the packets that answer this SYN.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,11 +1,11 @@
 //! Determines the programs and users to which an imported rule applies. In the policy of a captured
 //! host (`tacit agent --host`), a rule can also apply to systemd units and control groups. In other
-//! policies, it can apply to runs (programs under `tacit run`). The module uses the job name and
-//! user ID of the AT-TLS rule, and the map file.
+//! policies, a rule can also apply to runs (programs under `tacit run`). This module uses the map
+//! file, and the job name and user ID of the AT-TLS rule.
 //!
-//! The job name in a rule may be a pattern, such as `NIGHT*`. The imported rule then gets the
-//! programs of two kinds of entries in the map file: the entry `NIGHT*`, and narrower entries such
-//! as `NIGHT1`.
+//! The job name in a rule may be a pattern, such as `NIGHT*`. Then the imported rule gets the
+//! programs of several entries in the map file. These are the entry `NIGHT*`, and narrower entries
+//! such as `NIGHT1`.
 
 use super::context::Context;
 use super::effective::Effective;

@@ -6,9 +6,9 @@
 //! CBC+HMAC:  SPI, sequence                 │ IV 16 │ ciphertext │ truncated HMAC over the rest
 //! ```
 //!
-//! The upper half of an extended sequence number is authenticated, but not sent. With an AEAD, it
-//! is part of the additional data (RFC 4106 section 5). With an HMAC, it is appended to the packet
-//! for the computation (RFC 4303 section 2.2.1).
+//! The upper half of an extended sequence number is authenticated, but not sent. With an AEAD, the
+//! upper half is part of the additional data (RFC 4106 section 5). With an HMAC, the upper half
+//! follows the packet in the input of the HMAC (RFC 4303 section 2.2.1).
 
 use crate::child::{ChildSa, SaKeys};
 use crate::cipher::Cipher;

@@ -1,12 +1,13 @@
 //! Detects a NAT between the peers (RFC 7296 section 2.23).
 //!
 //! Each peer sends a hash of its own address (source) and a hash of the other peer's address
-//! (destination). If the destination hash that tacit receives does not match, there is a NAT in
-//! front of tacit. If the source hash does not match, there is a NAT in front of the peer.
+//! (destination). tacit compares both hashes with the addresses of the received packet. If the
+//! destination hash differs, there is a NAT in front of tacit. If the source hash differs, there is
+//! a NAT in front of the peer.
 //!
-//! If IKE negotiates the keys, tacit always sends ESP inside UDP. But a peer sends ESP inside UDP
-//! only if it detects a NAT. So tacit sends a source hash that matches no address, and every peer
-//! detects a NAT.
+//! If IKE negotiates the keys, tacit always sends ESP inside UDP. Other implementations send ESP
+//! inside UDP only if they detect a NAT. So tacit sends a source hash that matches no address, and
+//! every peer detects a NAT.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! Reads the descriptors, the memory and the pending signals of a thread in another process, while
-//! that thread waits in a system call.
+//! Reads data of a thread in another process, while that thread waits in a system call. The data
+//! are its descriptors, its memory and its pending signals.
 
 use std::cell::OnceCell;
 use std::io;

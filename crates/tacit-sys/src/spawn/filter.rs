@@ -14,16 +14,16 @@
 //! all other calls       allowed
 //! ```
 //!
-//! Either the kernel returns these errors itself, or it notifies another process
+//! Either the kernel returns these errors itself, or the kernel notifies another process
 //! ([`super::notify`]). That process returns the same errors and reports each call.
 //!
 //! The filter knows the call numbers of all ABIs of the kernel, and refuses calls of an unknown
 //! ABI.
 //!
-//! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So
-//! 32-bit programs that create sockets by `socketcall` get an error, but 32-bit programs that use
-//! the newer calls work. If another process decides about `connect`, the kernel also notifies that
-//! process about each `socketcall` that connects, listens, binds, sends or sets an option.
+//! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So a
+//! 32-bit program gets an error if it creates sockets by `socketcall`. A 32-bit program works if it
+//! uses the newer calls. Another process may decide about `connect`. Then the kernel also notifies
+//! that process about each `socketcall` that connects, listens, binds, sends or sets an option.
 //!
 //! [`route_options`] selects the calls of `setsockopt` that may change the destination or the route
 //! of a socket's packets.

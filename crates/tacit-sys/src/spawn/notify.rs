@@ -18,8 +18,8 @@
 //! If the helper allows a call ([`NotifyReply::Proceed`]), the kernel reads the arguments of the
 //! call again. Another thread of the program may have changed these arguments meanwhile.
 //!
-//! Limit: if a program handles a signal without `SA_RESTART`, the signal may end such a system call
-//! with `EINTR`.
+//! Limit: a signal may interrupt a system call that waits for an answer. If the program handles the
+//! signal without `SA_RESTART`, the call ends with `EINTR`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

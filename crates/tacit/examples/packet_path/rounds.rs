@@ -1,8 +1,8 @@
 //! Measures ways to process packets (the *candidates*) in rounds, and prints the medians.
 //!
-//! Each round measures every candidate with every load, such as a TCP stream, and begins with a
-//! different candidate than the previous round. The CPU time is the sum of the client, the server,
-//! and all processes that process packets.
+//! Each round measures every candidate with every load, such as a TCP stream. Each round begins
+//! with a different candidate than the previous round. The CPU time is the sum of the client, the
+//! server, and all processes between them.
 
 use std::net::IpAddr;
 use std::time::Duration;

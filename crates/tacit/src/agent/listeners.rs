@@ -1,5 +1,5 @@
-//! Opens the listening sockets of forwarding rules, changes them on a reload, and hands them over
-//! to the agent that replaces this agent.
+//! Opens the listening sockets of forwarding rules, and changes these sockets on a reload. If
+//! another agent replaces this agent, this module hands the sockets over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

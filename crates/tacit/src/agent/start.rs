@@ -1,5 +1,5 @@
 //! Starts an agent: loads the policy, opens all sockets, enters the sandbox, and begins to serve.
-//! All steps that can fail come before the agent begins to serve.
+//! The agent begins to serve only when all steps that can fail have succeeded.
 
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;

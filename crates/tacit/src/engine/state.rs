@@ -1,4 +1,4 @@
-//! Defines the data about an engine or a data worker that `tacit show` prints.
+//! Defines the data that `tacit show` prints about an engine or a data worker.
 
 use serde::{Deserialize, Serialize};
 

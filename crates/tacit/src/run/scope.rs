@@ -1,9 +1,9 @@
-//! Defines the scope of a captured flow: the run (a program under `tacit run`) or the host in which
-//! it was captured.
+//! Defines the scope of a captured flow. The scope is where the flow was captured: in a run (a
+//! program under `tacit run`), or on the host.
 //!
-//! Other code uses the scope to get information about a flow, such as the owner of its socket. Code
-//! that differs between a run and the host uses `match` on the scope, so that the compiler finds
-//! this code when a new scope is added.
+//! Other code uses the scope to get information about a flow, such as the owner of its socket. If
+//! code differs between a run and the host, the code uses `match` on the scope. So the compiler
+//! finds this code when a new scope is added.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Does the I/O of a STARTTLS exchange: moves bytes between the two sockets and the state machine,
-//! before and after the TLS handshake.
+//! Does the I/O of a STARTTLS exchange, before and after the TLS handshake. This module moves bytes
+//! between the state machine and two sockets: one to the peer, and one to the program.
 //!
 //! ```text
 //!   peer    <── PeerTransport ──> to_peer    ┐
@@ -7,7 +7,7 @@
 //!   program <── StreamSocket ───> to_program ┘
 //! ```
 //!
-//! A [`PeerTransport`] is the peer's socket, in clear or with its TLS session.
+//! A [`PeerTransport`] is the socket to the peer, either in clear or with a TLS session.
 //!
 //! Limits: the state machine limits its buffers, and the caller limits the time.
 

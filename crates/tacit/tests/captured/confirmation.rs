@@ -1,5 +1,5 @@
-//! Tests that the agent installs the previous policy again unless the operator confirms the new one
-//! in time.
+//! Tests new policies that an operator must confirm in time. Without a confirmation, the agent must
+//! install the previous policy again.
 
 use crate::machines::{Machines, TLS};
 

@@ -1,5 +1,5 @@
-//! Tests thousands of open connections at the same time. This is a separate test binary, because it
-//! needs nearly all descriptors that a process may have.
+//! Tests agents that have thousands of open connections at the same time. This is a separate test
+//! binary, because the test needs nearly all descriptors that a process may have.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

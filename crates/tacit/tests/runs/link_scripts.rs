@@ -1,4 +1,5 @@
-//! Provides rules and scripts for the tests of links, within one kernel and between hosts.
+//! Provides rules and scripts for the tests of two kinds of links: links within one kernel, and
+//! links between hosts.
 
 /// The rules of runs.
 pub const RULES: &str = "[[rule]]\nname = \"numbers\"\ndirection = \"outbound\"\n\

@@ -1,5 +1,5 @@
-//! Tests FTP programs without TLS under `tacit run --link`. In passive and in active mode, tacit
-//! secures the data connections, and they pass through the link.
+//! Tests FTP programs under `tacit run --link`. These programs do not support TLS. tacit must
+//! protect their data connections and send them through the link, in passive and in active mode.
 
 use crate::ftp::TOOLS;
 use crate::links::LINK;

@@ -1,5 +1,5 @@
-//! Tests the index of rules: compares it with a search through all rules, and measures its cost for
-//! different numbers of rules.
+//! Tests the index of rules. Some tests compare the index with a search through all rules. Others
+//! measure the cost of a look-up for different numbers of rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
-//! Parses the rules for programs under `tacit run` and for `tacit agent --host`. Such a rule
-//! applies either to connections that programs open, or to connections that programs accept.
+//! Parses the rules that apply to programs. There are two cases: programs under `tacit run`, and
+//! programs of a captured host (`tacit agent --host`). Each of these rules applies either to
+//! connections that programs open, or to connections that programs accept.
 
 use super::selectors::{addresses, cgroups, groups, ports, programs, runs, units, users};
 use super::tls::{Role, RoleDefault, ServerNameDefault, Setting};

@@ -1,5 +1,5 @@
-//! Defines what the `tacit show` commands display, as types that are serialised to the JSON of
-//! `tacit show --json`.
+//! Defines the data that the `tacit show` commands display. `tacit show --json` prints the same
+//! types as JSON.
 //!
 //! Collecting this data never delays a connection.
 

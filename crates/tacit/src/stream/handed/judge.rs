@@ -3,8 +3,9 @@
 //! `connect` call.
 //!
 //! If the run uses a link, the server of the link also decides, by its own rules. The server opens
-//! the socket, and passes it to the helper. Older servers pass it to the agent, which passes it on.
-//! While this module waits for the server of the link, it answers other questions of helpers.
+//! the socket, and passes the socket to the helper. An older server passes the socket to the agent,
+//! and the agent passes it to the helper. While the server of the link decides, this module answers
+//! other questions of helpers.
 
 use std::collections::HashMap;
 use std::io;

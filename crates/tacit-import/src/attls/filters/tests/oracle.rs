@@ -1,9 +1,9 @@
-//! Tests imported policies with random rules: each flow must get the decision that z/OS would make.
+//! Tests the import with random rules: each flow must get the decision that z/OS would make.
 //!
-//! The test generates random rules, writes them to policy files, imports the files, and looks up
-//! flows in the imported policy. For each flow, the test also evaluates the generated rules as z/OS
-//! does: first the filters in order, then the TLS rules by priority and name. Both decisions must
-//! be the same.
+//! The test generates random rules, writes these rules to policy files, and imports the files. Then
+//! the test looks up flows in the imported policy. For each flow, the test also evaluates the
+//! generated rules in the order of z/OS. This order is first the filters in sequence, then the TLS
+//! rules by priority and name. Both decisions must be the same.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
