@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The caller passes a list of file names, and a reader for these files ([`Files`]), because this
-//! crate opens no file itself. The output is the text of a policy, or `None` after an error, and a
-//! list of [`Findings`]. A finding is an error, a change or information, with its file and line:
+//! crate opens no file itself. The output has two parts: the text of a policy (`None` after an
+//! error), and a list of [`Findings`]. A finding is an error, a change or information, with its
+//! file and line:
 //!
 //! ```
 //! use tacit_import::attls::{AttlsRequest, import};
@@ -25,8 +26,8 @@
 //! ```
 //!
 //! An import either succeeds completely or returns no policy. An import reports each setting that
-//! it changes ([`Severity::Changed`]), and never guesses. The parser of tacit checks the policy
-//! before it is returned.
+//! it changes ([`Severity::Changed`]), and never guesses. Before an import returns a policy, the
+//! parser of tacit checks the policy.
 //!
 //! * [`attls`]: policies of AT-TLS, the TLS of z/OS, with IP filter rules;
 //! * [`stunnel`]: configurations of stunnel.

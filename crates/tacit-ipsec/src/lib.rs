@@ -1,5 +1,5 @@
 //! Implements the protocols of IPsec, without I/O. IKEv2 (RFC 7296) negotiates keys; ESP (RFC 4303)
-//! encrypts packets with these keys, and AH (RFC 4302) authenticates them.
+//! encrypts packets with these keys, and AH (RFC 4302) authenticates packets.
 //!
 //! Time and random bytes are arguments. So tests run two peers with a virtual clock, and fuzzing
 //! needs no network. aws-lc-rs provides the ciphers.

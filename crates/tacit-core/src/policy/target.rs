@@ -1,5 +1,5 @@
-//! Defines the targets of a forwarding rule: the addresses or names to which the agent connects,
-//! and the order in which it tries them.
+//! Defines the targets of a forwarding rule: the addresses or names to which the agent connects.
+//! Also defines the order in which the agent tries the targets.
 
 use std::fmt;
 

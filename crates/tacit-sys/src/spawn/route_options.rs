@@ -1,6 +1,6 @@
 //! Selects the calls of `setsockopt` that may change the destination or the route of a connected
-//! socket's packets. The system call filter of a program sends these calls to its listener, which
-//! decides about them.
+//! socket's packets. The seccomp filter of a program notifies another process about these calls,
+//! and that process decides about them.
 //!
 //! ```text
 //! SOL_SOCKET, IPPROTO_TCP    some options

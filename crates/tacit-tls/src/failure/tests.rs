@@ -1,4 +1,4 @@
-//! Tests the descriptions of failed handshakes, with handshakes between two ends in memory.
+//! Tests the descriptions of failed handshakes. Both ends of each handshake are in memory.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Determines the identity of a client, from its certificate and the identity map of the rule.
 //!
-//! This module determines the identity after the handshake, in which the client proves that it
-//! holds the private key. A client has an identity only if its certificate is trusted.
+//! In the handshake, the client proves that it holds the private key. So this module determines the
+//! identity after the handshake. A client has an identity only if its certificate is trusted.
 
 use std::net::IpAddr;
 use std::sync::Arc;

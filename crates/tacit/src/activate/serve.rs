@@ -1,10 +1,11 @@
-//! Runs the starter process: starts the programs of an agent's policy when the agent asks for them.
+//! Runs the starter process. When the agent requests it, this process starts a program that the
+//! policy defines.
 //!
-//! A program for one connection gets one end of a pair of UNIX sockets. The agent gets the other
-//! end. A program for all connections gets a listening UNIX socket, to which the starter connects
-//! for the agent. The starter removes the file of this socket before the program starts, so that no
-//! other process can connect. The starter itself connects through a descriptor of the file
-//! (`O_PATH`).
+//! Some programs serve one connection each. The starter creates a pair of UNIX sockets: the program
+//! gets one end, and the agent gets the other end. Other programs serve all connections. They get a
+//! listening UNIX socket, and the starter connects to this socket for the agent. The starter
+//! removes the file of the listening socket before the program starts, so that no other process can
+//! connect. The starter itself connects through a descriptor of the file (`O_PATH`).
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;

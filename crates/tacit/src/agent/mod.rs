@@ -1,5 +1,5 @@
-//! Runs the agent: starts workers and listeners for the installed policy. Then handles operators'
-//! requests, signals and changed files, until the agent ends.
+//! Runs the agent: starts workers and listeners for the installed policy. After that, the control
+//! thread handles requests of operators, signals and changed files, until the agent ends.
 //!
 //! ```text
 //!   control (this thread)            data-0 … data-N
@@ -7,7 +7,7 @@
 //!   `tacit show`, signals
 //! ```
 //!
-//! The control thread never blocks a data worker: a new policy replaces the old one atomically, and
+//! The control thread never blocks a data worker. A new policy replaces the old one atomically, and
 //! `tacit show` reads copies of the counters.
 
 mod answer;

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The control thread continues its other work during a preparation. Only one change is prepared at
-//! a time. Requests that arrive meanwhile wait for the next reload, which answers all of them.
+//! a time. If requests arrive meanwhile, they wait for the next reload. That reload answers all of
+//! them.
 //!
 //! Limit: at most [`WAITING_MAX`] requests wait.
 

@@ -1,5 +1,5 @@
-//! Converts the policy rules that have the key `filter` to the data types of the module that
-//! installs nftables rules.
+//! Converts the filter rules of the policy (key `filter`) to data types of `tacit_sys`. From this
+//! data, `tacit_sys` builds and installs nftables rules.
 
 use std::time::Duration;
 

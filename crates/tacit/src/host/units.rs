@@ -5,9 +5,9 @@
 //! control group of the unit to an nftables set, before the unit starts. The helper adds the
 //! control groups of units that already run.
 //!
-//! If a rule selects a unit that has no drop-in, the kernel cannot check this unit. So the kernel
-//! redirects to the agent every flow whose destination matches the rule. The agent then finds the
-//! unit of each flow.
+//! If a rule selects a unit that has no drop-in, the kernel cannot check this unit. So if the
+//! destination of a flow matches the rule, the kernel redirects the flow to the agent. The agent
+//! then finds the unit of the flow.
 
 use std::fmt;
 use std::fs;

@@ -1,5 +1,5 @@
 //! Defines [`PeerConnection`]: the IKE connection between one run (a program under `tacit run`) and
-//! one peer. [`PeerConnection`] also stores when the next attempt is due.
+//! one peer. [`PeerConnection`] also stores the time of the next attempt to connect.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

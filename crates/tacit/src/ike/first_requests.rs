@@ -6,8 +6,8 @@
 //!
 //! Limits: [`REQUESTS_MAX`] requests in total, [`REQUESTS_OF_ADDRESS_MAX`] of one address,
 //! [`FIRST_REQUEST_BYTES_MAX`] for each request. If the queue is full, it accepts only requests
-//! from addresses that have no waiting request. For each such request, it drops the newest request
-//! of the address with the most requests.
+//! from addresses that have no waiting request. To make room, the queue drops the newest request of
+//! the address with the most requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

@@ -3,11 +3,12 @@
 //!
 //! There is no IKE, so nothing is negotiated, and tacit never creates new keys. The SAs exist as
 //! long as the run exists and the policy contains them. If only the policy rules change, the SAs
-//! and their sequence numbers stay. If an address, an SPI or a key changes, new SAs replace them.
+//! and their sequence numbers stay. If an address, an SPI or a key changes, new SAs replace the old
+//! ones.
 //!
-//! Only one run at a time uses the SAs of an `[sa.NAME]` table. There are two reasons: the SPI
+//! Only one run at a time uses the SAs of an `[sa.NAME]` table. There are two reasons. The SPI
 //! alone shows to which run a received packet belongs, and the table sets the address of the run.
-//! If this run ends, the next run that needs the SAs gets them.
+//! When this run ends, the SAs go to the next run that needs them.
 //!
 //! Without extended sequence numbers, an SA sends at most 2^32 - 1 packets. After that, packets are
 //! dropped until an operator changes the keys in the files.

@@ -5,9 +5,10 @@
 //!   file ──check──> Policy, Credentials ──build──> Live ──ArcSwap──> data workers, tacit show
 //! ```
 //!
-//! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of an unchanged
-//! rule with its counters, and creates a new one for a changed rule. A connection is *stale* if the
-//! [`LiveRule`] with which it was opened is no longer installed.
+//! The installed form of a rule is a [`LiveRule`]. If a rule does not change, a reload keeps its
+//! [`LiveRule`] and its counters. If a rule changes, a reload creates a new [`LiveRule`]. A
+//! connection belongs to the [`LiveRule`] with which it was opened. If this [`LiveRule`] is no
+//! longer installed, the connection is *stale*.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};

@@ -1,6 +1,6 @@
-//! Defines [`TunLease`], which a packet worker holds as long as it reads a TUN device. With
-//! [`TunLeaseWatch`], the agent finds out whether the lease is held. If it is not held, the
-//! programs need another TUN device.
+//! Defines [`TunLease`]. A packet worker holds this lease as long as the worker reads a TUN device.
+//! With [`TunLeaseWatch`], the agent finds out whether a worker holds the lease. If no worker holds
+//! the lease, the programs need another TUN device.
 
 use std::sync::{Arc, Weak};
 

@@ -1,6 +1,6 @@
-//! `tacit project`: estimates from measured traffic how much CPU time other settings or more
-//! traffic would need. Examples of settings are more engines, another cipher suite, or a rule
-//! without TLS.
+//! `tacit project`: estimates the CPU time of the agent with other settings or more traffic. The
+//! estimate is based on measured traffic. Examples of other settings are more engines, another
+//! cipher suite, or a rule without TLS.
 //!
 //! ```text
 //!   interval.rs: costs from files or a running agent ─────┐

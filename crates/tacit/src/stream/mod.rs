@@ -5,9 +5,9 @@
 //!   AcceptedConnection    Admitted  Established   Finished
 //! ```
 //!
-//! Each stage gets the result of the previous stage. [`serve`] calls them in this order. One data
-//! worker serves a connection from beginning to end, or an engine (a thread for handshakes) serves
-//! it up to the relay.
+//! Each stage gets the result of the previous stage. [`serve`] calls the stages in this order.
+//! There are two ways to serve a connection. One data worker serves all stages, or an engine (a
+//! thread for handshakes) serves the stages before the relay.
 
 mod bulk;
 pub mod data;

@@ -6,9 +6,8 @@
 //!                                     selection <── keys
 //! ```
 //!
-//! If an agent has many connections, `tacit top` queries them less often (`sample`), so that it
-//! does not slow down the agent. The program restores the terminal when it ends, except after
-//! SIGKILL.
+//! `tacit top` must not slow down the agent. So it queries the connections less often if an agent
+//! has many (`sample`). `tacit top` restores the terminal when it ends, except after SIGKILL.
 //!
 //! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between updates. For a history, use
 //! metrics.

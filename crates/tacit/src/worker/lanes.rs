@@ -7,7 +7,7 @@
 //!                         Lanes ── HandedOver ──> resume, on another thread
 //! ```
 //!
-//! Each thread that gets a [`WorkSource`] calls its `serve`, and later stops or finishes the
+//! A thread gets a [`WorkSource`] and calls its `serve`. Later, the thread stops or finishes the
 //! returned [`Served`]. A thread can hand a connection over to another thread, for example an
 //! engine to a data worker. The other thread then calls `resume` of its lanes.
 

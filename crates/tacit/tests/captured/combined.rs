@@ -1,5 +1,6 @@
-//! Tests a captured host with a combination of settings that other tests use separately: rules by
-//! name, rules for senders, rules with time windows, containers, and audit mode.
+//! Tests a captured host with many settings at the same time. Other tests use these settings
+//! separately. The settings are rules by name, rules for senders, rules with time windows,
+//! containers, and audit mode.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, TLS};

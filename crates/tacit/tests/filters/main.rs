@@ -1,5 +1,5 @@
-//! Tests the packet filters of a captured host. Four evaluators must decide in the same way: the
-//! kernel, `tacit explain --packet`, the classifier of tunnels, and a scan of the rules.
+//! Tests the packet filters of a captured host. Four evaluators must make the same decisions. They
+//! are the kernel, `tacit explain --packet`, the classifier of tunnels, and a scan of the rules.
 //!
 //! This is a separate test binary, because it runs itself again in network namespaces.
 #![allow(

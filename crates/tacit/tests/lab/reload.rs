@@ -1,5 +1,5 @@
 //! Tests reloads of a running agent. A policy is installed completely or not at all. If a file
-//! cannot be loaded, the agent continues to use its old content.
+//! cannot be loaded, the agent continues to use the old content of this file.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
-//! Tests that no byte is sent in clear or lost when a process dies, a table is full, or the policy
-//! changes.
+//! Tests faults: a process dies, a table is full, or the policy changes. tacit must lose no byte,
+//! and must send no byte in clear.
 
 use crate::network::Network;
 use crate::programs::WEB;

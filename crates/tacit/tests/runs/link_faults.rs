@@ -1,6 +1,6 @@
 //! Tests faults of links: servers that send false messages, an interface that is down, and killed
-//! processes. Connections end with an error or a close, and no process has more descriptors than
-//! before the fault.
+//! processes. After a fault, each connection must be closed or end with an error. No process may
+//! have more descriptors than before the fault.
 
 use crate::link_scripts::RULES;
 use crate::links::LINK;

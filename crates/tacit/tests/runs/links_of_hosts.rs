@@ -1,6 +1,7 @@
 //! Tests links between hosts. The hosts are two network namespaces, connected only by a veth pair,
-//! with `tacit link serve` in both. Programs of runs on one host use sockets of the other host. The
-//! link uses TCP with TLS, or a UNIX socket without TLS, as for a virtual machine.
+//! with `tacit link serve` in both. Programs under `tacit run` on one host use sockets of the other
+//! host. The link uses TCP with TLS, or a UNIX socket without TLS. A link to a virtual machine uses
+//! a UNIX socket too.
 
 use crate::fits::assert_fits;
 use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};

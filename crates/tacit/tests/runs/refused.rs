@@ -1,5 +1,5 @@
-//! Tests that everything the agent refuses in a run is reported in the log, in `tacit show refused`
-//! and in the metrics.
+//! Tests how the agent reports refusals in a run. Each refusal must be in the log, in `tacit show
+//! refused` and in the metrics.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Tests which addresses and ports are captured: with fixed policies, and by comparison with the
-//! rules of random policies.
+//! Tests which addresses and ports a policy captures. Some tests use fixed policies. Others use
+//! random policies, and compare the captured addresses and ports with the rules.
 
 use super::*;
 use std::net::SocketAddr;

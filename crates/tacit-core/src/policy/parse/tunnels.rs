@@ -1,5 +1,5 @@
-//! Reports conflicts between rules of a policy that concern IPsec tunnels. A rule with the key
-//! `ipsec` may conflict with another such rule, or with an earlier rule of another kind.
+//! Reports conflicts of rules that require IPsec tunnels (key `ipsec`). Such a rule may conflict
+//! with another rule with the key `ipsec`, or with an earlier rule of another kind.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! Implements TLS for FTP clients that do not support TLS: tacit starts TLS with the server before
-//! the program may send commands (RFC 4217).
+//! Implements TLS for FTP clients that do not support TLS (RFC 4217). tacit starts TLS with the
+//! server before the client may send commands.
 
 use super::control::{AUTH, ControlPhase, FtpCommand, FtpControl, OwnCommand, PBSZ, PROT};
 use super::reply::ReplyPart;

@@ -9,11 +9,11 @@
 //!   PORT, EPRT     tacit accepts the server's data connection, and opens one to the client
 //! ```
 //!
-//! See RFC 959, 2228, 2428 and 4217. Unlike other STARTTLS exchanges, this exchange continues under
-//! TLS, because each data connection is announced on the control connection.
+//! See RFC 959, 2228, 2428 and 4217. Other STARTTLS exchanges end when TLS begins. This exchange
+//! continues under TLS, because each data connection is announced on the control connection.
 //!
-//! tacit forwards a command only after the final reply to the previous one, so that replies stay in
-//! order. During a transfer, tacit forwards ABOR, NOOP, QUIT and STAT immediately.
+//! tacit forwards a command only after the final reply to the previous command. So the replies stay
+//! in order. During a transfer, tacit forwards ABOR, NOOP, QUIT and STAT immediately.
 //!
 //! If TLS is required, tacit forwards only FEAT, HELP, NOOP, QUIT and SYST before TLS begins.
 //! Servers answer these commands without a login. A data connection uses only the IP addresses of

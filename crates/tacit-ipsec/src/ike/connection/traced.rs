@@ -1,5 +1,5 @@
-//! Defines [`IkeSaKeys`]: the keys of an IKE SA. A trace writes them to a key log, with which
-//! Wireshark can decrypt the messages of this SA.
+//! Defines [`IkeSaKeys`]: the keys of an IKE SA. A trace writes these keys to a key log. With this
+//! log, Wireshark can decrypt the messages of the SA.
 
 use super::IkeConnection;
 use crate::cipher::Cipher;

@@ -1,4 +1,5 @@
-//! Tests which chains the cache accepts without another verification, and which it rejects.
+//! Tests the cache of certificate chains: which chains the cache accepts without another
+//! verification, and which chains it rejects.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -11,8 +11,8 @@
 //! New threads inherit the sandbox. A sandbox cannot be extended. If a new policy needs another
 //! directory, the operator must run `tacit restart`, which starts a successor with another sandbox.
 //!
-//! If the kernel does not support a part of the sandbox, the agent runs without this part, and
-//! `tacit show limits` reports the missing part.
+//! If the kernel does not support a part of the sandbox, the agent runs without this part. `tacit
+//! show limits` reports the missing part.
 
 mod reach;
 mod rights;

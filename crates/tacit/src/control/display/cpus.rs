@@ -1,6 +1,6 @@
 //! Defines the agent's part of `tacit show cpus`: the threads and runs on each CPU. The command
-//! `tacit show cpus` itself reads all other data from `/proc` and `/sys`, because the agent cannot
-//! open these files in its sandbox.
+//! `tacit show cpus` itself reads all other data from `/proc` and `/sys`. The agent cannot open
+//! these files in its sandbox.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

@@ -1,5 +1,5 @@
-//! Connects clients to a run that listens through a link to another kernel. The clients connect to
-//! a bound socket on that kernel.
+//! Connects clients to a run that accepts connections through a link. The clients connect to a
+//! bound socket on another kernel, and the link goes to that kernel.
 //!
 //! ```text
 //!   server with network ── Arrived ──> this server      the client's and the local address
@@ -7,14 +7,14 @@
 //!   run <── connection from the client's address ──
 //! ```
 //!
-//! The other server may be hostile, so this server counts a client as a socket of the link as soon
-//! as it receives `Arrived`. The server ignores an `Arrived` message whose local address does not
-//! belong to the bound socket.
+//! The other server may be hostile. So when this server receives `Arrived`, it counts the client as
+//! a socket of the link at once. This server ignores an `Arrived` message if its local address does
+//! not belong to the bound socket.
 //!
 //! Limits: [`ORDERS_MAX`] unanswered orders of the run (to start or stop listening). The key
-//! `sockets` of the link limits the number of clients. The server connects at
-//! most [`TAKES_MAX`] clients at the same time, and waits at most [`TAKE_WAIT_MAX`] for each.
-//! Further `Arrived` messages wait in the stream.
+//! `sockets` of the link limits the number of clients. This server connects at most [`TAKES_MAX`]
+//! clients at the same time, and waits at most [`TAKE_WAIT_MAX`] for each. Further `Arrived`
+//! messages wait in the stream.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,5 +1,5 @@
-//! Serves the runs on the side without a network, if the link server on the side with the network
-//! is on another kernel. This module forwards the requests of the runs to that server.
+//! Serves runs that have no network. Another link server, on another kernel, has a network. This
+//! module forwards the requests of the runs to that server.
 //!
 //! ```text
 //!   run ── Hello ──> this server ── Hello ──> server with network      one stream for each run
@@ -12,9 +12,9 @@
 //! the other socket, and moves its bytes over the stream. So for programs, the socket works like
 //! any other socket of this kernel.
 //!
-//! If the stream of a run ends, the sockets of the run are lost. They are also lost if the server
-//! with network does not answer on this stream within three times [`ALIVE_INTERVAL`]. This server
-//! logs the loss, and ends the session. The run then tries to begin a new session.
+//! If the stream of a run ends, the sockets of the run are lost. The sockets are also lost if the
+//! server with network does not answer on this stream within three times [`ALIVE_INTERVAL`]. This
+//! server logs the loss, and ends the session. The run then tries to begin a new session.
 
 use std::future::Future;
 use std::io;

@@ -1,15 +1,16 @@
 //! Confines the server of links after it has opened its sockets.
 //!
 //! ```text
-//! all threads        no system calls that a server of links does not need           seccomp
-//! except the one     no new programs and processes                                  seccomp
-//!   that starts signers
-//! all threads        only the directories of policy, certificates, log and sockets  Landlock
-//! all threads        only capabilities that the policy needs
+//! all threads       no system calls that a server of links does not need           seccomp
+//!                   only the directories of policy, certificates, log and sockets  Landlock
+//!                   only capabilities that the policy needs
+//! all, except one   no new programs and processes                                  seccomp
 //! ```
 //!
-//! If the kernel does not support a part of the sandbox, the server runs without this part, and
-//! `tacit link info` shows the missing part.
+//! One thread may still start processes: the thread that starts signers.
+//!
+//! If the kernel does not support a part of the sandbox, the server runs without this part. `tacit
+//! link info` shows the missing part.
 
 use std::path::{Path, PathBuf};
 

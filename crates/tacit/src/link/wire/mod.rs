@@ -9,8 +9,8 @@
 //!   datagrams    a UDP socket  <──> Datagram, Notice
 //! ```
 //!
-//! In each direction, a stream buffers at most one batch of frames that its receiver cannot take
-//! yet (`bulk`).
+//! If the receiver of a stream cannot take more frames, the stream buffers at most one batch in
+//! each direction (`bulk`).
 
 mod bulk;
 pub(super) mod datagrams;

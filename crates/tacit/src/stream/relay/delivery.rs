@@ -5,9 +5,9 @@
 //!              <── end of file ──            then tacit closes both connections
 //! ```
 //!
-//! tacit drops all other bytes. When the server has handled the message, it closes its connection.
-//! Then tacit closes the client's connection. If the server does not close its connection within
-//! [`END_WAIT_MAX`], tacit resets the client's connection.
+//! tacit drops all other bytes. When the server has handled the message, the server closes its
+//! connection. Then tacit closes the connection of the client. If the server does not close its
+//! connection within [`END_WAIT_MAX`], tacit resets the connection of the client.
 
 use std::io;
 use std::time::Duration;

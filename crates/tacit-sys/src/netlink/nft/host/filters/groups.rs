@@ -1,4 +1,4 @@
-//! Defines the contents of the nftables maps that permit or deny single packets, and builds the
+//! Defines the contents of the nftables maps that permit or deny single packets. Also builds the
 //! netlink messages that create these maps.
 //!
 //! Limits: [`FILTER_GROUPS_MAX`] maps, [`PACKET_ELEMENTS_MAX`] elements, [`LOGGED_FILTERS_MAX`]
