@@ -1,12 +1,12 @@
-//! `bench sockets`: measures how much throughput one shared lock around a table of connections
-//! costs. The agent has no such lock. The benchmark creates a table with the agent's code, and
-//! compares calls with and without a lock around this table.
+//! `bench sockets`: measures how much throughput is lost if threads share one lock around a table
+//! of connections. The agent has no such lock. The benchmark creates a table with the agent's code,
+//! and compares calls with and without a lock around this table.
 //!
 //! The benchmark repeats a measurement of z/TPF, a mainframe operating system. There, a program
-//! makes ten socket calls for each message, and in an old version all ten calls took one shared
-//! lock. In this benchmark, each thread makes the same ten calls on its own connections. In the
-//! mode `global`, the lock is exclusive. In the mode `rw`, the lock is a reader-writer lock. The
-//! call `aor` (activate on receive) waits for input on a socket. These are the ten calls:
+//! makes ten socket calls for each message. In an old version of z/TPF, all ten calls took one
+//! shared lock. In this benchmark, each thread makes the same ten calls on its own connections. In
+//! the mode `global`, the lock is exclusive. In the mode `rw`, the lock is a reader-writer lock.
+//! The call `aor` (activate on receive) waits for input on a socket. These are the ten calls:
 //!
 //! ```text
 //!  call                      access to the table of connections       global   rw

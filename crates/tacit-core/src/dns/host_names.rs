@@ -3,7 +3,7 @@
 //! recorded the name for this address.
 //!
 //! Only names that match a rule are recorded. An entry is removed one day after the DNS answer has
-//! expired, because by then no DNS cache of the host contains the answer.
+//! expired. By then, no DNS cache of the host contains the answer.
 //!
 //! Limits: [`NAMES_MAX`] pairs of name and address, [`NAME_BYTES_MAX`] for a name.
 

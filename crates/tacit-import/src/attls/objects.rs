@@ -1,7 +1,7 @@
 //! Converts the tree of parsed statements to typed objects (rules, actions, address groups), and
 //! checks the value of each attribute.
 //!
-//! Objects that no rule uses are checked too. A misspelt keyword is an error, but its block is
+//! Objects are checked even if no rule uses them. A misspelt keyword is an error, and its block is
 //! still checked. For this check, the most similar keyword takes the place of the misspelt one.
 
 use std::collections::{BTreeMap, BTreeSet};

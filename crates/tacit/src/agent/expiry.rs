@@ -1,8 +1,8 @@
 //! Logs a warning about each certificate or CRL that has expired or expires soon. The agent logs
 //! this warning when it loads the file, and then once a day.
 //!
-//! The agent continues to use an expired certificate until its file is replaced, but peers reject
-//! it.
+//! The agent continues to use an expired certificate until its file is replaced. Peers reject an
+//! expired certificate.
 
 use std::collections::HashMap;
 

@@ -1,16 +1,17 @@
-//! Stores the policy in force in a file (`tacit agent --host --last-policy FILE`). If the policy of
-//! the host has an error at the next boot, a guard (`--guard`) installs the nftables rules of the
-//! stored policy. If the guard cannot use the stored policy either, it permits only DHCP and SSH.
+//! Stores the policy in force in a file (`tacit agent --host --last-policy FILE`). At the next
+//! boot, the policy of the host may have an error. Then a guard (`--guard`) installs the nftables
+//! rules of the stored policy. If the guard cannot use the stored policy either, the guard permits
+//! only DHCP and SSH.
 //!
 //! ```text
 //! tacit-policy 1 LENGTH CHECKSUM
 //! the policy, and the files that it includes
 //! ```
 //!
-//! The agent replaces the file atomically, with mode 0600. A guard uses a file only if it belongs
-//! to the guard's user or to root, and no other user can write to it. Length and checksum must be
-//! right. The checksum (FNV-1a) detects damage. It need not detect forgery, because only the owner
-//! can write to the file.
+//! The agent replaces the file atomically, with mode 0600. A guard uses the file only if the file
+//! belongs to the guard's user or to root. No other user may have permission to write to the file.
+//! Length and checksum must be right. The checksum (FNV-1a) detects damage. The checksum need not
+//! detect forgery, because only the owner can write to the file.
 //!
 //! Limit: [`POLICY_BYTES_MAX`] bytes of policy.
 

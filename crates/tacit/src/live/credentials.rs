@@ -1,4 +1,4 @@
-//! Loads the certificates, keys, trust anchors and CRLs that a policy names.
+//! Loads the certificates, keys, trust anchors and CRLs that a policy uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Tests which users may control an agent, and that clients of the control socket cannot block each
-//! other.
+//! Tests which users may control an agent. Also tests that clients of the control socket cannot
+//! block each other.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,5 @@
-//! Tests FTP programs without TLS under `tacit run`. The data connections of these programs need no
-//! separate rule.
+//! Tests FTP programs under `tacit run`. These programs do not support TLS. The data connections of
+//! these programs need no separate rule.
 
 use crate::network::Network;
 

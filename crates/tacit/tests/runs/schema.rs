@@ -1,4 +1,5 @@
-//! Tests that the JSON of displays that contain a run conforms to the schemas in docs/schema/.
+//! Tests the JSON of displays that contain a run. This JSON must conform to the schemas in
+//! docs/schema/.
 
 use crate::fits::assert_fits;
 use crate::network::Network;

@@ -12,7 +12,7 @@
 //! queries only the server that the program chose ([`Servers`]).
 //!
 //! To reject forged answers, the client checks the server, the ID and the question of each answer.
-//! The client writes each letter of the name randomly in upper or lower case, and the answer must
+//! The client writes each letter of the name randomly in upper or lower case. The answer must
 //! contain the name in the same spelling. If a server changes the case, the client sends the query
 //! again in lower case.
 //!

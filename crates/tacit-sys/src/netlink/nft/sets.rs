@@ -1,5 +1,5 @@
-//! Encodes the nftables sets of captured destinations (their packets go to the agent), and the
-//! messages that change these sets.
+//! Encodes the nftables sets of captured destinations, and the messages that change these sets.
+//! Packets to a captured destination go to the agent.
 
 use std::net::IpAddr;
 

@@ -18,14 +18,15 @@
 //! ```
 //!
 //! The table `local` contains a route for all addresses, and the kernel looks at this table first.
-//! So this module adds a routing rule for `local` at a later position, and then removes the
-//! kernel's own routing rule for this table.
+//! So this module adds a later routing rule for `local`. Then this module removes the kernel's own
+//! routing rule for this table.
 //!
-//! When the process that holds the device ends, the device and its routes disappear. The
+//! The device and its routes disappear when the process that holds the device ends. The
 //! `unreachable` routes remain, so no packet takes another route in clear. This module installs the
-//! `unreachable` routes before all other routes. It adds the rules for new tables when the tables
-//! are complete, so no packet is refused during a change. If a table cannot be completed, this
-//! module adds the rules nevertheless, and the `unreachable` routes refuse the packets.
+//! `unreachable` routes before all other routes. This module adds the rules for new tables only
+//! when the tables are complete, so no packet is refused during a change. If a table cannot be
+//! completed, this module adds the rules nevertheless, and the `unreachable` routes refuse the
+//! packets.
 //!
 //! The routes have the MTU of the path, which tells programs how long a packet may be. ICMP errors
 //! would not always lower the MTU of a route. When an ICMP error arrives, the kernel looks up the

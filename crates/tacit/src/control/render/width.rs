@@ -1,7 +1,7 @@
 //! Computes how wide the text of a display may be, and breaks lines of prose.
 //!
-//! On a terminal, a display fits the terminal. A pipe or a file gets the whole text, because
-//! programs read it.
+//! On a terminal, a display is at most as wide as the terminal. In a pipe or a file, a display is
+//! as wide as its content, because programs read the text.
 
 use std::io;
 

@@ -8,10 +8,9 @@
 //!                                   lets the program continue, leaves it stopped, or kills it
 //! ```
 //!
-//! ID is PID/FD, or the id of a connection. The program that has the socket is the *giver*.
-//! `give` stops the giver before it copies the socket, so the giver reads no byte during the
-//! transfer: all unread bytes stay in the socket. If CMD cannot be started, the giver continues as
-//! before.
+//! ID is PID/FD, or the id of a connection. The program that has the socket is the *giver*. `give`
+//! stops the giver, and then copies the socket. So the giver reads no byte during the transfer, and
+//! all unread bytes stay in the socket. If CMD cannot be started, the giver continues as before.
 //!
 //! `give` and `take` must run as the same user: each checks the user of the other (SO_PEERCRED).
 

@@ -1,5 +1,5 @@
-//! `tacit link serve`: opens sockets for programs under `tacit run --link` that have no network,
-//! such as programs in a container or a virtual machine.
+//! `tacit link serve`: opens sockets for programs that have no network. These programs run under
+//! `tacit run --link`, for example in a container or a virtual machine.
 //!
 //! ```text
 //!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! One thread serves all links. A request may wait for its socket without a time limit, just as a
-//! program may wait in `connect`. But if the other side closes the stream, the request and its
-//! socket end.
+//! program may wait in `connect`. If the other side closes the stream, the request ends, and its
+//! socket is closed.
 //!
 //! The kernel reports when a program closes a socket that the server has opened. So the server can
 //! count the open sockets of each run without a copy of each socket.

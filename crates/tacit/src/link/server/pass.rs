@@ -1,18 +1,20 @@
 //! Opens sockets for programs of a run on the same kernel, and passes each socket directly to the
-//! run's helper process. The helper connects the socket, and gives it to the program. Without the
-//! agent in between, a program gets its socket after one wake-up of a process less.
+//! run's helper process. The helper connects the socket, and gives it to the program. The socket
+//! does not pass through the agent. So one process less must wake up before the program gets its
+//! socket.
 //!
 //! ```text
 //!   agent ── Pass + channel ──> server ── Passed ───────────> agent    which socket it is
 //!                                  └───── Answer + socket ──> helper ──> program
 //! ```
 //!
-//! The agent gets its answer first. So it knows the socket before the helper reports what the
-//! program does with it. If the server ends between the two answers, the helper stops waiting, and
-//! the kernel executes the call of the program, so that the agent relays the connection.
+//! The server answers the agent first, and the helper second. So the agent knows the socket before
+//! the helper reports how the program uses the socket. If the server ends between the two answers,
+//! the helper stops waiting. Then the kernel executes the call of the program, and the agent relays
+//! the connection.
 //!
-//! The channel is the agent's end of the connection to the helper. The server closes it after one
-//! answer, because the helper must notice the end of the agent.
+//! The channel is the agent's end of the connection to the helper. The server closes the channel
+//! after one answer. Otherwise, the helper would not notice the end of the agent.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

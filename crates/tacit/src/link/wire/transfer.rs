@@ -6,10 +6,12 @@
 //! ```
 //!
 //! Both directions end independently. If the socket is reset, this side sends a `Reset` frame with
-//! the error number. If the other side sends `Reset`, or if the stream ends without
-//! [`LinkFrame::End`], this side first writes all earlier bytes, and then resets the socket.
+//! the error number. The other side may send `Reset`, or the stream may end without
+//! [`LinkFrame::End`]. In both cases, this side first writes all earlier bytes, and then resets the
+//! socket.
 //!
-//! Backpressure: while bytes wait to be written to one side, the other side is not read.
+//! Backpressure: while bytes wait to be written to the socket, this side does not read the stream.
+//! While bytes wait to be written to the stream, it does not read the socket.
 
 use std::future::poll_fn;
 use std::io;

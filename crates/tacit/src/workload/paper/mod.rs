@@ -1,5 +1,5 @@
-//! `tacit workload paper`: repeats the measurements of published papers about mainframes, and
-//! prints their tables with the measured figures beside the published ones.
+//! `tacit workload paper`: repeats the measurements of published papers about mainframes. The
+//! command prints the tables of the papers, with the measured figures beside the published figures.
 //!
 //! ```text
 //! stage.rs      namespaces, directory and processes     session.rs  runs a program on one path
@@ -12,8 +12,9 @@
 //! ```
 //!
 //! The measurements use the commands of tacit itself, and programs that are installed. If a table
-//! cell cannot be measured, it stays empty, and the reason follows the table: tacit does not have
-//! the measured function, a program is missing, or the measurement failed.
+//! cell cannot be measured, the cell stays empty, and the reason follows the table. There are three
+//! reasons: tacit does not have the measured function, a program is missing, or the measurement
+//! failed.
 
 mod agents;
 mod aims;

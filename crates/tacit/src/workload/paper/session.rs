@@ -1,16 +1,16 @@
-//! Measures a program that uses one network path: the rate of the program, and the CPU time of all
-//! processes of the path.
+//! Measures a program that uses one network path. The results are the rate of the program, and the
+//! CPU time of all processes of the path.
 //!
 //! The program prints a line when it is ready, and waits for a line on its standard input. Then it
 //! measures, prints its result as one line of JSON, and waits for another line. During the second
 //! wait, all processes of the path still run, so that their CPU clocks can be read. `tacit workload
-//! client --steered` prints and reads these lines itself. For other programs, a shell script does
-//! so.
+//! client --steered` prints and reads these lines itself. For other programs, a shell script prints
+//! and reads the lines.
 //!
-//! If a program prints no line in time, this module ends the program and all its descendants. It
-//! does not wait for the command `timeout`, under which the program runs, because `timeout` ends
-//! only its own process group. Processes outside of this group, such as those of pasta, would keep
-//! the pipe open.
+//! If a program prints no line in time, this module ends the program and all its descendants. The
+//! program runs under the command `timeout`. This module does not rely on `timeout`, because
+//! `timeout` ends only its own process group. Processes outside of this group, such as the
+//! processes of pasta, would keep the pipe open.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! Tests AUTH payloads with signatures. A public key takes the place of a certificate.
+//! Tests AUTH payloads that contain signatures. Instead of certificates, the tests use public keys.
 
 use std::sync::Arc;
 use std::time::Duration;
