@@ -1,5 +1,6 @@
-//! Checks the table in ARCHITECTURE.md that lists the files through which a connection passes. Each
-//! file must exist. Each file after the first must be used by an earlier file of the table.
+//! Checks a table in ARCHITECTURE.md. The table lists the files whose code serves a connection, in
+//! order. Each file must exist. For each file except the first, an earlier file of the table must
+//! use it.
 
 use std::collections::BTreeSet;
 

@@ -6,9 +6,9 @@
 //!           <──── one line of JSON ─────
 //! ```
 //!
-//! A request is one word. With it, the program sends a file descriptor of its own socket. The
-//! descriptor selects the connection, and proves that the socket belongs to the program. The keys
-//! and values of the responses never change, because programs depend on them.
+//! A request is one word. With this word, the program sends a file descriptor of its own socket.
+//! The descriptor selects the connection, and proves that the socket belongs to the program. The
+//! keys and values of the responses never change, because programs depend on them.
 //!
 //! Limits: [`REQUEST_BYTES_MAX`] for a request and [`ANSWER_BYTES_MAX`] for a response. Names from
 //! certificates are truncated, so that a response never exceeds its limit.

@@ -1,10 +1,10 @@
-//! Handles the DNS queries of programs on a captured host (`tacit agent --host`): decides which
-//! queries the policy permits, and records the names and addresses in the answers.
+//! Handles the DNS queries of programs on a captured host (`tacit agent --host`). This module
+//! decides which queries the policy permits, and records the names and addresses in the answers.
 //!
 //! The agent forwards each permitted query to the name server that the program selected, and the
-//! program gets the real addresses. (Under `tacit run`, a program may get an alias: an address that
-//! stands for one name.) If a rule matches the name, the kernel captures the addresses before the
-//! program gets the answer.
+//! program gets the real addresses. This is different under `tacit run`: there, a program may get
+//! an alias (an address that stands for one name). If a rule matches the name, the kernel captures
+//! the addresses before the program gets the answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Defines [`ManualTunnel`]: the manual SAs of a run. Creates these SAs with keys from files.
+//! Defines [`ManualTunnel`]: the manual SAs of a run. Also creates these SAs, with keys from files.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

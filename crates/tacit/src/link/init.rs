@@ -1,5 +1,5 @@
-//! `tacit link init`: runs as the first process (PID 1) of a virtual machine without a network, and
-//! starts its link server and one program, CMD.
+//! `tacit link init`: runs as the first process (PID 1) of a virtual machine without a network.
+//! This process starts a link server and one program, CMD.
 //!
 //! ```text
 //!   mount, modules, lo ──> link server ──> other side answers ──> tacit run CMD ──> power off
@@ -7,13 +7,14 @@
 //!                              └───┘ starts again if it ends
 //! ```
 //!
-//! The machine needs nothing but tacit, a policy and CMD. Its link server connects over vsock to a
+//! The machine needs nothing but tacit, a policy and CMD. The link server connects over vsock to a
 //! link server outside of the machine (the *other side*). CMD starts when the other side answers,
 //! so the machine can boot before the other side.
 //!
 //! The kernel makes the first process the parent of orphaned processes, and the first process reaps
-//! them. In a container, the kernel does not permit the first process to power off or restart the
-//! machine. In this case, the first process exits with the status of CMD.
+//! them. The command can also be the first process of a container. The kernel does not permit such
+//! a process to power off or restart the machine. So in a container, the process exits with the
+//! status of CMD.
 
 use std::ffi::OsString;
 use std::fs::File;

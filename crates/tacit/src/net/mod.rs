@@ -1,4 +1,5 @@
-//! Defines the sockets and targets that several parts of the agent use, independent of the policy.
+//! Defines the sockets and targets that several parts of the agent use. These types are independent
+//! of the policy.
 //!
 //! * [`stream_socket`]: reads and writes one socket of a connection;
 //! * [`target`]: the addresses that a rule connects to;

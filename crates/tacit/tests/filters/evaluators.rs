@@ -1,4 +1,4 @@
-//! Compares four evaluators of filter rules on random rules and packets.
+//! Compares four evaluators of filter rules, with random rules and random packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Tests revoked certificates: revocation lists (CRLs) are loaded and replaced in a running agent,
-//! in the client role and in the server role.
+//! Tests revoked certificates, in the client role and in the server role. The tests load and
+//! replace revocation lists (CRLs) in a running agent.
 
 use std::io::Write;
 

@@ -5,7 +5,7 @@
 //!   tacit       the first rule that matches decides
 //! ```
 //!
-//! A filter that denies flows becomes a rule with `deny`. A filter that permits flows becomes
+//! If a filter denies flows, it becomes a rule with `deny`. If a filter permits flows, it becomes
 //! several rules. The first of them are copies of the TLS rules, limited to the flows of the
 //! filter. The last one is a rule with `permit` for all other flows of the filter.
 

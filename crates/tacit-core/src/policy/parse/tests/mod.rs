@@ -1,4 +1,5 @@
-//! Tests whole policy texts: the parsed policy of each, and every error with its position and fix.
+//! Tests the parser with whole policy texts. The tests check the parsed policies, and each error
+//! with its position and fix.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
