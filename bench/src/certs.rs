@@ -1,8 +1,8 @@
 //! Creates a temporary CA, and certificates for the client and the server, with the command
 //! `openssl`.
 //!
-//! All keys are ECDSA P-256, because all compared programs support this kind of key. It also needs
-//! the least CPU time.
+//! All keys are ECDSA P-256, because all compared programs support this kind of key. This kind also
+//! needs the least CPU time.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
 //! Takes one sample of one workload of `bench host`. A sample is the CPU time that all processes
-//! together use per operation.
+//! together use for one operation.
 
 use std::net::SocketAddr;
 use std::process::Command;

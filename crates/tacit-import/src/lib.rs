@@ -8,7 +8,7 @@
 //! The caller passes a list of file names, and a reader for these files ([`Files`]), because this
 //! crate opens no file itself. The output has two parts: the text of a policy (`None` after an
 //! error), and a list of [`Findings`]. A finding is an error, a change or information, with its
-//! file and line:
+//! file and line. For example:
 //!
 //! ```
 //! use tacit_import::attls::{AttlsRequest, import};

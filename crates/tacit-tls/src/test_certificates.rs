@@ -1,6 +1,6 @@
 //! Creates valid and invalid certificates for tests. This module uses the library rcgen. For
-//! formats that rcgen does not support, it uses the `openssl` command. The feature `testing` makes
-//! this module available to tests of other crates.
+//! formats that rcgen does not support, this module uses the `openssl` command. The feature
+//! `testing` makes this module available to tests of other crates.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "only tests use this module")]
 

@@ -1,6 +1,6 @@
 //! Checks a table in ARCHITECTURE.md. The table lists the files whose code serves a connection, in
-//! order. Each file must exist. For each file except the first, an earlier file of the table must
-//! use it.
+//! order. Each file must exist. Each file except the first must be used by an earlier file of the
+//! table.
 
 use std::collections::BTreeSet;
 

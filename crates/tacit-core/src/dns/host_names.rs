@@ -1,8 +1,8 @@
-//! Records, for each address, the names that programs have resolved to this address. `tacit agent
-//! --host` uses this module. A flow to an address matches a rule with a name if this module has
-//! recorded the name for this address.
+//! Stores which names programs have resolved to which addresses. `tacit agent --host` uses this
+//! module. A flow to an address matches a rule with a name if this module has stored the name for
+//! this address.
 //!
-//! Only names that match a rule are recorded. An entry is removed one day after the DNS answer has
+//! Only names that match a rule are stored. An entry is removed one day after the DNS answer has
 //! expired. By then, no DNS cache of the host contains the answer.
 //!
 //! Limits: [`NAMES_MAX`] pairs of name and address, [`NAME_BYTES_MAX`] for a name.

@@ -1,5 +1,5 @@
 //! Estimates the CPU time of the agent after a change. The policy, the traffic or the number of
-//! engines may change. The estimate is based on *metered* CPU time: the agent measures the CPU time
+//! engines may change. The estimate is based on *metered* CPU time. The agent meters the CPU time
 //! of each rule and component, such as handshake or encryption.
 //!
 //! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The steps are:

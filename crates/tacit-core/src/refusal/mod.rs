@@ -1,10 +1,10 @@
 //! Records which connections, DNS names and sockets were refused, for `tacit show refused`. Each
 //! record contains a text that explains how the policy could allow the connection, name or socket.
 //!
-//! Limits: [`REFUSALS_MAX`] different refusals. If the limit is reached, a new refusal replaces an
-//! old one. This is the oldest refusal of the run (program under `tacit run`) that has the most
-//! refusals. So a run with many refusals does not displace the refusals of other runs. The totals
-//! count every refusal.
+//! Limits: [`REFUSALS_MAX`] different refusals. If the limit is reached, a new refusal replaces the
+//! oldest refusal of one run (a program under `tacit run`). This is the run with the most refusals.
+//! So a run with many refusals does not displace the refusals of other runs. The totals count every
+//! refusal.
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
-//! Finds the owner of a connection, and lists the ports on which programs listen. This module asks
-//! the kernel by netlink.
+//! Finds the owner of a connection, and lists the ports on which programs listen. This module sends
+//! netlink requests to the kernel.
 //!
 //! [`owner`] looks up one socket by its addresses, in about three microseconds. [`listeners`] lists
 //! the listening sockets of one address family, in about ten microseconds. The kernel does not

@@ -1,5 +1,5 @@
-//! Builds the system call filter of a program under `tacit run`. The filter allows only sockets
-//! whose traffic stays in the program's network namespace.
+//! Builds the seccomp filter for a program under `tacit run`. The filter allows only sockets whose
+//! traffic stays in the program's network namespace.
 //!
 //! ```text
 //! socket, socketpair    UNIX, INET, INET6, NETLINK: allowed; other families: EAFNOSUPPORT

@@ -1,11 +1,12 @@
-//! Runs the starter process. When the agent requests it, this process starts a program that the
+//! Runs the starter process. At the request of the agent, this process starts a program that the
 //! policy defines.
 //!
-//! Some programs serve one connection each. The starter creates a pair of UNIX sockets: the program
-//! gets one end, and the agent gets the other end. Other programs serve all connections. They get a
-//! listening UNIX socket, and the starter connects to this socket for the agent. The starter
-//! removes the file of the listening socket before the program starts, so that no other process can
-//! connect. The starter itself connects through a descriptor of the file (`O_PATH`).
+//! Some programs serve one connection each. For such a program, the starter creates a pair of UNIX
+//! sockets: the program gets one end, and the agent gets the other end. Other programs serve all
+//! connections. Such a program gets a listening UNIX socket, and the starter connects to this
+//! socket for the agent. The starter removes the file of the listening socket before the program
+//! starts, so that no other process can connect. The starter itself connects through a descriptor
+//! of the file (`O_PATH`).
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;

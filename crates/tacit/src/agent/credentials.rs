@@ -1,5 +1,5 @@
-//! Stores the certificates, keys and CRLs of the installed policy. If a file cannot be loaded or a
-//! certificate expires soon, this module reports this.
+//! Stores the certificates, keys and CRLs of the installed policy. Also reports files that cannot
+//! be loaded, and certificates that expire soon.
 
 use std::sync::Arc;
 

@@ -5,9 +5,9 @@
 //! connection. Lines that do not fit into the queue or on the disk are lost, and counted.
 //!
 //! Some lines may repeat, for example a line about a server that is down. These lines have a key.
-//! The log contains at most one line per key and second. The audit log has no keys. Instead, it
-//! limits the rate of refusals and failures. All these limits apply separately to each run and each
-//! client ([`EventCause`]).
+//! The log contains at most one line for each key in a second. The audit log has no keys. Instead,
+//! it limits the rate of refusals and failures. All these limits apply separately to each run and
+//! each client ([`EventCause`]).
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"

@@ -11,8 +11,8 @@
 //! Some packets exceed the path MTU. If such a packet must not be fragmented, the worker sends the
 //! program an ICMP error with the MTU (RFC 1191, RFC 8201). If the packet may be fragmented, the
 //! worker fragments the ESP packet. TCP packets are different: in both cases, the worker divides
-//! them into segments that fit. If a packet has waited too long for a tunnel, the program gets an
-//! ICMP error too.
+//! them into segments that fit. The program also gets an ICMP error if a packet has waited too long
+//! for a tunnel.
 //!
 //! Limits: the worker reads at most [`PACKETS_PER_TURN`] packets from one device before it reads
 //! from other devices. A batch has a maximum length and a maximum number of datagrams.

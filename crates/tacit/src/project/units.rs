@@ -1,6 +1,6 @@
-//! Measures the CPU time of TLS on this machine, for `tacit project`. It measures handshakes, and
-//! the encryption and decryption of records. Records are measured with each cipher suite that
-//! `tacit project` compares, and with the mean message length of each rule.
+//! Measures the CPU time of TLS on this machine, for `tacit project`. This module measures
+//! handshakes, and the encryption and decryption of records. Records are measured with each cipher
+//! suite that `tacit project` compares, and with the mean message length of each rule.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

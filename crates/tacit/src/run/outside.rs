@@ -7,8 +7,8 @@
 //!                 <── the socket itself, or the error of `connect`
 //! ```
 //!
-//! A socket from a link is an ordinary socket. So all other code makes no difference between such a
-//! socket and a socket of this host.
+//! A socket from a link is an ordinary socket. So all other code uses this socket like a socket of
+//! this host.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Filters the connections that `tacit show connections` prints.
+//! Selects the connections that `tacit show connections` prints.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;

@@ -6,8 +6,9 @@
 //!                                     selection <── keys
 //! ```
 //!
-//! `tacit top` must not slow down the agent. So it queries the connections less often if an agent
-//! has many (`sample`). `tacit top` restores the terminal when it ends, except after SIGKILL.
+//! `tacit top` must not slow down the agent. So if an agent has many connections, `tacit top`
+//! queries the connections less often (`sample`). `tacit top` restores the terminal when it ends,
+//! except after SIGKILL.
 //!
 //! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between updates. For a history, use
 //! metrics.

@@ -1,4 +1,5 @@
-//! Queries the agent for `tacit top`, and computes the differences between consecutive answers.
+//! Gets the data for `tacit top` from the agent, and computes the differences between consecutive
+//! answers.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

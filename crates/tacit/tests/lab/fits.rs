@@ -1,4 +1,4 @@
-//! Checks whether a JSON value conforms to a schema in docs/schema/, for tests.
+//! Provides a check for tests: whether a JSON value conforms to a schema in docs/schema/.
 
 use std::path::Path;
 

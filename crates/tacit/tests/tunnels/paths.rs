@@ -1,5 +1,5 @@
-//! Tests tunnels whose gateway is silent for a time or gets another address. Also tests runs behind
-//! a NAT.
+//! Tests tunnels whose gateway is silent for a time or gets another address. Also tests programs
+//! under `tacit run` behind a NAT.
 
 use crate::expiry::JUMP;
 use crate::{Scenario, web};

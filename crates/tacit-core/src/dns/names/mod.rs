@@ -5,8 +5,8 @@
 //! name of this address gets an *alias*. An alias is a reserved address that stands for one name
 //! and one true address. If aliases are disabled, the names share the address.
 //!
-//! Entries do not expire with the TTL of the answer. A program may still use an address after its
-//! TTL.
+//! Entries do not expire with the TTL of the answer, because a program may use an address for
+//! longer.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Finds the rule for a flow. The cost depends on the number of different shapes of rules, and not
-//! on the number of rules.
+//! Finds the rule for a flow. The cost of a look-up depends on the number of different shapes of
+//! rules, and not on the number of rules.
 //!
 //! The *shape* of a rule is the number of bits that the rule compares in each address and port.
 //! Most policies have few different shapes. The index has one hash table for each shape, and a

@@ -1,5 +1,5 @@
-//! Reports conflicts of rules that require IPsec tunnels (key `ipsec`). Such a rule may conflict
-//! with another rule with the key `ipsec`, or with an earlier rule of another kind.
+//! Finds and reports conflicts of rules that require IPsec tunnels (key `ipsec`). Such a rule may
+//! conflict with another rule with the key `ipsec`, or with an earlier rule of another kind.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

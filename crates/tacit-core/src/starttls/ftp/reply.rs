@@ -1,4 +1,4 @@
-//! Groups lines into FTP replies.
+//! Determines which lines belong to one FTP reply.
 
 /// The state of the reply that is being received.
 #[derive(Clone, Copy, Debug, Default)]

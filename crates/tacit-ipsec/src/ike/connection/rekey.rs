@@ -1,5 +1,5 @@
-//! Replaces the keys of an IKE SA with the exchange `CREATE_CHILD_SA` (RFC 7296 sections 1.3.2 and
-//! 2.18).
+//! Runs the exchange `CREATE_CHILD_SA` to replace the keys of an IKE SA (RFC 7296 sections 1.3.2
+//! and 2.18).
 
 use std::time::Instant;
 

@@ -29,8 +29,8 @@
 //! packets.
 //!
 //! The routes have the MTU of the path, which tells programs how long a packet may be. ICMP errors
-//! would not always lower the MTU of a route. When an ICMP error arrives, the kernel looks up the
-//! route without ports, so routing rules with port ranges do not match.
+//! alone would not always lower the MTU of a route. When an ICMP error arrives, the kernel looks up
+//! the route without ports, so routing rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue.
 //!

@@ -1,5 +1,5 @@
 //! Defines the data that the `tacit show` commands display. `tacit show --json` prints the same
-//! types as JSON.
+//! data as JSON.
 //!
 //! Collecting this data never delays a connection.
 

@@ -1,9 +1,9 @@
 //! Watches the directories on the paths of hidden files, because tacit must also hide files that
 //! appear at these paths later.
 //!
-//! For each directory on a path, the helper begins to watch the directory, and then looks up the
-//! next name of the path. So the helper misses no change of this name. The helper ignores changes
-//! of other names in the directory.
+//! The helper begins to watch a directory, and then looks up the next name of the path in this
+//! directory. So the helper misses no change of this name. The helper ignores changes of other
+//! names in the directory.
 //!
 //! Limits: [`DIRECTORIES_MAX`] watched directories, and [`LINKS_MAX`] symbolic links on one path.
 

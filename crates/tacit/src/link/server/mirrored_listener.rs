@@ -1,5 +1,5 @@
-//! Connects clients to a run that accepts connections through a link. The clients connect to a
-//! bound socket on another kernel, and the link goes to that kernel.
+//! Connects clients to a run (a program under `tacit run`) that accepts connections through a link.
+//! The clients connect to a bound socket on another kernel, and the link goes to that kernel.
 //!
 //! ```text
 //!   server with network ── Arrived ──> this server      the client's and the local address

@@ -11,7 +11,7 @@
 //! socket.
 //!
 //! Backpressure: while bytes wait to be written to the socket, this side does not read the stream.
-//! While bytes wait to be written to the stream, it does not read the socket.
+//! While bytes wait to be written to the stream, this side does not read the socket.
 
 use std::future::poll_fn;
 use std::io;

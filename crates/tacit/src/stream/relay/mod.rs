@@ -11,7 +11,8 @@
 //! * Batches: each batch needs one read and one write. A connection stores bytes only while a write
 //!   is blocked or a record is incomplete, at most [`BATCH_RECORDS_MAX`] records for each
 //!   direction.
-//! * Backpressure: while bytes wait to be written to one socket, the relay does not read the other.
+//! * Backpressure: while bytes wait to be written to one socket, the relay does not read the other
+//!   socket.
 //! * Ends: the two directions end independently. An end of file in clear becomes `close_notify` in
 //!   TLS, and vice versa. A TLS stream may end without `close_notify`. Then the relay first
 //!   delivers the valid bytes of the stream, until there is no progress for [`DELIVERY_WAIT_MAX`].

@@ -1,5 +1,5 @@
-//! Handles a program that uses TLS itself, although its rule has `tls`. The key `on-tls` of the
-//! rule decides whether the connection is refused, or the program's own TLS is relayed.
+//! Handles a program that uses TLS itself, although its rule has the key `tls`. The key `on-tls` of
+//! the rule decides whether the connection is refused, or the program's own TLS is relayed.
 //!
 //! ```text
 //!   refuse   alert access_denied ──> program        close_notify ──> upstream

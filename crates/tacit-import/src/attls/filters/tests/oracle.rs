@@ -2,8 +2,8 @@
 //!
 //! The test generates random rules, writes these rules to policy files, and imports the files. Then
 //! the test looks up flows in the imported policy. For each flow, the test also evaluates the
-//! generated rules in the order of z/OS. This order is first the filters in sequence, then the TLS
-//! rules by priority and name. Both decisions must be the same.
+//! generated rules in the order of z/OS. The filters come first, in sequence. The TLS rules come
+//! second, by priority and name. Both decisions must be the same.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
