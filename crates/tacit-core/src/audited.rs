@@ -1,4 +1,4 @@
-//! Records the flows that `tacit show audit` lists. A rule in audit mode has permitted these flows.
+//! Stores the flows that `tacit show audit` lists. A rule in audit mode has permitted these flows.
 //! Without audit mode, the rule would have denied them, or would have protected them with TLS.
 //!
 //! Limit: [`AUDITED_FLOWS_MAX`] different flows for each rule. If the table is full, a new flow

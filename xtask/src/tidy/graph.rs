@@ -1,4 +1,5 @@
-//! Determines which modules of a crate use which other modules, from the paths in the source code.
+//! Determines which modules of a crate use which other modules. The paths in the source code show
+//! this.
 //!
 //! A module is a file. The path `crate::a::b::Type` refers to the file `a/b.rs` if that file
 //! exists, otherwise to the file of `a`. If `a` re-exports a name from a child module, the path

@@ -1,8 +1,8 @@
-//! Stores which names programs have resolved to which addresses. `tacit agent --host` uses this
-//! module. A flow to an address matches a rule with a name if this module has stored the name for
-//! this address.
+//! Stores the names of each address: the names that programs have resolved to this address. `tacit
+//! agent --host` uses this module. A rule with a DNS name matches a flow to an address if this
+//! module has stored the name for this address.
 //!
-//! Only names that match a rule are stored. An entry is removed one day after the DNS answer has
+//! A name is stored only if it matches a rule. An entry is removed one day after the DNS answer has
 //! expired. By then, no DNS cache of the host contains the answer.
 //!
 //! Limits: [`NAMES_MAX`] pairs of name and address, [`NAME_BYTES_MAX`] for a name.

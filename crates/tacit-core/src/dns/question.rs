@@ -1,6 +1,6 @@
 //! Parses the question of a DNS message.
 //!
-//! The DNS library that tacit uses parses only answers, so tacit parses the question itself.
+//! The DNS library of tacit parses only answers, so tacit parses the question itself.
 
 use std::fmt::Write;
 

@@ -1,5 +1,6 @@
-//! Records which connections, DNS names and sockets were refused, for `tacit show refused`. Each
-//! record contains a text that explains how the policy could allow the connection, name or socket.
+//! Stores the refusals that `tacit show refused` lists: refused connections, DNS names and sockets.
+//! Each record contains a text that explains how the policy could allow the connection, name or
+//! socket.
 //!
 //! Limits: [`REFUSALS_MAX`] different refusals. If the limit is reached, a new refusal replaces the
 //! oldest refusal of one run (a program under `tacit run`). This is the run with the most refusals.

@@ -6,7 +6,7 @@
 //! only be the last part.
 //!
 //! The kernel does not verify the checksums of the parts. So packets with a wrong checksum are not
-//! joined, but passed to the kernel separately.
+//! joined: the kernel gets each of them separately.
 //!
 //! Limits: a large packet has at most 65,535 bytes, and at most [`COALESCED_MAX`] packets are
 //! joined.

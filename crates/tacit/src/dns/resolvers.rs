@@ -1,4 +1,4 @@
-//! Stores the resolvers that the host's `/etc/resolv.conf` lists, and records which of them answer.
+//! Stores the resolvers of the host (`/etc/resolv.conf`), and records which of them answer.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

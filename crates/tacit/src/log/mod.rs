@@ -2,7 +2,7 @@
 //! and the audit log contains every connection.
 //!
 //! A separate thread writes the lines, so that a full disk or a blocked terminal never delays a
-//! connection. Lines that do not fit into the queue or on the disk are lost, and counted.
+//! connection. If a line does not fit into the queue or on the disk, the line is lost, and counted.
 //!
 //! Some lines may repeat, for example a line about a server that is down. These lines have a key.
 //! The log contains at most one line for each key in a second. The audit log has no keys. Instead,

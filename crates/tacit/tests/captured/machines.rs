@@ -6,8 +6,8 @@
 //!                                                           port 4433: TLS, by an agent of its own
 //! ```
 //!
-//! The tap writes every packet on the link to a file. All data that must not be sent in clear
-//! contains the word `marked`, so that a test can search for it.
+//! The tap writes every packet on the link to a file. Tests put the word `marked` into all data
+//! that must not be sent in clear, and search the file for this word.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
-//! Tests the sandbox of an agent: what the agent can no longer do. Also tests that the agent
-//! rejects a new policy that needs more than the sandbox allows.
+//! Tests the sandbox of an agent: what the agent can no longer do. Also tests new policies that
+//! need more than the sandbox allows: the agent must reject them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Tests rules that apply at certain times only (`when`), with the real clock.
+//! Tests rules that apply only at certain times (`when`). The tests use the real clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! Tests that a program's socket calls have the same results with and without `tacit run`.
+//! Tests the socket calls of programs under `tacit run`. The calls must have the same results as
+//! without `tacit run`.
 
 use crate::comparison::Comparison;
 

@@ -13,8 +13,8 @@
 //! connection and not to an IKE SA (RFC 7296 section 2.8).
 //!
 //! Limits: [`SAS_MAX`] IKE SAs, [`CHILDREN_MAX`] child SAs. A request is repeated up to nine times
-//! in two minutes. A request that deletes an SA is repeated three times in 15 seconds. Forged
-//! messages are ignored.
+//! in two minutes. A request to delete an SA is repeated three times in 15 seconds. Forged messages
+//! are ignored.
 
 mod address;
 mod answers;

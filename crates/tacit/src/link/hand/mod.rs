@@ -8,7 +8,7 @@
 //!                                   lets the program continue, leaves it stopped, or kills it
 //! ```
 //!
-//! ID is PID/FD, or the id of a connection. The program that has the socket is the *giver*. `give`
+//! ID is PID/FD, or the id of a connection. The *giver* is the program that has the socket. `give`
 //! stops the giver, and then copies the socket. So the giver reads no byte during the transfer, and
 //! all unread bytes stay in the socket. If CMD cannot be started, the giver continues as before.
 //!
