@@ -4,8 +4,8 @@
 //!
 //! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The steps are:
 //!
-//! 1. Adapt the CPU times of each rule to its new settings. For example, a change to `permit`
-//!    removes the time of the handshake and of the encryption.
+//! 1. Adapt the CPU times of each rule to the new settings of the rule. For example, a change to
+//!    `permit` removes the time of the handshake and of the encryption.
 //! 2. Scale the CPU time of each rule with its traffic. Metered CPU time that belongs to no rule
 //!    does not change.
 //! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs

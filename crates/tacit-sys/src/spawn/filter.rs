@@ -20,10 +20,11 @@
 //! The filter knows the call numbers of all ABIs of the kernel, and refuses calls of an unknown
 //! ABI.
 //!
-//! Limit: the filter cannot read the arguments of `socketcall`, because they are in memory. So a
-//! 32-bit program gets an error if it creates sockets by `socketcall`. A 32-bit program works if it
-//! uses the newer calls. Another process may decide about `connect`. Then the kernel also notifies
-//! that process about each `socketcall` that connects, listens, binds, sends or sets an option.
+//! Limit: the filter cannot read the arguments of `socketcall`, because the arguments are in
+//! memory. So a 32-bit program gets an error if it creates sockets by `socketcall`. A 32-bit
+//! program works if it uses the newer calls. Another process may decide about `connect`. Then the
+//! kernel also notifies that process about each `socketcall` that connects, listens, binds, sends
+//! or sets an option.
 //!
 //! [`route_options`] selects the calls of `setsockopt` that may change the destination or the route
 //! of a socket's packets.

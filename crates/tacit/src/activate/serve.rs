@@ -1,12 +1,11 @@
 //! Runs the starter process. At the request of the agent, this process starts a program that the
 //! policy defines.
 //!
-//! Some programs serve one connection each. For such a program, the starter creates a pair of UNIX
-//! sockets: the program gets one end, and the agent gets the other end. Other programs serve all
-//! connections. Such a program gets a listening UNIX socket, and the starter connects to this
-//! socket for the agent. The starter removes the file of the listening socket before the program
-//! starts, so that no other process can connect. The starter itself connects through a descriptor
-//! of the file (`O_PATH`).
+//! Some programs serve one connection each. Such a program gets one end of a pair of UNIX sockets,
+//! and the agent gets the other end. Other programs serve all connections. Such a program gets a
+//! listening UNIX socket, and the starter connects to this socket for the agent. The starter
+//! removes the file of the listening socket before the program starts, so that no other process can
+//! connect. The starter itself connects through a descriptor of the file (`O_PATH`).
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;

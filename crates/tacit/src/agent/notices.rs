@@ -1,6 +1,6 @@
 //! Receives and logs reports from the helper of a run (the process that acts inside the run's
-//! namespaces). The helper sends two kinds of reports: it has refused to create a socket for a
-//! program, or it cannot hide a file from the program.
+//! namespaces). The helper sends a report if it refuses to create a socket for a program. It also
+//! sends a report if it cannot hide a file from the program.
 //!
 //! Limits: after [`REPORTS_AT_ONCE_MAX`] reports, the agent reads no further report for [`PAUSE`].
 //! So a malicious helper of another user cannot keep the control thread busy.

@@ -8,11 +8,11 @@
 //! A batch ends with a shorter packet, or when the device is empty. The worker never waits for more
 //! packets to complete a batch.
 //!
-//! Some packets exceed the path MTU. If such a packet must not be fragmented, the worker sends the
-//! program an ICMP error with the MTU (RFC 1191, RFC 8201). If the packet may be fragmented, the
-//! worker fragments the ESP packet. TCP packets are different: in both cases, the worker divides
-//! them into segments that fit. The program also gets an ICMP error if a packet has waited too long
-//! for a tunnel.
+//! Some packets exceed the path MTU. If such a packet must not be fragmented, the worker sends an
+//! ICMP error to the program (RFC 1191, RFC 8201). The error contains the MTU. If the packet may be
+//! fragmented, the worker fragments the ESP packet. TCP packets are different: in both cases, the
+//! worker divides them into segments that fit. The program also gets an ICMP error if a packet has
+//! waited too long for a tunnel.
 //!
 //! Limits: the worker reads at most [`PACKETS_PER_TURN`] packets from one device before it reads
 //! from other devices. A batch has a maximum length and a maximum number of datagrams.

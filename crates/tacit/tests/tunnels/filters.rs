@@ -1,4 +1,4 @@
-//! Tests filter rules for packets inside the tunnels of a run.
+//! Tests the filter rules for packets inside the tunnels of a run.
 
 use crate::Scenario;
 

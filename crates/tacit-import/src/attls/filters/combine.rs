@@ -1,13 +1,13 @@
 //! Combines z/OS IP filters and TLS rules into one list of tacit rules.
 //!
 //! ```text
-//!   z/OS        a connection must pass the filters; then the first TLS rule that matches decides
-//!   tacit       the first rule that matches decides
+//!   z/OS        a connection must pass the filters; then the first matching TLS rule decides
+//!   tacit       the first matching rule decides
 //! ```
 //!
 //! If a filter denies flows, it becomes a rule with `deny`. If a filter permits flows, it becomes
-//! several rules. The first of them are copies of the TLS rules, limited to the flows of the
-//! filter. The last one is a rule with `permit` for all other flows of the filter.
+//! several rules. The first rules are copies of the TLS rules, limited to the flows of the filter.
+//! The last rule has `permit`, and applies to all other flows of the filter.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -17,8 +17,9 @@
 //! connections. If the handshake fails after the agent has connected, the agent resets the upstream
 //! socket. So the server does not mistake a truncated transfer for a complete one.
 //!
-//! Limits: `handshake-timeout` of the rule for the STARTTLS exchange and the handshake together;
-//! `connect-timeout` of the rule, or `CONNECT_TIMEOUT`, to connect to the server.
+//! Limits: the `handshake-timeout` of the rule is for the STARTTLS exchange and the handshake
+//! together. The `connect-timeout` of the rule, or `CONNECT_TIMEOUT`, is for the connection to the
+//! server.
 
 use std::io;
 use std::sync::Arc;
