@@ -1,5 +1,6 @@
 //! Writes BENCHMARKS.md: the main report, followed by the sections of `bench compare` and of single
-//! workloads. A new main report replaces the old main report, but the other sections do not change.
+//! workloads. A new main report replaces only the old main report. The other sections do not
+//! change.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Extracts the addresses of a name from a DNS response, following CNAME records.
+//! Extracts the addresses of a name from a DNS response, and follows CNAME records.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! of the policy.
 //!
 //! * [`stream_socket`]: reads and writes one socket of a connection;
-//! * [`target`]: the addresses that a rule connects to;
+//! * [`target`]: the addresses to which a rule connects;
 //! * [`pool`]: sockets that were created in advance;
 //! * [`udp_counters`]: the kernel's counters of datagrams;
 //! * [`route`]: the local address from which this host sends to a remote address;

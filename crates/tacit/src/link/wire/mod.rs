@@ -1,6 +1,6 @@
 //! Sends and receives the frames of a link between two kernels ([`tacit_core::link_frame`]).
-//! Between hosts, a link uses TCP with TLS. For a virtual machine, it uses a UNIX socket or vsock,
-//! without TLS.
+//! Between hosts, a link uses TCP with TLS. For a virtual machine, a link uses a UNIX socket or
+//! vsock, without TLS.
 //!
 //! ```text
 //!   handshake    mutual TLS: both sides present certificates
