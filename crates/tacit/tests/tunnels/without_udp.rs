@@ -1,5 +1,5 @@
 //! Tests manual SAs for AH, and for ESP without UDP. The peer of tacit is scapy, or a tacit on
-//! another host. The agents run as root, because only root may open raw sockets.
+//! another host. The agents run as root, because raw sockets need root privileges.
 
 use serde_json::Value;
 
