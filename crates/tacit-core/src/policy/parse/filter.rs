@@ -336,7 +336,9 @@ fn check_limits(
     let all: Vec<_> = filters.iter().map(|(_, filter)| (*filter).clone()).collect();
     if let Some(limit) = FilterPlan::of(flows, &all, 0, scope).exceeded() {
         let fix = match limit {
-            FilterLimit::Elements => "merge rules: use networks and port ranges",
+            FilterLimit::Elements => {
+                "replace several rules by one rule with a network or a port range"
+            }
             FilterLimit::Lookups(_) => {
                 "write rules whose addresses and ports do not overlap, and set `protocol`"
             }
@@ -359,7 +361,7 @@ fn check_order_of_tunnel(
     let at = value.at_key("tunnel");
     let message = format!(
         "rule `{}` filters the packets of a tunnel, but the earlier rule `{}` sends packets \
-         through the tunnel, and the first rule that matches decides",
+         through the tunnel, and tacit applies the first rule that matches",
         filter.name, rule.name
     );
     let fix = format!("move rule `{}` before rule `{}`", filter.name, rule.name);

@@ -312,7 +312,11 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
             "the outbound rules have too many ranges of addresses and ports: the limit for a host \
              is {HOST_RANGES_MAX}"
         );
-        report(MessageId("too-many-ranges"), message, "merge rules: use networks and port ranges");
+        report(
+            MessageId("too-many-ranges"),
+            message,
+            "replace several rules by one rule with a network or a port range",
+        );
     }
     let units: BTreeSet<&String> =
         rules.iter().flat_map(|read| &read.rule.selectors.unit).collect();
@@ -335,7 +339,7 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
         report(
             MessageId("too-many-senders"),
             message,
-            "put rules that select the same senders one after another",
+            "sort the rules, so that rules that select the same senders directly follow each other",
         );
     }
     let has_too_many = |section: &HostSection| section.senders.checks() > SENDER_CHECKS_MAX;

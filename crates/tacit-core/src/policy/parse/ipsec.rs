@@ -89,7 +89,7 @@ fn refuse(table: &TomlTable<'_>) {
     let owners = ["program", "user", "group", "cgroup", "slice", "unit"];
     let why = "the kernel selects the packets of a tunnel by routes, which do not depend on the \
                program";
-    table.refuse(&owners, why, "remove the key; `run` selects programs");
+    table.refuse(&owners, why, "remove the key; to select programs, set `run`");
     let why = "the kernel selects the packets of a tunnel by routes, which apply at all times";
     table.refuse(&["when"], why, "remove the key");
     let why = "the table of the peer ([ike.NAME] or [sa.NAME]) sets the local address of a flow in \

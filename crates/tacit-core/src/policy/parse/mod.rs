@@ -99,7 +99,7 @@ pub fn parse_files(files: &PolicyText, shown: FindingsShown) -> ParsedPolicy {
     if text.len() > POLICY_BYTES_MAX {
         let message =
             format!("the policy has {} bytes; the limit is {POLICY_BYTES_MAX}", text.len());
-        let fix = "merge rules: use lists, networks and port ranges";
+        let fix = "replace several rules by one rule with lists, networks or port ranges";
         let error = Diagnostic::error(MessageId("policy-too-large"), START, message).with_fix(fix);
         return ParsedPolicy { policy: None, diagnostics: vec![error] };
     }
@@ -150,7 +150,7 @@ fn policy(top: &TomlTable<'_>, shown: FindingsShown) -> Option<Policy> {
             MessageId("too-many-ranges"),
             &(0..0),
             message,
-            "merge rules: use networks and port ranges",
+            "replace several rules by one rule with a network or a port range",
         );
     }
     let tables = names.finish();

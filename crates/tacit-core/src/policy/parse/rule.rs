@@ -207,8 +207,8 @@ pub(super) fn action_word(table: &TomlTable<'_>) -> Option<Word> {
                 first = first.name,
                 second = second.name
             );
-            let fix = "remove one of the two actions, or write two rules: the first rule that \
-                       matches decides";
+            let fix = "remove one of the two actions, or write two rules: tacit applies the first \
+                       rule that matches";
             table.report.error(MessageId("two-actions"), &second.name_at, message, fix);
             None
         }

@@ -166,7 +166,9 @@ fn limits(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
     for run in [""].into_iter().chain(runs.into_iter().take(RUNS_MAX)) {
         let Err(limit) = TunnelRoutes::of_rules(&all, run, &[]) else { continue };
         let fix = match limit {
-            TunnelLimit::Groups => "use fewer port ranges, or merge rules with the same ports",
+            TunnelLimit::Groups => {
+                "use fewer port ranges, or replace several rules with the same ports by one rule"
+            }
             TunnelLimit::Prefixes | TunnelLimit::Ranges => {
                 "write networks instead of ranges and single addresses"
             }

@@ -630,7 +630,8 @@ fn rules_with_too_many_address_ranges_are_rejected() {
     assert_eq!(
         errors(&hosts(100)),
         ["1:1: the outbound rules need 65536 or more ranges of addresses and ports, which are \
-          too many for the kernel | merge rules: use networks and port ranges"]
+          too many for the kernel | replace several rules by one rule with a network or a port \
+          range"]
     );
 }
 
