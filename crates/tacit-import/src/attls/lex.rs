@@ -141,7 +141,7 @@ impl Tree<'_> {
 
     fn open(&mut self, at: Origin) -> bool {
         if self.open.len() == DEPTH_MAX {
-            let message = format!("braces are nested more than {DEPTH_MAX} deep");
+            let message = format!("braces are nested more than {DEPTH_MAX} levels deep");
             self.findings.error(&at, message, "close the inner braces, or check for a missing `}`");
             return false;
         }
@@ -149,7 +149,7 @@ impl Tree<'_> {
         match owner {
             Some(owner) if owner.block.is_none() => owner.block = Some(Vec::new()),
             Some(_) | None => {
-                let fix = "write the statement on the line before the brace";
+                let fix = "write the statement on a line of its own, directly above the brace";
                 self.findings.error(&at, "this opening brace has no statement before it", fix);
                 // The following lines are read, and dropped together with this placeholder node.
                 let nodes = self.nodes.last_mut();

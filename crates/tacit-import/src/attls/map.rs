@@ -248,8 +248,9 @@ impl Map {
             for key in rule.keys.keys() {
                 let entry = format!("`{key}` of [rule.{name:?}]");
                 if !used.contains(&entry) {
-                    let fix = "remove the key: either the AT-TLS rule already sets its value, or \
-                               the key does not apply to the direction or TLS role of this rule";
+                    let fix = "remove the key: either the AT-TLS rule already sets the value of \
+                               the key, or the key does not apply to the direction or TLS role of \
+                               this rule";
                     findings.error(&at(rule.line), format!("{entry} has no effect"), fix);
                 }
             }

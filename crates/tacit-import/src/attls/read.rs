@@ -35,8 +35,7 @@ pub(super) fn read(
         for node in nodes.iter().filter(|node| kind(node) == Some(Kind::Rule)) {
             let message = "this file was given with --ipsec, so the import does not read the TLS \
                            rule in it";
-            let fix = "move the rule to another file, and name that file as an argument, not after \
-                       --ipsec";
+            let fix = "move the rule to another file, and give that file without --ipsec";
             findings.error(&node.at, message, fix);
         }
         filters::read(&nodes, findings)

@@ -120,7 +120,7 @@ impl Reader<'_> {
 
     fn include(&mut self, directory: &str, at: &Origin, depth: usize) {
         if depth > INCLUDE_DEPTH_MAX {
-            let message = format!("`include` is nested more than {INCLUDE_DEPTH_MAX} deep");
+            let message = format!("`include` is nested more than {INCLUDE_DEPTH_MAX} levels deep");
             self.findings.error(at, message, "include each directory only once");
             return;
         }
@@ -188,7 +188,7 @@ mod tests {
         let wanted = ["g=0@d/01:1", "[y]", "b=2@d/02:2", "[z]", "a=1@f:3"];
         assert_eq!(show(&files).0, wanted);
         let (_, found) = show(&[("d/f", "include = d")]);
-        assert_eq!(found, ["d/f:1: `include` is nested more than 8 deep"]);
+        assert_eq!(found, ["d/f:1: `include` is nested more than 8 levels deep"]);
         assert_eq!(show(&[("f", "include = no")]).1, [""; 0]);
         assert!(show(&[("f", "[a]")]).1.is_empty());
     }

@@ -130,7 +130,7 @@ fn fold(
             findings.error(
                 &sni.at,
                 message,
-                "write the name of a [service] that is a TLS server and comes before this one",
+                "write the name of a [service] that is a TLS server and comes before this service",
             );
             continue;
         };

@@ -140,7 +140,8 @@ pub(super) fn server(
     if !required.chain && !required.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
         let message = format!(
-            "service `{section}` does not verify its server: stunnel does not verify it either"
+            "service `{section}` does not verify its server: stunnel does not verify the \
+             server either"
         );
         let fix = "set verifyChain = yes, CAfile and checkHost, and run the import without \
                    --keep-no-verification";

@@ -116,7 +116,7 @@ resumption = false
              certificate, because `cert` is a global option",
             "10: info: `TIMEOUTclose`: the agent sends close_notify and does not wait for the \
              answer of the peer",
-            "21: changed: tacit drops the suites in `ciphers` that it does not support: \
+            "21: changed: tacit does not support these suites in `ciphers`, and drops them: \
              AES128-SHA",
             "22: info: X25519MLKEM768 is added as the first group, for peers that support \
              post-quantum key exchange",
@@ -324,8 +324,8 @@ fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
     assert!(policy.unwrap().contains(r#"verify = "none""#));
-    let unverified =
-        "1: changed: service `c` does not verify its server: stunnel does not verify it either";
+    let unverified = "1: changed: service `c` does not verify its server: stunnel does not verify \
+                      the server either";
     assert_eq!(found, [unverified]);
 
     let nameless = CLIENT.replace("checkHost = mail.example\n", "");

@@ -179,7 +179,7 @@ fn kept(entry: &Entry, suites: Known<Suite>, findings: &mut Findings) -> Option<
     }
     if !dropped.is_empty() {
         let message = format!(
-            "tacit drops the suites in `{name}` that it does not support: {suites}",
+            "tacit does not support these suites in `{name}`, and drops them: {suites}",
             suites = dropped.join(" ")
         );
         let fix = "update peers that support none of the remaining suites";
@@ -198,7 +198,7 @@ fn groups(entry: &Entry, findings: &mut Findings) -> Option<Vec<Group>> {
     }
     if !dropped.is_empty() {
         let message = format!(
-            "tacit drops the groups in `{option}` that it does not support: {groups}",
+            "tacit does not support these groups in `{option}`, and drops them: {groups}",
             option = entry.name,
             groups = dropped.join(" ")
         );
@@ -243,7 +243,7 @@ fn level(entry: &Entry, setting: &str, level: &str, findings: &mut Findings) -> 
         Ok(3..=5) => {
             let message = format!("`{setting}{level}`: tacit has no security level above 2");
             let fix = format!(
-                "set security level 2 (`{setting}2`) if RSA keys of 2048 bits suffice, and choose \
+                "if RSA keys of 2048 bits suffice, set security level 2 (`{setting}2`), and choose \
                  suites with `ciphers`"
             );
             findings.error(&entry.at, message, fix);

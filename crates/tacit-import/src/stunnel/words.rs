@@ -160,8 +160,8 @@ const PSK_FIX: &str = "make certificates for client and server: `tacit ca init`,
                        NAME`";
 const PROTOCOL: &str = "tacit does not support this option of the protocol negotiation before TLS";
 const PROTOCOL_FIX: &str = "remove the option if the peer does not need it";
-const CACHE: &str = "tacit has no settings for TLS sessions: the TLS library limits their \
-                     number and lifetime";
+const CACHE: &str = "tacit has no settings for TLS sessions: the TLS library limits the \
+                     number and lifetime of sessions";
 const TICKETS: &str = "each agent creates its own session ticket keys: a client that connects to \
                        another agent does a full handshake";
 
