@@ -90,7 +90,7 @@ impl fmt::Display for ExistingNetworkError {
             Self::Owner(error) => write!(
                 f,
                 "cannot open the user namespace of the network namespace: {error}\n    \
-                 fix: run tacit as the user who made the namespace, or as root"
+                 fix: run tacit as the user who made the network namespace, or as root"
             ),
         }
     }

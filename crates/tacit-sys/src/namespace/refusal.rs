@@ -162,8 +162,8 @@ fn reason(step: NamespaceStep, errno: i32, machine: &Machine) -> Option<String> 
         }
         (_, libc::EPROTONOSUPPORT) => "this kernel lacks nftables (CONFIG_NF_TABLES)",
         (NamespaceStep::Join, libc::EPERM) => {
-            "to join the namespaces, a process must have only one thread, run as the user who \
-             created the namespaces, and be in the same user namespace"
+            "to join the namespaces, a process must have only one thread. It must have the same \
+             user, and be in the same user namespace, as the process that created the namespaces"
         }
         (_, libc::EPERM | libc::EACCES) if in_namespace && machine.apparmor_restricts => APPARMOR,
         (NamespaceStep::Map, libc::EPERM | libc::EACCES) => {

@@ -201,7 +201,7 @@ impl CredentialFault {
                 .to_owned(),
             Self::TooManyPinned { .. } => {
                 "divide the certificates among several [trust.NAME] tables, or set `ca` to the \
-                 certificate of the CA that issued them"
+                 certificate of the CA that issued these certificates"
                     .to_owned()
             }
             Self::BadPin { .. } => "reissue the certificate".to_owned(),

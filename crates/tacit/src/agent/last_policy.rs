@@ -85,8 +85,9 @@ impl Agent {
 
 const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard \
                            (tacit-host-guard.service) permits only DHCP and SSH: make the \
-                           directory of --last-policy writable, and free space if its disk is \
-                           full; the agent tries again every few seconds";
+                           directory of --last-policy writable, and if the disk of this \
+                           directory is full, delete other files; the agent tries again every few \
+                           seconds";
 const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard \
                           (tacit-host-guard.service) uses the older stored policy: make the \
                           directory of --last-policy writable; the agent tries again every few \

@@ -95,7 +95,7 @@ fn security_module() -> Finding {
         None => Finding::wanted(
             name,
             Presence::There,
-            "AppArmor does not restrict user namespaces, or is not active",
+            "AppArmor is not active, or does not restrict user namespaces",
         ),
     }
 }

@@ -198,8 +198,8 @@ fn made(user: User) -> Vec<Finding> {
     let whose = match user {
         User::Own => "with a user namespace: programs have no capabilities",
         User::Root => {
-            "as root, without a user namespace: programs keep root's capabilities, except those \
-             that act outside of the namespace"
+            "as root, without a user namespace: programs keep root's capabilities, except \
+             capabilities that act outside of the run"
         }
     };
     vec![

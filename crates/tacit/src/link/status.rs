@@ -92,7 +92,7 @@ impl LinkReports {
             ("tacit_link_runs", "Runs that use the link", |link| link.runs.len()),
             ("tacit_link_sockets", "Open sockets", |link| link.sockets),
             ("tacit_link_sockets_max", "Maximum number of open sockets", |link| link.sockets_max),
-            ("tacit_link_sockets_outlived", "Open sockets whose run has ended", outlived),
+            ("tacit_link_sockets_outlived", "Open sockets of runs that have ended", outlived),
             ("tacit_link_requests", "Requests in progress", |link| link.requests),
             ("tacit_link_traced", "Whether requests are logged", |link| link.trace.into()),
         ];

@@ -353,7 +353,7 @@ fn another_user_gets_no_socket_of_a_link() {
         as() { setpriv --reuid=$1 --regid=$1 --clear-groups ./tacit link info $AT 2>&1; }
         as 54322 | grep -o 'Permission denied'
         chmod 666 $AT
-        as 54322 | grep -o 'must run as this user'
+        as 54322 | grep -o 'must run as user 54322'
         python3 - $AT <<'END'
 import os, socket, sys
 os.setuid(54322)
@@ -362,7 +362,7 @@ stream.connect(sys.argv[1])
 print(b"belongs to another user" in stream.recv(4096))
 END
     "#);
-    assert_eq!(said, "Permission denied\nmust run as this user\nTrue\n");
+    assert_eq!(said, "Permission denied\nmust run as user 54322\nTrue\n");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::live::directory_of;
 
 /// The fix for a policy that needs a new sandbox.
 pub(in crate::agent) const RESTART: &str =
-    "run `tacit restart`, which starts an agent with the new policy and closes no connection";
+    "run `tacit restart`, which starts an agent with the changed policy, and closes no connection";
 
 /// The files that this policy and these options need.
 pub(super) fn of(policy: &Policy, options: &AgentOptions) -> Reachable {

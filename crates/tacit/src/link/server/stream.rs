@@ -54,8 +54,8 @@ async fn answer(
     let PeerCredentials { pid, uid } = socket::peer_credentials(stream.as_fd())?;
     let end = OtherEnd::Process { uid, pid: pid.unwrap_or_default() };
     if uid != process::effective_user() && uid != 0 {
-        let reason = "the link belongs to another user\n    fix: run `tacit link serve` as the \
-                      user of the run, in the same user namespace";
+        let reason = "the link belongs to another user\n    fix: run `tacit link serve` and \
+                      `tacit run` as the same user, in the same user namespace";
         return write(&mut stream, &LinkAnswer::Refused(reason.to_owned()), None).await;
     }
     let request = async {

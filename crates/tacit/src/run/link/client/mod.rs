@@ -495,10 +495,13 @@ async fn connect(path: &Path) -> io::Result<UnixStream> {
 /// A server of another user could read what a program sends in clear.
 fn check_server(stream: &UnixStream) -> io::Result<()> {
     let server = socket::peer_credentials(stream.as_fd())?.uid;
-    if server == 0 || server == process::effective_user() {
+    let user = process::effective_user();
+    if server == 0 || server == user {
         return Ok(());
     }
-    let reason = format!("the server of the link runs as user {server}, but must run as this user");
+    let reason = format!(
+        "the server of the link runs as user {server}, but must run as user {user} or root"
+    );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 
