@@ -123,7 +123,7 @@ impl CheckReport {
             let id = MessageId("files-exposed");
             text += &format!(
                 "warning[{id}]: tacit hides these files from programs under `tacit run`. If you \
-                 replace one of them while a program runs, the program can read the new file for \
+                 replace such a file while a program runs, the program can read the new file for \
                  some milliseconds: {files}\n    \
                  fix: to prevent this, move the files into a directory that contains nothing else, \
                  and run `chmod 700 DIRECTORY`: tacit then hides the whole directory\n",

@@ -110,7 +110,7 @@ pub(super) fn check_with_rule(
             if let (Some(hosts), []) = (own_names(rule, &tls.verify), peer.names) {
                 return Err(format!(
                     "rule `{name}` compares the server's certificate with the name of the \
-                     target\n    fix: select one of the targets with --name: {hosts}"
+                     target\n    fix: use --name to select one of the targets: {hosts}"
                 ));
             }
             let run = dry_run::server(&tls.verify, trust, &chain, peer.names, peer.now);

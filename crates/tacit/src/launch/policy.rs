@@ -151,8 +151,8 @@ fn quoted(option: &'static str, path: &Path) -> Result<String, OptionsError> {
 
 const BEGINNING: &str = "\
 # The policy that `tacit run --tls` uses with the given options: TLS for every TCP connection that
-# the program opens. The program can resolve every name with DNS. tacit rejects UDP traffic that is
-# not DNS, and connections from outside.
+# the program opens. The program can resolve every name with DNS. tacit rejects connections from
+# outside, and UDP traffic that is not DNS.
 version = 1
 ";
 

@@ -73,7 +73,7 @@ impl fmt::Display for IntervalError {
             Self::Agent(error) => write!(f, "{error}"),
             Self::OtherAgent => f.write_str(
                 "the two --costs files are from different agents, because the agent was restarted \
-                 between them\n    \
+                 between the two measurements\n    \
                  fix: measure again without a restart",
             ),
             Self::NotLater => f.write_str(

@@ -139,8 +139,8 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     let filter = args.filter();
     if args.of.is_some() && !is_connections && args.what != Display::Policy {
         return Err(
-            "an id is allowed only with `tacit show connections`, and a rule only with `tacit show \
-             policy`",
+            "only `tacit show connections` accepts an id, and only `tacit show policy` accepts a \
+             rule",
         );
     }
     if args.by.is_some() && args.what != Display::Costs {

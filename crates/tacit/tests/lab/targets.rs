@@ -276,7 +276,9 @@ fn a_handshake_that_fails_is_no_reason_to_try_another_target() {
         let arguments = [&peer[..], &["--rule", "client"], more].concat();
         text_of(&lab.run(crate::harness::TACIT, &arguments))
     };
-    assert!(explained(&[]).contains("select one of the targets with --name: 127.0.0.1, localhost"));
+    assert!(
+        explained(&[]).contains("use --name to select one of the targets: 127.0.0.1, localhost")
+    );
     assert!(explained(&["--name", "localhost"]).contains("served"));
     assert!(explained(&["--name", "127.0.0.1"]).contains("refused"));
 }

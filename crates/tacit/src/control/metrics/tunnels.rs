@@ -47,7 +47,8 @@ pub(super) fn refused(page: &mut Page, ike: &IkeDisplay, refused: &RefusedByPeer
     let mut family = page.family(
         "tacit_tunnel_refused_total",
         Kind::Counter,
-        "Packets refused because there was no IPsec tunnel to the peer, by peer.",
+        "Packets that tacit refused because it had no IPsec tunnel to the peer. Counted for \
+         each peer.",
     );
     for (ike, count) in counts {
         family.sample(&[("ike", ike)], count as f64);

@@ -156,7 +156,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     }
     let mut sheet = PaperSheet {
         key: "zvm",
-        title: "TLS certificate verification of the z/VM SSL server",
+        title: "verification of client certificates by the z/VM SSL server",
         method: "600 connections in steps of 120, opened one after another; TLS 1.3 with full \
                  handshakes. Published: z/VM 7.1 and 7.2, ECDHE-RSA with AES-128. Measured: the \
                  CPU time of the agent that accepts TLS, with client-cert none or preferred"
@@ -167,7 +167,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     };
     sheet.note(
         "the published times rise with the number of open connections; the measured times \
-         should not, because the agent finds a connection without a search",
+         should not rise, because the agent finds a connection without a search",
     );
     sheet.note(
         "the delta is the CPU time to request and verify a client certificate. With the cache of \
