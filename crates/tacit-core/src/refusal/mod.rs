@@ -352,5 +352,5 @@ pub fn next_for_limit(key: &str, max: usize) -> String {
 /// What would allow something that a rule denies.
 #[must_use]
 pub fn next_for_denied(rule: &str) -> String {
-    format!("change rule `{rule}`, or add a rule before it that permits the connection")
+    format!("change rule `{rule}`, or add an earlier rule that permits the connection")
 }

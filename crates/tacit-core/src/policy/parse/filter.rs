@@ -389,8 +389,8 @@ fn check_order<'r>(
         let Some(key) = sender.or(by_name) else { continue };
         let at = value.at_key("filter");
         let message = format!(
-            "rule `{}` filters packets by their headers, but the earlier rule `{}` selects by {}, \
-             which no header contains",
+            "rule `{}` filters packets by their headers, but the earlier rule `{}` selects flows \
+             by {}, which no header contains",
             filter.name,
             rule.name,
             if key == "remote" { "name".to_owned() } else { format!("`{key}`") }

@@ -294,7 +294,7 @@ fn check_groups(rules: &[Read<'_, '_>]) {
         let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
         let fix = "select by `user` or `slice` instead. `group` works only in rules with `permit` \
                    or `deny` that come before all rules with `program` or `unit`. `group` does not \
-                   work if any rule selects by name";
+                   work if any rule has a name in `remote`";
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }
@@ -371,18 +371,19 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules that select by name have too many different `remote-ports`. Ports \
-             that the same rules select form one group. The limits are {PORT_PARTS_MAX} groups, \
-             and {NAMED_PORTS_MAX} port ranges in total"
+            "the outbound rules with names in `remote` have too many different `remote-ports`. \
+             Ports that the same rules select form one group. The limits are {PORT_PARTS_MAX} \
+             groups, and {NAMED_PORTS_MAX} port ranges in total"
         );
         let fix = "use the same `remote-ports` in these rules, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
     }
     if host.unmatched == Unmatched::Permit {
         let message = format!(
-            "rule `{}` selects by name, but tacit learns addresses only from DNS on port 53. If a \
-             program gets the address from DNS over TLS or HTTPS, mDNS, a VPN or an old cache, the \
-             rule does not match. With unmatched = \"permit\", the connection is then in clear",
+            "rule `{}` has a name in `remote`, but tacit learns addresses only from DNS on port \
+             53. If a program gets the address from mDNS, a VPN, an old cache, or encrypted DNS \
+             (over TLS or HTTPS), the rule does not match. With unmatched = \"permit\", the \
+             connection is then in clear",
             rule.name
         );
         let fix = "set unmatched = \"deny\", or write addresses. If neither is possible, disable \
@@ -410,7 +411,7 @@ fn unsupported(rule: &Rule) -> Option<Unsupported> {
         return Some(TUNNEL);
     }
     let selectors = &rule.selectors;
-    let select = "select flows by address in `remote`, and by `remote-ports`";
+    let select = "select flows by the addresses in `remote` and the ports in `remote-ports`";
     let found = |key, problem| Some(Unsupported { key, problem, fix: select });
     if !selectors.local.is_empty() {
         return found("local", "on a captured host, rules cannot select flows by `local`");
@@ -441,14 +442,14 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
     if !selectors.user.is_empty() {
         return found(
             "user",
-            "a rule that selects by name applies to all users, so it cannot have `user`",
+            "a rule with a name in `remote` applies to all users, so it cannot have `user`",
             "remove `user`, or write addresses in `remote`",
         );
     }
     if !selectors.cgroup.is_empty() {
         return found(
             "cgroup",
-            "a rule that selects by name applies to all control groups, so it cannot select a \
+            "a rule with a name in `remote` applies to all control groups, so it cannot select a \
              control group",
             "remove `cgroup` or `slice`, or write addresses in `remote`",
         );
@@ -456,14 +457,14 @@ fn unsupported_by_name(selectors: &Selectors) -> Option<Unsupported> {
     if !selectors.unit.is_empty() {
         return found(
             "unit",
-            "a rule that selects by name applies to all systemd units, so it cannot have `unit`",
+            "a rule with a name in `remote` applies to all systemd units, so it cannot have `unit`",
             "remove `unit`, or write addresses in `remote`",
         );
     }
     if !selectors.program.is_empty() {
         return found(
             "program",
-            "a rule that selects by name applies to all programs, so it cannot have `program`",
+            "a rule with a name in `remote` applies to all programs, so it cannot have `program`",
             "remove `program`, or write addresses in `remote`",
         );
     }
@@ -483,7 +484,7 @@ fn unsupported_tls(rule: &Rule) -> Option<Unsupported> {
     let Action::Tls(tls) = rule.audited.as_ref().unwrap_or(&rule.action) else { return None };
     let problem = match &tls.common().start {
         Start::Controlled => {
-            "with start = \"controlled\", a program requests TLS over tacit's query socket, and \
+            "with start = \"controlled\", a program uses tacit's query socket to request TLS, and \
              only programs under `tacit run` have this socket"
         }
         Start::Starttls(starttls) if matches!(starttls.protocol, StarttlsProtocol::Ftp(_)) => {

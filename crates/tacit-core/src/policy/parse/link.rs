@@ -293,7 +293,7 @@ fn client_tls(table: &TomlTable<'_>, host: &str, names: &Names<'_>) -> Option<Ar
     };
     if tls.identity.is_none() {
         let fix = "name a table: identity = \"guest\" for [identity.guest]";
-        value.error("a link needs a certificate for its own side", fix);
+        value.error("this side of the link needs a certificate", fix);
         return None;
     }
     if matches!(tls.verify, Verify::None { .. }) {
@@ -333,7 +333,7 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
     refuse(&table);
     refuse_filter_keys(&table);
     let name = rule::name(&table);
-    let fix = "name a link: link = \"guest\", with a table [link.guest]";
+    let fix = "set the name of the link: link = \"guest\", and add a table [link.guest]";
     let of_links = table.required("link", fix).and_then(|value| {
         value.each_once(|value| {
             let text = value::name(value)?;

@@ -108,7 +108,9 @@ impl FtpControl {
     ) -> StarttlsError {
         let text = match *own == AUTH {
             true => "421 The server does not offer TLS, which the policy requires.",
-            false => "421 The server does not protect data connections, which the policy requires.",
+            false => {
+                "421 The server refused protected data connections, which the policy requires."
+            }
         };
         self.reply(buffers, text);
         StarttlsError::NotOffered(format!(
