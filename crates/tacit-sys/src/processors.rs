@@ -85,8 +85,8 @@ pub fn thread_waits() -> io::Result<BTreeMap<u32, ThreadWait>> {
             let Some(id) = number_of(&task.file_name()) else { continue };
             if found.len() == THREADS_MAX {
                 return Err(io::Error::other(format!(
-                    "cannot read how long threads wait for a CPU: this machine has more than \
-                     {THREADS_MAX} threads"
+                    "cannot read how long threads wait for a CPU: the processes of this machine \
+                     have more than {THREADS_MAX} threads"
                 )));
             }
             found.extend(thread_wait(&task.path()).map(|wait| (id, wait)));

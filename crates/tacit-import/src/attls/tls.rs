@@ -43,12 +43,14 @@ impl Context<'_> {
         match (side, direction) {
             (Side::Server, Direction::Outbound) => {
                 let why = "the program opens the TCP connection, but the peer is the TLS client";
-                self.findings.info(&role.at, format!("the new rule sets `role`, because {why}"));
+                self.findings
+                    .info(&role.at, format!("the imported rule sets `role`, because {why}"));
                 set(&mut keys, "role", "server");
             }
             (Side::Client, Direction::Inbound) => {
                 let why = "the peer opens the TCP connection, but is the TLS server";
-                self.findings.info(&role.at, format!("the new rule sets `role`, because {why}"));
+                self.findings
+                    .info(&role.at, format!("the imported rule sets `role`, because {why}"));
                 set(&mut keys, "role", "client");
             }
             _ => {}
@@ -77,7 +79,7 @@ impl Context<'_> {
     fn turned_round(&mut self, rule: &Effective<'_>, side: Side) -> Option<Treatment> {
         let direction = rule.rule.field("Direction")?;
         if side == Side::Server && direction.value == "Both" {
-            let message = "`Direction Both`: the new rule uses `starttls` for accepted \
+            let message = "`Direction Both`: the imported rule uses `starttls` for accepted \
                            connections, and denies connections that programs open. The AT-TLS rule \
                            has the role of the TLS server, but in a STARTTLS protocol, only the \
                            TLS client opens connections";

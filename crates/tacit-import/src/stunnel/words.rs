@@ -194,7 +194,10 @@ pub(super) const WORDS: &[Word] = &[
     global("iconIdle", Outcome::Info("tacit shows no icon in a taskbar")),
     global("log", Outcome::Info(LOGS)),
     global("output", Outcome::Info(LOGS)),
-    global("pid", Outcome::Info("the agent writes no PID file; systemd knows its process ID")),
+    global(
+        "pid",
+        Outcome::Info("the agent writes no PID file; systemd knows the agent's process ID"),
+    ),
     global("RNDbytes", Outcome::Info(RANDOM)),
     global("RNDfile", Outcome::Info(RANDOM)),
     global("RNDoverwrite", Outcome::Info(RANDOM)),

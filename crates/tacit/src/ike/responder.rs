@@ -131,7 +131,7 @@ impl IkeThread {
         let locals: Vec<String> = locals.iter().map(ToString::to_string).collect();
         let ikes: Vec<String> = ikes.into_iter().map(str::to_owned).collect();
         let next = "end the program that uses UDP port 4500, and restart the agent; until then, \
-                    only programs of the run can open these tunnels";
+                    programs of the run can open the tunnels, but the peers cannot";
         let label = RunLabel { id, name: run.name.clone() };
         let event = Event::new("ike-port-not-available").field("run", &run.name);
         let event = event.names("ike", &ikes).names("local", &locals).field("next", next);

@@ -434,10 +434,10 @@ pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
             "tacit closed the connection because its peer is no longer trusted"
         }
         Some(Closing::Aged) => {
-            "tacit closed the connection because it reached the `max-age` of its rule"
+            "the connection reached the `max-age` of its rule, so tacit closed it"
         }
         Some(Closing::Idle) => {
-            "tacit closed the connection because it reached the `idle` time of its rule"
+            "the connection reached the `idle` time of its rule, so tacit closed it"
         }
         Some(Closing::Requested) | None => "an operator closed the connection",
     };

@@ -108,7 +108,7 @@ impl std::fmt::Display for WorkloadError {
                  select a process that runs until the measurement ends"
             ),
             Self::Ledger(agent, error) => {
-                write!(f, "cannot read the ledger of the agent --ledger-of {agent}: {error}")
+                write!(f, "--ledger-of {agent}: cannot read the ledger of this agent: {error}")
             }
             Self::NoRun(agent) => write!(
                 f,
@@ -158,4 +158,4 @@ const KEEP_STEERING: &str = "the program that controls this client must keep the
                              input and output open";
 const GIVE_A_REPORT: &str = "use a report that `tacit workload --json` has written";
 const ALLOW_NAMESPACES: &str = "install util-linux and iproute2, and allow user namespaces \
-                                (`tacit doctor` checks them)";
+                                (`tacit doctor` reports whether this host allows them)";

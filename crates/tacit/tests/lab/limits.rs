@@ -153,9 +153,10 @@ fn an_idle_connection_is_closed_if_the_rule_has_idle() {
     let mut other = connect(("127.0.0.1", patient));
     assert!(ping(&mut silent) && ping(&mut other));
     let began = Instant::now();
-    while !agent.log().contains(
-        "end=\"tacit closed the connection because it reached the `idle` time of its rule\"",
-    ) {
+    while !agent
+        .log()
+        .contains("end=\"the connection reached the `idle` time of its rule, so tacit closed it\"")
+    {
         assert!(ping(&mut busy), "it was never idle for as long as the limit");
         assert!(began.elapsed() < Duration::from_secs(20), "{}", agent.log());
         std::thread::sleep(Duration::from_millis(200));

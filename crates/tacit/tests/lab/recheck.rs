@@ -185,7 +185,7 @@ fn each_connection_ends_at_its_own_max_age() {
     let options = serde_json::json!({});
     let _clients = [aged, ageless].map(|port| TlsClient::open(&lab, port, &options));
     agent.wait_for_log(
-        "end=\"tacit closed the connection because it reached the `max-age` of its rule\"",
+        "end=\"the connection reached the `max-age` of its rule, so tacit closed it\"",
     );
     assert!(opened.elapsed() > Duration::from_millis(2_600), "{:?}", opened.elapsed());
     assert_eq!(agent.show("connections").as_array().unwrap().len(), 1);

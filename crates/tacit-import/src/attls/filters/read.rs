@@ -360,16 +360,16 @@ impl<'r> Reader<'r> {
             Some(field) if field.value == "Routed" => {
                 let message =
                     "the import does not convert filters for packets that this host forwards";
-                let fix = "remove the rule, and filter forwarded packets with nftables; or, for a \
-                           captured host, write a rule with `filter` and `routing`";
+                let fix = "remove the rule, and use nftables to filter forwarded packets; or, for \
+                           a captured host, write a rule with `filter` and `routing`";
                 self.findings.error(&field.at, message, fix);
                 None
             }
             Some(field) if field.value == "Either" && action == Action::Permit => {
                 let message = "the imported rule covers only packets from and to this host, and \
                                not packets that this host forwards";
-                let fix = "filter forwarded packets with nftables; or, for a captured host, write \
-                           a rule with `filter` and `routing`";
+                let fix = "use nftables to filter forwarded packets; or, for a captured host, \
+                           write a rule with `filter` and `routing`";
                 self.findings.changed(&field.at, message, fix);
                 Some(())
             }

@@ -352,8 +352,8 @@ fn no_common_hash() -> IkeFailure {
 }
 
 fn unknown_scheme() -> IkeFailure {
-    let message = "the peer signs with an algorithm that tacit refuses: use ECDSA with P-256 or \
-                   P-384, Ed25519 or RSA-PSS on the peer, and not SHA-1 or PKCS #1 v1.5";
+    let message = "the peer signs with an algorithm that tacit refuses. On the peer, use Ed25519, \
+                   RSA-PSS, ECDSA P-256 or ECDSA P-384, and do not use SHA-1 or PKCS #1 v1.5";
     IkeFailure::new("refused-signature", FailureSide::Peer, message)
 }
 

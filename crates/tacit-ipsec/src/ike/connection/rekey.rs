@@ -313,7 +313,7 @@ fn spi_of(proposal: &Proposal) -> Result<u64, IkeFailure> {
 fn no_proposal(offered: &[Proposal]) -> ChildRefusal {
     let offered = describe(offered);
     let message = format!(
-        "the policy accepts none of the algorithms that the peer offers to rekey the IKE SA: \
+        "to rekey the IKE SA, the peer offers only algorithms that the policy does not accept: \
          {offered}; configure one of the policy's algorithms on the peer"
     );
     ChildRefusal {

@@ -225,7 +225,8 @@ fn refused(page: &mut Page, display: &RefusedDisplay) {
     let mut refused = page.family(
         "tacit_refused_total",
         Kind::Counter,
-        "Refused DNS names, connections, datagram flows, clients and sockets, by reason.",
+        "DNS names, connections, datagram flows, clients and sockets that tacit refused, by \
+         reason.",
     );
     for total in &display.totals {
         refused.sample(&[("why", total.why.word())], total.count as f64);
@@ -239,7 +240,7 @@ fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
     let mut now = page.family(
         "tacit_host_flows",
         Kind::Gauge,
-        "Sockets that are open from the captured host to other hosts, by kind of protection.",
+        "Open sockets between the captured host and other hosts, by kind of protection.",
     );
     for total in totals() {
         now.sample(&[("protection", total.protection.word())], total.counts.now as f64);
@@ -397,7 +398,7 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut next_update = page.family(
         "tacit_crl_next_update_seconds",
         Kind::Gauge,
-        "Time at which the first CRL of the trust becomes outdated (nextUpdate), in seconds since \
+        "Earliest time at which a CRL of the trust becomes outdated (nextUpdate), in seconds since \
          the Unix epoch.",
     );
     for trust in &display.trusts {

@@ -85,12 +85,13 @@ fn make_directory() -> io::Result<()> {
 /// Checks that the other side belongs to this user or to root.
 fn check_user(stream: impl AsFd) -> io::Result<()> {
     let other = socket::peer_credentials(stream.as_fd())?.uid;
-    if other == 0 || other == process::effective_user() {
+    let user = process::effective_user();
+    if other == 0 || other == user {
         return Ok(());
     }
     let reason = format!(
-        "the process that gives or takes the socket runs as user {other}, but must run as this \
-         user or as root"
+        "the process that gives or takes the socket runs as user {other}, but must run as user \
+         {user} or as root"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }

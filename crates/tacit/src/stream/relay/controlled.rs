@@ -294,7 +294,7 @@ async fn start(
     };
     let taken = tokio::time::timeout(change.tls.common().handshake_timeout, work).await;
     match taken.unwrap_or(Err(ConnectionEnd::ControlFailed(
-        "the peer did not receive the program's last bytes in clear within `handshake-timeout`",
+        "the peer did not receive the program's last unencrypted bytes within `handshake-timeout`",
     ))) {
         Ok(mut incoming) => {
             incoming.extend_from_slice(to_program.unwritten());

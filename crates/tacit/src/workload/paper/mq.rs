@@ -72,7 +72,7 @@ fn starts(stage: &Stage, samples: &mut CellSamples, pair: &AgentPair, round: usi
     let connections = (4000 / stage.extent.divisor).to_string();
     for (route, ..) in STARTS {
         let name = route.name;
-        stage.progress(&format!("mq: starts and stops, {name}, round {round}"));
+        stage.progress(&format!("mq: start-stop, {name}, round {round}"));
         let cpu_of = pair.cpu_of();
         let entry = route.entry();
         let mut words = vec!["start-stop", "client", "--connections", &connections];
@@ -141,10 +141,10 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     };
     let bars: Vec<_> =
         STARTS.iter().map(|(route, name, ..)| (*name, samples.cell(route.name, START))).collect();
-    sheet.bars("measured: CPU time of an agent to start a channel", "us", &bars);
+    sheet.bars("measured: CPU time of an agent for each start of a channel", "us", &bars);
     let bars: Vec<_> =
         STARTS.iter().map(|(_, name, us, _)| (*name, PaperCell::Published(*us))).collect();
-    sheet.bars("published: CPU time of the TCP/IP stack to start a channel", "us", &bars);
+    sheet.bars("published: CPU time of the TCP/IP stack for each start of a channel", "us", &bars);
     sheet.note(
         "to start a channel in clear, this measurement only opens a connection and sends one byte \
          in each direction. In the published measurement, MQ does most of the work of a start. So \

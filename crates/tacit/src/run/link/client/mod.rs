@@ -500,7 +500,7 @@ fn check_server(stream: &UnixStream) -> io::Result<()> {
         return Ok(());
     }
     let reason = format!(
-        "the server of the link runs as user {server}, but must run as user {user} or root"
+        "the server of the link runs as user {server}, but must run as user {user} or as root"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
