@@ -259,7 +259,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
             5,
             "`a:SO_BINDTODEVICE=lo`: tacit binds sockets to addresses, not to devices",
         ),
-        ("libwrap = yes", 5, "`libwrap`: tacit does not read /etc/hosts.allow and /etc/hosts.deny"),
+        ("libwrap = yes", 5, "`libwrap`: tacit does not read /etc/hosts.allow or /etc/hosts.deny"),
         ("chekHost = a", 5, "stunnel has no option `chekHost`"),
         ("chroot = /jail", 5, "`chroot` is a global option, but is set in a service"),
         (

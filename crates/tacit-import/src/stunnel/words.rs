@@ -137,7 +137,7 @@ const fn ocsp(name: &'static str, harmless: &'static [&'static str]) -> Word {
 const LOGS: &str = "the agent logs to standard error; `--audit FILE` records every connection";
 const RANDOM: &str = "the kernel provides random numbers";
 const NO_ENGINE: Outcome = Outcome::Refused(
-    "tacit cannot use OpenSSL engines and PKCS #11 tokens",
+    "tacit cannot use OpenSSL engines or PKCS #11 tokens",
     "export certificate and key to PEM files: cert = FILE, key = FILE",
 );
 /// Before all sections these options are about the process. In a section they are about its socket,
@@ -265,7 +265,7 @@ pub(super) const WORDS: &[Word] = &[
     refused(
         "libwrap",
         &["no"],
-        "tacit does not read /etc/hosts.allow and /etc/hosts.deny",
+        "tacit does not read /etc/hosts.allow or /etc/hosts.deny",
         "set libwrap = no, and write the addresses of permitted clients into the rule: remote = \
          [\"10.0.0.0/8\"]",
     ),

@@ -258,7 +258,7 @@ fn not_tls(failed: &FailedHandshake<'_>, detail: &str) -> HandshakeFailure {
     };
     let message = format!(
         "the data of the {peer} is not a valid TLS handshake ({detail}): check that the {peer} \
-         uses TLS on this port, and check its TLS library",
+         uses TLS on this port, and check the {peer}'s TLS library",
         detail = printable(detail)
     );
     failure(kind, Party::Peer, message)

@@ -267,7 +267,7 @@ impl Answer {
         if let Some(percent) = self.of_whole_percent() {
             let _ = writeln!(
                 out,
-                "CPU time of programs and agent for the same traffic: {percent:+.1} %"
+                "change of CPU time of programs and agent, for the same traffic: {percent:+.1} %"
             );
         }
     }
@@ -514,7 +514,7 @@ mod tests {
             "general CPUs (without an engine) after: 2; the agent uses 6.88 % of each CPU, on \
              average",
             "traffic per second of CPU time: 1.000 times the measured value",
-            "CPU time of programs and agent for the same traffic: +0.0 %",
+            "change of CPU time of programs and agent, for the same traffic: +0.0 %",
             "  a thing",
         ] {
             assert!(text.lines().any(|found| found == line), "no line {line:?} in\n{text}");
