@@ -354,8 +354,8 @@ impl HostPolicy<'_> {
         used.filter_map(|(key, bits, free_bits)| {
             let common = Some(foreign.bits & bits).filter(|common| *common != 0)?;
             let message = format!(
-                "`{key}` is {bits:#x}, but {user} already uses these bits of the packet mark: \
-                 {common:#x}",
+                "`{key}` is {bits:#x}, but {user} already uses the bits {common:#x} of \
+                 the packet mark",
                 user = foreign.by
             );
             let fix = format!(

@@ -32,7 +32,7 @@ impl Context<'_> {
                 Some(Notice::Changed(why, fix)) => {
                     self.findings.changed(
                         &field.at,
-                        format!("`{word}` has no effect in the new policy: {why}"),
+                        format!("`{word}` has no effect in the imported policy: {why}"),
                         fix,
                     );
                 }

@@ -304,10 +304,11 @@ fn job(value: &TomlValue<'_>, programs: PolicyPrograms) -> Option<Job> {
         let fix = if programs == PolicyPrograms::Host {
             "set one or more of program = \"/usr/bin/name\", unit = \"name.service\", \
              cgroup = \"a.slice/name\" and user = \"name\". To apply the rule to all programs of \
-             this host, set only any = true"
+             this host, set any = true, and no other key"
         } else {
             "set one or more of program = \"/usr/bin/name\", run = \"name\" and user = \"name\". \
-             To apply the rule to all programs under `tacit run`, set only any = true"
+             To apply the rule to all programs under `tacit run`, set any = true, and no other \
+             key"
         };
         let message = if any {
             "an entry of [job] with `any` cannot have other keys"

@@ -96,7 +96,7 @@ impl Start {
             Self::Protocol(protocol) => {
                 format!("TLS begins after a command of the protocol {protocol}, such as STARTTLS")
             }
-            _ => "the map file sets when TLS begins".into(),
+            _ => "the map file determines when TLS begins".into(),
         }
     }
 

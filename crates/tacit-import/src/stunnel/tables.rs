@@ -194,7 +194,7 @@ impl<'f> Tables<'f> {
         if names.is_empty() {
             let message = format!(
                 "the directory {directory} contains no file that is named after a certificate \
-                 hash, so stunnel finds no certificate in it"
+                 hash, so stunnel finds no certificates in the directory"
             );
             let fix = "put the CA certificates into one file: CAfile = FILE";
             findings.error(&entry.at, message, fix);

@@ -271,7 +271,7 @@ fn what_a_rule_cannot_say_stops_the_import() {
             "CApath = /none",
             5,
             "the directory /none contains no file that is named after a certificate hash, so \
-             stunnel finds no certificate in it",
+             stunnel finds no certificates in the directory",
         ),
         ("client = maybe", 5, "`client = maybe` is neither yes nor no"),
     ] {

@@ -144,8 +144,8 @@ const NO_ENGINE: Outcome = Outcome::Refused(
 /// and imported.
 const USER: Outcome = Outcome::Changed(
     "the agent does not change its user",
-    "set User= in the agent's systemd unit to this user; use a systemd socket unit for ports \
-     below 1024",
+    "set User= in the agent's systemd unit to this user. If a rule listens on a port below 1024, \
+     also add a systemd socket unit",
 );
 const NO_OCSP: &str = "tacit does not use OCSP";
 const OCSP_FIX: &str = "configure CRLs (CRLfile), or issue short-lived certificates";

@@ -146,7 +146,9 @@ fn requested(table: &TomlTable<'_>, names: &Names<'_>, settings: Settings) -> Op
     let map = table.value("map");
     let name = match (source, map) {
         (Source::Map, None) => {
-            table.missing("map", "name the identity map: map = \"people\" for [[map.people]]");
+            let fix =
+                "set `map` to the name of an identity map: map = \"people\" for [[map.people]]";
+            table.missing("map", fix);
             None
         }
         (Source::Map, Some(map)) => names.map(&map).map(PeerName::Map),

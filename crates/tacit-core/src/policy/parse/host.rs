@@ -387,8 +387,8 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
             rule.name
         );
         let fix = "set unmatched = \"deny\", or write addresses. If neither is possible, disable \
-                   DNS over TLS and HTTPS in resolvers and browsers, and add a rule that denies \
-                   remote-ports = 853";
+                   DNS over TLS and DNS over HTTPS in resolvers and browsers, and add a rule that \
+                   denies remote-ports = 853";
         value.report.warning(MessageId("names-not-seen"), rule.position, message, fix);
     }
 }

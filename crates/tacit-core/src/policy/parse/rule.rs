@@ -271,7 +271,8 @@ fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) ->
     let why = "this key selects programs, but a rule with `listen` is a forwarding rule and \
                applies to clients";
     let keys = ["run", "group", "cgroup", "slice", "unit"];
-    table.refuse(&keys, why, "remove the key, or set direction = \"outbound\" without `listen`");
+    let fix = "remove the key; or remove `listen`, and set direction = \"outbound\"";
+    table.refuse(&keys, why, fix);
     let remote = addresses(table, "remote", |value| {
         let selector = address::selector(value)?;
         if matches!(selector, AddressSelector::Name { .. }) {

@@ -13,7 +13,7 @@ use crate::policy::tls::TlsCommon;
 /// Reads when the rule's TLS begins.
 pub(super) fn read(tls: &TomlTable<'_>) -> Option<Start> {
     if let Some(value) = tls.value("start") {
-        let why = "the rule also has `start`, and each of the two keys sets when TLS begins";
+        let why = "the rule also has `start`, and each of the two keys determines when TLS begins";
         tls.refuse(&["starttls"], why, "remove `start`, or remove `starttls`");
         let choices = [("immediate", false), ("controlled", true)];
         let start = match value.choice(&choices)? {

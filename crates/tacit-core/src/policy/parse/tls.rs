@@ -134,8 +134,9 @@ fn server(
     let why = "this policy key is only for connections that programs open, but the rule has the \
                server role";
     table.refuse(&["on-tls"], why, "remove the key");
+    let fix = "set `identity` to the name of a table: identity = \"web\" for [identity.web]";
     let identities = table
-        .required("identity", "set the name of an identity: identity = \"web\" for [identity.web]")
+        .required("identity", fix)
         .and_then(|value| value.each_once(|item| names.identity(item)));
     let client_cert = client_cert::read(table, names);
     let client_cert = client_cert?;
@@ -244,7 +245,8 @@ fn refuse_recheck(table: &TomlTable<'_>, trust: Option<&str>) -> Option<()> {
         return Some(());
     }
     let why = "this rule checks no certificates";
-    let fix = "remove the key, or name the trust: trust = \"corp\"";
+    let fix = "remove the key, or set `trust` to the name of a table: trust = \"corp\" for \
+               [trust.corp]";
     table.refuse(&["recheck"], why, fix);
     None
 }
@@ -266,7 +268,8 @@ fn verify(table: &TomlTable<'_>, setting: &Setting, names: &Names<'_>) -> Option
         let why = "verify = \"none\" does not check the server";
         table.refuse(&["trust"], why, "remove the key, or set verify = \"full\"");
     } else if trust.is_none() {
-        let fix = "name the trust: trust = \"corp\", or \"system\"";
+        let fix = "set `trust` to the name of a table: trust = \"corp\" for [trust.corp]; or set \
+                   trust = \"system\"";
         table.missing("trust", fix);
     }
     let named = trust.map(|value| names.trust(&value));

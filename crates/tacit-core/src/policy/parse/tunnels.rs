@@ -108,8 +108,8 @@ fn beyond_transport(read: &Read<'_, '_>, sa: &ManualSa) {
         read.rule.name
     );
     let fix = format!(
-        "write remote = \"{peer}\", or set mode = \"tunnel\" in the table [sa.NAME] of the \
-         peer"
+        "write remote = \"{peer}\", or set mode = \"tunnel\" in the table [sa.NAME] for \
+         this peer"
     );
     let at = read.value.at_key("remote");
     read.value.report.error(MessageId("beyond-transport"), &at, message, fix);

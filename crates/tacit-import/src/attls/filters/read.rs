@@ -412,7 +412,7 @@ impl<'r> Reader<'r> {
                         "the policy cannot permit `{protocol}`: {reason}",
                         protocol = field.value
                     );
-                    let fix = "remove the service; for a captured host, write a rule with `filter`";
+                    let fix = "remove the service; or, for a captured host, write a `filter` rule";
                     self.findings.changed(&field.at, message, fix);
                 }
                 Some(Vec::new())

@@ -143,7 +143,8 @@ fn credentials(table: &TomlTable<'_>, names: &Names<'_>) -> Option<IkeCredential
         }
         let fix = "name the identity that tacit presents: identity = \"gateway\"";
         let identity = table.required("identity", fix).and_then(|value| names.identity(&value));
-        let fix = "name the trust for the peer's certificate: trust = \"corp\"";
+        let fix = "to verify the peer's certificate, set `trust` to the name of a table: trust = \
+                   \"corp\" for [trust.corp]";
         let trust = table.required("trust", fix).and_then(|value| names.trust(&value));
         return Some(IkeCredentials::Certificates { identity: identity?, trust: trust? });
     };
