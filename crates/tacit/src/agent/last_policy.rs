@@ -90,8 +90,8 @@ const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the
                            seconds";
 const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard \
                           (tacit-host-guard.service) uses the older stored policy: make the \
-                          directory of --last-policy writable; the agent tries again every few \
-                          seconds";
+                          directory of --last-policy writable; every few seconds, the agent tries \
+                          to store the policy again";
 
 async fn store_aside(path: PathBuf, text: Arc<str>) -> Result<(), StoreError> {
     let no_thread = |error| StoreError { error, left: Some(io::ErrorKind::Interrupted.into()) };

@@ -113,11 +113,13 @@ impl Agent {
                 .beyond("the agent rejects the policy"),
             LimitDisplay::new("host-name-port-parts", PORT_PARTS_MAX)
                 .beyond("the agent rejects the policy"),
-            LimitDisplay::new("host-names", NAMES_MAX)
-                .used(names)
-                .beyond("programs get SERVFAIL for new names until stored names expire"),
-            LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX)
-                .beyond("programs get SERVFAIL for new names until stored addresses expire"),
+            LimitDisplay::new("host-names", NAMES_MAX).used(names).beyond(
+                "until stored names expire, programs get SERVFAIL for names that are not stored",
+            ),
+            LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX).beyond(
+                "until stored addresses expire, programs get SERVFAIL for names with other \
+                 addresses",
+            ),
             LimitDisplay::new("host-flows", FLOWS_MAX)
                 .beyond("the kernel refuses new captured flows and new clients"),
             LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
@@ -131,7 +133,7 @@ impl Agent {
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
                 .beyond("the agent does not count further sockets"),
             LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX).beyond(
-                "the agent cannot find the owner of a flow if the flow has a new control group",
+                "the agent cannot find the owner of a flow whose control group is not cached",
             ),
         ]
     }

@@ -103,8 +103,8 @@ impl fmt::Display for CaError {
             ),
             Self::Outlives { ca_not_after, ca_days_left } => write!(
                 out,
-                "the CA expires on {ca_not_after}, before the new certificate\n    \
-                 fix: use --days {ca_days_left} or less, or create a new CA"
+                "the CA expires on {ca_not_after}, but the requested certificate would expire \
+                 later\n    fix: use --days {ca_days_left} or less, or create a new CA"
             ),
             Self::File { what, path, source } => {
                 write!(out, "{what} {}: {source}", path.display())

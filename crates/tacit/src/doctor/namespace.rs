@@ -337,7 +337,8 @@ fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
                 "program and agent use the congestion control {congestion_control}; the host may \
                  use another congestion control"
             ),
-            "program and agent use the congestion control of the host, which may delay packets",
+            "program and agent use the congestion control of the host; this congestion control may \
+             delay packets",
         ),
     ]
 }

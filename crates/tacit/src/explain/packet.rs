@@ -51,7 +51,7 @@ pub(super) fn explain(
     if let Some(peer) = unknown.filter(|peer| !policy.has_tunnel_peer(peer)) {
         return Err(format!(
             "there is no [ike.{peer}] or [sa.{peer}] in the policy\n    \
-             fix: write the name of such a table"
+             fix: use the name of a table [ike.NAME] or [sa.NAME] of the policy"
         ));
     }
     Ok(PacketAnswers { packets: packets.iter().map(|one| explainer.explain(one)).collect() })

@@ -86,8 +86,8 @@ pub(super) fn check_with_rule(
     let Action::Tls(tls) = &rule.action else {
         let action = rule.action.word();
         return Err(format!(
-            "rule `{name}` has action {action}, which checks no certificates\n    fix: name a rule \
-             with `tls`"
+            "rule `{name}` has action {action}, which checks no certificates\n    fix: use the \
+             name of a rule that has `tls`"
         ));
     };
     let chain = load_chain(peer.file).map_err(|error| error.to_string())?;

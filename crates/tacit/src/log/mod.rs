@@ -585,8 +585,8 @@ impl Writer {
     fn write_lost(&mut self, count: u64) -> io::Result<()> {
         let event = Event::new("log-lines-lost").value("count", count).field(
             "next",
-            "if the disk of the logs is full, free disk space; if another program reads the log, \
-             make this program read faster",
+            "if the disk of the logs is full, delete other files on this disk; if another program \
+             reads the log, make this program read faster",
         );
         self.write(&Line { time: SystemTime::now(), kind: Kind::Warn, event })
     }

@@ -15,7 +15,8 @@ pub fn bind_thread(name: &str, cpu: usize) -> io::Result<()> {
     let failed = |cause: &dyn std::fmt::Display| {
         format!(
             "cannot bind the thread {name} to CPU {cpu}: {cause}; use a CPU that exists and that \
-             the agent's control group permits (AllowedCPUs=), and permit sched_setaffinity"
+             the agent's control group permits (AllowedCPUs=). If a seccomp filter restricts the \
+             agent, allow the system call sched_setaffinity"
         )
     };
     schedule::pin_thread(&[cpu]).map_err(|error| io::Error::new(error.kind(), failed(&error)))?;

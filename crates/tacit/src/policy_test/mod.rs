@@ -239,7 +239,9 @@ fn why(policy: &Policy, test: &FlowTest, explanation: &Explanation) -> Vec<Strin
             )),
             (None, Some(decision)) if decision.rule != *name => {
                 let line = line_of(policy, name);
-                lines.push(format!("line {line}: rule `{name}` comes after the rule that decides"));
+                lines.push(format!(
+                    "line {line}: rule `{name}` comes after the rule that applies to the flow"
+                ));
             }
             _ => {}
         }

@@ -60,7 +60,7 @@ impl fmt::Display for IntervalError {
             Self::NotCosts(path, error) => write!(
                 f,
                 "{path} does not contain costs: {error}\n    fix: write the file with `tacit show \
-                 costs --json` of the same version",
+                 costs --json` of this version of tacit",
                 path = path.display()
             ),
             Self::TooManyFiles(count) => {

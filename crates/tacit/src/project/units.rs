@@ -58,8 +58,8 @@ impl<'a> Units<'a> {
             if what == RuleChange::Permit {
                 assumptions.push(format!(
                     "rule {name}: the projection assumes that TLS does not change the CPU time to \
-                     receive and send a byte. Only the CPU time of handshakes, encryption and \
-                     decryption is saved",
+                     receive and send a byte. The projection subtracts only the CPU time of \
+                     handshakes, encryption and decryption",
                     name = rule.name
                 ));
             }

@@ -430,9 +430,7 @@ fn end_of(end: &ConnectionEnd, record: &ConnectionRecord) -> String {
 /// Logs that the agent closed an open connection.
 pub fn closed_on_request(log: &Log, record: &ConnectionRecord) {
     let end = match record.why_closing() {
-        Some(Closing::Untrusted) => {
-            "tacit closed the connection because its peer is no longer trusted"
-        }
+        Some(Closing::Untrusted) => "the peer is no longer trusted, so tacit closed the connection",
         Some(Closing::Aged) => {
             "the connection reached the `max-age` of its rule, so tacit closed it"
         }

@@ -148,8 +148,8 @@ fn check(args: &ShowArgs) -> Result<(), &'static str> {
     }
     if args.wide && is_connections && args.of.is_some() {
         return Err(
-            "--wide cannot be used with the id of a connection, because tacit then always prints \
-             all details",
+            "--wide cannot be used with the id of a connection, because `tacit show connections \
+             ID` always prints all details",
         );
     }
     if filter.is_some() && (!is_connections || args.of.is_some()) {

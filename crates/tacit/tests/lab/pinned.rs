@@ -157,7 +157,7 @@ fn an_open_connection_is_closed_when_its_pin_is_removed() {
     client.wait_for("there and back\n");
     assert_eq!(only_connection(&agent, "r")["tls"]["peer"]["identity"], NAME);
     pin(&lab, "again");
-    agent.wait_for_log("end=\"tacit closed the connection because its peer is no longer trusted\"");
+    agent.wait_for_log("end=\"the peer is no longer trusted, so tacit closed the connection\"");
     assert!(agent.log().contains(NOT_PINNED), "{}", agent.log());
     assert!(client.end().said.contains("there and back"));
 }

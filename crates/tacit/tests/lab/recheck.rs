@@ -93,7 +93,7 @@ fn a_peer_that_is_revoked_is_closed_where_the_rule_says_so() {
     let agent = lab.agent(&format!("{TRUST}{}", rule(port, ", recheck = \"close\"")));
     let _clients = ["good", "bad"].map(|name| served(&lab, port, name));
     replace(&lab, "corp.crl", corp.crl(&[&bad], LATER));
-    agent.wait_for_log("end=\"tacit closed the connection because its peer is no longer trusted\"");
+    agent.wait_for_log("end=\"the peer is no longer trusted, so tacit closed the connection\"");
     wait_for_checks(&agent, &["valid"]);
     let audit = agent.audit();
     assert!(audit.lines().any(|line| line.contains("peer-invalid")), "{audit}");
@@ -114,7 +114,7 @@ fn a_peer_whose_certificate_expires_is_shown_and_closed_where_the_rule_says_so()
     let _clients = [shown, closed].map(|port| served(&lab, port, "leaf"));
     assert_eq!(checks(&agent).len(), 2);
     wait_for_checks(&agent, &["expired"]);
-    agent.wait_for_log("end=\"tacit closed the connection because its peer is no longer trusted\"");
+    agent.wait_for_log("end=\"the peer is no longer trusted, so tacit closed the connection\"");
     assert!(agent.log().contains("certificate CN=leaf expired at"), "{}", agent.log());
 }
 

@@ -159,8 +159,8 @@ impl Rules {
     fn push_tunnels(&mut self) {
         for (protocol, port) in AGENT_PORTS {
             self.push(
-                "adding the nft rule that drops packets to the agent's ports if they come from a \
-                 tunnel",
+                "adding the nft rule that drops packets that come from a tunnel and go to the \
+                 agent's ports",
                 &[FromTun, Transport(protocol), ToPort(port), Drop],
             );
         }

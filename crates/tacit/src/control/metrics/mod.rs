@@ -184,7 +184,7 @@ fn agent(page: &mut Page, sources: &Sources<'_>) {
     page.family(
         "tacit_build_info",
         Kind::Gauge,
-        "The version, commit and target of the agent as labels; always 1.",
+        "Version, commit and build target of the agent, as labels. The value is always 1.",
     )
     .sample(&build, 1.0);
     page.family(

@@ -31,8 +31,8 @@ pub(super) fn check(parent: &ConnectionRecord, record: &ConnectionRecord) -> Res
         return Ok(());
     }
     Err(Failure::Data(
-        "the data connection may come from another client: this client neither resumed the TLS \
-         session of the control connection nor presented the same certificate. Enable session \
-         resumption in the client, or set data-resumption = \"off\" in the rule",
+        "the data connection may come from another client. In its TLS handshake, the client \
+         neither resumed the session nor presented the certificate of the control connection. \
+         Enable session resumption in the client, or set data-resumption = \"off\" in the rule",
     ))
 }
