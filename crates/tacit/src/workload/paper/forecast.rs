@@ -167,7 +167,8 @@ fn summary(all: &[Comparison]) -> String {
     let [seeds, within] = seeds_within(all);
     let [loads, loads_within] = loads_within(all);
     format!(
-        "{within} of {seeds} seeds within {DIFFERENCE_MAX} %, and {loads_within} of {loads} loads"
+        "{within} of {seeds} seeds and {loads_within} of {loads} loads are within \
+         {DIFFERENCE_MAX} %"
     )
 }
 
@@ -211,7 +212,7 @@ mod tests {
             one(2, Ok(89.9)),
             one(3, Err(Gap::failed("no tunnel"))),
         ];
-        assert_eq!(summary(&all), "1 of 3 seeds within 10 %, and 3 of 5 loads");
+        assert_eq!(summary(&all), "1 of 3 seeds and 3 of 5 loads are within 10 %");
         let sheet = sheet(&all, PaperTable::new("calibration", "", &[]));
         let [seeds, loads] = [0, 1].map(|row: usize| sheet.tables[1].rows[row][1..].to_vec());
         assert_eq!(seeds, [3.0, 1.0].map(PaperCell::Measured));

@@ -501,8 +501,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "engine with spill, %",
         "engine without spill, %",
     ];
-    let title = "Interactive sessions over UDP: rates, CPU times on general CPUs, and their change \
-                 with IPsec";
+    let title = "Interactive sessions over UDP: rates, CPU times on general CPUs and latencies, \
+                 and how IPsec changes each of them";
     let mut table = PaperTable::new("extender", title, &columns);
     let load = Load::EXTENDER;
     for (figure, unit) in [(RATE, "/s"), (CPU, "CPU us/exchange"), (P50, "p50, us")] {

@@ -194,8 +194,8 @@ fn connections_table(samples: &CellSamples) -> PaperTable {
         row.extend(NetworkPath::ALL.map(|path| samples.cell(&load.key(path), figure)));
         table.rows.push(row);
     }
-    let mut row =
-        vec![PaperCell::name("p50 minus the p50 of the path `handed`"), PaperCell::name("us")];
+    let name = "p50 of the path minus p50 of the path `handed`";
+    let mut row = vec![PaperCell::name(name), PaperCell::name("us")];
     row.extend(NetworkPath::ALL.map(|path| PaperCell::from(more_than_handed(samples, path))));
     table.rows.push(row);
     table

@@ -78,8 +78,8 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
     let bars: Vec<_> = bars.iter().map(|(name, cell)| (name.as_str(), cell.clone())).collect();
     sheet.bars("measured: messages per second", "/s", &bars);
     sheet.note(
-        "the utilisation is that of the CPU that the server and its proxy share. A message is a \
-         request with its reply",
+        "the server and its proxy share one CPU, and the tables show the utilisation of this CPU. \
+         A message is a request with its reply",
     );
     sheet
 }

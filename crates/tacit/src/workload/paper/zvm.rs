@@ -157,7 +157,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "zvm",
         title: "verification of client certificates by the z/VM SSL server",
-        method: "600 connections in steps of 120, opened one after another; TLS 1.3 with full \
+        method: "600 connections, opened one after another, in steps of 120; TLS 1.3 with full \
                  handshakes. Published: z/VM 7.1 and 7.2, ECDHE-RSA with AES-128. Measured: the \
                  CPU time of the agent that accepts TLS, with client-cert none or preferred"
             .to_owned(),
