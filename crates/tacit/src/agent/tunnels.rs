@@ -322,9 +322,10 @@ impl Runs {
             Some(format!(
                 "only one run at a time can use the tunnel to [{table}.{peer}], because `inner` is \
                  a single address. Another run, `{other_run}`, uses the tunnel now, so tacit drops \
-                 the packets that the new run sends to the peer\n    \
+                 the packets that run `{run}` sends to the peer\n    \
                  fix: {use_gateway_or}write a separate [{table}.NAME] and separate rules with \
                  `run` for each run",
+                run = capture.run.name,
                 other_run = other.run.name
             ))
         };

@@ -79,7 +79,8 @@ impl LinkReports {
     pub(super) fn metrics(&self) -> String {
         let mut page = Page::default();
         let served = || self.links.iter().filter_map(|link| link.server.as_ref());
-        let mut family = page.family("tacit_link_up", Kind::Gauge, "Whether the link is served");
+        let mut family =
+            page.family("tacit_link_up", Kind::Gauge, "Whether the server of the link answers");
         for link in &self.links {
             let is_up = link.condition != LinkCondition::Stopped;
             family.sample(&[("link", &link.name)], f64::from(u8::from(is_up)));
