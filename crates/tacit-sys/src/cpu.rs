@@ -1,8 +1,8 @@
 //! Reads the CPU clocks of processes and threads, in nanoseconds.
 //!
 //! A clock counts system and user time. The clock of a process includes threads that have ended.
-//! When a process sends, its clock includes the kernel's work to send the packets. On loopback, the
-//! sender's clock also includes the kernel's work to receive them.
+//! When a process sends packets, its clock includes the kernel's work to send the packets. On
+//! loopback, the clock also includes the kernel's work to receive these packets.
 //!
 //! The CPU time of the whole machine has a resolution of 10 ms ([`machine_ns`]).
 

@@ -2,8 +2,8 @@
 //!
 //! All sockets are non-blocking and close-on-exec. Options are set before `connect`, or on the
 //! listening socket, from which accepted sockets inherit the options. Options are not set after
-//! `accept`, because a later change of the congestion control would leave the pacing of the old
-//! algorithm in place.
+//! `accept`: a later change of the congestion control would leave the pacing of the old algorithm
+//! in place.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

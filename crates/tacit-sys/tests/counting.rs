@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Both counts include all code of the thread. A seccomp filter asks another thread about each
-//! system call; this needs Linux 5.5 and no root. The Rust allocator counts its allocations. With
-//! the GNU C library, `malloc` also counts its allocations. Tests of other crates include this file
-//! by its path.
+//! system call. This filter needs Linux 5.5, and does not need root. The Rust allocator counts its
+//! allocations. With the GNU C library, `malloc` also counts its allocations. Tests of other crates
+//! include this file by its path.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

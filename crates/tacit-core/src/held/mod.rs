@@ -12,7 +12,7 @@
 //! table of held flows.
 //!
 //! Limits: [`HELD_MAX`] held flows. The agent does not parse a SYN with IPv6 extension headers, so
-//! the program that sent the SYN gets no answer.
+//! it does not answer this SYN.
 
 mod flows;
 mod syn;

@@ -1,6 +1,6 @@
 //! Limits log lines to one a second for each key. A key consists of the kind of the log line and
-//! its cause, such as a rule or a run (a program under `tacit run`). The limiter counts the omitted
-//! lines, and keeps the latest omitted line.
+//! its cause. For example, the cause is a rule or a run (a program under `tacit run`). The limiter
+//! counts the omitted lines, and keeps the latest omitted line.
 //!
 //! ```text
 //!   0.0 s         offer() ──> the caller writes the line
@@ -11,9 +11,9 @@
 //! The cause is part of the key, so one cause cannot suppress the lines of another.
 //!
 //! Limits: one line in [`INTERVAL`] for each key; [`KEYS_MAX`] keys in total, and
-//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. If the key of a line would exceed these limits, the
-//! line gets another key, which all such lines of its cause share. There are at most [`CAUSES_MAX`]
-//! shared keys. All further causes together share one last key.
+//! [`KEYS_PER_CAUSE_MAX`] keys for each cause. If a new key would exceed these limits, its line
+//! gets the shared key of the cause instead. There are at most [`CAUSES_MAX`] shared keys. All
+//! further causes together use one last key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -1,5 +1,5 @@
 //! Defines activations. An activation is a program that tacit starts for the connections of a
-//! forwarding rule. The key `activate` of the rule names the activation.
+//! forwarding rule. The rule selects the activation with its key `activate`.
 //!
 //! The program and its arguments come only from the policy. A client cannot change them.
 

@@ -1,5 +1,5 @@
-//! Defines the kinds of sockets that programs under `tacit run` must not create, and the socket
-//! options that these programs must not set. Each kind has a name for logs and displays.
+//! Defines the kinds of sockets that programs under `tacit run` must not create. Also defines the
+//! socket options that these programs must not set. Each kind has a name for logs and displays.
 
 use serde::{Deserialize, Serialize};
 

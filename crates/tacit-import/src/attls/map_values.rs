@@ -1,7 +1,7 @@
-//! Checks the values in a map file, and reports errors at their line in the map file.
+//! Checks the values in a map file, and reports each error with its line in the map file.
 //!
-//! Without this check, the error would contain the wrong line: the line of a correct AT-TLS rule
-//! that uses the value.
+//! Without this check, the error would contain the line of the AT-TLS rule that uses the value,
+//! although this rule is correct.
 
 use crate::draft::{Toml, show};
 use tacit_core::policy::text::TomlValue;

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Each service becomes a forwarding rule. The import reports each difference from stunnel as a
-//! change. The import rejects options that it cannot convert, such as programs that stunnel starts,
-//! routing by server name, OCSP and pre-shared keys.
+//! change. The import rejects options that it cannot convert. Examples are options that start
+//! programs, and options for routing by server name, OCSP and pre-shared keys.
 
 use std::collections::BTreeSet;
 

@@ -1,15 +1,16 @@
-//! Routes all packets of a program under `tacit run` to its own network namespace. There, nftables
-//! rules capture them.
+//! Creates routes that keep all packets of a program under `tacit run` in the network namespace of
+//! the program. There, nftables rules capture the packets.
 //!
-//! Each packet that the program sends arrives on `lo`, because a local route contains all addresses
-//! (AnyIP). The route has a preferred source address. Otherwise the source address of a connection
-//! would be its destination address.
+//! All packets of the program arrive on `lo`, because a local route contains all addresses (AnyIP).
+//! The route has a preferred source address. Without this setting, a connection would have the same
+//! address as its source and its destination.
 //!
 //! For IPv6, there are two source addresses: one for destinations with unique local addresses
 //! (fc00::/7), and one for all other destinations. So a program chooses between IPv4 and IPv6 as it
 //! would without tacit (RFC 6724, section 5, rule 5).
 //!
-//! If the namespace has no IPv6 (or no IPv4), `connect` fails at once with `ENETUNREACH`.
+//! If the namespace has no IPv6, `connect` to an IPv6 address fails at once with `ENETUNREACH`. The
+//! same applies to IPv4.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

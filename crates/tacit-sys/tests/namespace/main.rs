@@ -1,14 +1,16 @@
-//! Tests a program in a network namespace of its own, end to end on this kernel.
+//! Tests the namespace module on the running kernel: the tests start a program in its own network
+//! namespace.
 //!
 //! ```text
 //! test --starts, as each user--> launcher --> helper: creates the namespace and its sockets
 //!                                    |-----> program inside: executes its commands
 //! ```
 //!
-//! All these processes execute this test binary. The variable `ROLE` selects the role of a process
-//! before `main` runs, because only a process with one thread can create a user namespace. If root
-//! runs the tests, every scenario runs twice: as root and as an ordinary user. If a kernel or a
-//! container refuses namespaces, the tests fail with the reason that the library gives.
+//! All these processes execute this test binary. Each process reads its role from the variable
+//! `ROLE` before `main` runs. At this time the process has one thread, and only such a process can
+//! create a user namespace. If root runs the tests, every scenario runs twice: as root and as an
+//! ordinary user. If a kernel or a container refuses namespaces, the tests fail and print the error
+//! of the library.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Defines the sockets that receive the captured datagrams of a run (a program under `tacit run`),
-//! and the table of UDP flows of the run.
+//! Defines the sockets that receive the captured datagrams of a run (a program under `tacit run`).
+//! Also defines the table of the run's UDP flows.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Parses the description of a flow from the command line or a test file, so that the policy rules
-//! can be compared with the flow.
+//! Parses the description of a flow from the command line or a test file. Then tacit can compare
+//! the flow with the policy rules.
 
 use std::path::PathBuf;
 

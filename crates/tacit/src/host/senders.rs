@@ -1,4 +1,4 @@
-//! Looks up the numeric IDs of the users, groups and control groups that policy rules select, for
+//! Looks up the numeric IDs of the users, groups and control groups in policy rules, for
 //! `tacit agent --host`. The nftables rules identify the sender of a packet by these IDs.
 
 use std::io;

@@ -1,5 +1,5 @@
-//! Authenticates both peers of an IPsec tunnel with certificates. In the policy, `identity` and
-//! `trust` of `[ike.NAME]` define these certificates.
+//! Authenticates both peers of an IPsec tunnel with certificates. In the policy, the keys
+//! `identity` and `trust` of the table `[ike.NAME]` select these certificates.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

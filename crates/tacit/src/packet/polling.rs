@@ -1,9 +1,10 @@
 //! Defines [`Polling`], which decides whether an engine polls for packets or waits.
 //!
 //! An engine polls for a short time after each packet. The next packet then does not have to wake
-//! the engine. But if other threads need the CPU, polling uses their time, and the scheduler later
-//! delays the engine when it has packets. So if another thread runs while the engine polls, the
-//! engine does not poll for [`REST`].
+//! the engine. But if other threads need the CPU, polling uses their time. Later, when the engine
+//! has packets, the scheduler delays the engine. So if another thread runs while the engine polls,
+//! the engine stops polling. During the next [`REST`], the engine waits for packets without
+//! polling.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! Accepts a connection and determines its flow: the addresses and names that rules match. This is
 //! stage 1 of 5: accept.
 //!
-//! If the forwarding rule of the listener has `accept-proxy`, the PROXY header is read first,
-//! because rules match the client address in this header.
+//! Rules match the client address in the PROXY header. So if the forwarding rule of the listener
+//! has `accept-proxy`, this module first reads the header.
 //!
 //! Every worker accepts on every listening socket. At the limit of connections or open files,
 //! further connections wait in the kernel's queue.

@@ -1,4 +1,4 @@
-//! Tests `tacit run --link` in an empty network namespace, with `tacit link serve` outside of this
+//! Tests `tacit run --link` in an empty network namespace. `tacit link serve` runs outside of this
 //! namespace. Programs connect, resolve names and listen through the network of the server, if the
 //! server's policy permits.
 

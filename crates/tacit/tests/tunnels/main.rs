@@ -1,12 +1,12 @@
-//! Tests runs whose packets pass through a tunnel to strongSwan.
+//! Tests programs under `tacit run` whose packets pass through a tunnel to strongSwan.
 //!
 //! ```text
 //!   program ── tacit run ── 10.99.0.1 w0 ══ w1 10.99.0.2 charon ── 10.2.0.1, fd00:2::1: servers
 //! ```
 //!
-//! Without a tunnel, programs could reach the servers in clear, but a counter on w0 would count
-//! such packets. If the tests run as root, programs run as an ordinary user. The tests need
-//! strongSwan, which the script `scripts/install-deps.sh` installs.
+//! The network would also relay packets in clear between the programs and the servers. So a counter
+//! on w0 detects packets in clear. If the tests run as root, the programs run as an ordinary user.
+//! The tests need strongSwan, which the script `scripts/install-deps.sh` installs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,7 +1,7 @@
 //! Determines whether a run can use IPv4, IPv6 or both. A run can use an IP version if the host has
-//! a default route of this version, or a route to an address that the policy allows. With a link,
-//! the routes of the other side count. A run can also use an IP version if the policy has an
-//! inbound rule for clients of this version.
+//! a suitable route. This is a default route of the version, or a route to an address that the
+//! policy allows. If the run uses a link, the other side of the link must have such a route. A run
+//! can also use an IP version if the policy has an inbound rule for clients of this version.
 //!
 //! Limit: for each IP version, this module tries at most [`PROBES_MAX`] addresses, even if the
 //! policy captures more ranges.

@@ -1,5 +1,5 @@
-//! Records the names that programs resolve, and makes the kernel capture the addresses of these
-//! names, for `tacit agent --host`.
+//! Records the names that programs resolve, for `tacit agent --host`. Then adds the addresses of
+//! these names to the addresses that the kernel captures.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,13 +1,13 @@
-//! Measures the packet factor for `tacit project`. The packet factor is the CPU time that IPsec
-//! packets need on an engine (a thread on a reserved CPU), divided by the CPU time without an
-//! engine.
+//! Measures the packet factor for `tacit project`. IPsec packets need different CPU times with and
+//! without an engine (a thread on a reserved CPU). The packet factor is the CPU time with an
+//! engine, divided by the CPU time without an engine.
 //!
-//! With an engine, the packets of all streams of a host share one CPU, and their batches contain
-//! packets of several streams. So a batch contains fewer packets of one stream than without an
-//! engine. A busy engine is also woken less often. The effect depends on the machine, the
-//! direction of the packets, the number of connections, and whether a message fits in one packet.
-//! So this module measures the factor with some loads (kinds of traffic). For a load with another
-//! number of connections, it interpolates between the two nearest loads.
+//! An engine processes the packets of all streams of a host on one CPU. Each batch contains packets
+//! of several streams. So a batch contains fewer packets of one stream than without an engine. A
+//! busy engine is also woken less often. Both effects depend on the machine, the direction of the
+//! packets, the number of connections, and whether a message fits in one packet. So this module
+//! measures the factor for some loads (kinds of traffic). For a load with another number of
+//! connections, this module interpolates between the two nearest loads.
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
 use super::drawn::Load;

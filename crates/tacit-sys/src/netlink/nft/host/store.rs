@@ -8,9 +8,9 @@
 //!
 //! When an agent starts, it reads the names from this table. So the agent knows to which addresses
 //! its policy rules with DNS names apply. `tacit agent --host --guard` reads the names too. The
-//! elements have the same timeouts as the captured addresses.
+//! names have the same timeouts as the captured addresses.
 //!
-//! If two names of one address have the same hash (64 bits), only one is stored.
+//! If two names of one address have the same hash (64 bits), only one of them is stored.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! Tests of the content of `tacit show policy`.
+//! Tests the content of `tacit show policy`.
 
 use super::*;
 use tacit_core::policy::{parse, parse_duration};
