@@ -1,5 +1,5 @@
-//! Defines the settings of engines: threads for handshakes, each on a CPU that is reserved for it.
-//! Programs under `tacit run` and all other threads of the agent use other CPUs.
+//! Defines the settings of engines. An engine is a thread for handshakes, on a CPU that is reserved
+//! for this thread. Programs under `tacit run` and all other threads of the agent use other CPUs.
 //!
 //! The parser does not know which CPUs exist. The agent checks later whether each CPU exists.
 

@@ -1,9 +1,9 @@
 //! Implements the TLS record layer: encrypts (seals) and decrypts (opens) records in place, without
 //! I/O. One call processes many records.
 //!
-//! This module handles the headers, nonces and sequence numbers of records after a handshake (RFC
-//! 8446 section 5, RFC 5246 section 6 with RFC 5288 and 7905). The caller provides the cipher as
-//! [`Seal`] and [`Open`].
+//! This module handles the headers, nonces and sequence numbers of records after a handshake. RFC
+//! 8446 section 5 defines them for TLS 1.3. RFC 5246 section 6, RFC 5288 and RFC 7905 define them
+//! for TLS 1.2. The caller provides the cipher as [`Seal`] and [`Open`].
 //!
 //! A *slot* is the part of a send buffer that holds one record. The caller fills the payloads of
 //! the slots with plaintext. Sealed records are adjacent, so one write can send all of them. The

@@ -9,8 +9,8 @@
 //! These routing rules have a higher priority than the routing rules of other programs. So no other
 //! routing rule applies to a captured packet.
 //!
-//! The routing rules and the routes have the routing protocol `kernel`, because systemd-networkd
-//! removes rules and routes of other routing protocols when it starts.
+//! When systemd-networkd starts, it removes rules and routes of every routing protocol except
+//! `kernel`. So these routing rules and routes have the routing protocol `kernel`.
 
 use super::error::Error;
 use super::message::{NLM_F_ACK, NetlinkRequest, attributes, read_u32};

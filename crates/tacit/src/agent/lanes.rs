@@ -1,5 +1,5 @@
-//! Connects the agent's worker threads with the modules that serve traffic, called lanes. The
-//! stream lane serves TCP and UNIX connections, and the datagram lane serves UDP flows.
+//! Connects the agent's worker threads with the lanes: the modules that serve traffic. The stream
+//! lane serves TCP and UNIX connections, and the datagram lane serves UDP flows.
 
 use std::io;
 use std::rc::Rc;

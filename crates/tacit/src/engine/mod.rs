@@ -1,5 +1,5 @@
-//! Implements engines: threads on reserved CPUs that accept connections, do their TLS handshakes,
-//! and hand the connections over to data workers.
+//! Implements engines. An engine is a thread on a reserved CPU. The engine accepts connections,
+//! does their TLS handshakes, and hands the connections over to data workers.
 //!
 //! ```text
 //!            accepts                              hand over

@@ -1,7 +1,7 @@
 //! Selects the user that runs the program: with `sudo tacit run`, this is the user who called
 //! `sudo`.
 //!
-//! A program that runs as root gets no user namespace, so tacit cannot restrict this program as
+//! A program that runs as root gets no user namespace. So tacit cannot restrict this program as
 //! much as a program of another user. With `--as-root`, the program runs as root.
 
 use std::ffi::OsString;

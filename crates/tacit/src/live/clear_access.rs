@@ -4,8 +4,9 @@
 //! A client that has completed a TLS handshake may not connect in clear again. After `tacit close
 //! --clear`, all clients need TLS.
 //!
-//! A table of the rule stores the addresses of clients with TLS. When the table is full, all
-//! clients need TLS. The table survives a reload and `tacit restart`, but not the end of the agent.
+//! Each rule has a table with the addresses of clients that have used TLS. When the table is full,
+//! all clients need TLS. The table survives a reload and `tacit restart`, but not the end of the
+//! agent.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! Counts the packets that filter rules decide about. A reload keeps the counter of a rule with the
-//! same name.
+//! Counts the packets that each filter rule permits or denies. After a reload, a rule keeps the
+//! counter of the earlier rule with the same name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Stores the records of open connections and datagram flows.
 //!
-//! Displays (`tacit show`) can read the table while workers change the table, and no thread waits
-//! for another.
+//! `tacit show` can read the table while workers change the table. No thread waits for another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};

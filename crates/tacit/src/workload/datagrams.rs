@@ -1,9 +1,9 @@
 //! Implements the workload `datagrams`, which exchanges requests and replies by UDP.
 //!
-//! Each socket has a thread, which sends its next request when the reply to the last one arrives. A
-//! request without reply is sent again after [`LOSS_TIME`], as Enterprise Extender (a mainframe
-//! protocol over UDP) does. A reply has the number of its request, so a late reply to an earlier
-//! request is ignored.
+//! Each socket has its own thread. The thread sends the next request when the reply to the last
+//! request arrives. If no reply arrives within [`LOSS_TIME`], the thread sends the request again.
+//! Enterprise Extender (a mainframe protocol over UDP) repeats its requests in the same way. A
+//! reply contains the number of its request, so a late reply to an earlier request is ignored.
 //!
 //! The server returns each datagram to its sender.
 

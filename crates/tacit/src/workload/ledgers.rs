@@ -1,8 +1,8 @@
 //! Reads the ledgers of agents. A ledger is an agent's record of its CPU time by component. It also
 //! contains the agent's counters.
 //!
-//! The ledger comes from the agent's control socket, as in `tacit show costs`. It is read before
-//! the clocks of a measurement start, and after they stop. So the queries do not add to the
+//! The ledger comes from the agent's control socket, as in `tacit show costs`. The ledger is read
+//! before the clocks of a measurement start, and after they stop. So the queries do not add to the
 //! measured CPU time.
 
 use std::io;

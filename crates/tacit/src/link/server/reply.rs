@@ -1,4 +1,5 @@
-//! Sends answers to runs on the same kernel, and waits until such a run closes its stream.
+//! Sends answers to each run (a program under `tacit run`) on the kernel of this server, and waits
+//! until the run closes its stream.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,5 @@
 //! Decides which socket of a connection gets TLS, what is exchanged before TLS, and when the agent
-//! connects to the server. *Downstream* is the accepted socket, *upstream* the socket to the
+//! connects to the server. *Downstream* is the accepted socket. *Upstream* is the socket to the
 //! server.
 //!
 //! | connection | before TLS | socket with TLS | connect to the server |

@@ -7,8 +7,8 @@
 //!           end of the stream, close_notify ─> end, without a program
 //! ```
 //!
-//! A connection that waits has one socket, and no buffers. Messages of TLS without payload, such as
-//! KeyUpdate, start no program.
+//! A connection that waits has one socket, and no buffers. TLS messages without payload, such as
+//! KeyUpdate, do not start the program.
 
 use std::future::poll_fn;
 use std::io;

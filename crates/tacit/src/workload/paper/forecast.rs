@@ -10,10 +10,11 @@
 //! ```
 //!
 //! All CPU times are per exchange or per MB. CPU times per second could not be compared, because an
-//! engine changes the rate of streams. Requests are sent at scheduled times. The packet factors are
-//! measured earlier, with other loads (`calibration.rs`). So a forecast does not use the
-//! measurement with which it is compared. Engines do not poll here, because polling uses CPU time
-//! even without packets, and a forecast does not contain this CPU time.
+//! engine changes the rate of streams. An engine does not change the rate of requests, because
+//! requests are sent at scheduled times. The packet factors are measured earlier, with other loads
+//! (`calibration.rs`). So a forecast does not use the measurement with which it is compared.
+//! Engines do not poll here, because polling uses CPU time even without packets, and a forecast
+//! does not contain this CPU time.
 
 use std::ops::RangeInclusive;
 

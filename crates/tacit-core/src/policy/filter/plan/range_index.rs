@@ -1,10 +1,10 @@
-//! Finds the areas (sets of packets whose fields are in certain ranges) that may overlap with a
-//! given area.
+//! Finds the areas that may overlap with a given area. An area is a set of packets whose fields are
+//! in certain ranges.
 //!
 //! There is one table for each field and each power of two. For example, the table for 8 contains
 //! areas whose range in the field has 5 to 8 values. These areas are sorted by the first value of
-//! this range. Such a range can overlap with a given range only if it begins inside the given
-//! range, or at most 7 values before it.
+//! this range. A range in this table can overlap with a given range only if it begins inside the
+//! given range, or at most 7 values earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 

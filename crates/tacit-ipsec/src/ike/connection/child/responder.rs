@@ -1,5 +1,5 @@
-//! Answers the peer's requests to create or replace child SAs, which are the keys of tunnels (RFC
-//! 7296 sections 1.2, 1.3.1, 1.3.3 and 2.25).
+//! Answers the peer's requests to create or replace child SAs (RFC 7296 sections 1.2, 1.3.1, 1.3.3
+//! and 2.25). A child SA contains the keys of a tunnel.
 
 use std::time::Instant;
 

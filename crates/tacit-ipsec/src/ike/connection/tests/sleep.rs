@@ -1,5 +1,5 @@
-//! Tests tunnels after the machine was suspended: the clock jumps by hours, and tacit has handled
-//! no event during these hours.
+//! Tests IPsec tunnels after the machine was suspended: the clock jumps by hours, and tacit has
+//! handled no event during these hours.
 
 use std::time::Duration;
 

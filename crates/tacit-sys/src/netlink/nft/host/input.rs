@@ -2,9 +2,10 @@
 //! host. A captured port is a port whose packets must go to the agent. The rules refuse packets of
 //! clients to captured ports, unless the agent receives these packets.
 //!
-//! An earlier chain, `prerouting`, sends these packets to the agent. This chain gets packets before
-//! the kernel decides whether the packets are for this host. So the chain checks whether the
-//! destination address has the type `local`. In two cases, it misses a packet to a captured port:
+//! The earlier chain `prerouting` sends these packets to the agent. `prerouting` gets each packet
+//! before the kernel decides whether the packet is for this host. So `prerouting` checks whether
+//! the destination address has the type `local`. In two cases, `prerouting` misses a packet to a
+//! captured port:
 //!
 //! * Policy routing or a VRF delivers the packet to this host, although the type of the address is
 //!   not `local`.
