@@ -1,5 +1,5 @@
-//! Lists the processes of a run: descendants of the launcher (`tacit run`) in other network
-//! namespaces than the launcher itself.
+//! Lists the processes of a run. These are the descendants of the launcher (`tacit run`) whose
+//! network namespace is not the namespace of the launcher.
 //!
 //! ```text
 //! launcher ── helper               in the run's namespace: excluded by its process ID

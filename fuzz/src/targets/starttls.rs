@@ -5,8 +5,8 @@
 //! sender sends. For any input, this must be true:
 //!
 //! * Before TLS, no byte that the rule protects is forwarded.
-//! * A side receives no more bytes than the other side has sent, plus a limited number of bytes of
-//!   tacit.
+//! * A side receives no more bytes than the other side has sent, plus a limited number of bytes
+//!   from tacit itself.
 //! * A second call of `next_step` returns the same step.
 
 use std::net::Ipv4Addr;

@@ -7,8 +7,8 @@
 //! clear-until = "2027-01-31T00:00:00Z"    from then on all clients must use TLS
 //! ```
 //!
-//! In some protocols, the server sends first. Then tacit cannot wait for the client's first byte,
-//! so the rule must list the clients that do not use TLS yet (`clear-sources`).
+//! In some protocols, the server sends first. Then tacit cannot wait for the client's first byte.
+//! So the rule must list the clients that do not use TLS yet (`clear-sources`).
 
 use std::net::IpAddr;
 

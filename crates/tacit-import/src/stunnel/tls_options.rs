@@ -1,7 +1,7 @@
 //! Converts the values of stunnel's option `options`: flags of OpenSSL, such as `NO_TLSv1_2`.
 //!
 //! A value that forbids a TLS version changes the TLS versions of the imported rule. All other
-//! values are ignored, because tacit has no such settings.
+//! values are ignored, because tacit has no corresponding settings.
 
 use super::lines::Entry;
 use crate::finding::Findings;

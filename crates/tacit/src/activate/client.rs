@@ -2,9 +2,9 @@
 //! start a program for each connection.
 //!
 //! Limits: at most `REQUESTS_MAX` requests wait to be sent. Each request waits at most
-//! `START_WAIT_MAX` for its answer. If a program already has `max` processes, or `max-per-source`
-//! processes for one client address, further connections of this program wait in the order of their
-//! arrival.
+//! `START_WAIT_MAX` for its answer. A program has at most `max` processes, and at most
+//! `max-per-source` processes for one client address. Further connections of this program wait in
+//! the order of their arrival.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

@@ -1,6 +1,6 @@
-//! Runs the helper of `tacit agent --host`, a process that installs nftables rules and routing
-//! rules, and creates sockets for the agent. So only the helper needs capabilities for this, and
-//! not the agent. The helper does not know the policy.
+//! Runs the helper process of `tacit agent --host`. The helper installs nftables rules and routing
+//! rules, and creates sockets for the agent. So the helper needs capabilities for these tasks, and
+//! the agent does not need them. The helper does not know the policy.
 //!
 //! Before the agent reads any input, it starts the helper. When a successor replaces the agent, the
 //! same helper serves the successor. The helper ends when no agent has a channel to it. The

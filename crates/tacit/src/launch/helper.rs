@@ -5,8 +5,8 @@
 //! when `tacit run` ends. The helper answers requests of the agent one after the other on a
 //! channel. A successor of the agent gets a second channel.
 //!
-//! The helper also answers notifications of the kernel about refused system calls (`notices/`) and
-//! about `connect` calls (`connects/`), even while there is no agent.
+//! The kernel notifies the helper of refused system calls (`notices/`) and of `connect` calls
+//! (`connects/`). The helper answers these notifications even while there is no agent.
 //!
 //! Limits: `CHANNELS_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
 

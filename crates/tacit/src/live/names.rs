@@ -1,4 +1,4 @@
-//! Selects the rule for a flow if its destination address has several DNS names. If the names match
+//! Selects the rule for a flow whose destination address has several DNS names. If the names match
 //! different rules, the strictest of these rules applies.
 //!
 //! Programs under `tacit run` usually see an alias: an address that stands for one name. But names

@@ -5,7 +5,7 @@
 //!   line ──> share of its run or client ── used up ──> common share ── used up ──> omitted
 //! ```
 //!
-//! Each run (a program under `tacit run`) and each client has its own share, so one run or client
+//! Each run (a program under `tacit run`) and each client has its own share. So one run or client
 //! cannot suppress the lines of others.
 //!
 //! Limits for each second: [`SHARE_LINES`] lines in a share, [`COMMON_LINES`] in the common share.

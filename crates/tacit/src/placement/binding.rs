@@ -1,5 +1,5 @@
-//! Binds a thread to one CPU, and unbinds the thread for some time when this CPU is busy and other
-//! CPUs are idle.
+//! Binds a thread to one CPU. When this CPU is busy and other CPUs are idle, unbinds the thread for
+//! some time.
 //!
 //! ```text
 //!   bound ── waits for its CPU while other CPUs are idle ──> unbound ── UNBOUND_TIME ──> bound

@@ -1,6 +1,6 @@
-//! Computes which addresses the kernel must capture for `tacit agent --host`, because a rule
-//! contains a DNS name that resolves to them. The result is a set of pairs: an address, and a group
-//! of ports.
+//! Computes which addresses the kernel must capture because of DNS names in policy rules. The
+//! result, for `tacit agent --host`, is a set of pairs. Each pair is an address and a group of
+//! ports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Defines the values that each stage of serving a connection passes to the next stage.
+//! Defines the values that the stages of a connection pass to each other. The agent serves each
+//! connection in these stages, one after the other.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Tests audit mode of a captured host: flows pass as they would without tacit, and displays show
-//! what the rules would do.
+//! Tests audit mode of a captured host: flows pass as they would without tacit, and `tacit show`
+//! reports what the rules would do.
 
 use crate::machines::{Machines, TLS};
 

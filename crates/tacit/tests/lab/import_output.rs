@@ -1,5 +1,5 @@
-//! Tests the output file of `tacit import`: which attributes of an existing file are kept, and
-//! which files are not overwritten.
+//! Tests the output file of `tacit import`. If the import replaces a file, the new file has the
+//! mode and owner of the old file. The import never overwrites a file that it reads.
 
 use std::fs::{Permissions, metadata, read_to_string, symlink_metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};

@@ -1,5 +1,5 @@
-//! Tests how tunnels begin, replace each other and end, and how a worker handles changes of paths
-//! and peers.
+//! Tests how tunnels begin, replace each other and end. Also tests how a worker handles a new path
+//! MTU, and a new address of a peer.
 
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;

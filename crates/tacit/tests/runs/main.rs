@@ -1,5 +1,5 @@
 //! Tests real programs with and without `tacit run`: they behave the same, except for the
-//! differences in the manual.
+//! differences that the manual lists.
 //!
 //! This is a separate test binary, because each test has a network namespace.
 #![allow(

@@ -2,9 +2,9 @@
 //! the valid part of the text.
 //!
 //! A text with `[[rule]]` is parsed in parts, one for each rule. This is faster, because all parts
-//! use the same memory, one after the other. The parser needs some 20 bytes of memory for each byte
-//! of text. For a whole text, it would take longer to get this memory from the kernel than to parse
-//! the text.
+//! use the same memory, one after the other. The parser needs about 20 bytes of memory for each
+//! byte of text. For a whole text, it would take longer to get this memory from the kernel than to
+//! parse the text.
 //!
 //! The result is the same as if the text were parsed as a whole. If the results could differ, the
 //! text is parsed as a whole. Examples are texts with an error, or with another table after the

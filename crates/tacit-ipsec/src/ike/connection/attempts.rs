@@ -1,5 +1,6 @@
-//! Sends, as the initiator, an IKE_AUTH request for every answer to the first request
-//! (IKE_SA_INIT). This continues until an AUTH payload proves which answer is from the peer.
+//! Sends an IKE_AUTH request for every answer to the first request (IKE_SA_INIT). Here, tacit is
+//! the initiator. It sends these requests until an AUTH payload proves which answer is from the
+//! peer.
 //!
 //! An attacker who has seen the first request can forge an answer with a valid key exchange. Only
 //! the AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):
@@ -17,7 +18,7 @@
 //! the peer answers the IKE_AUTH request, tacit repeats both the IKE_AUTH request and the first
 //! request.
 //!
-//! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further one replaces the oldest. The module
+//! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further attempt replaces the oldest. The module
 //! `answers` limits how many attempts begin in a period, so that the peer has time to answer each
 //! IKE_AUTH request.
 

@@ -1,4 +1,5 @@
-//! Tests trusts with pinned certificates: only these exact certificates are accepted.
+//! Tests `[trust]` tables that list pinned certificates: only these exact certificates are
+//! accepted.
 
 use rustls::AlertDescription as Alert;
 use tacit_core::policy::{

@@ -1,8 +1,8 @@
 //! Stores `connect` calls of blocking sockets until their connections are established.
 //!
 //! A signal does not interrupt a `connect` call that the helper process handles. So the helper
-//! repeatedly checks the waiting threads for pending signals, [`LOOKS_MAX`] threads at a time. It
-//! ends the calls of threads that have a signal.
+//! repeatedly checks the waiting threads for pending signals, [`LOOKS_MAX`] threads at a time. If a
+//! thread has a signal, the helper ends the call of this thread.
 //!
 //! Limit: at most [`CALLS_MAX`](super::CALLS_MAX) calls, including those that wait for the agent.
 

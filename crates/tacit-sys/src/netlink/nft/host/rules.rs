@@ -20,11 +20,11 @@
 //!
 //! The decisions `capture`, `refuse` and `prohibit` apply only to connections that programs have
 //! opened, and not to answers to clients. Connection tracking shows which side has opened a
-//! connection, unless the connection is older than the table.
+//! connection, unless the connection is older than the nftables table.
 //!
-//! A captured TCP connection stays captured until it ends, even if a later table does not capture
-//! its destination. Otherwise its next segment would leave in clear. If no socket of the agent
-//! receives a packet, the next nftables rule refuses the packet.
+//! A captured TCP connection stays captured until it ends, even if a later nftables table does not
+//! capture the destination of the connection. Otherwise its next segment would leave in clear. If
+//! no socket of the agent receives a packet, the next nftables rule refuses the packet.
 
 use super::super::expression::Expression;
 use super::super::host_expression::{
