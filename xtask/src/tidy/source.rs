@@ -1,5 +1,6 @@
-//! Reads the files that `cargo xtask tidy` checks. Some checks ignore the strings of Rust
-//! files, and some also ignore the comments. For these checks, replaces the ignored text by blanks.
+//! Reads the files that `cargo xtask tidy` checks. Some checks ignore the strings of Rust files,
+//! and some also ignore the comments. For these checks, this module replaces the ignored text with
+//! blanks.
 
 use std::path::Path;
 use std::process::Command;

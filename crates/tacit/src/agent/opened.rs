@@ -1,8 +1,8 @@
 //! Opens a listening socket of the agent, or takes it over from another process.
 //!
 //! The agent never replaces the file of a UNIX socket on which a process listens. If no process
-//! listens, it replaces the file only if the rule has `replace-stale`. When the agent ends, it
-//! removes its socket files, unless a successor has taken them over.
+//! listens, the agent replaces the file only if the rule has `replace-stale`. When the agent ends,
+//! it removes its socket files, unless a successor has taken over the sockets.
 
 use std::fmt;
 use std::io;

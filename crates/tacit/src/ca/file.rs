@@ -1,4 +1,4 @@
-//! Writes certificates and keys atomically, and private keys with mode 0600 from the start.
+//! Writes certificates and private keys atomically. A private key has mode 0600 from the start.
 //!
 //! A file is first written under a hidden temporary name in the same directory. When the file is
 //! complete, it gets its final name. A new file gets its name by a hard link, which fails if the

@@ -1,9 +1,9 @@
 //! Adds and removes the runs of the IKE thread. Follows changes of the policy and of the addresses
 //! of the host.
 //!
-//! A gateway assigns an address once. But later a new policy may contain this address, the host may
-//! get it, or a program may resolve a name to it. So tacit checks assigned addresses again after
-//! each such change (`assigned`).
+//! A gateway assigns an address once. Later, the address may become unsuitable: a new policy
+//! contains it, the host gets it, or a program resolves a name to it. So tacit checks assigned
+//! addresses again after each such change (`assigned`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -4,7 +4,7 @@
 //! first failure of each kind, and counts further failures of this kind for [`INTERVAL`]. At the
 //! end of the interval, one line reports how many failures were not logged.
 //!
-//! Limit: one entry for each peer of the policy and kind of failure.
+//! Limit: one entry for each combination of a peer in the policy and a kind of failure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

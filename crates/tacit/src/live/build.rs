@@ -3,8 +3,8 @@
 //!
 //! The installed form of a rule is a [`LiveRule`]. A reload keeps the [`LiveRule`] of a rule if the
 //! rule, its credentials and its identity map have not changed. So open connections of this rule
-//! still belong to an installed rule. Building does not change the installed policy, and may run on
-//! any thread.
+//! still belong to an installed rule. This module does not change the installed policy, and can run
+//! on any thread.
 
 use std::collections::HashSet;
 use std::fmt;

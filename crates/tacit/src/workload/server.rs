@@ -1,6 +1,6 @@
 //! Implements the server of `tacit workload`, for all workloads.
 //!
-//! The server has one thread for each CPU, with its own async runtime. Each thread serves the
+//! The server has one thread for each CPU. Each thread has its own async runtime, and serves the
 //! connections that it accepts. The server limits its memory for requests and replies. It closes
 //! the connection of a client that violates the protocol.
 

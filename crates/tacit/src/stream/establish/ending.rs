@@ -1,5 +1,5 @@
-//! Closes both sockets of a connection that could not be established, but first waits until the TLS
-//! peer has read the alert.
+//! Closes both sockets of a connection that could not be established. Before this, waits until the
+//! TLS peer has read the alert.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Writes the report of the `ramp` workload: the fitted lines, and the differences between the
-//! addresses.
+//! results for several addresses.
 
 use tacit_core::page::{Chart, DataTable, Series, SeriesMark, TableCell};
 use tacit_core::statistics::{FittedLine, Mean, Point, median};
