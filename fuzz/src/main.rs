@@ -1,5 +1,5 @@
-//! Runs the fuzz targets with libFuzzer. This program contains all targets, because it takes as
-//! long to build one target as to build all targets.
+//! Runs the fuzz targets with libFuzzer. This program contains all targets, because one target
+//! takes as long to build as all targets together.
 //!
 //! `cargo xtask fuzz` builds and runs the program. The environment variable [`TARGET`] selects the
 //! target. The target cannot be an argument, because libFuzzer reads all arguments. If libFuzzer

@@ -1,5 +1,5 @@
-//! Checks that the manual page tacit-messages(7) lists exactly the message identifiers and the
-//! kinds of failures that the code contains. Also checks that each message of a command has an
+//! Compares the manual page tacit-messages(7) with the code. The page must list exactly the message
+//! identifiers and the failure kinds of the code. Also checks that each message of a command has an
 //! identifier.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Parses lines and numbered replies of SMTP and FTP.
 //!
-//! A received line ends with CR LF or LF, but a forwarded line always ends with CR LF. A CR or NUL
-//! elsewhere is an error. Otherwise, two programs could split the same bytes into different
+//! A received line may end with CR LF or with LF. A forwarded line always ends with CR LF. A CR or
+//! NUL elsewhere is an error. Otherwise, two programs could split the same bytes into different
 //! commands.
 
 use super::machine::StarttlsError;

@@ -5,7 +5,7 @@
 //!   connection action ─> environment action ─> group action ─> default
 //! ```
 //!
-//! The first action in this order that sets an attribute determines the value of the attribute. If
+//! The value of an attribute comes from the first action in this order that sets the attribute. If
 //! an action has two blocks of the same kind, the later block replaces the earlier one completely.
 //! All cipher suites of a rule come from the same action.
 

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! The ICV (integrity check value) covers the whole packet, except for mutable fields and the ICV
-//! itself. It also covers the IP header, so the sender must know this header. With IPv4, the sender
-//! writes the header itself. With IPv6, the kernel writes the header, but the sender knows all
-//! fields that the ICV covers.
+//! itself. The covered fields include fields of the IP header, so the sender must know the IP
+//! header. With IPv4, the sender writes the header itself. With IPv6, the kernel writes the header,
+//! but the sender knows all fields that the ICV covers.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
 //! Receives the captured datagrams of a run (a program under `tacit run`). Passes each datagram to
-//! its UDP flow, or starts a flow.
+//! its UDP flow, or starts a new flow.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;

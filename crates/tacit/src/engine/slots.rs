@@ -1,5 +1,5 @@
-//! Limits how many connections one engine sets up at the same time. An engine is a thread on a
-//! reserved CPU that does handshakes.
+//! Limits how many connections one engine sets up at the same time. An engine is a thread that does
+//! handshakes on a reserved CPU.
 
 use std::sync::Arc;
 

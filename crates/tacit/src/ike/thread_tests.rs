@@ -1,4 +1,4 @@
-//! Tests the IKE thread with gateways and unauthenticated senders on loopback.
+//! Tests the IKE thread. The gateways and the unauthenticated senders are on loopback.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};

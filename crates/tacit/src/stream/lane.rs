@@ -1,5 +1,5 @@
-//! Holds the data of the stream lane, the code that serves TCP and UNIX connections. Some data
-//! belongs to one worker thread, and all threads share the other data.
+//! Holds the data of the stream lane. The stream lane is the code that serves TCP and UNIX
+//! connections. Some data belongs to one worker thread. All threads share the other data.
 
 use std::rc::Rc;
 use std::sync::Arc;

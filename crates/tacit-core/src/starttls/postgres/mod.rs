@@ -7,14 +7,14 @@
 //!   client ══ handshake ══ server, then a StartupMessage under TLS
 //! ```
 //!
-//! A client may also begin with the handshake ("direct" TLS, first byte 0x16). Then it must
+//! A client may also begin with the handshake ("direct" TLS, first byte 0x16). Then the client must
 //! negotiate PostgreSQL's ALPN protocol.
 //!
 //! A CancelRequest is the only message of its connection, and has no answer. Most clients send this
 //! message in clear, even if they use TLS on all other connections.
 //!
 //! As a server, tacit answers an SSLRequest with `S`. As a client, tacit sends an SSLRequest. After
-//! the handshake nothing is parsed.
+//! the handshake, tacit parses no messages.
 //!
 //! PostgreSQL's documentation describes the protocol in "Frontend/Backend Protocol", sections "SSL
 //! Session Encryption" and "Message Formats".
