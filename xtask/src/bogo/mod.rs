@@ -5,9 +5,9 @@
 //!   disabled.json ─────────────────^         the tests that are not run, and why
 //! ```
 //!
-//! The environment variable [`CHECKOUT`] names the directory with the sources of the runner. If it
-//! is not set, the sources come from the crate [`CRATE`], which cargo downloads but does not build.
-//! Go downloads the runner's dependencies.
+//! The environment variable [`CHECKOUT`] names the directory with the sources of the runner. If
+//! this variable is not set, the sources come from the crate [`CRATE`], which cargo downloads but
+//! does not build. Go downloads the runner's dependencies.
 //!
 //! The runner compares alerts and data, but not error messages. If a test uses an option that the
 //! shim does not support, the test is skipped and counted.

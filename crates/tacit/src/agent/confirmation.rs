@@ -13,7 +13,7 @@
 //! the previous policy.
 //!
 //! While a policy waits for its confirmation, another policy with `--confirm` may replace it. If
-//! the operator confirms neither policy, the agent returns to the last confirmed one.
+//! the operator confirms neither policy, the agent returns to the last confirmed policy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Tests how programs under `tacit run` resolve names, with real resolvers and over every protocol.
-//! No DNS query may reach a resolver without the agent.
+//! Tests how programs under `tacit run` resolve names. The tests use real resolvers and every
+//! protocol. No DNS query may bypass the agent.
 
 use crate::harness::text_of;
 use crate::network::Network;

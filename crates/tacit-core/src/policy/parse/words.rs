@@ -1,4 +1,4 @@
-//! Lists all keys of the policy language, and the table to which each belongs.
+//! Lists all keys of the policy language, and the table to which each key belongs.
 
 use super::not_built;
 use crate::policy::text::{TableKeys, TableSchema};

@@ -1,4 +1,4 @@
-//! Tests TLS sessions, with a connection of the TLS library as the peer.
+//! Tests TLS sessions. The peer is a connection of the TLS library.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show traces`: the traces in progress, with the number of bytes
-//! that they have recorded.
+//! Defines the content of `tacit show traces`: the traces in progress, and how many bytes each
+//! trace has recorded.
 
 use serde::{Deserialize, Serialize};
 

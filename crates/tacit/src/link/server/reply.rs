@@ -1,4 +1,4 @@
-//! Sends answers to each run (a program under `tacit run`) on the kernel of this server, and waits
+//! Sends answers to a run (a program under `tacit run`) on the kernel of this server. Then waits
 //! until the run closes its stream.
 
 use std::io;
