@@ -1,5 +1,5 @@
-//! Lists the sockets of the host at intervals, for `tacit agent --host`. Counts their flows by kind
-//! of protection, such as TLS or clear.
+//! Lists the sockets of the host at intervals, for `tacit agent --host`. Counts the flows of these
+//! sockets by kind of protection, such as TLS or clear.
 //!
 //! ```text
 //!   helper: sockets and their owners ─┐

@@ -1,5 +1,5 @@
 //! Starts the runs of the agent, applies policy changes to them, and ends them. A run is a program
-//! under `tacit run`. `departures.rs` hands runs over to another agent.
+//! under `tacit run`. `departures.rs` passes the runs to another agent.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;

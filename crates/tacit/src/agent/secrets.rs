@@ -1,9 +1,9 @@
 //! Lists the files that tacit hides from programs under `tacit run`: the policy, private keys,
 //! pre-shared keys of IPsec tunnels, and the files of `[trust]` tables (CA certificates and CRLs).
 //!
-//! Files that the distribution installs for all users stay readable. If only the owner of a
-//! directory may read the directory, and tacit must hide all its files, tacit hides the whole
-//! directory. Then new files in this directory are hidden too.
+//! Files that the distribution installs for all users stay readable. tacit hides a whole directory
+//! under two conditions: only the owner may read the directory, and tacit must hide all its files.
+//! Then new files in this directory are hidden too.
 //!
 //! Limit: in a directory with more than `ENTRIES_MAX` entries, tacit hides single files instead of
 //! the whole directory.

@@ -1,4 +1,4 @@
-//! Tests the warnings of `tacit check` about the host on which it runs.
+//! Tests the warnings of `tacit check` about the host on which the command runs.
 
 use crate::machines::Machines;
 

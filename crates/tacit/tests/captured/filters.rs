@@ -1,4 +1,5 @@
-//! Tests rules for single packets of a captured host, from the policy to the kernel.
+//! Tests the filter rules of a captured host, from the policy to the kernel. A filter rule permits
+//! or denies single packets.
 
 use crate::machines::{Machines, TLS};
 

@@ -1,4 +1,4 @@
-//! Tests the JSON schema of the policy language, which editors use.
+//! Tests the JSON schema of the policy language. Editors use this schema.
 
 use std::path::Path;
 

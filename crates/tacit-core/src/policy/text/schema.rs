@@ -1,4 +1,4 @@
-//! Defines the type that lists which keys a TOML table may have.
+//! Defines the schema of a TOML table: the list of the keys that the table may have.
 
 /// The keys of one kind of table, and what is reported about other keys.
 #[derive(Clone, Copy, Debug)]

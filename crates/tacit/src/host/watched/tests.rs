@@ -1,5 +1,5 @@
-//! Tests how missing rules of a host are installed again. A simulated kernel refuses or loses
-//! rules.
+//! Tests how tacit installs missing nftables rules and routing rules of a host again. A simulated
+//! kernel refuses or loses these rules.
 
 use tacit_core::policy::filter::{FilterPlan, FilterSchedule};
 use tacit_core::policy::{HostSection, Senders, Unmatched};

@@ -1,4 +1,5 @@
-//! `tacit link take`: waits for a socket from `tacit link give`, and runs a program with it.
+//! `tacit link take`: waits for a socket from `tacit link give`, and runs a program with this
+//! socket.
 
 use std::ffi::OsString;
 use std::io;

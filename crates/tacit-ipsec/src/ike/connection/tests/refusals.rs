@@ -1,5 +1,5 @@
-//! Tests that tacit rejects unsupported requests with an error that names the cause, and that no
-//! exchange blocks.
+//! Tests that tacit rejects unsupported requests, and that each error names the cause. No exchange
+//! may block.
 
 use std::time::Duration;
 

@@ -23,7 +23,7 @@
 //! connection, unless the connection is older than the nftables table.
 //!
 //! A captured TCP connection stays captured until it ends, even if a later nftables table does not
-//! capture the destination of the connection. Otherwise its next segment would leave in clear. If
+//! capture its destination. Otherwise the next segment of the connection would leave in clear. If
 //! no socket of the agent receives a packet, the next nftables rule refuses the packet.
 
 use super::super::expression::Expression;
