@@ -1,4 +1,5 @@
-//! Tests `tacit trace --ike`: with the keys that it records, tshark decrypts a capture of tunnels.
+//! Tests `tacit trace --ike`: tshark must decrypt a packet capture of tunnels with the recorded
+//! keys.
 
 use crate::{Scenario, WEB};
 
