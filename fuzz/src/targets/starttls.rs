@@ -1,8 +1,8 @@
 //! Fuzzes the STARTTLS exchange of each protocol, for both roles.
 //!
-//! The first byte of the input selects role and mode. The rest is a sequence of pieces. The first
-//! byte of a piece encodes the sender and the length. The other bytes of the piece are what this
-//! sender sends. For any input, this must be true:
+//! The first byte of the input selects the role and the mode. The rest is a sequence of pieces. The
+//! first byte of a piece encodes the sender and the length. The sender sends the other bytes of the
+//! piece. For any input, this must be true:
 //!
 //! * Before TLS, no byte that the rule protects is forwarded.
 //! * A side receives no more bytes than the other side has sent, plus a limited number of bytes

@@ -1,5 +1,5 @@
-//! Classifies the datagrams that arrive at a UDP port for ESP (RFC 3948). They are ESP packets, IKE
-//! messages (which begin with four zero bytes), and keepalives.
+//! Classifies the datagrams that arrive at a UDP port for ESP (RFC 3948). The classes are ESP
+//! packets, IKE messages (which begin with four zero bytes), and keepalives.
 //!
 //! The kernel may return several datagrams of one sender in one buffer. Each datagram is classified
 //! separately.

@@ -1,5 +1,5 @@
-//! Splits a large TCP packet into packets that fit the MTU, and computes their checksums. If a
-//! network device supports TCP segmentation offload, the kernel leaves this work to the device.
+//! Splits a large TCP packet from a TUN device into packets that fit the MTU, and computes their
+//! checksums. The kernel leaves this work to devices that support TCP segmentation offload.
 //!
 //! Every packet gets the headers of the large packet, with its own length, IPv4 identification,
 //! sequence number and checksums. Only the last packet gets FIN and PSH, and only the first packet

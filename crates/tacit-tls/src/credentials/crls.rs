@@ -1,6 +1,6 @@
 //! Loads the certificate revocation lists (CRLs) of a `[trust]` table, and checks their dates.
 //!
-//! If a file is not a CRL, loading it fails. The signature of a CRL is not checked here: the
+//! A file that is not a CRL causes an error. The signature of a CRL is not checked here: the
 //! verifier checks it during handshakes.
 
 use std::path::{Path, PathBuf};

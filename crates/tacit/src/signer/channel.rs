@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A pipe needs less CPU time than a socket, because the kernel usually runs writer and reader on
-//! the same CPU. A futex in shared memory would be another solution. It is a few microseconds
-//! faster while all CPUs are busy. But if a CPU is idle, the futex makes the kernel wake the
-//! agent's thread on this CPU. This wake-up takes more time than the futex saves
+//! the same CPU. A futex in shared memory would be an alternative to a pipe. A futex is a few
+//! microseconds faster while all CPUs are busy. But if a CPU is idle, the futex makes the kernel
+//! wake the agent's thread on this CPU. This wake-up takes more time than the futex saves
 //! (docs/benchmarks.md).
 //!
 //! Limits: one request at a time, with at most [`MESSAGE_BYTES_MAX`]. After an error the channel

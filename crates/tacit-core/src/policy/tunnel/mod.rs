@@ -12,9 +12,9 @@
 //! ```
 //!
 //! A packet matches at most one group of its direction, so the order of the groups does not matter.
-//! The kernel cannot select packets by program, user or name. So a rule with such a condition must
-//! not come before an `ipsec` rule that could match the same packets: `parse` rejects such a
-//! policy.
+//! The kernel cannot select packets by program, user or name. So a rule with one of these
+//! conditions must not come before an `ipsec` rule that could match the same packets. `parse`
+//! rejects a policy with rules in this order.
 //!
 //! Limits: [`TUNNEL_GROUPS_MAX`] groups, [`TUNNEL_PREFIXES_MAX`] routes, and [`TUNNEL_RANGES_MAX`]
 //! address ranges behind one peer.

@@ -1,5 +1,5 @@
 //! Implements the Telnet option START_TLS, number 46 (RFC 854, RFC 855,
-//! draft-altman-telnet-starttls). TN3270 and TN3270E (RFC 2355) use it too.
+//! draft-altman-telnet-starttls). TN3270 and TN3270E (RFC 2355) use this option too.
 //!
 //! ```text
 //!   server ── IAC DO START_TLS ──────────────────> client
