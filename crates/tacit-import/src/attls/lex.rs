@@ -296,7 +296,7 @@ mod tests {
         }
         let (_, messages) = read(&"A\n{\n".repeat(DEPTH_MAX + 1));
         assert!(
-            messages.iter().any(|message| message.contains("more than 16 deep")),
+            messages.iter().any(|message| message.contains("more than 16 levels deep")),
             "{messages:?}"
         );
     }

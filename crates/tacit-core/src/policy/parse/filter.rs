@@ -59,8 +59,8 @@ pub(super) fn rule(
 /// Reports keys that filter rules do not have. Returns whether there are none.
 fn refuse(table: &TomlTable<'_>) -> bool {
     let actions = ["permit", "deny", "tls", "ipsec"];
-    let fix = "remove one of the two actions, or write two rules: the first rule that matches \
-               decides";
+    let fix = "remove one of the two actions, or write two rules: tacit applies the first rule \
+               that matches";
     let why = "a rule has only one action, and this rule has the action `filter`";
     table.refuse(&actions, why, fix);
     let others = [
