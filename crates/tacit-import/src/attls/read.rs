@@ -74,8 +74,8 @@ pub(super) fn rules<'o>(objects: &'o Objects, findings: &mut Findings) -> Vec<Ef
         let name = &first.rule.name;
         let priority = first.priority();
         let order = format!(
-            "tacit tries rule `{name}` before this rule: both have the priority {priority}, so the \
-             order of their names decides"
+            "tacit tries rule `{name}` before this rule: both have the priority {priority}, so \
+             tacit tries them in the order of their names"
         );
         if text::ibm_1047_order(name) > text::ibm_1047_order(&second.rule.name) {
             let message = format!(

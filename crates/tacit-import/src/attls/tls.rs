@@ -284,8 +284,8 @@ impl Context<'_> {
         let sni = sni?;
         let message = "the server's certificate must now contain the server name that tacit sends; \
                        on z/OS this was not required";
-        let fix = "set HostReferenceIdDNS to the name in the server's certificate. To check no \
-                   name, as z/OS does, run the import with --keep-no-name-check instead";
+        let fix = "set HostReferenceIdDNS to the name in the server's certificate. Or, to \
+                   turn off this check as on z/OS, run the import with --keep-no-name-check";
         self.findings.changed(&sni.at, message, fix);
         Some(sni)
     }
@@ -297,8 +297,8 @@ impl Context<'_> {
             let message = "the server's certificate must now contain the name or address to which \
                            the program connects; on z/OS this was not required";
             let fix = "if the certificate has another name, set `server-name` in the map file to \
-                       this name. To check no name, as z/OS does, run the import with \
-                       --keep-no-name-check instead";
+                       this name. Or, to turn off the name check as on z/OS, run the import with \
+                       --keep-no-name-check";
             self.findings.changed(at, message, fix);
             return;
         }

@@ -141,8 +141,8 @@ fn rename(items: &mut [Item], findings: &mut Findings) {
             findings.info(
                 &item.at,
                 format!(
-                    "the policy names this rule `{free}`, because the name `{name}` is not \
-                     available"
+                    "in the policy, this rule has the name `{free}`, because the name `{name}` is \
+                     not available"
                 ),
             );
             name.clone_from(&free);
@@ -157,8 +157,8 @@ const NAME_STEM_CHARS_MAX: usize = 58;
 /// Adds the rules for connections that match no other rule.
 fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
     let inbound = if options.host {
-        "tacit captures inbound connections only at the ports of rules; connections to other ports \
-         do not change"
+        "tacit captures inbound connections only at the ports of rules, and does not affect connections \
+         to other ports"
     } else {
         "tacit listens only on the ports of rules; clients on other hosts cannot connect to other \
          ports"

@@ -56,8 +56,8 @@ fn statements_without_effect_are_reported() {
             "TTLSGroupAction on\n",
             "TTLSRule WEB2\n{\nRemotePortRange 9\nDirection Outbound\n\
              TTLSGroupActionRef on\nTTLSEnvironmentActionRef server\n}\nTTLSGroupAction on\n",
-            "1 changed: tacit tries rule `WEB2` before this rule: both have the priority 1, so the \
-             order of their names decides. z/OS tries this rule",
+            "1 changed: tacit tries rule `WEB2` before this rule: both have the priority 1, so \
+             tacit tries them in the order of their names. z/OS tries this rule",
         ),
         ("TLSv1.3 On", "TLSv1.3 On\n    Renegotiation Disabled", "25 info: `Renegotiation` is not"),
         (

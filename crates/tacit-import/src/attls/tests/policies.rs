@@ -536,7 +536,8 @@ fn a_rule_with_the_name_of_one_that_is_added_keeps_it() {
         assert!(text.contains(&format!("name = \"{name}\"\n")), "{text}");
         assert!(text.contains(&format!("name = \"{name}-2\"\n")), "{text}");
         let message = format!(
-            "the policy names this rule `{name}-2`, because the name `{name}` is not available"
+            "in the policy, this rule has the name `{name}-2`, because the name `{name}` is not \
+             available"
         );
         assert!(found.iter().any(|one| one.contains(&message)), "{found:#?}");
     }
