@@ -199,7 +199,7 @@ pub(super) fn is_pattern(text: &str) -> bool {
 
 fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
     if text.len().saturating_add(bytes_before) >= POLICY_BYTES_MAX {
-        let message = "the policy is too large, together with the files that it includes";
+        let message = "the policy and the files that it includes are too large together";
         let fix = format!(
             "the limit is {POLICY_BYTES_MAX} bytes: replace several rules by one \
                            rule with lists"

@@ -62,7 +62,7 @@ pub(super) fn server_name(value: &TomlValue<'_>) -> Option<String> {
         return Some(ip.to_canonical().to_string());
     }
     let name = host(text).ok_or_else(|| {
-        let fix = "write a name such as \"db.example.com\" or an IP address, without a port or \
+        let fix = "write an IP address, or a name such as \"db.example.com\", without a port or \
                    wildcard";
         let message = format!("`{text}` is not a server name");
         Fault { message, fix: fix.to_owned() }

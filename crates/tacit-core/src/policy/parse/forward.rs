@@ -131,7 +131,7 @@ fn unix_socket(table: &TomlTable<'_>) -> Option<UnixSocket> {
 
 fn mode(value: &TomlValue<'_>) -> Option<u32> {
     if value.value.is_integer() {
-        value.wrong_type("permission bits in quotes: \"0660\"");
+        value.wrong_type("the permission bits in quotes: \"0660\"");
         return None;
     }
     let text = value.string()?;
@@ -140,10 +140,7 @@ fn mode(value: &TomlValue<'_>) -> Option<u32> {
     let mode = number.filter(|mode| *mode <= 0o777);
     if mode.is_none() {
         let message = format!("`unix-mode` cannot be `{text}`: these are not permission bits");
-        value.error(
-            message,
-            "write permission bits in octal, from \"0000\" to \"0777\", as in \"0660\"",
-        );
+        value.error(message, "write an octal number from \"0000\" to \"0777\", such as \"0660\"");
     }
     mode
 }

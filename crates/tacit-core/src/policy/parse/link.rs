@@ -49,7 +49,7 @@ pub(super) fn read_all<'a>(top: &TomlTable<'a>, names: &Names<'_>) -> Links<'a> 
                 "[link.{other}] and [link.{name}] both have default = true, but a run uses only \
                  one link"
             );
-            let fix = "remove `default` from one of them";
+            let fix = "remove `default` from one of the two links";
             value.error_of(MessageId("conflicting-keys"), message, fix);
             return None;
         }

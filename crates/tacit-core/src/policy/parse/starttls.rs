@@ -141,8 +141,8 @@ pub(super) fn check_data(
     let value = tls.value("resumption")?;
     let message = "with `resumption = false`, tacit cannot check that a data connection and its \
                    control connection come from the same client";
-    let fix = "remove the key, set client-cert = \"required\", or set data-resumption = \"off\" in \
-               `starttls`";
+    let fix = "either remove the key, or set client-cert = \"required\", or set data-resumption = \
+               \"off\" in `starttls`";
     value.error(message, fix);
     None
 }

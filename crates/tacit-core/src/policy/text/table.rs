@@ -368,7 +368,8 @@ impl<'a> TomlValue<'a> {
                 key = self.name,
                 count = list.len()
             );
-            self.error_of(MessageId("too-many"), message, "merge entries, or use several rules");
+            let fix = "merge some of the entries, or use several rules";
+            self.error_of(MessageId("too-many"), message, fix);
             return None;
         }
         let item = |(at, value): (usize, &'a Spanned<DeValue<'a>>)| {

@@ -607,8 +607,8 @@ fn texts_and_lists_beyond_their_limits_are_refused() {
     let rule = "[[rule]]\nname = \"a\"\ndirection = \"outbound\"\ndeny = true";
     assert_eq!(
         errors(&format!("version = 1\n{rule}\nremote-ports = [{ports}]")),
-        ["6:16: `remote-ports` has 4097 entries; the limit is 4096 | merge entries, or use \
-             several rules"]
+        ["6:16: `remote-ports` has 4097 entries; the limit is 4096 | merge some of the \
+             entries, or use several rules"]
     );
 }
 
