@@ -128,7 +128,8 @@ pub(super) fn diagnose_unprovable(
     }
     format!(
         "the {who}'s certificate {title} has a key of type {key}, and tacit cannot check the \
-         signatures of such keys: reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+         signatures of such keys: reissue the certificate with an ECDSA P-256 or RSA \
+         {RSA_BITS_MIN} key",
         title = facts.title(),
         key = facts.key,
         who = peer.word(),
@@ -234,7 +235,7 @@ fn old_or_small(peer: PeerRole, chain: &[CertificateFacts]) -> Option<String> {
     let facts = chain.iter().find(|facts| facts.has_weak_key())?;
     Some(format!(
         "the {who}'s certificate {title} has a key that is too weak ({key}): reissue the \
-         certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}",
+         certificate with an ECDSA P-256 or RSA {RSA_BITS_MIN} key",
         title = facts.title(),
         key = facts.key
     ))

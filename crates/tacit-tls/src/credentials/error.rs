@@ -189,7 +189,7 @@ impl CredentialFault {
                 "reissue the certificate as v3 with a subjectAltName".to_owned()
             }
             Self::WeakKey { .. } => {
-                format!("reissue the certificate with ECDSA P-256 or RSA {RSA_BITS_MIN}")
+                format!("reissue the certificate with an ECDSA P-256 or RSA {RSA_BITS_MIN} key")
             }
             Self::Expired { .. } => "renew the certificate".to_owned(),
             Self::NotYetValid { .. } => "wait, or correct this host's clock".to_owned(),

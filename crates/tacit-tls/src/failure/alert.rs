@@ -73,14 +73,14 @@ fn meaning(alert: Alert) -> Meaning {
             party: Party::Peer,
             reason: "the {peer} rejected the handshake: either the {peer} requires a certificate, \
                      or both sides have no cipher suite, group or signature scheme in common",
-            step: "enable AES-GCM or ChaCha20-Poly1305 with ECDHE on the {peer}, and read the \
+            step: "enable ECDHE with AES-GCM or ChaCha20-Poly1305 on the {peer}, and read the \
                    {peer}'s log",
         },
         Alert::NoApplicationProtocol => Meaning {
             kind: FailureKind("no-common-alpn"),
             party: Party::Policy,
             reason: "the {peer} supports none of the rule's application protocols",
-            step: "add a protocol that the {peer} supports to `alpn`, or remove `alpn`",
+            step: "add to `alpn` a protocol that the {peer} supports, or remove `alpn`",
         },
         Alert::UnrecognisedName => Meaning {
             kind: FailureKind("peer-sent-alert"),

@@ -43,8 +43,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
         Error::NoApplicationProtocol => failure(
             FailureKind("no-common-alpn"),
             Party::Policy,
-            "the client offers none of the rule's application protocols: add a protocol that the \
-             client offers to `alpn`, or remove `alpn`",
+            "the client offers none of the rule's application protocols: add to `alpn` a protocol \
+             that the client offers, or remove `alpn`",
         ),
         Error::InvalidMessage(why) => not_tls(failed, &format!("{why:?}")),
         Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
@@ -158,9 +158,9 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
             FailureKind("no-common-suite"),
             Party::Peer,
             format!(
-                "the {peer} offers no cipher suite that the rule allows: enable AES-GCM or \
-                 ChaCha20-Poly1305 with ECDHE on the {peer} (tacit does not support CBC, RC4, 3DES \
-                 and static RSA); in TLS 1.2 the suite must also match the type of \
+                "the {peer} offers no cipher suite that the rule allows: enable ECDHE with \
+                 AES-GCM or ChaCha20-Poly1305 on the {peer} (tacit does not support CBC, RC4, 3DES \
+                 or static RSA); in TLS 1.2 the suite must also match the type of \
                  tacit's private key (ECDSA or RSA)"
             ),
         ),

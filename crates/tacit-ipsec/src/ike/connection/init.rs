@@ -654,8 +654,8 @@ fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
     let offered = describe(offered);
     let message = format!(
         "the policy accepts none of the algorithms that the peer offers for the IKE SA: {offered}; \
-         add one of the peer's algorithms to the policy, or one of the policy's algorithms to \
-         the peer"
+         add one of the peer's algorithms to the policy, or configure one of the policy's \
+         algorithms on the peer"
     );
     let failure = IkeFailure::new("no-common-proposal", FailureSide::Both, message);
     refuse(header, notify::NO_PROPOSAL_CHOSEN, Vec::new(), failure)

@@ -26,10 +26,10 @@ fn refusal(transform: &Transform) -> Option<&'static str> {
         (TransformKind::Encryption, 1 | 2) => Some("DES is refused: use AES-GCM"),
         (TransformKind::Encryption, 3) => Some("3DES is refused: use AES-GCM"),
         (TransformKind::Prf, 1) | (TransformKind::Integrity, 1) => {
-            Some("MD5 is refused: use SHA-256 or longer")
+            Some("MD5 is refused: use SHA-256 or a longer hash")
         }
         (TransformKind::Prf, 2) | (TransformKind::Integrity, 2) => {
-            Some("SHA-1 is refused: use SHA-256 or longer")
+            Some("SHA-1 is refused: use SHA-256 or a longer hash")
         }
         (TransformKind::KeyExchange, 1 | 2 | 5 | 22) => {
             Some("groups below 2048 bits are refused: use X25519 or ECP-256")

@@ -213,8 +213,8 @@ fn no_proposal(offered: &[Proposal]) -> IkeFailure {
     let offered = describe(offered);
     let message = format!(
         "the policy accepts none of the algorithms that the peer offers for the tunnel: {offered}; \
-         add one of the peer's algorithms to the policy, or one of the policy's algorithms to \
-         the peer"
+         add one of the peer's algorithms to the policy, or configure one of the policy's \
+         algorithms on the peer"
     );
     IkeFailure::new("no-common-proposal", FailureSide::Both, message)
 }
