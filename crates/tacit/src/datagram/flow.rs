@@ -120,8 +120,8 @@ impl fmt::Display for FlowEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Over => f.write_str(
-                "the flow was idle for too long, another flow replaced this flow, or the run has \
-                 ended",
+                "either the flow was idle for too long, or another flow replaced this flow, or \
+                 the run has ended",
             ),
             Self::Closed => f.write_str("an operator closed the flow"),
             Self::ProgramGone => f.write_str("the program closed its socket"),

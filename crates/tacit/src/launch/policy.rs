@@ -85,8 +85,8 @@ impl fmt::Display for OptionsError {
                  fix: use a name in UTF-8 without control characters"
             ),
             Self::SystemAndFiles => f.write_str(
-                "--ca system cannot be combined with --ca FILE\n    fix: use only --ca FILE, and \
-                 name the file with the CA certificates of the distribution too, such as \
+                "--ca system cannot be combined with --ca FILE\n    fix: replace \
+                 `system` by the path of the distribution's CA certificates, such as \
                  /etc/ssl/certs/ca-certificates.crt",
             ),
         }

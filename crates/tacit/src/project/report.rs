@@ -85,8 +85,9 @@ impl Answer {
              kernel's CPU time",
         );
         assume(
-            "the agent's own work, which is for no rule, keeps its CPU time. The CPU time that the \
-             agent assigns to neither a rule nor a component (uncaptured) grows with the traffic",
+            "the CPU time of the agent's own work (work for no rule) does not change. The CPU time \
+             that the agent assigns to neither a rule nor a component (uncaptured) grows with the \
+             traffic",
         );
         if question.scale != 1.0 {
             assume(

@@ -246,8 +246,8 @@ fn flows_are_shown_counted_and_closed() {
         "\"rule\":\"echo\"",
         "\"hits\":0 \"hits\":1",
         "end=\"an operator closed the flow\"",
-        "end=\"the flow was idle for too long, another flow replaced this flow, or the run has \
-         ended\"",
+        "end=\"either the flow was idle for too long, or another flow replaced this flow, or the \
+         run has ended\"",
     ] {
         assert!(text.contains(wanted), "{wanted} is missing: {text}");
     }

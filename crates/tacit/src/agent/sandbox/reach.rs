@@ -39,8 +39,8 @@ fn program_rule(policy: &Policy) -> Option<&Rule> {
 pub(super) fn check(reach: &Reach, policy: &Policy, base: &Path) -> Result<(), Diagnostic> {
     if let Some(rule) = program_rule(policy) {
         let message = "this agent cannot find out which program is the client of a connection: \
-                       when the agent started, no rule had both `listen` and `program`, so its \
-                       sandbox does not allow this";
+                       when the agent started, no rule had both `listen` and `program`, so the \
+                       agent's sandbox does not allow this";
         return Err(
             Diagnostic::error(MessageId("needs-restart"), rule.position, message).with_fix(RESTART)
         );

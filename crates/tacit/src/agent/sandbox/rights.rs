@@ -124,7 +124,8 @@ pub(super) fn check_sockets(made: WorkerSockets, policy: &Policy) -> Result<(), 
     match rule_to_unix(policy) {
         Some(rule) if made == WorkerSockets::Internet => {
             let message = "this agent cannot connect to UNIX sockets: when the agent started, no \
-                           rule connected to a UNIX socket, so its sandbox does not allow this";
+                           rule connected to a UNIX socket, so the agent's sandbox does not allow \
+                           this";
             Err(Diagnostic::error(MessageId("needs-restart"), rule.position, message)
                 .with_fix(RESTART))
         }
@@ -144,6 +145,6 @@ pub(super) fn check(kept: CapabilitySet, policy: &Policy) -> Result<(), Diagnost
     let position =
         rule.map_or(SourcePosition { file: 0, line: 1, column: 1 }, |rule| rule.position);
     let message = "this agent cannot change the owner of a socket file: when the agent started, no \
-                   rule had `unix-owner`, so its sandbox does not allow this";
+                   rule had `unix-owner`, so the agent's sandbox does not allow this";
     Err(Diagnostic::error(MessageId("needs-restart"), position, message).with_fix(RESTART))
 }

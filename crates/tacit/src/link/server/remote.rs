@@ -123,8 +123,8 @@ pub(super) async fn serve_socket(
     };
     let reason = match request.kind {
         OpenKind::DatagramsOfAll => Some(
-            "the rule has `answers = \"any\"`, but a link to another kernel delivers a datagram \
-             only if it comes from an address to which the program has sent: remove `answers` \
+            "the rule has `answers = \"any\"`, but a link to another kernel delivers only \
+             datagrams from addresses to which the program has sent datagrams: remove `answers` \
              from the rule",
         ),
         OpenKind::Handed => Some("a socket cannot be passed from one kernel to another"),

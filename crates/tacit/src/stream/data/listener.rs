@@ -94,7 +94,7 @@ impl DataListener {
     /// It cannot be captured; the text is for the log.
     pub async fn inside(run: &Arc<Run>, address: SocketAddr) -> Result<Self, String> {
         let expected = run.expect(address).await.map_err(|error| {
-            format!("cannot capture the FTP data connection of the run to {address}: {error}")
+            format!("cannot capture the run's FTP data connection to {address}: {error}")
         })?;
         Ok(Self::Inside(expected))
     }

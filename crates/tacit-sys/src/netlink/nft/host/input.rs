@@ -69,7 +69,7 @@ impl Rules {
                 let then = [&[Host(IsRewritten(true))], then].concat();
                 self.push_to_captured_ports(table, step, &then);
             }
-            let step = "adding the nft rule that accepts packets that another chain has filtered";
+            let step = "adding the nft rule that accepts packets that another chain has checked";
             for own in [IsLocal(PacketEnd::Destination), IsAnycast(PacketEnd::Destination)] {
                 self.push_to_captured_ports(table, step, &[Host(own), Accept]);
             }

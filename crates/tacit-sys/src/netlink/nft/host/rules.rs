@@ -527,7 +527,8 @@ impl Rules {
     fn push_rewritten(&mut self, table: &HostTable<'_>) {
         let chain = Chain::Rewritten;
         let as_sent = [Host(IsRewritten(false)), Accept];
-        self.push(chain, "adding the nft rule that accepts packets without NAT", &as_sent);
+        let step = "adding the nft rule that accepts packets that NAT does not redirect";
+        self.push(chain, step, &as_sent);
         self.push_own_packets(chain);
         if let Some(user) = table.user {
             let of_agent = [Host(OfUser(user)), Accept];
