@@ -157,8 +157,8 @@ const NAME_STEM_CHARS_MAX: usize = 58;
 /// Adds the rules for connections that match no other rule.
 fn end(options: AttlsOptions, at: &Origin, items: &mut Vec<Item>, findings: &mut Findings) {
     let inbound = if options.host {
-        "tacit captures inbound connections only at the ports of rules, and does not affect connections \
-         to other ports"
+        "tacit captures inbound connections only at the ports of rules, and does not affect \
+         connections to other ports"
     } else {
         "tacit listens only on the ports of rules; clients on other hosts cannot connect to other \
          ports"

@@ -170,9 +170,9 @@ fn incompatible(failed: &FailedHandshake<'_>, why: &PeerIncompatible) -> Handsha
                 FailureKind("no-common-suite"),
                 Party::Peer,
                 format!(
-                    "the {peer} offers only cipher suites without ECDHE, such as RSA key exchange, \
-                     which tacit does not support: enable ECDHE with AES-GCM or ChaCha20-Poly1305 \
-                     on the {peer}"
+                    "the {peer} offers only cipher suites without ECDHE, for example with RSA key \
+                     exchange, and tacit does not support such suites: enable ECDHE with AES-GCM \
+                     or ChaCha20-Poly1305 on the {peer}"
                 ),
             )
         }

@@ -79,8 +79,8 @@ pub(crate) fn make_directory() -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "{directory} must be a directory with mode 0700 that belongs to this user: remove the \
-         path, or set `listen` in [link.NAME]",
+        "{directory} must be a directory with mode 0700 that belongs to this user: remove \
+         {directory}, or set `listen` in [link.NAME]",
         directory = directory.display()
     )))
 }

@@ -146,7 +146,7 @@ fn a_client_without_ecdhe_is_reported_with_its_suites_and_not_its_groups() {
     assert!(!client.end().succeeded);
     agent.wait_for_log("kind=no-common-suite ");
     let log = agent.log();
-    assert!(log.contains("offers only cipher suites without ECDHE, such as RSA"), "{log}");
+    assert!(log.contains("offers only cipher suites without ECDHE, for example with RSA"), "{log}");
     assert!(!log.contains("kind=no-common-group"), "{log}");
 }
 
