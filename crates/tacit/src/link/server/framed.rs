@@ -361,7 +361,7 @@ async fn serve_client(
     let Some((mut over, client)) = client else {
         return refuse(
             &mut stream,
-            "the client that connected to the bound socket no longer waits".to_owned(),
+            "the client that connected to the bound socket no longer waits for the run".to_owned(),
         )
         .await;
     };
