@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import struct
+import time
 
 from link_wire import Wire, dial, open_request
 
@@ -40,6 +41,11 @@ for stream in wire.flood(session, 80, lambda number: "datagrams" if number % 3 e
     assert said == "socket" or "refused" in said, said
     stream.close()
 hello.close()
+# The sockets of the flood count until the kernel has reported their end.
+for _ in range(200):
+    if wire.ask("status")["status"]["sockets"] == 0:
+        break
+    time.sleep(0.05)
 # More sockets than the link may have.
 hello, session = wire.hello("many")
 held, limited = [], 0
