@@ -1,5 +1,5 @@
-//! `bench projection`: compares the CPU times that `tacit project` estimates with measured CPU
-//! times.
+//! `bench projection`: checks the CPU times that `tacit project` estimates. For each estimate, the
+//! command also measures the CPU time, and compares both values.
 //!
 //! ```text
 //!   load client ──> agent: rule `front` ══ TLS ══> rule `back` ──> load server

@@ -1,6 +1,6 @@
 //! Converts addresses between the types of the policy and the types of the kernel. Also converts
-//! user IDs to user names, and user names to IDs. Determines the source to which the limits for a
-//! client apply: its IPv4 address or its IPv6 /64 network.
+//! user IDs to user names, and user names to IDs. Determines for which source the limits of a
+//! client count: the client's IPv4 address or IPv6 /64 network.
 
 use std::collections::HashMap;
 use std::io;

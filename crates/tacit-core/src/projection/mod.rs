@@ -1,5 +1,5 @@
-//! Estimates the CPU cost of a change, such as more traffic or an additional engine, from measured
-//! CPU time.
+//! Estimates the CPU cost of a change. Examples are more traffic and an additional engine. Each
+//! estimate is computed from measured CPU time.
 //!
 //! ```text
 //!   costs of     ──> MeasuredCosts ──> project(costs, request) ──> before and after,

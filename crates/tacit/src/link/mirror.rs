@@ -1,7 +1,7 @@
-//! Opens sockets on this kernel that have the addresses of sockets on another kernel. A separate
-//! process opens them in a network namespace in which every address is local, and passes them to
-//! the link server. Each link has its own process and namespace, because the link server on the
-//! other kernel chooses addresses in this namespace.
+//! Opens sockets on this kernel. Each socket has the address of a socket on another kernel. A
+//! separate process opens these sockets, and passes them to the link server. The process uses a
+//! network namespace in which every address is local. Each link has its own process and namespace,
+//! because the link server on the other kernel chooses addresses in this namespace.
 //!
 //! ```text
 //!   link server ── MirrorRequest ──> process in the namespace     one request at a time

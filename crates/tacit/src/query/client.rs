@@ -1,5 +1,5 @@
-//! Serves one client of a run's query socket. Programs send queries about their own connections to
-//! this socket. A client sends one query at a time.
+//! Serves one client of a run's query socket. Through this socket, programs ask about their own
+//! connections. A client sends one query at a time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! Limits the number of clients of a run's query socket, to which programs send queries about their
-//! own connections. If all slots are taken, a new client replaces another client.
+//! Limits the number of clients of a run's query socket. Through this socket, programs ask about
+//! their own connections. If all slots are taken, a new client replaces another client.
 //!
 //! ```text
 //!   idle ── a query ──> working ── the answer ──> sending ── it is sent ──> idle

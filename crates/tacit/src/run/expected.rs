@@ -1,8 +1,8 @@
 //! Captures the additional connections that a protocol negotiates, such as FTP data connections,
 //! for programs under `tacit run`.
 //!
-//! While a task waits for such a connection, the kernel captures connections to its destination
-//! address. The agent passes the accepted connection to this task.
+//! While a task waits for an additional connection, the kernel captures connections to the expected
+//! destination address. The agent passes the accepted connection to the task.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! Compares an imported policy with a running stunnel, for the option `verifyPeer`, and for the
-//! option `verify` with levels 3 and 4. Both client services and server services are tested.
+//! Compares an imported policy and a running stunnel. The tests cover the option `verifyPeer`, and
+//! the levels 3 and 4 of the option `verify`. Both client services and server services are tested.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};

@@ -1,5 +1,5 @@
-//! Tests which files `make install` and `make package` install, and that no server starts when
-//! the packages that the tests need are installed.
+//! Tests which files `make install` and `make package` install. Also tests that no server starts
+//! during the installation of the packages for the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! Tests the limits of the agent: a client that exceeds them waits or is refused, and other clients
-//! are served.
+//! Tests the limits of the agent: if a client exceeds a limit, this client waits or is refused.
+//! Other clients are served.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! Tests that programs on a host without a network behave the same through a link as programs on a
-//! host with the network. The tests use the same programs as the tests of `tacit run`. Each program
-//! uses links with three transports.
+//! Tests programs that use a link on a host without a network. The programs must behave in the same
+//! way as on a host with the network. The tests use the same programs as the tests of `tacit run`.
+//! Each program uses links with three transports.
 //!
 //! ```text
 //! near host, no route               far host                      transport

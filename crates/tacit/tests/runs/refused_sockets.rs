@@ -1,5 +1,5 @@
-//! Tests that tacit always refuses and reports the kinds of sockets that runs do not support, even
-//! when the agent or the helper has died.
+//! Tests the refusal of sockets of unsupported kinds in a run. tacit must always refuse and report
+//! these sockets, even when the agent or the helper has died.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! Tests which programs and users an imported rule selects for job names, user IDs and patterns.
+//! Tests how job names, user IDs and patterns are imported: which programs and users the imported
+//! rule selects.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
