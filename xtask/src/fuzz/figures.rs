@@ -1,5 +1,5 @@
-//! Reads and writes `fuzz/coverage.toml`. For each fuzz target, the file has the number of code
-//! edges that its committed inputs reach.
+//! Reads and writes `fuzz/coverage.toml`. For each fuzz target, the file contains a number: how
+//! many code edges the committed inputs of the target reach.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,8 @@
 //! Converts stunnel's options for the verification of its peer to settings of a tacit rule.
 //!
 //! By default, stunnel does not verify its peer. With `verifyChain`, stunnel verifies the chain,
-//! but not the peer's name. A tacit rule verifies both. The import reports each such difference,
-//! and names the option of `tacit import` that keeps stunnel's behaviour.
+//! but not the peer's name. A tacit rule verifies both. The import reports each of these
+//! differences, and names the option of `tacit import` that keeps stunnel's behaviour.
 //!
 //! With `verifyPeer`, stunnel accepts the certificates in its files, and other certificates with
 //! the same name and key. tacit accepts only the certificates in the files.

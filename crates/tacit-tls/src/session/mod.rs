@@ -3,7 +3,7 @@
 //!
 //! The session does no I/O. The caller (the relay) reads and writes, and the session changes the
 //! caller's buffers in place. If the peer requests a key update or a renegotiation, the session
-//! must reply. It stores the pending reply until the caller calls `seal_due`.
+//! must reply. The session stores the pending reply until the caller calls `seal_due`.
 //!
 //! ```text
 //!   program ──bytes──> seal_slots ──records──> peer

@@ -1,6 +1,6 @@
-//! Adds up, for each rule of the policy, the counters of the nftables rules of `tacit agent
-//! --host`. When the agent installs the nftables rules again, the kernel's counters restart at
-//! zero, but these sums continue.
+//! For each rule of the policy, adds up the counters of its nftables rules (`tacit agent --host`).
+//! When the agent installs the nftables rules again, the kernel's counters restart at zero, but
+//! these sums continue.
 //!
 //! Limit: the memory grows only with the number of rules in the policy.
 

@@ -1,4 +1,5 @@
-//! Checks that the users, groups and control groups in the rules for `tacit agent --host` exist.
+//! Checks the users, groups and control groups in the rules for `tacit agent --host`: each of them
+//! must exist.
 
 use tacit_core::message_id::MessageId;
 use tacit_core::policy::{Diagnostic, Policy, Rule, RuleForm};

@@ -1,5 +1,5 @@
-//! Adds an open connection or datagram flow to the table that `tacit show connections` reads, and
-//! counts its bytes and messages.
+//! Adds open connections and datagram flows to the table that `tacit show connections` reads. Also
+//! counts the bytes and messages of each connection and flow.
 
 use std::cell::Cell;
 use std::sync::Arc;

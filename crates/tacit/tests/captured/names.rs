@@ -1,5 +1,5 @@
-//! Tests rules by name on a captured host: if a rule matches a name, the kernel captures the
-//! addresses that programs get for this name.
+//! Tests rules that match names, on a captured host. The kernel must capture the addresses that
+//! programs get for these names.
 
 use crate::machines::Machines;
 

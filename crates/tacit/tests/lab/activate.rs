@@ -1,5 +1,5 @@
-//! Tests rules with `activate`: when their programs start, what they get, their limits, and what
-//! happens when a program, the starter or the agent ends.
+//! Tests rules with `activate`: when the programs start, what the programs get, and which limits
+//! apply. Also tests what happens when a program, the starter or the agent ends.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,5 @@
-//! Tests the steps of the manual's page on the migration from AT-TLS, in the order in which a new
-//! user follows them.
+//! Tests the steps that the manual describes for the migration from AT-TLS. The tests use the order
+//! in which a new user follows these steps.
 
 use serde_json::Value;
 

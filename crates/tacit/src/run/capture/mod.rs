@@ -1,5 +1,5 @@
 //! Maintains the addresses that the kernel redirects to the agent, for one run (a program under
-//! `tacit run`). The addresses change with the policy, and when a program looks up a name.
+//! `tacit run`). The addresses change when the policy changes, and when a program looks up a name.
 
 mod elements;
 mod families;

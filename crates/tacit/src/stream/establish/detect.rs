@@ -1,8 +1,8 @@
 //! Decides from the first byte of a client whether the client uses TLS. This applies to rules that
 //! accept both TLS and clear text (`accept = "both"`).
 //!
-//! A client that sends nothing counts as a slow handshake. It needs a permit of the handshake
-//! limiter, and tacit closes its connection after `handshake-timeout`.
+//! A client that sends nothing counts as a slow handshake. The client needs a permit of the
+//! handshake limiter, and tacit closes the connection after `handshake-timeout`.
 
 use std::time::Instant;
 

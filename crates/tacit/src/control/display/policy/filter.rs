@@ -1,4 +1,4 @@
-//! Lists the settings of the rules with `filter` for `tacit show policy`.
+//! For `tacit show policy`, lists the settings of the rules with `filter`.
 
 use tacit_core::policy::Policy;
 use tacit_core::policy::filter::{

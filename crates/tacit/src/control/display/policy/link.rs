@@ -1,4 +1,4 @@
-//! Lists the settings of `[link.NAME]` and of the rules with `link` for `tacit show policy`.
+//! For `tacit show policy`, lists the settings of `[link.NAME]` and of the rules with `link`.
 
 use std::sync::Arc;
 
