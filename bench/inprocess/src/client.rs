@@ -3,7 +3,7 @@
 //! library itself.
 //!
 //! Each connection has a thread with a blocking socket. The benchmark controls this load client
-//! through standard input and output, as it controls `tacit workload client --steered`.
+//! through standard input and output, in the same way as `tacit workload client --steered`.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;

@@ -1,6 +1,5 @@
 //! Starts and ends the capture of the host's own traffic (`tacit agent --host`). The agent treats
-//! the captured host as a run, like a program under `tacit run`. Unlike other runs, this run has no
-//! launcher process.
+//! the captured host as a run, like a program under `tacit run`. This run has no launcher process.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! `tacit explain --peer`: checks a certificate in the same way as a rule or an identity map does.
 //!
-//! The command makes the same checks as a handshake, with the same error messages. It omits only
-//! one check: whether the peer has the private key of its certificate.
+//! The command makes the same checks as a handshake, with the same error messages. The command
+//! omits only one check: whether the peer has the private key of its certificate.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! `tacit import`: converts the configuration of another product to a policy of tacit.
 //!
 //! The command writes the policy to standard output or to the file of `--output`, and errors and
-//! warnings to standard error. After an error it writes no policy.
+//! warnings to standard error. After an error, the command writes no policy.
 
 use std::process::ExitCode;
 

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Meanwhile the agent and the helper continue to serve these processes. If `tacit run` receives a
-//! signal such as SIGTERM, it ends these processes sooner. With `wait`, it then does what
-//! `terminate` does. With `terminate`, it sends SIGKILL at once if it has already sent SIGTERM to
-//! these processes.
+//! signal such as SIGTERM, it ends these processes sooner. With `wait`, it then sends SIGTERM,
+//! waits, and sends SIGKILL, in the same way as with `terminate`. With `terminate`, it sends
+//! SIGKILL at once if it has already sent SIGTERM to these processes.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Reads the ledger (the record of the agent's CPU time) for `tacit show costs`, metrics and
 //! estimates. Returns the totals since the agent started, or the difference of two readings.
 //!
-//! CPU times are in microseconds. Only payload bytes are counted, and a MB is 10^6 bytes. A message
+//! CPU times are in microseconds. Only payload bytes are counted, and 1 MB is 10^6 bytes. A message
 //! ends when the other side of the connection sends a byte.
 
 use serde::{Deserialize, Serialize};

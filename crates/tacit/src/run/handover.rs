@@ -2,7 +2,7 @@
 //! agent.
 //!
 //! The new agent gets duplicates of the sockets, so that it can also read the data that is queued
-//! in them. It also gets a second channel to the run's helper process.
+//! in them. The new agent also gets a second channel to the run's helper process.
 
 use std::collections::HashMap;
 use std::io;

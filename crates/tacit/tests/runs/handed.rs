@@ -1,5 +1,6 @@
 //! Tests connections for which a program gets a socket of the host's network. The program reaches
-//! only permitted destinations and behaves as without tacit. `tacit show` lists its connections.
+//! only permitted destinations, and behaves in the same way as without tacit. `tacit show` lists
+//! its connections.
 //!
 //! Other tests run many programs both with handed sockets and without tacit, and compare the output
 //! ([`Network::compare`]).
