@@ -366,7 +366,7 @@ impl<'r> Reader<'r> {
                 None
             }
             Some(field) if field.value == "Either" && action == Action::Permit => {
-                let message = "the imported rule covers only packets from and to this host, and \
+                let message = "the imported rule covers only packets from or to this host, and \
                                not packets that this host forwards";
                 let fix = "use nftables to filter forwarded packets; or, for a captured host, \
                            write a rule with `filter` and `routing`";

@@ -276,7 +276,7 @@ fn services_that_rules_cannot_express_are_reported() {
             "permit",
             &format!("{both}\nRouting either"),
             "changed",
-            "the imported rule covers only packets from and to",
+            "the imported rule covers only packets from or to",
         ),
         (
             "permit",
