@@ -45,6 +45,9 @@ const OFFER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long a link may take for a socket. The helper waits half as long for the answer: it does not
 /// use a socket that it gets after the agent has stopped waiting.
 const LINK_WAIT_MAX: Duration = Duration::from_secs(2);
+/// The largest number of reports about one question before the end of its request to a link. A
+/// helper sends two at most, such as that the program has the socket, and that it has lost it.
+const EARLY_REPORTS_MAX: usize = 4;
 /// The numbers of errors.
 const ERRORS: std::ops::RangeInclusive<i32> = 1..=4095;
 /// The maximum number of sockets that were requested from a link, or for which the helper has not
@@ -161,7 +164,9 @@ impl ConnectJudge {
                 continue;
             }
             match message.of_question().and_then(|number| self.early.get_mut(&number)) {
-                Some(early) => early.push(message),
+                Some(early) if early.len() < EARLY_REPORTS_MAX => early.push(message),
+                // The helper has broken the protocol.
+                Some(_) => return,
                 None => self.take_report(message),
             }
         }
