@@ -24,7 +24,7 @@ pub struct CredentialError {
 #[derive(Debug)]
 #[allow(missing_docs)] // `CredentialFault::text` describes them.
 pub enum CredentialFault {
-    Unreadable(std::io::Error),
+    Unreadable(io::Error),
     NotRegular,
     TooLarge,
     BadPem(String),
