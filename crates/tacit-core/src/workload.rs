@@ -18,8 +18,8 @@
 //! sequence number (eight bytes), and its reply contains the same number. So the client detects a
 //! proxy that reorders or loses bytes.
 //!
-//! The programs in `bench/inprocess`, which call a TLS library directly, also use this protocol.
-//! This module does no I/O.
+//! The programs in `bench/inprocess` also use this protocol. These programs call a TLS library
+//! directly. This module does no I/O.
 
 /// The length of a request header.
 pub const HEADER_BYTES: usize = 20;

@@ -9,8 +9,8 @@
 //! the inner packet after them. `seal` writes all other fields in place, so no packet is copied. In
 //! transport mode, `seal_packet` copies the bytes after the IP header.
 //!
-//! The IV is derived from the sequence number, so no sequence number may be used twice. When an SA
-//! (security association) has used all sequence numbers, it refuses packets, and the caller
+//! The IV is derived from the sequence number, so no sequence number may be used twice. If an SA
+//! (security association) has used all sequence numbers, the SA refuses packets. Then the caller
 //! replaces the SA (RFC 4303 section 3.3.3).
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@
 //!
 //! A process cannot undo these limits, and programs that it starts inherit them. If the kernel does
 //! not support one of these limits, this module reports the missing limit, and the agent continues
-//! without it.
+//! without this limit.
 //!
 //! The limits for files and capabilities apply only to the calling thread and to threads that it
 //! starts later.

@@ -11,9 +11,9 @@
 //!
 //! A *first request* is an IKE_SA_INIT request, which asks for a new IKE SA.
 //!
-//! Any host can send datagrams to the IKE port (UDP 4500). So each kind of input has its own queue,
-//! and datagrams of unknown senders cannot displace commands, reports, or messages and requests of
-//! peers.
+//! Any host can send datagrams to the IKE port (UDP 4500). So each kind of input has its own queue.
+//! Thus datagrams of unknown senders cannot displace commands, reports, or the messages and
+//! requests of peers.
 //!
 //! Limits: the queues hold [`ORDERS_MAX`] commands, [`REPORTS_MAX`] reports, and [`MESSAGES_MAX`]
 //! messages of known IKE SAs with [`MESSAGES_BYTES_MAX`] bytes. [`FirstRequests`] has its own

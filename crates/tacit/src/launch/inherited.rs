@@ -1,5 +1,5 @@
-//! Checks the descriptors that a program would inherit under `tacit run`. Sockets, io_urings and
-//! directories could bypass the agent.
+//! Checks the descriptors that a program would inherit under `tacit run`. With an inherited socket,
+//! io_uring or directory, the program could bypass the agent.
 //!
 //! A socket stays in the network namespace in which it was created. Through an inherited network
 //! socket or io_uring, the program could send in clear. So `tacit run` refuses to start the

@@ -1,4 +1,4 @@
-//! Counts how long the handshakes and connection attempts of a rule take, in the buckets of a
+//! Counts the durations of a rule's handshakes and connection attempts, in the buckets of a
 //! Prometheus histogram.
 //!
 //! The threads add durations without a lock.

@@ -1,4 +1,4 @@
-//! Defines [`Tunnel`]: the keys for one TUN device and one peer (a pair of SAs). [`Tunnel`] also
+//! Defines [`Tunnel`]: the keys (a pair of SAs) for one TUN device and one peer. [`Tunnel`] also
 //! lists the flows that the policy permits in the tunnel.
 //!
 //! The negotiated traffic selectors may include more packets than the policy permits, for example

@@ -1,4 +1,5 @@
-//! Lists the errors that end a connection before any byte is relayed, with texts for the log.
+//! Lists the errors that end a connection before any byte is relayed. Each error has a text for the
+//! log.
 
 use std::fmt;
 use std::io;

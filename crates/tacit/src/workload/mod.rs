@@ -18,9 +18,9 @@
 //! paper/                 repeats the measurements of published papers with these workloads
 //! ```
 //!
-//! Client and server do not use TLS, so the same command can measure a direct connection and a
-//! connection through an agent or another proxy. The difference is the cost of the proxy.
-//! `--beside` prints the figures of an earlier report next to the new figures.
+//! Client and server do not use TLS. So the same command can measure a direct connection, and a
+//! connection through an agent or another proxy. The difference between the two is the cost of the
+//! proxy. `--beside` prints the figures of an earlier report next to the new figures.
 
 mod agent_sockets;
 mod arguments;

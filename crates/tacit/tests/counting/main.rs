@@ -1,5 +1,5 @@
-//! Counts the system calls and heap allocations of the relay for each batch (the bytes that the
-//! relay moves with one read and one write).
+//! Counts the system calls and heap allocations of the relay for each batch. A batch is the bytes
+//! that the relay moves with one read and one write.
 //!
 //! ```text
 //! client ──> agent ══ TLS ══> agent ──> server       all in this process; each agent has one

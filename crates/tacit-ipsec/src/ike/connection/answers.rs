@@ -1,9 +1,9 @@
 //! Chooses the answers that an initiator tries. These are answers to the first IKE request
 //! (IKE_SA_INIT). To try an answer, the initiator sends an IKE_AUTH request.
 //!
-//! Anyone who sees the first request can send any number of valid answers. Each answer that is
-//! tried costs a key exchange, and memory until the IKE_AUTH request is answered. So the initiator
-//! tries only a few answers at a time:
+//! Anyone who sees the first request can send any number of valid answers. For each tried answer,
+//! the initiator computes a key exchange, and uses memory until the IKE_AUTH request is answered.
+//! So the initiator tries only a few answers at a time:
 //!
 //! ```text
 //!   answer ─> dropped if repeated ─> waits ─> tried: NEW_ATTEMPTS_MAX in a PERIOD (`attempts`)
