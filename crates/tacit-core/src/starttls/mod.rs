@@ -1,6 +1,6 @@
-//! Implements STARTTLS protocols as state machines without I/O. On behalf of a program that does
-//! not support TLS, tacit sends and receives the messages in clear that come before the TLS
-//! handshake.
+//! Implements STARTTLS protocols as state machines without I/O. tacit uses these state machines for
+//! programs that do not support TLS. For such a program, tacit sends and receives all messages that
+//! precede the TLS handshake. These messages are in clear.
 //!
 //! ```text
 //!   peer <──in clear, then TLS──> StarttlsExchange <──in clear──> program
@@ -24,7 +24,7 @@
 //! Bytes that the peer sends in clear never count as bytes under TLS. This module drops or rejects
 //! bytes that the peer sends in clear between its last STARTTLS message and the handshake. If the
 //! received bytes already contain the beginning of the handshake, the driver takes these bytes with
-//! [`StarttlsExchange::take_input`], and passes them to the TLS session.
+//! [`StarttlsExchange::take_input`]. The driver then passes these bytes to the TLS session.
 //!
 //! Limits: the driver stops reading at [`INPUT_BYTES_MAX`] unparsed bytes or [`OUTPUT_BYTES_MAX`]
 //! unsent bytes ([`StarttlsExchange::has_room`]). Peer and program may each send at most

@@ -1,14 +1,15 @@
 //! Accepts IKE connections that peers open to this host, as the responder.
 //!
 //! Several peers of the policy may have the same address, for example a gateway with two tunnels.
-//! When the sender has proved its identity, this module assigns the connection to the peer with
-//! this identity. Until then, the connection counts as a connection of a *stranger*.
+//! When the other side of a connection has proved its identity, this module assigns the connection
+//! to the peer with this identity. Until then, the connection counts as a connection of a
+//! *stranger*.
 //!
 //! Strangers at the address of a peer, for example behind the same NAT, must not prevent the peer
 //! from connecting. So tacit counts connections from the IKE port of the peer separately from
 //! connections from other ports. At the limit, a new connection replaces the oldest connection of a
-//! stranger. If even this connection is younger than [`HELD_AT_LEAST`], tacit ignores the new
-//! connection.
+//! stranger. If even the oldest connection of a stranger is younger than [`HELD_AT_LEAST`], tacit
+//! ignores the new connection.
 //!
 //! Limits for each address: [`STRANGERS_MAX`] connections of strangers from the IKE port of a peer,
 //! [`STRANGERS_MAX`] from other ports, and [`ACCEPTED_CONFIGS_MAX`] peers.

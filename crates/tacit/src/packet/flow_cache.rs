@@ -1,7 +1,7 @@
-//! Defines [`FlowCache`], the cache of one direction of a tunnel. For each flow, it stores three
-//! facts: whether the tunnel permits the flow, to which account the CPU time is added, and which
-//! filter rule decides about the packets. Without the cache, each packet would be compared with
-//! long lists of flows and rules.
+//! Defines [`FlowCache`], the cache of one direction of a tunnel. For each flow, the cache stores
+//! three facts: whether the tunnel permits the flow, to which account the CPU time is added, and
+//! which filter rule decides about the packets. Without the cache, each packet would be compared
+//! with long lists of flows and rules.
 //!
 //! Fragments, ICMP packets, and the first packets of TCP connections do not use the cache. Their
 //! addresses and ports are not sufficient for a decision.

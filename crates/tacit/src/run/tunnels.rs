@@ -1,5 +1,5 @@
-//! Routes packets to a TUN device in the network namespace of a program under `tacit run`, if the
-//! policy protects these packets with IPsec.
+//! Routes packets to a TUN device, if the policy protects these packets with IPsec. The device is
+//! in the network namespace of a program under `tacit run`.
 //!
 //! ```text
 //! policy ── TunnelRoutes ──> TunnelPlan ──> helper ──┬─> routing rules and routes of the run

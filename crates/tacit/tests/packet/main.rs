@@ -1,8 +1,8 @@
 //! Tests the data path of IPsec with TUN devices, in network namespaces of the tests.
 //!
-//! In `faults`, a peer in the worker's process sends invalid packets. In `moving`, the two threads
-//! of a worker take turns to receive packets. In `bulk`, two workers in separate namespaces
-//! transfer the data of unmodified programs.
+//! In the module `faults`, a peer in the worker's process sends invalid packets. In `moving`, the
+//! two threads of a worker take turns to receive packets. In `bulk`, two workers in separate
+//! namespaces transfer the data of unmodified programs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! Tests programs without TLS under `tacit run`, for which tacit performs the STARTTLS exchange.
+//! Tests `tacit run` with programs that do not support TLS. For these programs, tacit performs the
+//! STARTTLS exchange.
 
 use crate::network::Network;
 

@@ -1,4 +1,4 @@
-//! Tests runs with gateways that support only old algorithms.
+//! Tests the tunnels of a run to gateways that support only old algorithms.
 
 use crate::{Scenario, WEB};
 

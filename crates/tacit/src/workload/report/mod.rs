@@ -5,8 +5,8 @@
 //! text.rs      text for a terminal
 //! html.rs      one page that loads no other file
 //! ```
-//! Each figure has a key that never changes. `--beside` compares the figures with the same key in
-//! two reports.
+//! Each figure has a key that never changes. `--beside` compares two reports: by these keys, it
+//! finds the figures that belong together.
 
 mod content;
 mod html;

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! systemd adds the control group of a unit to the set before it starts a process of the unit
-//! (`NFTSet=`). This needs a separate table, because systemd cannot write to the main table, which
-//! has an owner. The main table captures packets to these destinations, except packets with the
-//! fwmark.
+//! (`NFTSet=`). The set needs a separate table, because the main table has an owner, and systemd
+//! cannot write to the main table. The main table captures packets to these destinations, except
+//! packets with the fwmark.
 //!
 //! Limit: [`HOST_RANGES_MAX`](super::HOST_RANGES_MAX) destinations.
 
