@@ -1,5 +1,5 @@
-//! Defines a running peer (a pair of proxies or programs that the benchmark compares), and the
-//! address to which the load client connects.
+//! Defines a running peer, and the address to which the load client connects. A peer is a pair of
+//! proxies or programs that the benchmark compares.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Stores unused sockets that a helper process has created inside the network namespace of a
 //! program under `tacit run`.
 //!
-//! A request to the helper needs a third of the CPU time of a handshake, so the agent requests
+//! A request to the helper needs a third of the CPU time of a handshake. So the agent requests
 //! several sockets at once. Limit: [`SOCKETS_AT_ONCE_MAX`] sockets of each kind, such as UDP over
 //! IPv6.
 

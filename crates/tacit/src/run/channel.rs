@@ -1,10 +1,11 @@
 //! Sends the agent's requests to a helper. The helper is the process that acts inside the network
 //! namespace of a program under `tacit run`.
 //!
-//! One task owns the socket and sends one request after the other. If the helper dies, `tacit run`
-//! starts another helper, and requests wait for it, at most `REQUEST_WAIT_MAX`.
+//! One task owns the socket to the helper, and sends one request after the other. If the helper
+//! dies, `tacit run` starts another helper, and requests wait for the new helper, for at most
+//! `REQUEST_WAIT_MAX`.
 //!
-//! The agent requests several sockets at a time, and stores unused ones in a [`SocketPool`].
+//! The agent requests several sockets at a time, and stores the unused sockets in a [`SocketPool`].
 
 use std::fmt;
 use std::io;

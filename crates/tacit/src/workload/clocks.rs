@@ -8,7 +8,7 @@
 //!
 //! The option `--ledger-of` selects agents. The client also reads the ledgers of these agents
 //! (their records of CPU time). The client reads the ledgers before the clocks start and after the
-//! clocks stop, so the measured CPU time does not include these reads.
+//! clocks stop. So the measured CPU time does not include these reads.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! Compares a program with and without tacit: its output and status must be the same. The programs
-//! are constants in the files of their tests, so that the tests of links can run the same programs.
+//! Runs a program with tacit and without tacit, and compares both runs: output and status must be
+//! the same. Each test file defines its programs as constants, so that the tests of links can run
+//! the same programs.
 
 use crate::network::{Network, Way};
 

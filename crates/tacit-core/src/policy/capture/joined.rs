@@ -1,10 +1,10 @@
 //! Computes how the kernel handles flows in a joined network namespace (`tacit run --netns`), which
 //! another program has created.
 //!
-//! If a flow may match a rule that selects by program, group or control group, the kernel sends the
-//! flow to the agent, which decides. The kernel does not compare users and groups here, because a
-//! user or group may have another ID in the namespace than on the host. A rule is omitted if its
-//! `run` or `user` does not match the `tacit run` that joined the namespace.
+//! Some rules select by program, group or control group. If a flow may match one of these rules,
+//! the kernel sends the flow to the agent, and the agent decides. The kernel does not compare users
+//! and groups here, because their IDs in the namespace may differ from their IDs on the host. A
+//! rule is omitted if its `run` or `user` does not match the `tacit run` that joined the namespace.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, areas_of, inbound, limited, outbound, verdict,

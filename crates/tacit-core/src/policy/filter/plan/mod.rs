@@ -7,11 +7,10 @@
 //! one lookup, by hash if every field has one value.
 //!
 //! A rule with a time window has a *schedule*: an element with a timeout in an nftables set. The
-//! agent adds the schedule of a `permit` rule when the window begins, and the rule applies while
-//! the schedule is in the set. The agent adds the schedule of a `deny` rule when the window ends,
-//! and the rule applies while the schedule is not in the set. The kernel itself removes elements
-//! that have timed out. So `permit` rules end and `deny` rules begin even if the agent does not
-//! run.
+//! agent adds the schedule of a `permit` rule when the window begins. The rule applies while the
+//! schedule is in the set. The agent adds the schedule of a `deny` rule when the window ends. The
+//! rule applies while the schedule is not in the set. The kernel itself removes elements that have
+//! timed out. So `permit` rules end and `deny` rules begin even if the agent does not run.
 //!
 //! Limits: [`FILTER_ELEMENTS_MAX`] elements, [`FILTER_LOOKUPS_MAX`] lookups for a packet,
 //! [`FILTER_SCHEDULES_MAX`] schedules, [`FILTER_LOGGED_MAX`] rules that log packets.
