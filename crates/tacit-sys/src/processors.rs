@@ -1,5 +1,5 @@
-//! Reads statistics of this machine's CPUs. The statistics of a CPU show whether it is online, how
-//! busy it was, how long threads waited for it, and which instructions it has.
+//! Reads statistics of this machine's CPUs. The statistics show whether a CPU is online, how busy
+//! the CPU was, and which instructions it has. They also show how long threads waited for the CPU.
 //!
 //! Limit: this module reads the waiting times of at most `THREADS_MAX` threads.
 

@@ -1,7 +1,6 @@
 //! Sets the CPU affinity and the scheduling class of threads.
 //!
-//! Control groups may also restrict the CPUs of a thread, but this module does not read control
-//! groups.
+//! Control groups may also restrict the CPUs of a thread. This module does not read control groups.
 
 use std::io;
 use std::time::Duration;

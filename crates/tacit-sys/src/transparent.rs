@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A helper process creates these sockets inside the network namespace of a program under `tacit
-//! run` ([`listener`], [`receiver`], [`make`]), and the agent uses them from outside. The sockets
-//! have a fwmark, so that nftables rules accept the packets that these sockets send.
+//! run` ([`listener`], [`receiver`], [`make`]). The agent uses these sockets from outside. The
+//! sockets have a fwmark, so that nftables rules accept the packets that these sockets send.
 
 use std::io;
 use std::net::SocketAddr;

@@ -2,9 +2,8 @@
 //!
 //! An AT-TLS rule for both directions becomes two tacit rules, one for each direction. An inbound
 //! tacit rule passes all its connections to one port of the program. So an inbound AT-TLS rule with
-//! several local ports becomes one tacit rule for each port. In the policy of a captured host
-//! (`tacit agent --host`), it becomes only one rule, because the program itself listens on all
-//! these ports.
+//! several local ports becomes one tacit rule for each port. The policy of a captured host (`tacit
+//! agent --host`) needs only one tacit rule, because the program itself listens on all these ports.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

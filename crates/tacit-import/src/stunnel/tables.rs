@@ -1,5 +1,5 @@
 //! Collects the identities, trusts and identity maps of an imported policy. Services with the same
-//! files share the identity and the trust.
+//! files share one identity and one trust.
 
 use std::collections::BTreeSet;
 

@@ -6,9 +6,9 @@
 //! IPv6  traffic class, flow label, hop limit; data of options that may change on the way
 //! ```
 //!
-//! This module does not zero IPv6 routing headers, because the sender can predict how they arrive
-//! (RFC 4302 section 3.3.3.1.2.1). If routers change other parts of the headers, the ICV is wrong,
-//! and the packet is dropped.
+//! This module does not zero IPv6 routing headers, because the sender can predict how these headers
+//! arrive (RFC 4302 section 3.3.3.1.2.1). If routers change other parts of the headers, the ICV is
+//! wrong, and the packet is dropped.
 
 use super::outer::{HOP_BY_HOP, OPTIONS};
 use crate::packet::{V4_HEADER_BYTES, V6_HEADER_BYTES};

@@ -1,6 +1,6 @@
 //! Relays UDP datagrams of programs under `tacit run`. Each flow has two sockets: an ordinary
-//! socket outside of the run's network namespace, and a *spoofed* socket inside, with the address
-//! of the destination.
+//! socket outside of the run's network namespace, and a *spoofed* socket inside. The spoofed socket
+//! has the address of the destination.
 //!
 //! ```text
 //!            receiver ── first datagrams of a flow ──┐
@@ -15,8 +15,8 @@
 //! The program gets ICMP errors from outside, and "port unreachable" if the policy rejects a
 //! datagram. Broadcast and multicast datagrams are dropped. The module `dns` handles port 53.
 //!
-//! A flow ends after an idle timeout, when the program exits or closes its socket, or when a reload
-//! installs a policy that does not permit the flow.
+//! A flow ends after an idle timeout, or when the program exits or closes its socket. A flow also
+//! ends when a reload installs a policy that does not permit the flow.
 //!
 //! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that has
 //! been idle for the longest time. While the agent looks up the owner of a flow, it stores at most

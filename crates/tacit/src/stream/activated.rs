@@ -1,5 +1,5 @@
-//! Starts the program for a connection whose rule has `activate`, or connects to this program if it
-//! serves all connections.
+//! Starts the program for a connection whose rule has `activate`, or connects to this program if
+//! the program serves all connections.
 
 use tacit_core::flow::Address;
 

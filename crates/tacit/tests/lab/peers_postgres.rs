@@ -1,4 +1,4 @@
-//! Tests psql and a PostgreSQL server through tacit, both with ordinary configurations.
+//! Tests psql and a PostgreSQL server through tacit. Both have ordinary configurations.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

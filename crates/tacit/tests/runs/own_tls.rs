@@ -1,4 +1,4 @@
-//! Tests programs that use TLS themselves under a rule with `tls`.
+//! Tests programs that use TLS themselves, when a rule with `tls` applies to their connections.
 
 use crate::network::Network;
 

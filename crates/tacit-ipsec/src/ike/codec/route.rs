@@ -1,5 +1,5 @@
-//! Determines to which IKE SA a message belongs. The header of the message is sufficient for this,
-//! so a message that belongs to no IKE SA costs almost no CPU time.
+//! Determines to which IKE SA a message belongs. Only the header of the message is needed for this.
+//! So a message that belongs to no IKE SA costs almost no CPU time.
 
 use super::header::{
     self, ExchangeType, FLAG_RESPONSE, HEADER_BYTES, IkeHeader, MAJOR_VERSION, ReadHeader,

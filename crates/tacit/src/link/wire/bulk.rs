@@ -1,4 +1,4 @@
-//! Moves the bytes of TCP sockets to and from a stream in batches.
+//! Moves bytes in batches between TCP sockets and a stream.
 //!
 //! ```text
 //!   socket ── read ──> slots for frames ── seal in place ──> one write
