@@ -1,5 +1,6 @@
 //! Reads statistics of this machine's CPUs. The statistics show whether a CPU is online, how busy
-//! the CPU was, and which instructions it has. They also show how long threads waited for the CPU.
+//! the CPU was, and which instructions it has. The statistics also show how long threads waited for
+//! the CPU.
 //!
 //! Limit: this module reads the waiting times of at most `THREADS_MAX` threads.
 

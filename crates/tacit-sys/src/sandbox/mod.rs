@@ -10,7 +10,7 @@
 //! A data worker is a thread that serves connections.
 //!
 //! A process cannot undo these limits, and programs that it starts inherit them. If the kernel does
-//! not support one of these limits, this module reports the missing limit, and the agent continues
+//! not support one of these limits, this module reports the missing limit. Then the agent continues
 //! without this limit.
 //!
 //! The limits for files and capabilities apply only to the calling thread and to threads that it

@@ -1,4 +1,4 @@
-//! Runs a program with tacit and without tacit, and compares both runs: output and status must be
+//! Runs a program with tacit and without tacit, and compares the results: output and status must be
 //! the same. Each test file defines its programs as constants, so that the tests of links can run
 //! the same programs.
 

@@ -3,8 +3,8 @@
 //!
 //! Some rules select by program, group or control group. If a flow may match one of these rules,
 //! the kernel sends the flow to the agent, and the agent decides. The kernel does not compare users
-//! and groups here, because their IDs in the namespace may differ from their IDs on the host. A
-//! rule is omitted if its `run` or `user` does not match the `tacit run` that joined the namespace.
+//! and groups, because their IDs in the namespace may differ from their IDs on the host. A rule is
+//! omitted if its `run` or `user` does not match the `tacit run` that joined the namespace.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, areas_of, inbound, limited, outbound, verdict,
