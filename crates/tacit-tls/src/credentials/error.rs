@@ -75,6 +75,14 @@ impl std::error::Error for CredentialError {
     }
 }
 
+/// Why a file cannot be read.
+fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "the file does not exist".to_owned(),
+        _ => format!("the file cannot be read by the agent's user: {error}"),
+    }
+}
+
 impl CredentialFault {
     /// What is wrong with the file at this path, and what to do.
     pub(crate) fn text(&self, path: &Path) -> FaultText {
@@ -83,12 +91,7 @@ impl CredentialFault {
 
     fn message(&self) -> String {
         match self {
-            Self::Unreadable(error) if error.kind() == io::ErrorKind::NotFound => {
-                "the file does not exist".to_owned()
-            }
-            Self::Unreadable(error) => {
-                format!("the file cannot be read by the agent's user: {error}")
-            }
+            Self::Unreadable(error) => unreadable(error),
             Self::NotRegular => "the file is not a regular file".to_owned(),
             Self::TooLarge => format!("the file is larger than {FILE_BYTES_MAX} bytes"),
             Self::BadPem(detail) => format!("the file is not valid PEM ({detail})"),
