@@ -139,10 +139,7 @@ pub(super) fn server(
     let mut keys = Keys::new();
     if !required.chain && !required.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
-        let message = format!(
-            "service `{section}` does not verify its server: stunnel does not verify the \
-             server either"
-        );
+        let message = format!("service `{section}` does not verify its server, as in stunnel");
         let fix = "set verifyChain = yes, CAfile and checkHost, and run the import without \
                    --keep-no-verification";
         findings.changed(at, message, fix);

@@ -324,8 +324,7 @@ fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
     assert!(policy.unwrap().contains(r#"verify = "none""#));
-    let unverified = "1: changed: service `c` does not verify its server: stunnel does not verify \
-                      the server either";
+    let unverified = "1: changed: service `c` does not verify its server, as in stunnel";
     assert_eq!(found, [unverified]);
 
     let nameless = CLIENT.replace("checkHost = mail.example\n", "");
