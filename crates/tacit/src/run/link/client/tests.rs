@@ -124,8 +124,15 @@ fn other_sockets_are_requested_on_streams_of_their_own() {
 
 const PASSED: SocketIdentity = SocketIdentity { inode: 3, cookie: 4 };
 
-/// Answers requests like a server that passes each socket to the helper, or to the agent.
-async fn pass_to(helper: bool, listener: UnixListener) {
+/// Who gets a socket from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiver {
+    Helper,
+    Agent,
+}
+
+/// Answers requests like a server that passes each socket to this process.
+async fn pass_to(receiver: Receiver, listener: UnixListener) {
     let offer = LinkWelcome { hands: true, passes: true, ..welcome() };
     while let Ok((mut stream, _)) = listener.accept().await {
         let frame = read_frame::<LinkRequest>(&mut stream, REQUEST_BYTES_MAX).await;
@@ -135,7 +142,7 @@ async fn pass_to(helper: bool, listener: UnixListener) {
         let answer = match message {
             LinkRequest::Hello(_) => LinkAnswer::Welcome(offer.clone()),
             LinkRequest::Usage(_) => LinkAnswer::Usage,
-            LinkRequest::Pass(request) if helper => {
+            LinkRequest::Pass(request) if receiver == Receiver::Helper => {
                 assert_eq!(request.namespace, handed::namespace_cookie(socket).unwrap());
                 let answer = ToConnects::Answer(request.answer);
                 send_packet(&descriptors[0], &answer, &[socket]).unwrap();
@@ -163,13 +170,13 @@ async fn pass_to(helper: bool, listener: UnixListener) {
 
 /// Requests a socket for the question 9 on a channel. Returns what the agent gets, and what the
 /// helper gets.
-fn passed(helper: bool) -> (PassedSocket, Option<Frame<ToConnects>>) {
-    let name = format!("tacit-link-passes-{helper}-{}", std::process::id());
+fn passed(receiver: Receiver) -> (PassedSocket, Option<Frame<ToConnects>>) {
+    let name = format!("tacit-link-passes-{receiver:?}-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let passed = tokio::task::LocalSet::new().block_on(&runtime, async {
         let listener = UnixListener::bind(&path).unwrap();
-        tokio::task::spawn_local(pass_to(helper, listener));
+        tokio::task::spawn_local(pass_to(receiver, listener));
         let chosen = ChosenLink { path: path.clone(), level: LinkLevel::Option };
         let link = LinkClient::open(chosen, "shop", no_log()).await.unwrap();
         assert!(link.passes());
@@ -186,7 +193,7 @@ fn passed(helper: bool) -> (PassedSocket, Option<Frame<ToConnects>>) {
 
 #[test]
 fn a_server_passes_a_socket_to_the_helper_and_closes_the_channel() {
-    let (socket, answer) = passed(true);
+    let (socket, answer) = passed(Receiver::Helper);
     assert!(matches!(socket, PassedSocket::ToHelper(PASSED)), "{socket:?}");
     let Frame { message, descriptors } = answer.unwrap();
     let ToConnects::Answer(answer) = message else { panic!("{message:?}") };
@@ -195,7 +202,7 @@ fn a_server_passes_a_socket_to_the_helper_and_closes_the_channel() {
 
 #[test]
 fn a_server_that_cannot_pass_a_socket_to_the_helper_gives_it_to_the_agent() {
-    let (socket, answer) = passed(false);
+    let (socket, answer) = passed(Receiver::Agent);
     assert!(matches!(socket, PassedSocket::ToAgent(_)), "{socket:?}");
     assert!(answer.is_none(), "the helper gets nothing, and sees the end of the channel");
 }
