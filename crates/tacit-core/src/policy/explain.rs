@@ -169,8 +169,8 @@ pub fn explain_at(
             Ok(()) => {
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
-                        "the program and user of the flow are not known, but they may match rule \
-                         `{}` in line {}, which requires TLS",
+                        "the program and user of the flow are not known, so the flow may match \
+                         rule `{}` in line {}, which requires TLS",
                         policy.rules[secured].name,
                         position_of(secured).line
                     );
@@ -633,7 +633,7 @@ deny = true
         }
         let text = explain(&policy, &flow()).to_string();
         assert!(
-            text.contains("they may match rule `secured` in line 2, which requires TLS"),
+            text.contains("the flow may match rule `secured` in line 2, which requires TLS"),
             "{text}"
         );
     }

@@ -94,7 +94,7 @@ impl Start {
             Self::Ftp { implicit: false } => "the FTP command AUTH starts TLS".into(),
             Self::Immediate => "TLS begins at the first byte".into(),
             Self::Protocol(protocol) => {
-                format!("TLS begins after a command of the protocol {protocol}, such as STARTTLS")
+                format!("in the protocol {protocol}, TLS begins after a command such as STARTTLS")
             }
             _ => "the map file determines when TLS begins".into(),
         }

@@ -80,7 +80,8 @@ pub(super) fn check_with_rule(
     peer: &Peer<'_>,
 ) -> Result<Answer, String> {
     let Some(rule) = policy.rule(name) else {
-        let next = "name a rule of the policy, as `tacit check` or `tacit show rules` prints it";
+        let next = "use the name of a rule of the policy; `tacit check` and `tacit show rules` \
+                    print the names";
         return Err(format!("the policy has no rule `{name}`\n    fix: {next}"));
     };
     let Action::Tls(tls) = &rule.action else {

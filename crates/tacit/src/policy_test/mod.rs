@@ -81,7 +81,7 @@ fn test(args: &TestArgs) -> Result<TestReport, TestError> {
     let text = std::fs::read_to_string(&args.file).map_err(|error| {
         let text = format!(
             "cannot read {name}: {error}\n    \
-             fix: name a file with flows; `tacit test --help` has an example"
+             fix: give the path of a file with flows; `tacit test --help` has an example"
         );
         TestError::Other(MessageId("test-file-unreadable"), text)
     })?;

@@ -40,7 +40,7 @@ const HELP: &[&str] = &[
     "US/MB     microseconds for these steps per MB of data (10^6 bytes)",
     "",
     "q  quit                 s  sort rules by the next column",
-    "up, down     select a rule; on the first rule, press up to select all rules",
+    "up, down     select a rule; the up key on the first rule selects all rules",
     "left, right  previous and next page of connections",
     "?  this help",
 ];

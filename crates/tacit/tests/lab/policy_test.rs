@@ -81,7 +81,7 @@ fn a_file_with_errors_exits_with_78_and_their_positions() {
         said.contains("tacit: error[test-file-unreadable]: cannot read absent.toml: "),
         "{said}"
     );
-    assert!(said.contains("    fix: name a file with flows"), "{said}");
+    assert!(said.contains("    fix: give the path of a file with flows"), "{said}");
     let without_policy = FLOWS.replace("policy =", "# ");
     let (code, said) = test(&lab, &without_policy, &["--policy", "p.toml"]);
     assert_eq!(code, Some(0), "{said}");

@@ -479,7 +479,7 @@ fn refuse(table: &TomlTable<'_>) {
     let fix = "remove the key; the rules of the other side of the link can select programs";
     table.refuse(&owners, why, fix);
     let others = ["names", "mode", "log", "idle", "answers", "path", "listen"];
-    let why = "a rule with `link` only decides whether the other side of the link gets a socket";
+    let why = "a rule with `link` decides only whether the other side of the link gets a socket";
     let fix = "remove the key, or remove `link`";
     table.refuse(&others, why, fix);
     table.refuse(&FORWARDING_KEYS, why, fix);

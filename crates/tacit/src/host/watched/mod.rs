@@ -415,8 +415,9 @@ fn look_at_interfaces(
         )
     });
     let found = before.difference(absent).filter(is_named);
-    let found =
-        found.map(|name| format!("the interface {name} has appeared: its filter rules apply now"));
+    let found = found.map(|name| {
+        format!("the interface {name} has appeared: the filter rules for this interface apply now")
+    });
     lost.chain(found).collect()
 }
 
