@@ -1,5 +1,5 @@
 //! Defines activations. An activation is a program that tacit starts for the connections of a
-//! forwarding rule. The rule selects the activation with its key `activate`.
+//! forwarding rule. The key `activate` of the rule contains the name of the activation.
 //!
 //! The program and its arguments come only from the policy. A client cannot change them.
 

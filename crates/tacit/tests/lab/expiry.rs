@@ -1,4 +1,5 @@
-//! Tests the displays, log lines and metrics of certificates and CRLs that expire soon.
+//! Tests what the log, the metrics and `tacit show` report about certificates and CRLs that expire
+//! soon.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! Tests authentication with certificates, and the displays of tunnels.
+//! Tests tunnels whose peers authenticate with certificates, and what `tacit show` reports about
+//! tunnels.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Tests the displays and the audit log of tunnels.
+//! Tests what `tacit show` and the audit log report about tunnels.
 
 use serde_json::Value;
 

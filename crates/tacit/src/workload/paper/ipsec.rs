@@ -378,7 +378,7 @@ fn sheet(
     seed: Option<u64>,
 ) -> PaperSheet {
     let what = match seed {
-        Some(seed) => format!("random loads from seed {seed}"),
+        Some(seed) => format!("loads with random sizes, seed {seed}"),
         None => {
             "10 sessions of 100 bytes, and 5 streams that transfer 20 MB several times".to_owned()
         }
