@@ -157,7 +157,7 @@ version = 1
 ";
 
 const EVERY_SERVER: &str = "
-# Every server except those on addresses of this host, which only a rule with `remote` matches. The
+# Every server on other hosts; only a rule with `remote` matches servers on this host. The
 # certificate of the server must be valid for the name that the program resolved, or for the address
 # if the program resolved no name.
 [[rule]]
