@@ -1,5 +1,5 @@
-//! Defines the peers of the benchmark. A peer is one method to protect a connection between two
-//! programs with mutual TLS.
+//! Defines the peers of the benchmark. A peer is one method to add mutual TLS to a connection
+//! between two programs.
 //!
 //! ```text
 //! proxies      load client -> [client proxy] == mutual TLS ==> [server proxy] -> load server
@@ -7,10 +7,10 @@
 //! in-process   load client with a library == mutual TLS ==> load server with a library
 //! runs         [tacit run [load client]] == mutual TLS ==> [tacit run [load server]]
 //! ```
-//! Each proxy has a file with its configuration. For a fair comparison, all peers use X25519 and
-//! verify the certificate of the other side. Unless the workload requires other settings, they use
-//! TLS_AES_128_GCM_SHA256 and do not resume sessions. To add a proxy, add a file with a `PROXY`
-//! constant, and an entry in [`PEERS`].
+//! Each proxy has its own source file, which defines the configuration of the proxy. For a fair
+//! comparison, all peers use X25519 and verify the certificate of the other side. Unless the
+//! workload requires other settings, all peers use TLS_AES_128_GCM_SHA256 and do not resume
+//! sessions. To add a proxy, add a file with a `PROXY` constant, and an entry in [`PEERS`].
 
 mod check;
 mod envoy;

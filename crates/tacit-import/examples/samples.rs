@@ -2,16 +2,16 @@
 //!
 //! The files are published configurations of other products. This program detects the format of
 //! each file from its content. A file may have a map file `NAME.map.toml`, which contains Linux
-//! names that the import needs, such as programs and users. The option `--map` sets a map file for
-//! all files that have no map file of their own. This program prints one line for each file:
+//! names that the import needs, such as programs and users. The option `--map` sets the map file of
+//! all samples that have no map file of their own. This program prints one line for each file:
 //!
 //! ```text
 //!   web.policy: ok
 //!   old.policy: errors in lines 4, 17
 //! ```
 //!
-//! If the directory has a file `expected` with such lines, this program compares its output with
-//! these lines, and fails if they differ.
+//! The directory may have a file `expected` that contains such lines. Then this program compares
+//! its output with this file, and fails if the two differ.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

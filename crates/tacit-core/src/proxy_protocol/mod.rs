@@ -11,9 +11,9 @@
 //!  +----------+---------+-----------+-------+-------------------+------+
 //! ```
 //!
-//! [`parse`] fails at the first byte that cannot belong to a header, so a client that sends no
-//! header is rejected at once. A header has at most [`HEADER_BYTES_MAX`] bytes. The caller limits
-//! the time until a header is complete.
+//! [`parse`] fails at the first byte that cannot belong to a header. So a client without a header
+//! is rejected at once. A header has at most [`HEADER_BYTES_MAX`] bytes. The caller limits the time
+//! until a header is complete.
 //!
 //! A header is not authenticated. Only a rule with `accept-proxy` trusts it, and only proxies
 //! should be able to connect to such a rule.

@@ -1,5 +1,5 @@
-//! Defines the data that all functions for the conversion of AT-TLS rules share: the map file, the
-//! options, and the errors and changes to report.
+//! Defines the common data of all functions that convert AT-TLS rules: the map file, the options,
+//! and the errors and changes to report.
 
 use super::map::Map;
 use super::names::Names;

@@ -1,7 +1,7 @@
 //! Starts the programs of `[activate.NAME]` for the connections of an agent.
 //!
-//! An agent in its sandbox cannot start programs. So it starts another process, the *starter*,
-//! before it enters the sandbox, and before it accepts a connection.
+//! An agent in its sandbox cannot start programs. So before the agent enters the sandbox and
+//! accepts connections, it starts another process, the *starter*.
 //!
 //! ```text
 //!   agent ── programs of the policy, once ──> starter
@@ -9,8 +9,8 @@
 //!         <── the agent's end of the socket ──   └─ NAME[2]
 //! ```
 //!
-//! The first message has all programs of the policy, with arguments, users and limits. Later
-//! messages contain only the name of one program and the address of the client. So neither a
+//! The first message contains all programs of the policy, and their arguments, users and limits.
+//! Later messages contain only the name of one program and the address of the client. So neither a
 //! client, nor an agent that a client has compromised, can start anything else. If a new policy
 //! changes `[activate.NAME]`, the operator must run `tacit restart`.
 //!

@@ -1,7 +1,8 @@
 //! Parses and checks the certificate names on the command line of `tacit ca`.
 //!
-//! tacit uses a name as common name, as subject alternative name, as file name, and (with some
-//! characters replaced) as table name in the policy. So the name must be valid for all four uses.
+//! tacit uses a name as common name and as subject alternative name of a certificate. tacit also
+//! uses the name as file name and, with some characters replaced, as table name in the policy. So
+//! the name must be valid for all four uses.
 
 use std::fmt;
 use std::net::IpAddr;

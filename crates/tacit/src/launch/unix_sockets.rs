@@ -1,4 +1,5 @@
-//! Finds the open UNIX sockets of the programs of a run. The helper process calls this module.
+//! Finds the UNIX sockets that the programs of a run hold open. The helper process calls this
+//! module.
 //!
 //! Limits: [`UNIX_SOCKETS_MAX`], [`PROCESSES_MAX`], and `SEARCH_TIME_MAX` for the search.
 

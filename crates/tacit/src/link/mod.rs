@@ -1,5 +1,6 @@
-//! Lets programs without a network, for example in a container, use sockets of an environment with
-//! a network. The programs run under `tacit run --link`, and `tacit link serve` opens the sockets.
+//! Lets programs without a network use sockets of another environment, which has a network. For
+//! example, the programs are in a container. The programs run under `tacit run --link`, and `tacit
+//! link serve` opens the sockets.
 //!
 //! ```text
 //!   no network                                       network
@@ -8,12 +9,12 @@
 //!                             └──── the socket itself ────┘
 //! ```
 //!
-//! If the side without a network and the side with a network run on one kernel, the server passes
-//! the socket itself (SCM_RIGHTS) and moves no bytes. Otherwise each side has a server
-//! ([`server`]). Between the two servers, each socket has a stream of its own (`wire`). Between
-//! hosts, this stream is TCP with TLS. To a virtual machine, it is vsock or a UNIX socket. With two
-//! servers, the run gets a socket in a namespace of its own server (`mirror`). This socket has the
-//! same addresses as the socket on the other side.
+//! A link has a side without a network and a side with a network. If both sides run on one kernel,
+//! the server passes the socket itself (SCM_RIGHTS) and moves no bytes. Otherwise each side has a
+//! server ([`server`]). Between the two servers, each socket has a stream of its own (`wire`).
+//! Between hosts, this stream is TCP with TLS. To a virtual machine, it is vsock or a UNIX socket.
+//! With two servers, the run gets a socket from the server on its own side, in a separate namespace
+//! (`mirror`). This socket has the same addresses as the socket on the other side.
 //!
 //! First, the policy rules for the run decide about a socket, and apply TLS. Then `[link.NAME]` and
 //! the rules with `link` in the server's policy decide whether the side without a network gets the

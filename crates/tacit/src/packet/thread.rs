@@ -1,7 +1,7 @@
-//! Runs a thread of a packet worker. The thread waits for packets, and for commands (`Order`) of
+//! Runs a thread of a packet worker. The thread waits for packets, and for commands (`Order`) from
 //! other threads.
 //!
-//! Limit: at most [`ORDERS_MAX`] commands wait.
+//! Limit: at most [`ORDERS_MAX`] commands are pending.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! Tests that unmodified programs work through tunnels: psql, ssh, UDP, ping and servers. Also
-//! tests rules with `tls` and `permit` for the same address.
+//! Tests that unmodified programs work through tunnels: psql, ssh, ping, servers, and programs that
+//! use UDP. Also tests tunnels to an address that other rules permit or protect by TLS.
 
 use crate::Scenario;
 

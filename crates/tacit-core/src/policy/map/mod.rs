@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The most specific matching entry decides. The order in the file does not matter. To find the
-//! more specific of two entries, this module compares their conditions in the order `uri`, `dns`,
+//! more specific of two entries, this module compares their conditions. The order is `uri`, `dns`,
 //! `email`, `ip`, `subject`, `issuer`, `address`. The first condition that differs decides. The
 //! more specific entry is
 //!
@@ -17,8 +17,8 @@
 //! * or else, the entry with more values without `*`;
 //! * or else, the entry whose values have more characters, or longer network prefixes.
 //!
-//! If two equally specific entries match and have different outcomes, the client gets no name. The
-//! parser rejects such a conflict if it can detect it.
+//! If two equally specific entries match and have different outcomes, the client gets no name. If
+//! the parser can detect such a conflict, it rejects the policy.
 //!
 //! Limit: [`ENTRIES_MAX`] entries. Other modules parse and verify the certificates.
 

@@ -1,6 +1,6 @@
 //! Finds the addresses for which a rule is the first match, as a step in the conversion of `ipsec`
-//! rules to routes. This module records the address ranges of earlier rules. For a new rule, it
-//! returns the part of its ranges that no earlier rule matches.
+//! rules to routes. This module records the address ranges of earlier rules. For a new rule, this
+//! module returns the addresses of the rule that no earlier rule matches.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Forwards the replies of an FTP server to the client. Changes the addresses of data connections
-//! in replies, and the list of features.
+//! Forwards the replies of an FTP server to the client. Changes two things in the replies: the
+//! addresses of data connections, and the list of features.
 
 use super::address;
 use super::control::{CommandKind, DataState, FtpControl, PendingCommand};

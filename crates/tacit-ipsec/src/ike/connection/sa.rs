@@ -1,5 +1,5 @@
 //! Defines one IKE SA: its keys, and its unanswered request in each direction. Repeats a request
-//! until it is answered (RFC 7296 sections 2.1 to 2.3).
+//! until the peer answers (RFC 7296 sections 2.1 to 2.3).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

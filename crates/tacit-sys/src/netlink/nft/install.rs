@@ -1,5 +1,5 @@
-//! Installs the nftables table for a program under `tacit run`: its chain, its sets, and its
-//! nftables rules.
+//! Installs the nftables table for a program under `tacit run`. The table contains a chain, sets,
+//! and nftables rules.
 
 use super::agent::Copies;
 use super::batch::{CHAIN, CREATE, NLM_F_EXCL, TABLE, commit, message};

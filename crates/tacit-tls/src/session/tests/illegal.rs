@@ -1,5 +1,5 @@
 //! Tests records and messages that a correct peer never sends. The tests check the error and the
-//! alert, and that the session keeps the data that it received before the error.
+//! alert. They also check that the session keeps the data received before the error.
 
 use tacit_core::record::{
     EMPTY_RECORDS_MAX, HEADER_BYTES, PROTECTED_BYTES_MAX, Seal as _, TAG_BYTES,

@@ -1,5 +1,6 @@
-//! Defines the content of `tacit show ike` (connections with peers of IPsec tunnels) and `tacit
-//! show sa` (the bytes and packets of the tunnels).
+//! Defines the content of `tacit show ike` and `tacit show sa`. The first command shows the
+//! connections with peers of IPsec tunnels. The second command shows the bytes and packets of the
+//! tunnels.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -13,11 +13,11 @@
 //!               the kernel executes the call           replaces the program's socket
 //! ```
 //!
-//! The kernel may execute all calls on sockets of the run's own network namespace, because nftables
-//! rules capture their traffic. The kernel never executes `connect`, `listen`, `bind` or a send
-//! with `MSG_FASTOPEN` on a handed socket, because such a socket could reach any destination.
-//! Instead, the agent decides about each new connection. A program cannot set options that redirect
-//! the packets of a handed socket, such as a source route: it gets `EPERM`.
+//! The kernel may execute all calls on sockets of the run's own network namespace. The nftables
+//! rules capture the traffic of these sockets. But a handed socket could reach any destination. So
+//! the kernel never executes `connect`, `listen`, `bind` or a send with `MSG_FASTOPEN` on a handed
+//! socket. Instead, the agent decides about each new connection. A program cannot set options that
+//! redirect the packets of a handed socket, such as a source route: it gets `EPERM`.
 //!
 //! The helper connects a socket before the program gets it. The helper keeps no duplicate of the
 //! socket, because otherwise the program could not close its connection.

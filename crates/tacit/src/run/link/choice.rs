@@ -1,4 +1,5 @@
-//! Chooses the link of a run: by its command line, its environment or its policy, in this order.
+//! Chooses the link of a run. This module searches the command line of the run first, then the
+//! environment of the run, then its policy.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -14,8 +14,8 @@
 //! If connections may outlive their run, the agent sends `RunEnded` on the stream of Hello when the
 //! run has ended. The agent closes this stream after the last connection.
 //!
-//! The side without a network opens every stream. The frames have the same format as those between
-//! launcher and agent ([`crate::run::protocol`]).
+//! The side without a network opens every stream. The frames have the same format as the frames
+//! between launcher and agent ([`crate::run::protocol`]).
 //!
 //! If the two sides have different kernels, each side has a server. The server of the side without
 //! a network forwards the requests, in frames of [`tacit_core::link_frame`]. Sockets cannot be
@@ -27,8 +27,8 @@
 //!                          ── Take ─────────────────> a stream for a new client of a bound socket
 //! ```
 //!
-//! Limits: [`REQUEST_BYTES_MAX`] and [`ANSWER_BYTES_MAX`] for a frame, and [`RUN_BYTES_MAX`] for
-//! the name of a run.
+//! Limits: [`REQUEST_BYTES_MAX`] for the frame of a request, [`ANSWER_BYTES_MAX`] for the frame of
+//! an answer, and [`RUN_BYTES_MAX`] for the name of a run.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Tests that the agent dials the upstream of a run's connection before it accepts the downstream
-//! connection.
+//! Tests the order in which the agent establishes a connection of a run. The agent first connects
+//! to the upstream server, and then accepts the downstream connection.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
