@@ -9,7 +9,7 @@
 //! The agent *captures* the traffic: the kernel sends packets of the host's programs to the agent.
 //! The report has these tables:
 //! * *Unmatched*: CPU time for traffic that no rule matches.
-//! * *Conntrack*: CPU time with connection tracking, but without tacit.
+//! * *Conntrack*: CPU time with connection tracking and without tacit.
 //! * *Protected*: CPU time for captured traffic. The table compares this time with the CPU time of
 //!   a forwarding rule. With a forwarding rule, the program itself connects to an address of the
 //!   agent.

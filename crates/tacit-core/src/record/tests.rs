@@ -1,6 +1,6 @@
-//! Tests the record layer with a simple cipher. The tests check which records are legal, and that
-//! the result does not depend on how the bytes are split. `tacit-tls` tests the real ciphers
-//! against a TLS library.
+//! Tests the record layer with a simple cipher. The tests check which records are legal. They also
+//! check that the result is the same for every way to split the bytes. `tacit-tls` tests the real
+//! ciphers against a TLS library.
 
 use proptest::prelude::*;
 

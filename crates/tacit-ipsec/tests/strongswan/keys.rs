@@ -1,6 +1,7 @@
-//! Signs for the driver (the process with tacit's IKE connection), and verifies the signatures of
-//! the peer. The test script has created the keys and certificates of both sides. The driver trusts
-//! only the certificate that the script created for the peer.
+//! Signs the authentication data of the driver, and verifies the signatures of the peer. The driver
+//! is the process that has tacit's IKE connection. The test script has created the keys and
+//! certificates of both sides. The driver trusts only the certificate that the script created for
+//! the peer.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use aws_lc_rs::rand::SystemRandom;

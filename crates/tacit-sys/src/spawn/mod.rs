@@ -4,14 +4,15 @@
 //! fork -> join namespaces -> hide files -> install filter -> set rights, limits, signals -> exec
 //! ```
 //!
-//! Between `fork` and `exec`, the child may only make system calls, so the parent prepares all
+//! Between `fork` and `exec`, the child may make only system calls, so the parent prepares all
 //! arguments before the fork. The child reports a failed step through a pipe, and sends a
 //! descriptor of its mount namespace.
 //!
-//! The program is a direct child of `tacit run`, with ordinary exit status and job control. The
-//! program keeps its user, directory, environment and standard streams. If an ordinary user starts
-//! the program, it has no capabilities. If root starts the program, it loses all capabilities that
-//! act outside of the namespace. Set-uid programs work if the user namespace maps their user.
+//! The program is a direct child of `tacit run`, so its exit status and job control work as usual.
+//! The program keeps its user, directory, environment and standard streams. If an ordinary user
+//! starts the program, it has no capabilities. If root starts the program, it loses all
+//! capabilities that act outside of the namespace. Set-uid programs work if the user namespace maps
+//! their user.
 //!
 //! Limits: at most [`HIDDEN_MAX`] files are hidden at the start; the helper hides new files later
 //! ([`cover`]).

@@ -1,4 +1,4 @@
-//! Reads the input files of an import, and writes its policy, errors and warnings.
+//! Reads the input files of an import, and writes the policy, the errors and the warnings.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

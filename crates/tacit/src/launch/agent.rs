@@ -1,5 +1,5 @@
-//! Starts the private agent of `tacit run`, or connects to a running agent. Registers the program
-//! with this agent.
+//! Starts the private agent of `tacit run`, or connects to a running agent. In both cases,
+//! registers the program with the agent.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

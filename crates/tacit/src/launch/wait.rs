@@ -1,5 +1,6 @@
-//! Waits for the program CMD of `tacit run`, and forwards signals to CMD. The launcher stops when
-//! CMD stops, and exits with CMD's status when CMD has ended.
+//! Waits for the program CMD of `tacit run`, and forwards signals to CMD. When a signal such as
+//! SIGTSTP suspends CMD, the launcher suspends itself too. When CMD has ended, the launcher exits
+//! with the status of CMD.
 
 use std::io;
 use std::process::{Child, ExitCode};

@@ -1,5 +1,5 @@
-//! Finds the connection of a descriptor that a program has sent with its query, and answers the
-//! query.
+//! Answers the queries of programs about their connections. A query contains a descriptor of a
+//! socket. This module finds the connection of this socket.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

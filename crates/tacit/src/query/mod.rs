@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The socket exists only in the program's network namespace. A query contains a descriptor of the
-//! program's socket, so a program can only ask about its own connections.
+//! program's socket, so a program can ask only about its own connections.
 //!
 //! Connections never wait for queries. After `tacit restart`, the successor asks its predecessor
 //! about connections that the predecessor still serves.

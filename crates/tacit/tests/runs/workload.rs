@@ -1,4 +1,4 @@
-//! Tests `tacit workload` with the client and the server each in a run.
+//! Tests `tacit workload`. The client and the server each run under `tacit run`.
 
 use crate::comparison::Comparison;
 

@@ -1,4 +1,5 @@
-//! Tests the limits and cookies for first requests, and a flood of first requests.
+//! Tests how the limiter handles first requests: its limits, its cookies, and a flood of first
+//! requests.
 
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //!                                                 └──> `tacit show metrics`
 //! ```
 //!
-//! The control thread reads counters that data workers publish, so no worker waits. The values of
-//! labels are names from the policy and fixed words, so the number of time series depends only on
+//! The control thread reads counters that data workers publish, so no worker waits. A label has a
+//! name from the policy or a fixed word as its value. So the number of time series depends only on
 //! the policy. All removed rules share one time series for their CPU time.
 
 pub(crate) mod exposition;

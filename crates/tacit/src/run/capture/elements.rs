@@ -2,8 +2,8 @@
 //!
 //! For destinations outside of the run's namespace, the nftables rules hold every SYN, and do not
 //! use the sets. For addresses of the namespace, the sets decide whether the agent or the namespace
-//! gets a SYN. So a TCP range needs elements only if it contains an address of the namespace.
-//! Elements for all ranges could take most of the time that a run needs to start.
+//! gets a SYN. So a TCP range needs elements only if it contains an address of the namespace. If
+//! all ranges had elements, a run could need most of its start time to add them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

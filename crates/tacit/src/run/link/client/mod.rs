@@ -6,10 +6,11 @@
 //! Hello again every `RETRY_INTERVAL`. The sockets that the run already has continue to work,
 //! because they belong to the run.
 //!
-//! If the network belongs to another kernel, each kernel has a server, and the sockets of the run
-//! are connected to the local server. The sockets are reset when one of the two servers ends. When
-//! the remote server has been restarted, it again binds the addresses on which the run listens.
-//! When the local server has been restarted, the agent requests new sockets for these addresses.
+//! If the network belongs to another kernel, each kernel has a server. The sockets of the run are
+//! then connected to the local server. These sockets are reset when one of the two servers ends.
+//! When the remote server has been restarted, it again binds the addresses on which the run
+//! listens. When the local server has been restarted, the agent requests new sockets for these
+//! addresses.
 
 use std::collections::BTreeMap;
 use std::fmt;
