@@ -1,5 +1,5 @@
-//! Asks the predecessor (the agent that this agent replaces) which targets are down, so that the
-//! first connections do not try these targets.
+//! Asks the predecessor (the agent that this agent replaces) which targets are down. So the first
+//! connections of this agent do not try these targets.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

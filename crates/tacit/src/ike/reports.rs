@@ -1,7 +1,8 @@
-//! Writes the lines of the log and of the audit log about connections with peers of tunnels.
+//! Reports connections with peers of tunnels, in the log and in the audit log.
 //!
-//! The audit log contains every event: each tunnel with its identities, each rekeying, and each end
-//! and failure with the reason. The log contains only events that need an action of an operator.
+//! The audit log contains every event: each tunnel and its identities, each rekeying, and the
+//! reason of each end and each failure. The log contains only events that need an action of an
+//! operator.
 
 use std::net::IpAddr;
 

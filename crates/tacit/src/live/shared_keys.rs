@@ -1,5 +1,5 @@
-//! Reads the pre-shared keys of IPsec tunnels from the files that the keys
-//! `psk-file` of the policy name.
+//! Reads the pre-shared keys of IPsec tunnels from files. The setting `psk-file` in the policy
+//! contains the path of such a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;

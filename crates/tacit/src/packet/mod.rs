@@ -10,15 +10,16 @@
 //! ```
 //!
 //! [`PacketWorker`] is the handle of the thread. The thread owns all devices and tunnels of one
-//! [`Underlay`] (the sockets to the peers). The thread does not know the policy: each
-//! [`Tunnel`] contains the flows that it permits. The thread drops packets for which there is no
-//! tunnel, and never sends them in clear.
+//! [`Underlay`] (the sockets to the peers). The thread does not know the policy: each [`Tunnel`]
+//! contains a list of the permitted flows. The thread drops packets for which there is no tunnel,
+//! and never sends them in clear.
 //!
 //! One thread serves both directions, even if this thread is an engine (a thread with a CPU of its
 //! own). While an engine is saturated, a second thread, `tacit-receive`, can serve the inbound
 //! direction (see `plan`). Without an engine, there is only one thread. Measurements show why:
-//! * If a second thread always works, a stream on two idle CPUs is 13 % faster, and costs 9 % less
-//!   CPU time. But if other programs use the CPUs too, a request takes 1.6 ms instead of 65 us.
+//! * If a second thread always works, a stream on two idle CPUs is 13 % faster. It also costs 9 %
+//!   less CPU time. But if other programs use the CPUs too, a request takes 1.6 ms instead of 65
+//!   us.
 //! * If a second thread works only while there is much data, requests are as fast as with one
 //!   thread. But large streams on busy CPUs gain nothing.
 //!

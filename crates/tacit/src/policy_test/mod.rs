@@ -1,5 +1,5 @@
 //! `tacit test`: evaluates a policy for each flow of a test file, and compares the result with the
-//! expected result. Use it in continuous integration (CI).
+//! expected result. This command is for continuous integration (CI).
 //!
 //! The command evaluates flows in the same way as `tacit explain`. It needs no agent, certificates
 //! or keys, and makes no connections.

@@ -1,5 +1,5 @@
-//! Finds the ports on which programs under `tacit run` listen, by asking their helper process
-//! repeatedly. The kernel does not report new listeners.
+//! Finds the ports on which programs under `tacit run` listen. The kernel does not report new
+//! listeners, so the agent asks the helper process repeatedly.
 //!
 //! After a change, the agent asks at short intervals. Later the interval grows to a tenth of a
 //! second. The agent asks only if the policy has a rule for inbound connections of runs.

@@ -2,9 +2,9 @@
 //! and closes them (stops). The report shows the rate and the CPU time of starts and of stops.
 //!
 //! With `--inbound`, the client alternates between two addresses: one for outbound connections of a
-//! host, and one for its inbound connections. In the same way, two queue managers (IBM MQ) connect
-//! in both directions. A start ends when the first reply arrives; a stop ends when the server has
-//! closed the connection too.
+//! host, and one for its inbound connections. The workload imitates two queue managers (IBM MQ),
+//! which connect in both directions. A start ends when the first reply arrives; a stop ends when
+//! the server has closed the connection too.
 
 use std::time::Instant;
 

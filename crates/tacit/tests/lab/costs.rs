@@ -1,5 +1,5 @@
-//! Tests the ledger: each microsecond of the agent's CPU time is charged once, and displays show
-//! it.
+//! Tests the ledger: the agent charges each microsecond of its CPU time once. Also tests that
+//! `tacit show` reports this time.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

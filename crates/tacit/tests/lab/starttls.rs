@@ -1,5 +1,5 @@
-//! Tests STARTTLS exchanges between two agents, with programs in clear on both sides. Also tests
-//! the reaction to peers that violate the protocol.
+//! Tests STARTTLS exchanges between two agents. The programs on both sides do not use TLS. Also
+//! tests how an agent reacts to peers that violate the protocol.
 //!
 //! Real peers are tested in `starttls_smtp.rs`, `starttls_postgres.rs` and `starttls_telnet.rs`.
 

@@ -1,5 +1,6 @@
-//! Tests PostgreSQL between programs of which only one uses TLS. In some tests, the clients require
-//! TLS, and the server has no TLS. In others, the server requires TLS, and the clients have no TLS.
+//! Tests PostgreSQL between a client and a server, of which only one uses TLS. In some tests, the
+//! clients require TLS, and the server has no TLS. In others, the server requires TLS, and the
+//! clients have no TLS.
 
 use std::io::{Read, Write};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Tests links that hand a socket of the link's server to a program. Both sides of these links have
 //! the same kernel. The program behaves as without tacit, and reaches only destinations that both
-//! policies permit. Displays show the connection.
+//! policies permit. The output of `tacit show connections` contains the connection.
 
 use crate::handed::{ANSWERS, ASK};
 use crate::link_scripts::RULES;

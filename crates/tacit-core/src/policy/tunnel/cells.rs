@@ -1,6 +1,6 @@
 //! Divides ports into *cells*, as a step in the conversion of `ipsec` rules to routes. The same
-//! rules apply to all ports of a cell. Then joins adjacent cells if the same addresses are behind
-//! the same peer.
+//! rules apply to all ports of a cell. This module then joins two adjacent cells if both have the
+//! same addresses behind the same peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

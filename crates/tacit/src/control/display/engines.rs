@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show engines`: the engines, the data workers and the threads that
-//! move packets of tunnels, with their CPUs and load.
+//! Defines the content of `tacit show engines`: the engines, the data workers, and the threads that
+//! move packets of tunnels. For each of them, the output contains the CPU and the load.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Accepts streams from other hosts, with TLS, and builds the TLS settings of links.
+//! Accepts TLS streams from other hosts, and builds the TLS settings of links.
 //!
 //! ```text
 //!   accept ──> permit for a handshake ──> handshake ──> slot for a request ──> request
@@ -13,8 +13,8 @@
 //! [`PERMIT_WAIT_MAX`]. A stream waits for its slot for [`SLOT_WAIT_MAX`].
 //!
 //! A certificate may be revoked while its stream waits. So [`LinkTls::check`] checks the
-//! certificate again before a session or socket begins, if other settings have been installed since
-//! the handshake.
+//! certificate again before a session or socket begins. This is necessary only if other settings
+//! have been installed since the handshake.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};

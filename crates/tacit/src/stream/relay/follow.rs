@@ -3,9 +3,10 @@
 //! time.
 //!
 //! The socket option `SO_INCOMING_CPU` returns the CPU on which the program sent its data. The
-//! relay checks this option after every [`TRANSFERS`] reads or writes. If [`AGREEING`] checks in a
-//! row return the same CPU, and the worker runs on another CPU, the connection moves to the worker
-//! on the program's CPU. After its first move, twice as many checks must agree.
+//! relay checks this option after every [`TRANSFERS`] reads or writes. Suppose that [`AGREEING`]
+//! checks in a row return the same CPU, and the worker runs on another CPU. Then the connection
+//! moves to the worker on the program's CPU. After the first move of a connection, twice as many
+//! checks must agree.
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,5 @@
-//! Tests a peer behind a NAT, if the NAT gives the peer another address during an IKE connection
-//! (RFC 7296 section 2.23).
+//! Tests a peer behind a NAT. During an IKE connection, the NAT gives the peer another address (RFC
+//! 7296 section 2.23).
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Tests two IKE connections with thousands of random schedules. In a schedule, datagrams are lost,
-//! duplicated and late.
+//! Tests two IKE connections with thousands of random schedules. In these schedules, some datagrams
+//! are lost, duplicated or delayed.
 
 use std::time::Duration;
 

@@ -31,9 +31,9 @@
 //! tacit-new`, checks all packets too. When the process that installed the table ends, the table
 //! remains. Then the table refuses the flows that it would otherwise send to the agent.
 //!
-//! Limits: [`HOST_RANGES_MAX`] ranges without counters and the same number with counters,
-//! [`HOST_CHECKS_MAX`] checks of senders, [`NAMED_ADDRESSES_MAX`] addresses of DNS names in policy
-//! rules, and [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with conntrack. Policy rules with
+//! Limits: [`HOST_RANGES_MAX`] ranges without counters, and the same number with counters;
+//! [`HOST_CHECKS_MAX`] checks of senders; [`NAMED_ADDRESSES_MAX`] addresses of DNS names in policy
+//! rules; [`FLOWS_MAX`] flows in each set. Needs Linux 5.9 with conntrack. Policy rules with
 //! control groups need Linux 5.13.
 
 mod bounds;
