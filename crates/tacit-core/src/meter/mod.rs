@@ -3,8 +3,8 @@
 //!
 //! It is expensive to read the CPU clock of a thread. So when the kind of work changes, the thread
 //! reads only a *timestamp* from a clock that is cheap to read. A *window* is a short interval. At
-//! the end of each window, the thread reads its CPU clock once, and converts the timestamps of the
-//! window to CPU time:
+//! the end of each window, the thread reads its CPU clock once. Then it converts the timestamps of
+//! the window to CPU time:
 //!
 //! ```text
 //!   timestamps    |receive|seal|   send   |  (waits: not counted) |receive|open|send|

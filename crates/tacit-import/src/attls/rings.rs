@@ -1,8 +1,8 @@
 //! Finds the key ring of an AT-TLS rule in the map file.
 //!
-//! If a rule names a key ring without a user ID, z/OS uses the key ring of the user that owns the
-//! socket. The map file defines such a ring for one user ID (`[keyring."USER/RING"]`) or for all
-//! users (`[keyring.RING]`).
+//! If a rule names a key ring without a user ID, z/OS uses the key ring of the socket's owner. The
+//! map file defines such a ring for one user ID (`[keyring."USER/RING"]`) or for all users
+//! (`[keyring.RING]`).
 
 use super::context::Context;
 use super::effective::Effective;

@@ -10,8 +10,9 @@
 //!            ─> IpAddr…, Port…, IpTimeCondition
 //! ```
 //!
-//! An attribute whose name ends with `Ref`, such as `TTLSGroupActionRef`, refers to a statement by
-//! its name. In place of the attribute, a policy may also contain the statement itself, as a block.
+//! If the name of an attribute ends with `Ref`, the attribute refers to a named statement. An
+//! example is `TTLSGroupActionRef`. In place of the attribute, a policy may also contain the
+//! statement itself, as a block.
 
 /// A kind of statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,8 +15,8 @@
 //! crashes in a minute, the supervisor ends. The supervisor also ends if another process kills the
 //! agent.
 //!
-//! `tacit agent --no-supervisor` runs without a supervisor, but `tacit restart` cannot restart such
-//! an agent.
+//! The command `tacit agent --no-supervisor` starts an agent without a supervisor. `tacit restart`
+//! cannot restart this agent.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

@@ -1,5 +1,5 @@
 //! Converts `[ike.NAME]`, which describes a peer, to the configuration of an IKE connection. Also
-//! converts the policy rules that use this peer to the list of flows that the tunnel permits.
+//! builds the list of permitted flows of the tunnel, from the policy rules that use this peer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! Tests which rules and credentials a reload keeps, which it builds again, and how its work grows
-//! with the number of rules.
+//! Tests which rules and credentials a reload keeps, and which ones it builds again. Also tests how
+//! the work of a reload grows with the number of rules.
 
 use std::cell::Cell;
 

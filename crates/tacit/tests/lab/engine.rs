@@ -1,8 +1,9 @@
 //! Tests engines: they set up connections on their own CPUs and hand them over to workers. If all
 //! engines are saturated, connections spill to workers or wait.
 //!
-//! The tests `transparency`, `relay` and `kill` check that engines change neither the bytes and the
-//! urgent data of a connection nor how it ends (end of stream or reset).
+//! The tests `transparency`, `relay` and `kill` check that engines do not change the bytes or the
+//! urgent data of a connection. They also check that a connection ends in the same way with an
+//! engine (end of stream or reset).
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

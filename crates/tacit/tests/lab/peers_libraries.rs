@@ -1,5 +1,5 @@
-//! Tests tacit with clients and servers in Go, Java and Python, which use the TLS of their own
-//! libraries.
+//! Tests tacit with clients and servers in Go, Java and Python. These programs use the TLS
+//! libraries of their languages.
 
 use std::io::{ErrorKind, Read};
 

@@ -7,7 +7,7 @@
 //! next section.
 //!
 //! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
-//! relayed or logged, or if the rule selects by program or systemd unit.
+//! relayed or logged. It also does this if the rule selects by program or systemd unit.
 //!
 //! For each rule, the kernel counts the connections and datagrams that it permits or denies itself.
 //!

@@ -1,7 +1,6 @@
-//! Receives the kernel's notifications about system calls of a program. Refuses sockets that the
-//! program must not create and options that it must not set, and reports each refusal to the agent.
-//! `connects/` handles notifications about `connect` calls, and decides which socket options a
-//! program may set.
+//! Receives the kernel's notifications about system calls of a program. Refuses forbidden sockets
+//! and forbidden socket options, and reports each refusal to the agent. `connects/` handles
+//! notifications about `connect` calls, and decides which socket options a program may set.
 //!
 //! ```text
 //!   kernel ── NotifyListener::take ──> helper ── HelperReport, at once or after 100 ms ──> agent

@@ -1,5 +1,5 @@
-//! On the side that has the network, serves one stream from the link server of another kernel. The
-//! frames of the stream contain one request, and then the bytes of one socket.
+//! Serves one stream from the link server of another kernel. This code runs on the side that has
+//! the network. The frames of the stream contain one request, and then the bytes of one socket.
 //!
 //! ```text
 //!   Hello ──> session, until the stream ends or is silent for ALIVE_WAIT_MAX
@@ -15,7 +15,7 @@
 //! socket, this server closes the socket. In both cases, it also closes sockets that it is still
 //! opening.
 //!
-//! Limits: the limits in `mod.rs` and `tickets.rs`.
+//! The limits are in `mod.rs` and `tickets.rs`.
 
 use std::io;
 use std::net::SocketAddr;

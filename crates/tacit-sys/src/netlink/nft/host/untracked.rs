@@ -1,6 +1,6 @@
-//! Builds the nftables rules for `tacit agent --host` without connection tracking, because
-//! connection tracking costs CPU time for every packet. The agent uses these nftables rules if all
-//! of these conditions are true:
+//! Builds nftables rules that do not use connection tracking, for `tacit agent --host`. Connection
+//! tracking costs CPU time for every packet. The agent uses these nftables rules if all of these
+//! conditions are true:
 //!
 //! * No policy rule is for clients or containers.
 //! * No policy rule matches a range of more than `PORTS_MAX` ports.
