@@ -1,8 +1,8 @@
 //! Stores the traffic secrets of a TLS 1.3 connection, and derives the next keys of the connection
 //! (RFC 8446 section 7.2).
 //!
-//! The TLS library passes the secrets to its key log callback. The secrets exist in memory only,
-//! and are overwritten with zeros when they are dropped.
+//! The TLS library passes the secrets to its key log callback. The secrets exist in memory only.
+//! Each secret is overwritten with zeros when it is dropped.
 
 use aws_lc_rs::aead::{self, AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305};
 use aws_lc_rs::hkdf::{Algorithm, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};

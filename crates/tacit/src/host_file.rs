@@ -1,4 +1,4 @@
-//! Reads a file of the host, such as `/etc/hosts`, and reads it again when it has changed.
+//! Reads a file of the host, such as `/etc/hosts`, and reads the file again after each change.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Reads data of a thread in another process, while that thread waits in a system call. This module
-//! reads the descriptors, the memory and the pending signals of the thread.
+//! Reads data of a thread in another process, while that thread waits in a system call. The data
+//! are the descriptors, the memory and the pending signals of the thread.
 
 use std::cell::OnceCell;
 use std::io;

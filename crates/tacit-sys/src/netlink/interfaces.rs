@@ -1,5 +1,5 @@
 //! Copies the interfaces and addresses of the host into the network namespace of a program under
-//! `tacit run`. So the program finds the interfaces that it expects.
+//! `tacit run`. So the program finds the interfaces that it would find on the host.
 //!
 //! ```text
 //! host:  eth0 198.51.100.2/24      interfaces() ──> list

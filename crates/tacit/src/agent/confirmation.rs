@@ -1,5 +1,5 @@
-//! Installs the previous policy again if the operator does not confirm a new policy in time. This
-//! helps, for example, if the new policy blocks the operator's SSH connection.
+//! Installs the previous policy again if the operator does not confirm a new policy in time. For
+//! example, a new policy may block the operator's SSH connection.
 //!
 //! ```text
 //!   none ── install with --confirm ──> waiting ── tacit confirm ──> none
@@ -12,8 +12,9 @@
 //! In the state `none`, no confirmation is pending. In the state `returning`, the agent installs
 //! the previous policy.
 //!
-//! While a policy waits for its confirmation, another policy with `--confirm` may replace it. If
-//! the operator confirms neither policy, the agent returns to the last confirmed policy.
+//! While a policy waits for its confirmation, another policy with `--confirm` may replace this
+//! policy. If the operator confirms neither of the two policies, the agent returns to the last
+//! confirmed policy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

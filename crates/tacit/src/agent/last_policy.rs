@@ -1,11 +1,10 @@
-//! Stores the text of the installed policy in a file. At boot, a guard
-//! (`tacit agent --host --guard`) can use this file to capture the host's traffic
-//! (`host/stored.rs`). If a policy must be confirmed, the agent stores the policy only after the
-//! confirmation.
+//! Stores the text of the installed policy in a file. At boot, the command `tacit agent --host
+//! --guard` (the guard) can use this file to capture the host's traffic (`host/stored.rs`). If a
+//! policy must be confirmed, the agent stores the policy only after the confirmation.
 //!
-//! If the agent cannot store a policy, it removes the older stored policy. Otherwise a guard would
-//! install the older policy, which may protect less. The agent tries again until it has stored the
-//! policy.
+//! If the agent cannot store a policy, it removes the older stored policy. Otherwise the guard
+//! would install the older policy, which may protect less. The agent tries again until it has
+//! stored the policy.
 
 use std::io;
 use std::path::PathBuf;

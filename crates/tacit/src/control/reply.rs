@@ -1,4 +1,4 @@
-//! Defines the agent's reply to a request on the control socket, and sends it to the client.
+//! Defines the agent's reply to a request on the control socket, and sends the reply to the client.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

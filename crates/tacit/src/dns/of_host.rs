@@ -2,9 +2,9 @@
 //! decides which queries the policy permits, and records the names and addresses in the answers.
 //!
 //! The agent forwards each permitted query to the name server that the program selected, and the
-//! program gets the real addresses. This is different under `tacit run`: there, a program may get
-//! an alias (an address that stands for one name). If a rule matches the name, the kernel captures
-//! the addresses before the program gets the answer.
+//! program gets the real addresses. Under `tacit run`, in contrast, a program may get an alias (an
+//! address that stands for one name). If a rule of a captured host matches the name, the kernel
+//! captures the real addresses before the program gets the answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Defines [`Order`]: a command for the thread `tacit-packet`. The senders are other threads, and
-//! the code that processes inbound packets.
+//! Defines [`Order`]: a command for the thread `tacit-packet`. Other threads send these commands.
+//! The code for inbound packets also sends one of them, `MovePeer`.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Tests what `tacit run` does with processes that still run when the program has ended.
+//! Tests how `tacit run` handles processes that are still running after the program has ended.
 
 use crate::harness::text_of;
 use crate::job::{as_each_user, expect};

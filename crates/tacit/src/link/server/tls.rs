@@ -7,14 +7,14 @@
 //! Each handshake needs a permit, and each request needs a slot. A host whose certificate is not
 //! accepted gets no slot. [`HandshakeLimiter`] limits the permits of each source address.
 //!
-//! Limits of each link: [`STREAMS_MAX`] requests, but only [`STREAMS_OF_HOST_MAX`] for each
-//! certificate; [`HANDSHAKES_MAX`] handshakes, but only [`HANDSHAKES_OF_SOURCE_MAX`] for each
+//! Limits of each link: [`STREAMS_MAX`] requests in total, and [`STREAMS_OF_HOST_MAX`] for each
+//! certificate; [`HANDSHAKES_MAX`] handshakes in total, and [`HANDSHAKES_OF_SOURCE_MAX`] for each
 //! source address. At most [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for
 //! [`PERMIT_WAIT_MAX`]. A stream waits for its slot for [`SLOT_WAIT_MAX`].
 //!
 //! A certificate may be revoked while its stream waits. So [`LinkTls::check`] checks the
-//! certificate again before a session or socket begins. This is necessary only if other settings
-//! have been installed since the handshake.
+//! certificate again after the wait. It skips this check if no other TLS settings have been
+//! installed since the handshake.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};

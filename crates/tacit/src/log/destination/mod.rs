@@ -1,5 +1,5 @@
-//! Opens the destination of the log and writes to it: standard error, the journal, syslog or a
-//! file.
+//! Opens the destination of the log, and writes log lines to this destination. The destination is
+//! standard error, the journal, syslog or a file.
 //!
 //! Limit: [`RUN_LOG_BYTES_MAX`] for the log file that all private agents of a user share. A full
 //! file is renamed to `run.log.1`.

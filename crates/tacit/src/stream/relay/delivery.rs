@@ -1,13 +1,13 @@
-//! Relays one message in clear (PostgreSQL's CancelRequest), and closes the connection.
+//! Relays one message in clear (PostgreSQL's CancelRequest), and then closes both connections.
 //!
 //! ```text
 //!   downstream ── the message ──> upstream
 //!              <── end of file ──            then tacit closes both connections
 //! ```
 //!
-//! tacit drops all other bytes. When the server has handled the message, the server closes its
-//! connection. Then tacit closes the connection of the client. If the server does not close its
-//! connection within [`END_WAIT_MAX`], tacit resets the connection of the client.
+//! tacit drops all bytes except this message. When the server has handled the message, the server
+//! closes its connection. Then tacit closes the connection of the client. If the server does not
+//! close its connection within [`END_WAIT_MAX`], tacit resets the connection of the client.
 
 use std::io;
 use std::time::Duration;

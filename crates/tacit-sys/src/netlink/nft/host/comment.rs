@@ -1,5 +1,5 @@
-//! Encodes and decodes the comments of nftables tables and elements. The format is that of the
-//! program `nft`: a kind, a length, and a text that ends with a zero byte.
+//! Encodes and decodes the comments of nftables tables and elements. The program `nft` uses the
+//! same format for its comments: a kind, a length, and a text that ends with a zero byte.
 
 /// `NFTNL_UDATA_TABLE_COMMENT` and `NFTNL_UDATA_SET_ELEM_COMMENT`.
 const COMMENT: u8 = 0;

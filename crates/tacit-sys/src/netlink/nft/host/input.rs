@@ -14,9 +14,9 @@
 //! ```text
 //! input  accepts packets that stay on the host, and captured packets of containers
 //!        accepts packets to captured ports if a socket of the agent receives them
-//!        accepts packets to captured ports if the chain `clients` has filtered these packets,
-//!        so that filters do not count them again (filters permit or deny single packets)
-//!        filters all other packets
+//!        accepts packets to captured ports if the chain `clients` has already applied the
+//!        filter rules to these packets (otherwise filter rules would count a packet twice)
+//!        applies the filter rules, which permit or deny single packets, to all other packets
 //!        refuses the remaining packets to captured ports
 //! ```
 
