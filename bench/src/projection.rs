@@ -8,10 +8,10 @@
 //!   another agent with these settings ─────> measured CPU time ──────────────────────┴─> compare
 //! ```
 //!
-//! Each round measures every setting once, with messages at a constant rate. The command compares
-//! the medians of all rounds, and prints the difference between each estimate and its measurement.
-//! A large difference is not a failure, because on a busy machine the CPU time of the same work
-//! varies. Engines (threads on reserved CPUs) are not measured.
+//! Each round measures every setting once, while the load client sends messages at a constant rate.
+//! The command compares the medians of all rounds, and prints the difference between each estimate
+//! and its measurement. A large difference is not a failure, because the same work needs more or
+//! less CPU time on a busy machine. Engines (threads on reserved CPUs) are not measured.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

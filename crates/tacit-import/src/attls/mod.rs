@@ -16,7 +16,7 @@
 //!
 //! A file may use names that another file defines. The imported rules have the order in which z/OS
 //! evaluates them: by descending priority, then by name. The import replaces unsafe defaults of
-//! AT-TLS by safe values, and reports each replacement.
+//! AT-TLS with safe values, and reports each replacement.
 //!
 //! The module `filters` combines IP filter rules with the TLS rules. The import rejects IPsec and
 //! IKE policies.

@@ -2,15 +2,15 @@
 //! the program. There, nftables rules capture the packets.
 //!
 //! All packets of the program arrive on `lo`, because a local route contains all addresses (AnyIP).
-//! The route has a preferred source address. Without this setting, a connection would have the same
-//! address as its source and its destination.
+//! The route has a preferred source address. Without a preferred source address, a connection would
+//! have its destination address as its source address too.
 //!
 //! For IPv6, there are two source addresses: one for destinations with unique local addresses
 //! (fc00::/7), and one for all other destinations. So a program chooses between IPv4 and IPv6 as it
 //! would without tacit (RFC 6724, section 5, rule 5).
 //!
-//! If the namespace has no IPv6, `connect` to an IPv6 address fails at once with `ENETUNREACH`. The
-//! same applies to IPv4.
+//! If the namespace has no IPv6, `connect` to an IPv6 address fails at once with `ENETUNREACH`. If
+//! the namespace has no IPv4, `connect` to an IPv4 address fails in the same way.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! Defines [`PacketThreads`]: on which CPUs the threads of a packet worker run, and when the second
-//! thread receives.
+//! Defines [`PacketThreads`]: the CPUs for the threads of a packet worker. Also defines when the
+//! second thread, `tacit-receive`, receives packets.
 //!
 //! | `[engine]` | `tacit-packet` | `tacit-receive` |
 //! |---|---|---|

@@ -1,8 +1,8 @@
-//! Opens the upstream connection of an accepted connection: connects a socket to the server. The
-//! address depends on the rule:
+//! Connects to the server for an accepted connection. The address of the server depends on the
+//! rule:
 //!
 //! ```text
-//! forwarding rule            the addresses of the targets in order, but targets that are down come
+//! forwarding rule            the addresses of the targets in order; targets that are down come
 //!                            last
 //! outbound, from a run       the address to which the program connects
 //! inbound, to a run          the address on which the program listens; the source address and

@@ -5,9 +5,9 @@
 //!                                                 └──> `tacit show metrics`
 //! ```
 //!
-//! The control thread reads counters that data workers publish, so no worker waits. A label has a
-//! name from the policy or a fixed word as its value. So the number of time series depends only on
-//! the policy. All removed rules share one time series for their CPU time.
+//! The control thread reads counters that data workers publish, so no worker waits. The value of
+//! each label is a name from the policy or a fixed word. So the number of time series depends only
+//! on the policy. All removed rules share one time series for their CPU time.
 
 pub(crate) mod exposition;
 pub mod server;

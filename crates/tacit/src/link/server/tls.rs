@@ -13,8 +13,8 @@
 //! [`PERMIT_WAIT_MAX`]. A stream waits for its slot for [`SLOT_WAIT_MAX`].
 //!
 //! A certificate may be revoked while its stream waits. So [`LinkTls::check`] checks the
-//! certificate again after the wait. It skips this check if no other TLS settings have been
-//! installed since the handshake.
+//! certificate again before the server starts a session or opens a socket. `check` does nothing if
+//! the TLS settings are still those of the handshake.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};

@@ -8,10 +8,11 @@
 //!   kernel ── socket destroyed, with its counters ──> end of the record
 //! ```
 //!
-//! The agent keeps no duplicate of the socket, because otherwise the program could not close its
-//! connection. So the agent gets the counters from the kernel (`sock_diag`).
+//! The agent keeps no duplicate of the socket, because a duplicate would keep the connection open
+//! after the program has closed it. So the agent gets the byte counters from the kernel
+//! (`sock_diag`).
 //!
-//! Limits: `judge::PENDING_MAX` sockets for which the helper has not reported a result.
+//! Limit: at most `judge::PENDING_MAX` sockets wait for a result from the helper.
 
 mod judge;
 mod table;

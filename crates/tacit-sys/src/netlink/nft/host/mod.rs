@@ -26,10 +26,10 @@
 //! users or control groups. `rules.rs` builds the nftables rules with connection tracking, and
 //! `untracked.rs` builds nftables rules without connection tracking.
 //!
-//! [`install`] replaces the whole table in one transaction. For a moment after that, the kernel may
-//! not find all elements of the new table. So a second table with the same contents, `inet
-//! tacit-new`, checks all packets too. When the process that installed the table ends, the table
-//! remains. Then the table refuses the flows that it would otherwise send to the agent.
+//! [`install`] replaces the whole table in one transaction. For a moment after the transaction, the
+//! kernel may not find all elements of the new table. So a second table with the same contents,
+//! `inet tacit-new`, checks all packets too. When the process that installed the table ends, the
+//! table remains. Then the table refuses the flows that it would otherwise send to the agent.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges without counters, and the same number with counters;
 //! [`HOST_CHECKS_MAX`] checks of senders; [`NAMED_ADDRESSES_MAX`] addresses of DNS names in policy
