@@ -16,7 +16,7 @@
 //! * *Installing*: the time and the memory that the agent needs to install a policy.
 //!
 //! Two measurements of the same program differ. To show this difference, each table contains one
-//! row twice. The CPU time of a process includes the kernel's work on the packets that it sends.
+//! row twice. The CPU time of a process includes the kernel's work for packets from this process.
 //!
 //! ```text
 //! world.rs      both namespaces, the servers, and the installed policies

@@ -2,7 +2,8 @@
 //! Without audit mode, the rule would have denied them, or would have protected them with TLS.
 //!
 //! Limit: [`AUDITED_FLOWS_MAX`] different flows for each rule. If the table is full, a new flow
-//! replaces the flow that was seen least recently. The total still counts replaced flows.
+//! replaces the flow that was seen least recently. The total of `tacit show audit` includes the
+//! replaced flows.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -1,9 +1,10 @@
-//! Measures the CPU time of TLS on this machine, in memory and without a network. Two kinds of work
-//! are measured: the handshake of a server, and the encryption and decryption of records. Records
-//! are measured for each cipher suite and message length.
+//! Measures the CPU time of TLS on this machine, in memory and without a network. This module
+//! measures two kinds of work: the handshake of a server, and the encryption and decryption of
+//! records. It measures records for each cipher suite and message length.
 //!
 //! The measurement runs the same code as the agent, and reads the CPU clock of the calling thread.
-//! A busy agent uses more or less CPU time, because its CPU caches have other contents.
+//! A busy agent uses more or less CPU time than this measurement, because the CPU caches have other
+//! contents.
 
 use std::fmt;
 use std::time::{Duration, Instant};

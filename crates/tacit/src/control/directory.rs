@@ -1,5 +1,5 @@
-//! Creates and checks a private directory for the control socket. Users without `$XDG_RUNTIME_DIR`
-//! need this directory.
+//! Creates and checks a private directory for the control socket. This directory is for users
+//! without `$XDG_RUNTIME_DIR`.
 //!
 //! The private directory is in `/tmp` or a similar directory, where every user can create files. So
 //! the agent and its clients check that no other user has created the private directory.

@@ -1,8 +1,8 @@
 //! Implements the control socket, through which the commands of tacit send requests to a running
 //! agent.
 //!
-//! The control socket is a UNIX socket that only its owner and root may use. A request is one line
-//! of JSON, and so is the answer. An answer never delays a connection.
+//! The control socket is a UNIX socket that only its owner and root may use. Each request is one
+//! line of JSON, and each answer is one line of JSON. An answer never delays a connection.
 
 pub mod client;
 pub mod clients;

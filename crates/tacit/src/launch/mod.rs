@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   launcher (this) ──forks──> helper    creates the namespaces, and acts in them for the agent
-//!                   ──forks──> agent     or connects to a running one; has policy and keys
+//!                   ──forks──> agent     (or connects to a running agent) has policy and keys
 //!                   ──starts─> CMD       in the namespaces; a child of the launcher
 //! ```
 //!

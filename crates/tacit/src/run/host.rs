@@ -7,7 +7,8 @@
 //!                                         only rules that list the address
 //! ```
 //!
-//! When the kernel reports a change of the host's interfaces, the addresses are read again.
+//! When the kernel reports a change of the host's interfaces, this module reads the addresses
+//! again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;

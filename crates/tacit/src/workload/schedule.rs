@@ -1,8 +1,8 @@
 //! Computes the times at which a workload client with `--rate` sends its requests.
 //!
-//! Without a schedule, a client sends fewer requests while the server is slow. So the report
-//! contains too few long delays ("coordinated omission"). With a schedule, the client measures
-//! latency from the time at which a request is due.
+//! Without a schedule, a client sends fewer requests while the server is slow. So the report of
+//! this client contains too few long delays ("coordinated omission"). With a schedule, the client
+//! measures latency from the time at which a request is due.
 
 /// The due times of one connection, at equal intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]

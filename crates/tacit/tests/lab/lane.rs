@@ -1,5 +1,5 @@
 //! Sets up every way in which tacit can relay a stream: with each action, in each role, with and
-//! without engines. Tests that must pass for all these ways use this module.
+//! without engines. If a test must pass for all these ways, it uses this module.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

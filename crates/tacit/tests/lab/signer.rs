@@ -1,5 +1,5 @@
-//! Tests the signer process: only this process holds the private keys, and it only signs
-//! handshakes.
+//! Tests the signer process. No other process holds the private keys, and the signer uses the keys
+//! only to sign handshakes.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpStream;

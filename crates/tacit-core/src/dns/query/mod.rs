@@ -1,5 +1,5 @@
-//! Parses the DNS query of a program: the question, and the properties that the answer must have,
-//! such as the maximum size.
+//! Parses the DNS query of a program. The result is the question, and the properties that the
+//! answer must have, such as the maximum size.
 
 use super::message::{
     AUTHENTIC_DATA, CHECKING_DISABLED, DNSSEC_OK, DnsError, HEADER_BYTES, MessageHeader, OPERATION,

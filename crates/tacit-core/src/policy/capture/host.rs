@@ -1,13 +1,14 @@
 //! Computes how the kernel handles the flows of a captured host (a host whose programs all follow
 //! one policy). This module converts the rules to ranges of destination addresses and ports.
 //!
-//! The *senders* of a rule are the users, groups or control groups that it selects. Consecutive
+//! The *senders* of a rule are the users, groups or control groups that the rule names. Consecutive
 //! rules with the same senders form a *section*. The kernel checks the sections in order: first the
 //! senders, then the destination. If no rule of a section matches a flow, the kernel checks the
 //! next section.
 //!
-//! The kernel applies `permit` and `deny` itself. It sends a flow to the agent if the flow must be
-//! relayed or logged. It also does this if the rule selects by program or systemd unit.
+//! The kernel applies `permit` and `deny` itself. The kernel sends a flow to the agent if the flow
+//! must be relayed or logged. The kernel also sends a flow to the agent if the rule selects flows
+//! by program or systemd unit.
 //!
 //! For each rule, the kernel counts the connections and datagrams that it permits or denies itself.
 //!

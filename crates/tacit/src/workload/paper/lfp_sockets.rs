@@ -1,5 +1,5 @@
-//! Measures short connections, and the memory that idle connections use. These measurements are
-//! repeated for each network path that `lfp.rs` compares.
+//! Measures short connections, and the memory that idle connections use. The module repeats these
+//! measurements for each network path that `lfp.rs` compares.
 //!
 //! A short connection exchanges one byte in each direction. A test with four connections at a time
 //! shows how many connections a path can open in a second. A test with one connection at a time

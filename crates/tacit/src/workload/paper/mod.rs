@@ -11,8 +11,8 @@
 //! ztpf.rs, mq.rs, zvm.rs, lfp.rs, ipsec.rs    one paper each
 //! ```
 //!
-//! The measurements use the commands of tacit itself, and programs that are installed. If a table
-//! cell cannot be measured, the cell stays empty, and the reason follows the table. There are three
+//! The measurements use the commands of tacit itself, and other installed programs. If a table cell
+//! cannot be measured, the cell stays empty, and the reason follows the table. There are three
 //! reasons: tacit does not have the measured function, a program is missing, or the measurement
 //! failed.
 
