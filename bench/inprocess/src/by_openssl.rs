@@ -1,5 +1,5 @@
-//! Implements the benchmark's TLS client and TLS server with OpenSSL. Uses the OpenSSL library of
-//! the Linux distribution, with default settings.
+//! Implements the benchmark's TLS client and TLS server with OpenSSL. The client and the server use
+//! the OpenSSL library of the Linux distribution, with default settings.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,7 +1,7 @@
-//! Checks whether a rule accepts a peer's certificate, without a handshake.
+//! Checks, without a handshake, whether a rule accepts the certificate of a peer.
 //!
-//! This module makes every check that a handshake makes, except one. It cannot check whether the
-//! peer has the private key of its certificate.
+//! This module makes every check of a handshake except one: it cannot check whether the peer has
+//! the private key of the certificate.
 
 use std::net::IpAddr;
 

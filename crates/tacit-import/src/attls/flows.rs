@@ -2,8 +2,9 @@
 //!
 //! An AT-TLS rule for both directions becomes two tacit rules, one for each direction. An inbound
 //! tacit rule passes all its connections to one port of the program. So an inbound AT-TLS rule with
-//! several local ports becomes one tacit rule for each port. The policy of a captured host (`tacit
-//! agent --host`) needs only one rule, because the program itself listens on all these ports.
+//! several local ports becomes one tacit rule for each port. On a captured host (`tacit agent
+//! --host`), one tacit rule is enough for all ports, because the program itself listens on these
+//! ports.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

@@ -1,7 +1,7 @@
 //! Finds the key ring of an AT-TLS rule in the map file.
 //!
 //! If a rule names a key ring without a user ID, z/OS uses the key ring of the socket's owner. The
-//! map file defines such a ring for one user ID (`[keyring."USER/RING"]`) or for all users
+//! map file defines a key ring for one user ID (`[keyring."USER/RING"]`) or for all users
 //! (`[keyring.RING]`).
 
 use super::context::Context;

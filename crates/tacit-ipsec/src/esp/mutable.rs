@@ -1,5 +1,5 @@
-//! Prepares a copy of IP headers from which the ICV (integrity check value) of AH is computed. If
-//! routers may change a field, this module sets the field to zero (RFC 4302 section 3.3.3.1).
+//! Prepares a copy of IP headers, as input for the ICV (integrity check value) of AH. If routers
+//! may change a field, this module sets the field to zero in the copy (RFC 4302 section 3.3.3.1).
 //!
 //! ```text
 //! IPv4  TOS, flags, fragment offset, TTL, checksum; options, unless they are immutable
@@ -8,7 +8,7 @@
 //!
 //! This module does not zero IPv6 routing headers, because the sender can predict how these headers
 //! arrive (RFC 4302 section 3.3.3.1.2.1). If routers change other parts of the headers, the ICV is
-//! wrong, and the packet is dropped.
+//! wrong, and the receiver drops the packet.
 
 use super::outer::{HOP_BY_HOP, OPTIONS};
 use crate::packet::{V4_HEADER_BYTES, V6_HEADER_BYTES};

@@ -1,4 +1,4 @@
-//! Captures the traffic of this host, so that one policy applies to all its programs, without
+//! Captures the traffic of this host. So one policy applies to all programs of the host, without
 //! `tacit run`.
 //!
 //! ```text
@@ -9,7 +9,8 @@
 //! tacit agent --host --drop-ins DIRECTORY    writes a drop-in for each systemd unit in a rule
 //! ```
 //!
-//! While no agent runs, the nftables rules remain, and refuse the flows that they capture.
+//! While no agent runs, the nftables rules remain. They refuse the flows that an agent would
+//! receive.
 
 mod counted;
 mod facts;

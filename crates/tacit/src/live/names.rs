@@ -2,8 +2,8 @@
 //! different rules, the strictest of these rules applies.
 //!
 //! Programs under `tacit run` usually see an alias: an address that stands for one name. But names
-//! in `/etc/hosts` get no alias, because programs read that file themselves. With `aliases =
-//! "never"` and with `tacit agent --host`, there are no aliases.
+//! in `/etc/hosts` get no alias, because programs read that file themselves. There are no aliases
+//! with `aliases = "never"` or with `tacit agent --host`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Tests a captured host with many settings at the same time. Other tests use these settings
-//! separately. The settings are rules by name, rules for senders, rules with time windows,
-//! containers, and audit mode.
+//! Tests a captured host with many settings at the same time: rules by name, rules for senders,
+//! rules with time windows, containers, and audit mode. Other tests use each of these settings
+//! alone.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, TLS};

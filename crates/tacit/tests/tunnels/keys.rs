@@ -1,5 +1,5 @@
-//! Tests `tacit trace --ike`: tshark must decrypt a packet capture of tunnels with the recorded
-//! keys.
+//! Tests `tacit trace --ike`, which records the keys of tunnels. With these keys, tshark must
+//! decrypt a packet capture of the tunnels.
 
 use crate::{Scenario, WEB};
 

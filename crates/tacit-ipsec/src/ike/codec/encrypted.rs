@@ -1,5 +1,5 @@
 //! Parses the headers of the encrypted payload (RFC 7296 section 3.14) and of the encrypted
-//! fragment payload (RFC 7383 section 2.5). Writes the header of the encrypted payload.
+//! fragment payload (RFC 7383 section 2.5). Also writes the header of the encrypted payload.
 
 use super::error::CodecError;
 use super::header::{HEADER_BYTES, IkeHeader};

@@ -15,8 +15,8 @@
 //! kernel rejects overlapping elements (`EEXIST`).
 //!
 //! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once; a larger change needs several
-//! batches. Until the kernel has applied the last batch, it rejects traffic to destinations that
-//! are not yet in the sets. Needs Linux 5.9.
+//! batches. Until the kernel has applied the last batch, the kernel rejects traffic to destinations
+//! that are not yet in the sets. Needs Linux 5.9.
 
 mod agent;
 mod batch;

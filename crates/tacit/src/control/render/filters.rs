@@ -1,4 +1,4 @@
-//! Formats `tacit show filters` as a text table.
+//! Formats the output of `tacit show filters` as a text table.
 
 use super::Table;
 use super::table::{Column, list, optional, table};

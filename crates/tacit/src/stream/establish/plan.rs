@@ -8,7 +8,7 @@
 //! | TLS as a server | STARTTLS, as a server | downstream | after the handshake |
 //! | TLS as a server | the client's first byte | downstream | after the handshake |
 //! | clear, where TLS is optional | the client's first byte | none | after this byte |
-//! | any row above, with `activate` on a message | the same | the same | after the first message |
+//! | any row above, with `activate` on a message | as above | as above | after the first message |
 //! | TLS as a client | STARTTLS, as a client | upstream | before the handshake |
 //! | FTP data connection | the client's first bytes | either | before the handshake |
 

@@ -14,11 +14,11 @@
 //!                        any slow handshake is silent
 //! ```
 //!
-//! When another source needs a permit, the limiter ends the oldest slow handshake of the busiest
+//! When a waiting source needs a permit, the limiter ends the oldest slow handshake of the busiest
 //! source. If no source has several handshakes, the limiter ends the oldest slow handshake whose
 //! client has sent no complete message. So clients that connect and send nothing cannot block other
-//! clients, even if they use many addresses. The limiter never ends handshakes that the agent
-//! initiates.
+//! clients, even if the silent clients use many addresses. The limiter never ends handshakes that
+//! the agent initiates.
 
 mod queue;
 
