@@ -6,9 +6,9 @@
 //!   kind (1 byte) | length (2 bytes) | payload
 //! ```
 //!
-//! The first byte of this stream is the kind of a frame, which is never 0. A link within one kernel
-//! has another format: its first byte is the upper byte of a small length, and is always 0. So the
-//! first byte shows whether a link connects two kernels.
+//! The first byte of the separate stream is the kind of a frame. A kind is never 0. A link within
+//! one kernel has another format: its first byte is the upper byte of a small length, and is always
+//! 0. So the first byte shows whether a link connects two kernels.
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a message, [`DATA_BYTES_MAX`] for a part of a TCP stream, and
 //! [`DATAGRAM_BYTES_MAX`] for a datagram.

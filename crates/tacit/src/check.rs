@@ -1,4 +1,4 @@
-//! `tacit check`: checks a policy, and prints its errors and warnings.
+//! `tacit check`: checks a policy, and prints the errors and warnings.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

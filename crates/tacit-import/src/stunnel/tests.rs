@@ -1,5 +1,4 @@
-//! Tests the import of stunnel services: the rules that it creates, and the findings that it
-//! reports.
+//! Tests the import of stunnel services. The tests check the rules and the reported findings.
 
 use proptest::prelude::*;
 

@@ -9,8 +9,8 @@
 //!                            Registration    moves the epoll entries of the socket
 //! ```
 //!
-//! If the program is killed, another process may get its process ID. So after each read from the
-//! process, the caller must check that the program still waits
+//! If the program is killed, another process may get the process ID of the program. So after each
+//! read from the process, the caller must check that the program still waits
 //! ([`crate::spawn::NotifyListener::is_waiting`]).
 //!
 //! Limit: this module examines at most [`DESCRIPTORS_MAX`] descriptors of a process.

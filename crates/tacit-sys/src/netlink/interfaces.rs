@@ -9,7 +9,8 @@
 //! The copied interface transmits no packets, and its address has no route, so the program's
 //! packets are still captured.
 //!
-//! Loopback and link-local IPv6 addresses are not copied, because every namespace has its own.
+//! Loopback and link-local IPv6 addresses are not copied, because every namespace has such
+//! addresses of its own.
 //!
 //! Limits: [`INTERFACES_MAX`] interfaces and [`ADDRESSES_MAX`] addresses are copied.
 

@@ -2,8 +2,8 @@
 //! --guard` (the guard) can use this file to capture the host's traffic (`host/stored.rs`). If a
 //! policy must be confirmed, the agent stores the policy only after the confirmation.
 //!
-//! If the agent cannot store a policy, it removes the older stored policy. Otherwise the guard
-//! would install the older policy, which may protect less. The agent tries again until it has
+//! If the agent cannot store a policy, the agent removes the older stored policy. Otherwise the
+//! guard would install the older policy, which may protect less. The agent tries again until it has
 //! stored the policy.
 
 use std::io;

@@ -1,5 +1,5 @@
 //! Defines [`Order`]: a command for the thread `tacit-packet`. Other threads send these commands.
-//! The code for inbound packets also sends one of them, `MovePeer`.
+//! The code for inbound packets sends only the command `MovePeer`.
 
 use std::net::SocketAddr;
 

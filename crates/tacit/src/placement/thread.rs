@@ -1,5 +1,5 @@
-//! Binds the calling thread to the CPU of an engine, and sets its scheduling class. The error
-//! messages are written for operators.
+//! Binds the calling thread to the CPU of an engine, and sets the scheduling class of the thread.
+//! The error messages are written for operators.
 
 use std::io;
 

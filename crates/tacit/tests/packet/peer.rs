@@ -1,5 +1,5 @@
-//! Creates a packet worker for the tests, with its TUN device and a peer. The peer runs inside the
-//! test process, and encrypts and decrypts packets itself.
+//! Creates a packet worker, its TUN device and a peer, for the tests. The peer runs inside the test
+//! process, and encrypts and decrypts packets itself.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -10,7 +10,8 @@
 //! must be relayed or logged. The kernel also sends a flow to the agent if the rule selects flows
 //! by program or systemd unit.
 //!
-//! For each rule, the kernel counts the connections and datagrams that it permits or denies itself.
+//! For each rule, the kernel counts the connections and datagrams that the kernel permits or denies
+//! itself.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges, [`HOST_SECTIONS_MAX`] sections, [`SENDER_CHECKS_MAX`]
 //! combinations of user, group and control group in a section, [`COUNTED_RANGES_MAX`] ranges with

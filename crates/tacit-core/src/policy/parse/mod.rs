@@ -1,8 +1,8 @@
 //! Parses policy text into a [`Policy`], or reports all errors in the text, each with line, column
 //! and a fix.
 //!
-//! The parser reads the TOML without serde, because it needs the position of each value. Rules for
-//! the code:
+//! The parser reads the TOML without serde, because the parser needs the position of each value.
+//! Rules for the code:
 //!
 //! * A function that reads a value returns `None` only after it has reported an error.
 //! * No key is ignored silently. A key is an error if the module `words` does not list it. Planned

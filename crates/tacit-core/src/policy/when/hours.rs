@@ -1,4 +1,4 @@
-//! Parses ranges of hours of the day, and checks whether a time is in such a range.
+//! Parses ranges of hours of the day, and checks whether a time is in a range.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Defines [`IkeSummary`]: the state of one IKE connection, as `tacit show ike` prints it.
+//! Defines [`IkeSummary`]: the state of one IKE connection, for the output of `tacit show ike`.
 
 use std::time::Instant;
 

@@ -9,8 +9,8 @@
 //!
 //! Limits of each link: [`STREAMS_MAX`] requests in total, and [`STREAMS_OF_HOST_MAX`] for each
 //! certificate; [`HANDSHAKES_MAX`] handshakes in total, and [`HANDSHAKES_OF_SOURCE_MAX`] for each
-//! source address. At most [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for
-//! [`PERMIT_WAIT_MAX`]. A stream waits for its slot for [`SLOT_WAIT_MAX`].
+//! source address. At most [`HANDSHAKES_WAITING_MAX`] connections wait for a permit, each for at
+//! most [`PERMIT_WAIT_MAX`]. A stream waits at most [`SLOT_WAIT_MAX`] for its slot.
 //!
 //! A certificate may be revoked while its stream waits. So [`LinkTls::check`] checks the
 //! certificate again before the server starts a session or opens a socket. `check` does nothing if

@@ -13,8 +13,8 @@
 //! If a connection is already open, its trace begins in the middle of the stream. The key log has
 //! only the keys of handshakes after the start of the trace.
 //!
-//! Limits: [`TRACES_MAX`] traces at a time; [`TRACE_DURATION_MAX`] and [`TRACE_BYTES_MAX`] for a
-//! trace; [`QUEUE_BYTES_MAX`] and [`QUEUE_EVENTS_MAX`] for its queue.
+//! Limits: [`TRACES_MAX`] traces at a time; [`TRACE_DURATION_MAX`] and [`TRACE_BYTES_MAX`] for each
+//! trace; [`QUEUE_BYTES_MAX`] and [`QUEUE_EVENTS_MAX`] for the queue of a trace.
 
 mod active;
 mod report;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The agent keeps no duplicate of the socket, because a duplicate would keep the connection open
-//! after the program has closed it. So the agent gets the byte counters from the kernel
+//! after the program has closed its socket. So the agent gets the byte counters from the kernel
 //! (`sock_diag`).
 //!
 //! Limit: at most `judge::PENDING_MAX` sockets wait for a result from the helper.
