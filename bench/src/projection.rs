@@ -4,7 +4,7 @@
 //! ```text
 //!   load client ──> agent: rule `front` ══ TLS ══> rule `back` ──> load server
 //!
-//!   measured CPU times ──> tacit project ──> estimated CPU time with other settings ─┐
+//!   measured CPU times ──> tacit project ──> estimated CPU time for other settings ──┐
 //!   another agent with these settings ─────> measured CPU time ──────────────────────┴─> compare
 //! ```
 //!

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   1. read     agent            the main and image files of the Policy Agent
-//!               document         one policy file; uses text and lex
-//!               objects          the rules and actions; uses words, values and time
+//!               document         one policy file (modules used: text, lex)
+//!               objects          the rules and actions (modules used: words, values, time)
 //!               effective        all attributes of a rule
 //!               map              the map file
-//!   2. decide   flows            the connections of a rule; uses owners
-//!               tls              the TLS settings of a rule; uses rings, suites and start
+//!   2. decide   flows            the connections of a rule (module used: owners)
+//!               tls              the TLS settings of a rule (modules used: rings, suites, start)
 //!               ignored          attributes without an effect in tacit
 //!               needs            lines that the map file lacks
 //!   3. write    filters::combine ─> draft ─> policy

@@ -1,5 +1,5 @@
-//! `tacit run`: runs a program (CMD) in its own network namespace. So the connections of the
-//! program pass through an agent.
+//! `tacit run`: runs a program (CMD) in its own network namespace. From there, the connections of
+//! the program pass through an agent.
 //!
 //! ```text
 //!   launcher (this) ──forks──> helper    creates the namespaces, and acts in them for the agent

@@ -9,9 +9,9 @@
 //!
 //! The agent starts its signer when the first key is loaded. A thread of the agent has one channel
 //! (a pair of pipes, `channel.rs`) for each CPU on which the thread runs. To sign a handshake, the
-//! thread writes a request to its channel and waits for the answer. When the signer ends, the agent
-//! starts a new signer, at most once per second. Until the new signer runs, handshakes that need a
-//! key fail.
+//! thread writes a request to the channel of its current CPU, and waits for the answer. When the
+//! signer ends, the agent starts a new signer, at most once per second. Until the new signer runs,
+//! handshakes that need a key fail.
 //!
 //! Limits: at most `CHANNELS_MAX` channels; a thread waits at most `ANSWER_WAIT_MAX` for an answer.
 
