@@ -28,8 +28,8 @@
 //! report.rs     medians and ratios
 //! ```
 //!
-//! The benchmark needs root. Both the host and the second machine are network namespaces, so the
-//! benchmark does not change the machine on which it runs.
+//! The benchmark needs root. Both the host and the second machine are network namespaces. So the
+//! benchmark does not change the real machine.
 
 mod addresses;
 mod datagrams;

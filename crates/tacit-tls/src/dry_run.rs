@@ -1,7 +1,7 @@
 //! Checks, without a handshake, whether a rule accepts the certificate of a peer.
 //!
-//! This module makes every check of a handshake except one: it cannot check whether the peer has
-//! the private key of the certificate.
+//! This module makes every check of a handshake except one. Only a handshake shows whether the peer
+//! has the private key of the certificate.
 
 use std::net::IpAddr;
 

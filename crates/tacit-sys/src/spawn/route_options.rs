@@ -1,6 +1,6 @@
 //! Selects the calls of `setsockopt` that may change the destination or the route of a connected
 //! socket's packets. The seccomp filter of a program notifies another process about these calls,
-//! and that process decides about them.
+//! and the other process decides whether to permit a call.
 //!
 //! ```text
 //! SOL_SOCKET, IPPROTO_TCP    some options
@@ -12,9 +12,9 @@
 //! choose an interface or a routing table, allow any source address, or make the kernel send IGMP
 //! or MLD.
 //!
-//! Limit: this module treats `IP_TOS` and `IPV6_TCLASS` as harmless, because many programs set them
-//! on open connections. These options never change the destination address, but they can change the
-//! route if a routing rule selects packets by their TOS.
+//! Limit: this module treats `IP_TOS` and `IPV6_TCLASS` as harmless, because many programs set
+//! these two options on open connections. The two options never change the destination address.
+//! They can change the route, if a routing rule selects packets by TOS.
 
 use libc::{c_int, sock_filter};
 

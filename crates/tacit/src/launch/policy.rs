@@ -1,8 +1,8 @@
 //! Determines the policy of `tacit run`: a file, or the option `--tls`.
 //!
-//! `--tls` creates a policy with two rules for outbound TCP connections: one for all servers on
-//! other hosts, and one for servers on the loopback addresses of this host. The agent rejects all
-//! other connections, and all UDP datagrams except DNS.
+//! `--tls` creates a policy with two rules for outbound TCP connections. One rule is for all
+//! servers on other hosts. The other rule is for servers on the loopback addresses of this host.
+//! The agent rejects all other connections, and all UDP datagrams except DNS.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,8 +1,9 @@
 //! Implements the `stream` workload: long transfers in one direction.
 //!
-//! Each connection has a thread. In the direction `out`, the client sends to the server; a transfer
-//! is complete when the server has confirmed the number of bytes. In the direction `in`, the server
-//! sends to the client; a transfer is complete when the client has read the last block.
+//! Each connection has a thread. In the direction `out`, the client sends to the server. A transfer
+//! to the server is complete when the server has confirmed the number of bytes. In the direction
+//! `in`, the server sends to the client. A transfer to the client is complete when the client has
+//! read the last block.
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Tests a captured host with many settings at the same time: rules by name, rules for senders,
-//! rules with time windows, containers, and audit mode. Other tests use each of these settings
+//! Tests a captured host with many settings at the same time. The settings are rules by name, rules
+//! for senders, rules with time windows, containers, and audit mode. Other tests use each setting
 //! alone.
 
 use crate::containers::BOX;

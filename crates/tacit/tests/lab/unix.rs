@@ -1,5 +1,5 @@
-//! Tests forwarding rules that listen on UNIX sockets: the owner and mode of the socket file, stale
-//! socket files, and the removal of the socket file.
+//! Tests forwarding rules that listen on UNIX sockets. The tests check the owner and mode of the
+//! socket file, stale socket files, and the removal of socket files.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;

@@ -1,5 +1,5 @@
-//! Tests that two workers transfer the data of unmodified programs, and that only ESP packets are
-//! on the network link between them.
+//! Tests that two workers transfer the data of unmodified programs. Only ESP packets may be on the
+//! network link between the workers.
 //!
 //! ```text
 //!   program ─ tacit0 ─ worker 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 worker ─ tacit0 ─ program

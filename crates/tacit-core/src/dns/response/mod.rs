@@ -1,7 +1,7 @@
 //! Checks that a server's response answers the query, and builds the response for the program.
 //!
 //! The response for the program contains the question that the program sent, and the records that
-//! the server sent. The question to the server has the same length as the program's question, so
+//! the server sent. The program's question and the question to the server have the same length. So
 //! the compression pointers in the records stay valid.
 
 use super::message::{

@@ -8,8 +8,8 @@
 //!   kernel ── socket destroyed, with its counters ──> end of the record
 //! ```
 //!
-//! The agent keeps no duplicate of the socket, because a duplicate would keep the connection open
-//! after the program has closed its socket. So the agent gets the byte counters from the kernel
+//! The agent keeps no duplicate of the socket. A duplicate would keep the connection open after the
+//! program has closed its socket. So the agent gets the byte counters from the kernel
 //! (`sock_diag`).
 //!
 //! Limit: at most `judge::PENDING_MAX` sockets wait for a result from the helper.

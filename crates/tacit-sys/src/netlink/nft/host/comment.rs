@@ -1,5 +1,5 @@
-//! Encodes and decodes the comments of nftables tables and elements. The program `nft` uses the
-//! same format for its comments: a kind, a length, and a text that ends with a zero byte.
+//! Encodes and decodes the comments of nftables tables and elements. A comment has a kind, a
+//! length, and a text that ends with a zero byte. The program `nft` uses this format too.
 
 /// `NFTNL_UDATA_TABLE_COMMENT` and `NFTNL_UDATA_SET_ELEM_COMMENT`.
 const COMMENT: u8 = 0;
