@@ -1,6 +1,6 @@
 //! Checks that each document has exactly one title, and contains no path that exists only on one
-//! machine. Also checks that each promise in SPECIFICATION.md names a test. The manual pages must
-//! contain every command, option and policy keyword.
+//! machine. Also checks that each promise in SPECIFICATION.md names a test. Finally, checks that
+//! the manual pages contain every command, option and policy keyword.
 
 use super::finding::Finding;
 use super::source::{Source, identifier, words};

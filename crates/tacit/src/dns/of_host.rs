@@ -4,7 +4,7 @@
 //! The agent forwards each permitted query to the name server that the program selected, and the
 //! program gets the real addresses. Under `tacit run`, in contrast, a program may get an alias (an
 //! address that stands for one name). If a rule of a captured host matches the name, the kernel
-//! captures the real addresses. The kernel does so before the program gets the answer.
+//! starts to capture the real addresses. After that, the program gets the answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

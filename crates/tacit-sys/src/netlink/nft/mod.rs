@@ -11,8 +11,8 @@
 //! [`install`] is called once, inside the network namespace. After that, any process that holds the
 //! netlink socket can change the sets with [`change`] and [`replace_all`].
 //!
-//! The caller stores a copy of the elements of the sets. The elements must not overlap, because the
-//! kernel rejects overlapping elements (`EEXIST`). The caller ensures this.
+//! The caller stores a copy of the elements of the sets, and ensures that no elements overlap. The
+//! kernel rejects overlapping elements (`EEXIST`).
 //!
 //! Limits: [`ELEMENTS_PER_BATCH_MAX`] elements change at once; a larger change needs several
 //! batches. Until the kernel has applied the last batch, the kernel rejects traffic to destinations

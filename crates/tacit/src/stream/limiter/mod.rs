@@ -7,7 +7,7 @@
 //! ```text
 //! acquire ─┬─ a permit is free ───────────────────────> granted
 //!          └─ queued ─┬─ a permit becomes free ───────> granted to the source with the fewest
-//!                     │                                 permits; of several such sources, to the
+//!                     │                                 permits; if two sources are equal, to the
 //!                     │                                 one that came last
 //!                     └─ a busier source has a slow ──> granted; the limiter ends the slow
 //!                        handshake, or the client of    handshake
