@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The first byte of the separate stream is the kind of a frame. A kind is never 0. A link within
-//! one kernel has another format. The first byte of that format is always 0, because it is the upper
-//! byte of a small length. So the first byte shows whether a link connects two kernels.
+//! one kernel has another format. The first byte of that format is always 0, because this byte is
+//! the upper byte of a small length. So the first byte shows whether a link connects two kernels.
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a message, [`DATA_BYTES_MAX`] for a part of a TCP stream, and
 //! [`DATAGRAM_BYTES_MAX`] for a datagram.
