@@ -3,8 +3,8 @@
 //! records. It measures records for each cipher suite and message length.
 //!
 //! The measurement runs the same code as the agent, and reads the CPU clock of the calling thread.
-//! A busy agent uses more or less CPU time than this measurement, because the CPU caches have other
-//! contents.
+//! A busy agent uses more or less CPU time than the measured time, because the CPU caches have
+//! other contents.
 
 use std::fmt;
 use std::time::{Duration, Instant};

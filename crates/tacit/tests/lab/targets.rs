@@ -1,5 +1,5 @@
 //! Tests rules with several targets. The tests check which target a connection gets, when tacit
-//! skips a target, and when tacit uses this target again.
+//! skips a target that is down, and when tacit uses this target again.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

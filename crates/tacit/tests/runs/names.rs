@@ -1,5 +1,5 @@
-//! Tests how programs under `tacit run` resolve names. The tests use real resolvers, over UDP and
-//! TCP. The tests also check that no DNS query bypasses the agent.
+//! Tests how programs under `tacit run` resolve names. The tests use real resolvers and every
+//! protocol, such as UDP and TCP. The tests also check that no DNS query bypasses the agent.
 
 use crate::harness::text_of;
 use crate::network::Network;
