@@ -1,5 +1,5 @@
-//! Creates a temporary CA, and certificates for the client and the server, with the command
-//! `openssl`.
+//! Calls the command `openssl` to create a temporary CA, and certificates for the client and the
+//! server.
 //!
 //! All keys are ECDSA P-256, because all compared programs support this kind of key. This kind also
 //! needs the least CPU time.

@@ -1,6 +1,6 @@
 //! Writes the report of `bench compare`. The report contains the medians of both versions of tacit,
-//! and the ratios of these medians. It states whether the new version uses too much CPU time or
-//! memory.
+//! and the ratios of these medians. The report states whether the new version uses too much CPU
+//! time or memory.
 
 use std::path::Path;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! A cipher list is a small program: a word adds suites, `!word` forbids them, `-word` removes
 //! them, and `+word` moves them to the end. [`run`] executes this program on the TLS 1.2 suites
-//! that tacit supports. It also returns the names of unsupported suites in the list.
+//! that tacit supports. The function also returns the names of unsupported suites in the list.
 
 use tacit_core::policy::{Group, Suite};
 

@@ -13,7 +13,8 @@
 //!
 //! Supported: authentication with pre-shared keys and with signatures, cookies, inner addresses,
 //! NAT detection, fragments (RFC 7383), and rekeying by either side. Not supported: several child
-//! SAs at a time, and EAP. tacit refuses requests for these features, and reports the reason.
+//! SAs at a time, and EAP. tacit refuses requests for the features that are not supported, and
+//! reports the reason.
 
 mod auth;
 mod codec;

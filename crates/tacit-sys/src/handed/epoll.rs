@@ -1,4 +1,4 @@
-//! Replaces a socket in the epoll instances of a program by another socket.
+//! Replaces one socket by another in the epoll instances of a program.
 //!
 //! The kernel identifies an epoll entry by an open file description and a descriptor number. So
 //! this module starts a thread with its own descriptor table ([`libc::CLONE_FILES`]). In this

@@ -1,4 +1,4 @@
-//! On a restart, hands the runs (programs under `tacit run`) of the old agent over to the new
+//! On a restart, transfers the runs (programs under `tacit run`) from the old agent to the new
 //! agent. Both agents use this module.
 
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! Implements the ledger: the agent's record of its CPU time, by rule, component and kind of CPU. A
-//! component is a kind of work, such as the handshake. A CPU is either reserved for engines or
-//! general.
+//! component is a kind of work, such as the handshake. There are two kinds of CPU: CPUs reserved
+//! for engines, and general CPUs.
 //!
 //! ```text
 //!   each thread: meter ──> account of a rule ──> costs: displays, metrics, estimates

@@ -1,8 +1,8 @@
 //! Describes a run (a program under `tacit run`) and its sockets for the agent that replaces this
 //! agent.
 //!
-//! The new agent gets duplicates of the sockets, so that it can also read the data that is queued
-//! in them. The new agent also gets a second channel to the run's helper process.
+//! The new agent gets duplicates of the sockets. So the new agent can also read the data in the
+//! queues of these sockets. The new agent also gets a second channel to the run's helper process.
 
 use std::collections::HashMap;
 use std::io;

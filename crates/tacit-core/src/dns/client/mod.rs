@@ -12,9 +12,9 @@
 //! queries only the server that the program chose ([`Servers`]).
 //!
 //! To reject forged answers, the client checks the server, the ID and the question of each answer.
-//! The client writes each letter of the name randomly in upper or lower case. The answer must
-//! contain the name in the same spelling. If a server changes the case, the client sends the query
-//! again in lower case.
+//! In each query, the client randomly chooses upper or lower case for each letter of the name. The
+//! name in the answer must have the same case, letter by letter. If a server changes the case, the
+//! client sends the query again in lower case.
 //!
 //! If several programs wait for the same query, the client sends it once.
 //!

@@ -30,9 +30,9 @@
 //!   anything else: relayed from here on
 //! ```
 //!
-//! tacit forwards one command at a time, and waits for its reply. Until the relay begins, tacit
-//! parses each line and writes it again, so that both ends see the same lines. When TLS begins,
-//! tacit discards all information from replies in clear (RFC 3207 section 4.2).
+//! tacit forwards one command at a time, and waits for the reply to this command. Until the relay
+//! begins, tacit parses each line and writes it again, so that both ends see the same lines. When
+//! TLS begins, tacit discards all information from replies in clear (RFC 3207 section 4.2).
 
 mod client;
 mod server;

@@ -1,4 +1,4 @@
-//! Defines an FTP data connection that was announced but is not accepted yet.
+//! Defines pending FTP data connections: those that were announced, and that are not accepted yet.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -5,15 +5,15 @@
 //!   clear ──────────> handshake ──> TLS ──────> clear ──> …
 //! ```
 //!
-//! Between two requests, an ordinary relay moves the bytes. Programs send requests to the query
-//! socket (`$TACIT_QUERY`).
+//! Programs send the requests `start` and `stop` to the query socket (`$TACIT_QUERY`). Between two
+//! requests, an ordinary relay moves the bytes.
 //!
 //! When the program requests `start`, the agent may already have relayed the first bytes of the
 //! peer's handshake to the program. So the relay reads back the bytes that the program has not read
 //! yet, and passes them to the handshake.
 //!
-//! Limits: `handshake-timeout` of the rule for each change; the relay reads back at most
-//! [`INCOMING_BYTES_MAX`].
+//! Limits: each start or stop takes at most the `handshake-timeout` of the rule. The relay reads
+//! back at most [`INCOMING_BYTES_MAX`].
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};

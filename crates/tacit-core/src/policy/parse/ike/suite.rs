@@ -1,4 +1,4 @@
-//! Parses the algorithms of IKE and ESP (proposals). The algorithms have the same names as in
+//! Parses proposals: the algorithms for IKE and ESP. The algorithms have the same names as in
 //! strongSwan.
 
 use crate::message_id::MessageId;

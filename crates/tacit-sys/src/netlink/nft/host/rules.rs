@@ -7,7 +7,7 @@
 //!   headers    drops packets with a source route
 //!   noted      captures packets of connections that are already captured
 //! forwarded    receives packets from the interfaces of containers
-//!   forwarding decides about these packets, by destination
+//!   forwarding decides about packets of containers, by destination
 //! routed       refuses packets of containers if DNAT gives them a captured destination
 //! rewritten    refuses packets of programs if DNAT gives them a captured destination
 //! prerouting   marks a connection (conntrack mark) if a client has opened it
