@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: builds and runs the benchmarks in the crate `bench` (release build). With
-//! the argument `packets`, it runs the example `packet_path` instead, which measures IPsec tunnels.
+//! the argument `packets`, the command instead runs the example `packet_path`, which measures IPsec
+//! tunnels.
 
 use crate::workspace::{Outcome, cargo, status};
 

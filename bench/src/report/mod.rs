@@ -5,7 +5,8 @@
 //! summary.rs   medians and minima of the samples
 //! tables.rs    the tables
 //! ```
-//! The report contains no paths and no machine name, so that it can be committed.
+//! The report contains no paths and no machine name, so the report can be committed to the
+//! repository.
 
 mod summary;
 mod tables;

@@ -6,8 +6,8 @@
 //! where rustix has no wrapper.
 //!
 //! Four modules together run a program under `tacit run`. [`namespace`] creates the program's
-//! network in a helper process. [`spawn`] starts the program there. [`netlink`] installs the
-//! nftables rules that capture the program's traffic. [`transparent`] opens the sockets that
+//! network in a helper process. [`spawn`] starts the program in this network. [`netlink`] installs
+//! the nftables rules that capture the program's traffic. [`transparent`] opens the sockets that
 //! receive this traffic.
 
 pub mod clock;

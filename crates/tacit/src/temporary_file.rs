@@ -1,5 +1,5 @@
-//! Writes a file under a temporary name in its directory, and then changes the name to the final
-//! one. So other programs read either the older file or the complete new one.
+//! Writes a file under a temporary name, and then renames the file to its final name. Both names
+//! are in the same directory. So other programs read either the older file or the complete new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,9 +1,9 @@
-//! Builds the program that contains all fuzz targets, with the stable compiler.
+//! Uses the stable compiler to build the program that contains all fuzz targets.
 //!
 //! Only tacit's own crates are compiled with the arguments for coverage. So the numbers in
 //! `fuzz/coverage.toml` do not depend on the versions of libraries. To compile a crate, cargo calls
-//! xtask in place of the compiler. xtask removes these arguments for all crates that are not
-//! tacit's own, and calls the compiler ([`compile`]).
+//! xtask in place of the compiler. xtask removes the arguments for coverage for all crates that are
+//! not tacit's own, and calls the compiler ([`compile`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;

@@ -1,4 +1,4 @@
-//! Sends DNS queries to a resolver over UDP and TCP, and receives its answers. Also provides the
+//! Sends DNS queries to a resolver over UDP and TCP, and receives the answers. Also provides the
 //! random numbers for queries.
 
 use std::hash::{BuildHasher, RandomState};

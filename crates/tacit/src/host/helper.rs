@@ -3,8 +3,8 @@
 //! the agent does not need them. The helper does not know the policy.
 //!
 //! Before the agent reads any input, it starts the helper. When a successor replaces the agent, the
-//! same helper serves the successor. The helper ends when no agent has a channel to it. The
-//! nftables rules then remain, and refuse the flows that they capture.
+//! same helper serves the successor. The helper ends when no agent has a channel to the helper. The
+//! nftables rules remain after the helper ends. Without an agent, they refuse captured flows.
 //!
 //! The helper checks at intervals whether another program has removed these rules, and installs
 //! missing rules again (`watched/mod.rs`).

@@ -13,13 +13,13 @@
 //! agent opens the connection at the start of the run. After each failure, the agent waits longer
 //! before the next attempt.
 //!
-//! A peer in `[sa.NAME]` has no IKE connection, because its keys are in files. The thread installs
-//! these keys as soon as a run needs them (`manual`).
+//! A peer in `[sa.NAME]` has no IKE connection, because its keys are in files. The thread
+//! `tacit-ike` installs these keys as soon as a run needs them (module `manual`).
 //!
 //! While there is no tunnel, the packet worker holds or drops packets. tacit never sends a packet
 //! in clear.
 //!
-//! Limits: [`RUNS_MAX`] runs, and the limits of the queues in `inputs`.
+//! Limits: [`RUNS_MAX`] runs, and the limits of the queues in the module `inputs`.
 
 mod address;
 mod assigned;

@@ -4,8 +4,8 @@
 //! Rules match the client address in the PROXY header. So if the forwarding rule of the listener
 //! has `accept-proxy`, this module first reads the header.
 //!
-//! Every worker accepts on every listening socket. At the limit of connections or open files,
-//! further connections wait in the kernel's queue.
+//! Every worker accepts on every listening socket. When the agent has reached its limit of
+//! connections or open files, further connections wait in the kernel's queue.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! `tacit trace`: writes the decrypted bytes of connections, or the keys that decrypt them, to
 //! files.
 //!
-//! The command opens the files and passes their descriptors to the agent, which writes to them. The
-//! trace ends when it reaches its limit of time or bytes, or when the command ends.
+//! The command opens the files and passes their descriptors to the agent. The agent writes to the
+//! files. The trace ends when it reaches its limit of time or bytes, or when the command ends.
 
 mod files;
 

@@ -1,5 +1,5 @@
-//! Tests `tacit oci-hook`, the hook for OCI runtimes, in crun and runc. Either tacit protects a
-//! container before its program starts, or the container does not start.
+//! Tests `tacit oci-hook`, the hook for OCI runtimes. The runtimes crun and runc call the hook.
+//! Either tacit protects a container before its program starts, or the container does not start.
 
 use crate::machines::{Machines, TLS};
 

@@ -1,5 +1,6 @@
-//! Compares an imported policy and a running stunnel. The tests cover the option `verifyPeer`, and
-//! the levels 3 and 4 of the option `verify`. Both client services and server services are tested.
+//! Compares a running stunnel with an agent. The policy of the agent is imported from the
+//! configuration of stunnel. The tests cover the option `verifyPeer`, and the levels 3 and 4 of the
+//! option `verify`. Both client services and server services are tested.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};

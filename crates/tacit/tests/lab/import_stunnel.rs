@@ -1,5 +1,5 @@
-//! Compares a policy from `tacit import stunnel` with a running stunnel. With the same
-//! configuration, the same clients must get the same answers.
+//! Compares a running stunnel with an agent. `tacit import stunnel` converts the configuration of
+//! stunnel to the policy of the agent. Each client must get the same answers from both.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

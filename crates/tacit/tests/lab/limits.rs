@@ -1,5 +1,5 @@
-//! Tests the limits of the agent: if a client exceeds a limit, this client waits or is refused.
-//! Other clients are served.
+//! Tests the limits of the agent: if a client exceeds a limit, this client waits or is refused. The
+//! agent still serves other clients.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

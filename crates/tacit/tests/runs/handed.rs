@@ -1,9 +1,9 @@
 //! Tests connections for which a program gets a socket of the host's network. The program reaches
 //! only permitted destinations, and behaves in the same way as without tacit. `tacit show` lists
-//! its connections.
+//! the program's connections.
 //!
-//! Other tests run many programs both with handed sockets and without tacit, and compare the output
-//! ([`Network::compare`]).
+//! Other tests run many programs both with sockets of the host's network and without tacit. These
+//! tests compare the output of the programs ([`Network::compare`]).
 
 use crate::network::Network;
 

@@ -1,4 +1,5 @@
-//! Lists all keys of the policy language, and the table to which each key belongs.
+//! Lists all keys of the policy language. For each key, the list names the table that contains this
+//! key.
 
 use super::not_built;
 use crate::policy::text::{TableKeys, TableSchema};

@@ -9,10 +9,10 @@
 //!   answer ─> dropped if repeated ─> waits ─> tried: NEW_ATTEMPTS_MAX in a PERIOD (`attempts`)
 //! ```
 //!
-//! The initiator chooses the next of the waiting answers at random. If too many answers wait, it
-//! drops a random one. So an attacker cannot displace the answer of the peer by sending the first
-//! or the last answers. The initiator repeats its request, and the peer answers each repetition, so
-//! the answer of the peer is probably tried later.
+//! The initiator chooses the next of the waiting answers at random. If too many answers wait, the
+//! initiator drops a random waiting answer. So an attacker cannot displace the answer of the peer
+//! by sending the first or the last answers. The initiator repeats its request, and the peer
+//! answers each repetition, so the answer of the peer is probably tried later.
 //!
 //! Limits: [`NEW_ATTEMPTS_MAX`] answers are tried in a [`PERIOD`], and [`WAITING_MAX`] answers
 //! wait. [`REFUSED_MAX`] refused answers are recognized when they are repeated. An answer has at

@@ -1,6 +1,6 @@
-//! Sends an IKE_AUTH request for every answer to the first request (IKE_SA_INIT). Here, tacit is
-//! the initiator. It sends these requests until an AUTH payload proves which answer is from the
-//! peer.
+//! Sends an IKE_AUTH request for every answer to the first request (IKE_SA_INIT). This module is
+//! for the initiator. The initiator sends IKE_AUTH requests until an AUTH payload proves which
+//! answer is from the peer.
 //!
 //! An attacker who has seen the first request can forge an answer with a valid key exchange. Only
 //! the AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):

@@ -1,4 +1,5 @@
-//! Defines pending FTP data connections: those that were announced, and that are not accepted yet.
+//! Defines pending FTP data connections: the control connection has announced them, and tacit has
+//! not accepted them yet.
 
 use std::convert::Infallible;
 use std::sync::Arc;

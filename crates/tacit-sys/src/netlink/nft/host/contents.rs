@@ -1,5 +1,5 @@
 //! Builds the messages that create the nftables table for `tacit agent --host`: its maps, sets,
-//! chains and rules. A part is created before other parts refer to it.
+//! chains and rules. Each map, set or chain is created before other parts of the table refer to it.
 
 use super::super::batch::{CREATE, TABLE, message};
 use super::super::host_expression::{SectionMap, section_chain};
