@@ -1,10 +1,10 @@
 //! Measures how much memory a pair of proxies needs for one idle connection.
 //!
 //! The benchmark opens some connections, reads the resident memory of the proxies, opens many more
-//! connections, and reads the memory again. The result is the difference between both values,
-//! divided by the number of connections opened between the two readings. The report shows the
-//! kernel's memory for sockets separately, because all proxies need the same two sockets for each
-//! connection.
+//! connections, and reads the memory again. The result is the difference between the two memory
+//! values, divided by the number of connections opened between the two readings. The report shows
+//! the kernel's memory for sockets separately, because all proxies need the same two sockets for
+//! each connection.
 
 use std::fs;
 

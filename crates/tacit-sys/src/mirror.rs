@@ -1,6 +1,6 @@
 //! Opens pairs of connected sockets for a link between two kernels. Over a link, a run (a program
 //! under `tacit run`) uses sockets of the other kernel. A socket cannot be passed to another
-//! kernel, so the agent of the run gets one socket of a pair instead. All pairs are in a network
+//! kernel. Instead, the agent of the run gets one socket of a pair. All pairs are in a network
 //! namespace in which every address is local ([`create_mirror`](crate::namespace::create_mirror)).
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Joins the text of a policy with the files that it includes, and parses them as one text.
+//! Joins the text of a policy and the text of its included files, and parses both as one text.
 //!
 //! An included file may contain only these tables: `[identity.NAME]`, `[trust.NAME]`,
 //! `[[map.NAME]]`, `[ike.NAME]` and `[[rule]]`. An error message contains the name of the file and

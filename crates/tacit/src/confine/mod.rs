@@ -1,5 +1,5 @@
 //! Confines a process of tacit to the files, system calls and capabilities that it needs. Agents
-//! and servers of links use this module.
+//! and link servers use this module.
 
 mod reach;
 mod rights;

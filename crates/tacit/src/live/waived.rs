@@ -1,4 +1,5 @@
-//! Counts the connections that a rule accepted although a check of the peer's certificate failed.
+//! Counts waived connections: the peer's certificate failed a check, and the rule accepted the
+//! connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
-//! Limits how many refusals, failures and repeated lines wait in the log's queue, so that there is
-//! always room for other lines.
+//! Limits how many refusals, failures and repeated lines wait in the log's queue. So the queue
+//! always has room for other lines.
 //!
 //! ```text
 //! worker ── enter ──> queue ──> writer ── leave
@@ -7,7 +7,7 @@
 //!
 //! Limits: [`REPEATED_LINES_MAX`] lines in total, [`LINES_PER_CAUSE_MAX`] lines of each cause. A
 //! cause is a run (a program under `tacit run`) or a client. A hash with a random key assigns
-//! causes to [`COUNTERS`] counters, so two causes may share one counter, and thus one limit.
+//! causes to [`COUNTERS`] counters. So two causes may share one counter, and thus one limit.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};

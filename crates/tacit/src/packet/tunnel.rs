@@ -1,9 +1,9 @@
 //! Defines [`Tunnel`]: the keys (a pair of SAs) for one TUN device and one peer. [`Tunnel`] also
 //! lists the flows that the policy permits in the tunnel.
 //!
-//! The negotiated traffic selectors may include more packets than the policy permits, for example
-//! all ports of a network. So each packet, in both directions, must also belong to a
-//! [`TunnelFlow`], and no filter rule may deny the packet.
+//! The peers negotiate traffic selectors. The selectors may include more packets than the policy
+//! permits, for example all ports of a network. So each packet, in both directions, must also
+//! belong to a [`TunnelFlow`], and no filter rule may deny the packet.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -7,8 +7,8 @@
 //!                 <── the socket itself, or the error of `connect`
 //! ```
 //!
-//! A socket from a link is an ordinary socket. So all other code uses this socket like a socket of
-//! this host.
+//! A socket from a link is an ordinary socket. So the agent uses this socket like a socket of its
+//! own host.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
 //! Adds open connections and datagram flows to the table that `tacit show connections` reads. Also
-//! counts the bytes and messages of each connection and flow.
+//! counts the bytes and messages of each connection and each flow.
 
 use std::cell::Cell;
 use std::sync::Arc;

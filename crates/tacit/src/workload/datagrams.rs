@@ -2,8 +2,8 @@
 //!
 //! Each socket has its own thread. The thread sends the next request when the reply to the last
 //! request arrives. If no reply arrives within [`LOSS_TIME`], the thread sends the request again.
-//! Enterprise Extender (a mainframe protocol over UDP) repeats its requests in the same way. A
-//! reply contains the number of its request, so a late reply to an earlier request is ignored.
+//! Enterprise Extender (a mainframe protocol over UDP) also repeats a request if no reply arrives.
+//! A reply contains the number of its request, so a late reply to an earlier request is ignored.
 //!
 //! The server returns each datagram to its sender.
 

@@ -19,8 +19,8 @@
 //! ```
 //!
 //! Client and server do not use TLS. So the same command can measure a direct connection, and a
-//! connection through an agent or another proxy. The difference between the two is the cost of the
-//! proxy. `--beside` prints the figures of an earlier report next to the new figures.
+//! connection through an agent or another proxy. The difference between the two results is the cost
+//! of the proxy. `--beside` prints the figures of an earlier report next to the new figures.
 
 mod agent_sockets;
 mod arguments;

@@ -6,7 +6,7 @@
 //!
 //! An unknown key causes only one error. If the unknown key resembles a missing key, the value of
 //! the unknown key is used for the missing key. Otherwise the table reports no missing keys,
-//! because the unknown key may be one of them.
+//! because the unknown key may be a misspelled missing key.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

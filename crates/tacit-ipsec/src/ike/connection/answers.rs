@@ -12,7 +12,7 @@
 //! The initiator chooses the next of the waiting answers at random. If too many answers wait, the
 //! initiator drops a random waiting answer. So an attacker cannot displace the answer of the peer
 //! by sending the first or the last answers. The initiator repeats its request, and the peer
-//! answers each repetition, so the answer of the peer is probably tried later.
+//! answers each repetition. So the initiator probably tries an answer of the peer later.
 //!
 //! Limits: [`NEW_ATTEMPTS_MAX`] answers are tried in a [`PERIOD`], and [`WAITING_MAX`] answers
 //! wait. [`REFUSED_MAX`] refused answers are recognized when they are repeated. An answer has at

@@ -19,7 +19,7 @@
 //! request.
 //!
 //! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further attempt replaces the oldest. The module
-//! `answers` limits how many attempts begin in a period, so that the peer has time to answer each
+//! `answers` limits how many attempts begin in a period. So the peer has time to answer each
 //! IKE_AUTH request.
 
 use std::time::{Duration, Instant};

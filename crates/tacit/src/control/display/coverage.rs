@@ -1,5 +1,5 @@
 //! Defines the content of `tacit show coverage`, for `tacit agent --host`: the flows of the host,
-//! how each flow is protected, and its program.
+//! and the protection and the program of each flow.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Parses the state of a container, which an OCI runtime writes to the standard input of a hook
-//! (OCI runtime specification, "State").
+//! Parses the state of a container (OCI runtime specification, "State"). An OCI runtime writes this
+//! state to the standard input of a hook.
 //!
 //! Limit: [`STATE_BYTES_MAX`]. Unknown keys are ignored.
 

@@ -1,5 +1,5 @@
-//! Carries out two commands of operators: `stop` for a link, and `trace`, which logs each request
-//! on a link.
+//! Carries out two commands of operators: `stop` ends a link, and `trace` logs each request on a
+//! link.
 
 use std::cell::{Cell, RefCell};
 use std::io;
