@@ -1,5 +1,5 @@
 //! Sends and receives file descriptors over UNIX sockets. Also lists the file descriptors that this
-//! process has inherited, and takes ownership of them.
+//! process has inherited, and takes ownership of inherited descriptors.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! Defines a rule: its conditions, its kind (such as forwarding rule), and its action.
+//! Defines a rule: its conditions, its kind (for example, a forwarding rule), and its action.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Holds the private keys of the agent in a separate process, the signer. This module reads the
-//! keys from files, and uses them only to sign messages of TLS and IKE handshakes.
+//! keys from files, and uses the keys only to sign messages of TLS and IKE handshakes.
 
 use std::collections::HashMap;
 use std::path::Path;

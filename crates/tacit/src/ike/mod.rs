@@ -1,4 +1,4 @@
-//! Creates the IPsec tunnels of programs under `tacit run`. Manages the IKE connections, and
+//! Creates the IPsec tunnels of programs under `tacit run`. Also manages the IKE connections, and
 //! passes their keys to the packet worker (the thread that encrypts packets).
 //!
 //! ```text

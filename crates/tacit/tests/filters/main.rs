@@ -1,7 +1,9 @@
-//! Tests the packet filters of a captured host. Four evaluators must make the same decisions. They
-//! are the kernel, `tacit explain --packet`, the classifier of tunnels, and a scan of the rules.
+//! Tests the packet filters of a captured host. Four evaluators must make the same decisions. The
+//! evaluators are the kernel, `tacit explain --packet`, the classifier of tunnels, and a scan of
+//! the rules.
 //!
-//! This is a separate test binary, because it runs itself again in network namespaces.
+//! These tests are in a separate binary, because the binary runs itself again in network
+//! namespaces.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

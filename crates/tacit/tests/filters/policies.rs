@@ -1,5 +1,5 @@
-//! Makes random policies and packets for the tests of packet filters. They use these addresses and
-//! interfaces:
+//! Makes random policies and packets for the tests of packet filters. The policies and packets
+//! contain these addresses and interfaces:
 //!
 //! ```text
 //! 10.0.1.0-7 fd00::1:0-7    addresses of the host      interfaces a0 b0 c0

@@ -1,5 +1,5 @@
-//! Tests SMTP with Postfix as the server, and with swaks and OpenSSL as clients. Postfix runs
-//! without TLS in some tests, and with mandatory TLS in others.
+//! Tests SMTP with STARTTLS. Postfix is the server, and swaks and OpenSSL are the clients. Postfix
+//! runs without TLS in some tests, and with mandatory TLS in others.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

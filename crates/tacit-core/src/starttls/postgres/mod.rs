@@ -7,8 +7,8 @@
 //!   client ══ handshake ══ server, then a StartupMessage under TLS
 //! ```
 //!
-//! A client may also begin with the handshake ("direct" TLS, first byte 0x16). Then the client must
-//! negotiate PostgreSQL's ALPN protocol.
+//! A client may also begin with the handshake ("direct" TLS, first byte 0x16). In that handshake,
+//! the client must negotiate PostgreSQL's ALPN protocol.
 //!
 //! A CancelRequest is the only message of its connection, and has no answer. Most clients send this
 //! message in clear, even if they use TLS on all other connections.

@@ -1,5 +1,5 @@
-//! Formats the certificates, `[trust]` tables and CRLs of the policy as two tables, for `tacit show
-//! identities`.
+//! Formats the output of `tacit show identities`: the certificates, `[trust]` tables and CRLs of
+//! the policy. The output consists of two tables.
 
 use super::Table;
 use super::table::{ABSENT, Column, list, optional, table};

@@ -5,8 +5,8 @@
 //! text.rs      text for a terminal
 //! html.rs      one page that loads no other file
 //! ```
-//! Each figure has a key that never changes. `--beside` compares two reports: by these keys, it
-//! finds the figures that belong together.
+//! Each figure has a key that never changes. `--beside` compares two reports, and uses these keys
+//! to match the figures of both reports.
 
 mod content;
 mod html;
