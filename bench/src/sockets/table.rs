@@ -1,6 +1,6 @@
 //! Runs transactions on a table of connections, in several threads and with a lock. A transaction
-//! is a sequence of ten socket calls that process one message. The code of the table and of its lock
-//! is the code that the agent uses for its connections.
+//! is a sequence of ten socket calls that process one message. The agent stores its connections in
+//! a table with the same code and the same lock.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};
