@@ -1,5 +1,5 @@
 //! Defines the command line of `bench sockets`. This benchmark measures how much slower the agent
-//! would be with a lock around its connection table.
+//! would be if a lock protected its connection table.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Collects what the TLS library reports during one step of a handshake: the result of the
 //! certificate check, the server name that the client requests, and the traffic secrets. The
-//! library reports them by callbacks.
+//! library reports these results by callbacks.
 //!
 //! ```text
 //!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! All connections of a rule share one callback object, because rustls resumes a session only with
-//! the same object. So the object cannot store the results of one connection. Instead, the
-//! callbacks write to a thread-local variable. [`observe`] clears this variable before the step,
-//! and reads it after the step. For this reason, a step must not wait, and must not begin another
-//! step on the same thread.
+//! the callback object of the first handshake. So the callback object cannot store the results of
+//! one connection. Instead, the callbacks write to a thread-local variable. [`observe`] clears this
+//! variable before the step, and reads it after the step. For this reason, a step must not wait,
+//! and must not begin another step on the same thread.
 
 use std::cell::RefCell;
 use std::sync::Arc;

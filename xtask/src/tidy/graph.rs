@@ -1,5 +1,5 @@
-//! Determines which modules of a crate use which other modules. The paths in the source code show
-//! this.
+//! Reads the paths in the source code of a crate, and determines which modules use which other
+//! modules.
 //!
 //! A module is a file. The path `crate::a::b::Type` refers to the file `a/b.rs` if that file
 //! exists, otherwise to the file of `a`. If `a` re-exports a name from a child module, the path

@@ -10,9 +10,9 @@
 //!
 //! The program is a direct child of `tacit run`, so its exit status and job control work as usual.
 //! The program keeps its user, directory, environment and standard streams. If an ordinary user
-//! starts the program, it has no capabilities. If root starts the program, it loses all
-//! capabilities that act outside of the namespace. Set-uid programs work if the user namespace maps
-//! their user.
+//! starts the program, the program has no capabilities. If root starts the program, the program
+//! loses all capabilities that act outside of the namespace. Set-uid programs work if the user
+//! namespace maps their user.
 //!
 //! Limits: at most [`HIDDEN_MAX`] files are hidden at the start; the helper hides new files later
 //! ([`cover`]).

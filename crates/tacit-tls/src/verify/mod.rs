@@ -15,7 +15,7 @@
 //!
 //! A rule may accept a certificate that failed its check, but the peer must always prove that it
 //! holds the private key. tacit always rejects X.509 v1 certificates and RSA keys below 2048 bits.
-//! The reason is that tacit cannot verify a handshake signature with these certificates and keys.
+//! The reason is that tacit cannot use these certificates and keys to verify a handshake signature.
 //!
 //! If the `[trust.NAME]` table lists revocation lists (CRLs), this module looks up every
 //! certificate of a chain in these CRLs. If no current CRL covers a certificate, the key

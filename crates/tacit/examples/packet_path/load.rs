@@ -1,6 +1,6 @@
-//! Generates the network load of the example `packet_path`, with a server and its clients. There
-//! are three kinds of load: a stream without pauses, transfers of 20 MB in either direction, and
-//! requests with replies.
+//! Starts a server and its clients, which generate the network load of the example `packet_path`.
+//! There are three kinds of load: a stream without pauses, transfers of 20 MB in either direction,
+//! and requests with replies.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

@@ -1,9 +1,11 @@
-//! Adds and removes the runs of the IKE thread. Follows changes of the policy and of the addresses
-//! of the host.
+//! Adds runs (programs under `tacit run`) to the IKE thread, and removes runs from this thread.
+//! When the policy or the addresses of the host change, this module computes the routes of the runs
+//! again.
 //!
-//! A gateway assigns an address once. Later, the address may become unsuitable: a new policy
-//! contains it, the host gets it, or a program resolves a name to it. So tacit checks assigned
-//! addresses again after each such change (`assigned`).
+//! A gateway assigns an address to a run once. The address becomes unsuitable if a new policy
+//! contains the address, or the host gets the address. The address also becomes unsuitable if a
+//! program resolves a name to the address. So tacit checks assigned addresses again after each of
+//! these changes (`assigned`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

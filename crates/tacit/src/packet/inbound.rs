@@ -6,7 +6,7 @@
 //! ```
 //!
 //! ESP and AH without UDP arrive as single IP packets at raw sockets. The packet worker processes
-//! them in the same way.
+//! these packets in the same steps.
 //!
 //! The kernel may join datagrams of different kinds (IKE, keepalive, ESP) from one peer. So the
 //! worker determines the kind of each datagram. After a full batch, the worker receives another

@@ -1,5 +1,5 @@
-//! Holds the agent's data about one run (a program under `tacit run`). Examples are its user, its
-//! counters, the DNS names of addresses, and the channel to its helper process.
+//! Holds the agent's data about one run (a program under `tacit run`). Examples are the user and
+//! the counters of the run, the DNS names of addresses, and the channel to the helper process.
 
 pub mod capture;
 pub mod channel;

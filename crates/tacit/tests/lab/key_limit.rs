@@ -1,5 +1,5 @@
-//! Tests how a TLS 1.2 connection ends when its key reaches the limit of encrypted data. The peer
-//! is `openssl`. The real limit is about 390 GB, so the test uses a lower limit.
+//! Tests how a TLS 1.2 connection ends when its key has encrypted the largest permitted amount of
+//! data. The peer is `openssl`. The real limit is about 390 GB, so the test uses a lower limit.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! Tests that the agent closes open connections. The agent must close a connection if the peer is
-//! no longer trusted, or if the connection reaches `max-age`.
+//! Tests that the agent closes an open connection if the peer is no longer trusted, or if the
+//! connection reaches `max-age`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

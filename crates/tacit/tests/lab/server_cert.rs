@@ -1,5 +1,5 @@
-//! Tests the client role with every kind of server certificate. A server with an invalid
-//! certificate must receive no data of the program.
+//! Tests tacit as the TLS client, for every kind of server certificate. If the certificate is
+//! invalid, the server must receive no data of the program.
 
 use std::io::{Read, Write};
 

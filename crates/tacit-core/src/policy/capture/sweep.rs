@@ -1,8 +1,9 @@
-//! Splits overlapping areas into areas that do not overlap. An *area* is a range of addresses with
-//! a range of ports.
+//! Splits overlapping areas into areas that do not overlap. An *area* is a range of addresses and a
+//! range of ports.
 //!
-//! The algorithm is a sweep line over the addresses. Where the set of covered ports changes, one
-//! strip of addresses ends and the next begins:
+//! The algorithm is a sweep line over the addresses. A strip is a range of addresses for which the
+//! same ports are covered. Where the covered ports change, one strip ends and the next strip
+//! begins:
 //!
 //! ```text
 //! port   |  +-----+              |  :     :

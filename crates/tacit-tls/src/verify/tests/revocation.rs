@@ -1,4 +1,4 @@
-//! Tests the use of revocation lists (CRLs), in the client role and in the server role.
+//! Tests revocation lists (CRLs), when tacit is the TLS client and when tacit is the TLS server.
 
 use std::sync::Arc;
 use std::time::Duration;
