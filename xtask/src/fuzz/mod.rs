@@ -6,10 +6,10 @@
 //!                                                                    write it to target/fuzz/NAME/
 //! ```
 //!
-//! CI does not search for new inputs. CI runs `replay`: it executes the inputs in the repository,
-//! and fails if these inputs reach less code than `fuzz/coverage.toml` requires. `cover --update`
-//! writes these inputs and `fuzz/coverage.toml`. `canary` checks that the fuzzer finds a known
-//! fault.
+//! CI does not search for new inputs. CI runs `replay`. This command executes the inputs in the
+//! repository. `replay` fails if the inputs reach less code than `fuzz/coverage.toml` requires.
+//! `cover --update` writes the inputs in the repository and `fuzz/coverage.toml`. `canary` checks
+//! that the fuzzer finds a known fault.
 
 use std::fs;
 use std::path::Path;

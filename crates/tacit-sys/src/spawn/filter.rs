@@ -14,17 +14,17 @@
 //! all other calls       allowed
 //! ```
 //!
-//! Either the kernel returns these errors itself, or the kernel notifies another process
-//! ([`super::notify`]). That process returns the same errors and reports each call.
+//! Either the kernel returns the errors in this table, or the kernel notifies another process
+//! ([`super::notify`]). That process returns the errors in the table, and reports each call.
 //!
 //! The filter knows the call numbers of all ABIs of the kernel, and refuses calls of an unknown
 //! ABI.
 //!
 //! Limit: the filter cannot read the arguments of `socketcall`, because the arguments are in
 //! memory. So a 32-bit program gets an error if it creates sockets by `socketcall`. A 32-bit
-//! program works if it uses the newer calls. Another process may decide about `connect`. Then the
-//! kernel also notifies that process about each `socketcall` that connects, listens, binds, sends
-//! or sets an option.
+//! program works if it uses the separate calls, such as `socket`. Another process may decide about
+//! `connect`. Then the kernel also notifies that process about each `socketcall` that connects,
+//! listens, binds, sends or sets an option.
 //!
 //! [`route_options`] selects the calls of `setsockopt` that may change the destination or the route
 //! of a socket's packets.

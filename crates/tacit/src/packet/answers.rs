@@ -3,7 +3,7 @@
 //!
 //! The flags of a TCP packet show whether it opens a connection, but a UDP datagram has no flags.
 //! So for outbound rules, the packet worker stores the two socket addresses (address and port) of
-//! each flow. It keeps the addresses until [`ANSWER_SECONDS_MAX`] after the program's last
+//! each flow. The worker keeps the addresses until [`ANSWER_SECONDS_MAX`] after the program's last
 //! datagram.
 //!
 //! Limit: the worker stores at most [`PAIRS_MAX`] flows of a device, and drops answers to further

@@ -1,8 +1,9 @@
 //! Formats rows as a table with aligned columns, one line for each row.
 //!
 //! If a table is wider than the terminal, this module first removes optional columns. Then it cuts
-//! long texts at the width of their column. In some displays, the text of the last column, or of
-//! every column, continues on the next line instead. Numbers and times are never cut.
+//! long texts at the width of their column. Some tables do not cut long texts. In these tables, the
+//! text of the last column, or of every column, continues on the next line. Numbers and times are
+//! never cut.
 
 use tacit_core::printable::printable;
 
