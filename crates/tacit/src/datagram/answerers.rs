@@ -1,5 +1,5 @@
-//! Stores the *answerers* of a UDP flow. A program may receive answers from other addresses and
-//! ports than the destination of the flow. These are the answerers.
+//! Stores the *answerers* of a UDP flow. An answerer sends answers to the program from an address
+//! or port that is not the destination of the flow.
 //!
 //! ```text
 //!   program ──> 10.9.8.7:69    flow's socket ────┐
@@ -12,8 +12,8 @@
 //! an answerer, the agent drops the answerer's datagrams.
 //!
 //! Limits: [`ANSWERERS_MAX`] answerers for each flow. The agent removes an answerer after
-//! [`SILENT_MAX`] without a datagram from it. While the agent creates a socket, it stores the
-//! answerer's datagrams, at most [`EARLY_BYTES_MAX`] in total.
+//! [`SILENT_MAX`] without a datagram from it. While the agent creates a socket, the agent stores
+//! the answerer's datagrams, at most [`EARLY_BYTES_MAX`] in total.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;

@@ -2,8 +2,8 @@
 //! continues.
 //!
 //! Another process can send SIGCONT to CMD only, and not to the launcher. A stopped launcher cannot
-//! detect that CMD continues, so a second child process watches CMD, and then continues the
-//! launcher.
+//! detect that CMD continues, so a second child process watches CMD. When CMD continues, the second
+//! child process continues the launcher.
 //!
 //! Limit: the second child process checks CMD every [`LOOK_INTERVAL`].
 

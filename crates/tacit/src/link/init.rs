@@ -12,9 +12,9 @@
 //! so the machine can boot before the other side.
 //!
 //! The kernel makes the first process the parent of orphaned processes, and the first process reaps
-//! them. The command can also be the first process of a container. The kernel does not permit such
-//! a process to power off or restart the machine. So in a container, the process exits with the
-//! status of CMD.
+//! these processes. A container can also have `tacit link init` as its first process. The kernel
+//! does not permit the first process of a container to power off or restart the machine. So in a
+//! container, `tacit link init` exits with the status of CMD.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -4,10 +4,10 @@
 //! A separate thread writes the lines, so that a full disk or a blocked terminal never delays a
 //! connection. If a line does not fit into the queue or on the disk, the line is lost, and counted.
 //!
-//! Some lines may repeat, for example a line about a server that is down. These lines have a key.
-//! The log contains at most one line for each key in a second. The audit log has no keys. Instead,
-//! it limits the rate of refusals and failures. All these limits apply separately to each run and
-//! each client ([`EventCause`]).
+//! Some lines may repeat, for example a line about a server that is down. Each of these lines has a
+//! key. The log contains at most one line for each key in a second. Lines of the audit log have no
+//! keys. Instead, the audit log limits the rate of refusals and failures. The limits of both logs
+//! apply separately to each run and each client ([`EventCause`]).
 //!
 //! ```text
 //!   2026-05-04T10:11:12.131Z warn failed conn=7 rule=front remote=192.0.2.7:4711 reason="…"

@@ -2,7 +2,7 @@
 //! their own connections. If all slots are taken, a new client replaces another client.
 //!
 //! ```text
-//!   idle ── a query ──> working ── the answer ──> sending ── it is sent ──> idle
+//!   idle ── a query ──> working ── the answer ──> sending ── answer sent ──> idle
 //! ```
 //!
 //! To free a slot, the agent closes the connection that has been idle for the longest time. If no

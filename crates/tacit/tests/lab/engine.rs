@@ -1,5 +1,5 @@
-//! Tests engines: they set up connections on their own CPUs and hand them over to workers. If all
-//! engines are saturated, connections spill to workers or wait.
+//! Tests engines. An engine sets up connections on a CPU of its own, and hands these connections
+//! over to workers. If all engines are saturated, connections spill to workers or wait.
 //!
 //! The tests `transparency`, `relay` and `kill` check that engines do not change the bytes or the
 //! urgent data of a connection. They also check that a connection ends in the same way with an

@@ -1,5 +1,5 @@
-//! Tests rules with `mode = "audit"`: the agent relays the flows unchanged. The displays, such as
-//! `tacit show audit`, must report what the rule would have done.
+//! Tests rules with `mode = "audit"`: the agent relays the flows unchanged. Commands such as `tacit
+//! show audit` must report what the rule would have done.
 
 use serde_json::Value;
 

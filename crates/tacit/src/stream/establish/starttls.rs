@@ -1,5 +1,5 @@
-//! Runs the STARTTLS exchange of a connection before its handshake, and rejects the connection if
-//! the exchange fails.
+//! Runs the STARTTLS exchange of a connection before the TLS handshake, and rejects the connection
+//! if the exchange fails.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 //! restrict the same fields.
 //!
 //! For each new area, this module searches for earlier areas that overlap with it. Two areas
-//! overlap if their ranges overlap in each field that both restrict. If the ranges are single
-//! values, a hash table finds the earlier areas. Otherwise, the search begins with the field that
-//! leaves the fewest candidates.
+//! overlap if their ranges overlap in each field that both areas restrict. If all ranges are single
+//! values, a hash table finds the earlier areas. Otherwise, the search begins with the field in
+//! which the fewest earlier areas overlap with the new area.
 
 use std::collections::{BTreeMap, HashMap};
 
