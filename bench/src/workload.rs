@@ -1,5 +1,5 @@
-//! Lists the workloads of the benchmark, and builds the `tacit workload` command line for one
-//! sample of each.
+//! Lists the workloads of the benchmark. Builds the command line of `tacit workload` for one sample
+//! of a workload.
 
 use crate::tls_settings::TlsSettings;
 

@@ -6,9 +6,9 @@
 //!   tacit run [load client]     == mutual TLS 1.3 ==> tacit run [load server]
 //! ```
 //! The report compares the CPU time of the agents per operation, and their memory per idle
-//! connection. It also compares the CPU time of starting a program under `tacit run`. OLD is
-//! measured twice in each round, because two measurements of the same program differ. NEW passes if
-//! it exceeds OLD by at most this difference plus 2 percent.
+//! connection. It also compares the CPU time of starting a program under `tacit run`. Two
+//! measurements of the same program differ, so OLD is measured twice in each round. NEW passes if
+//! NEW exceeds OLD by at most the difference between the measurements of OLD, plus 2 percent.
 //!
 //! All agents run during the whole benchmark, but only one pair of agents at a time has load.
 //!

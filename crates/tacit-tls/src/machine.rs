@@ -1,8 +1,8 @@
 //! Runs the TLS library's handshake one record at a time, without I/O.
 //!
 //! The library gets only the records of the handshake, and tacit itself processes all later
-//! records. If the library got the later records too, it would create replies to some of them.
-//! tacit could not get these replies from the library.
+//! records. If the library got the later records too, the library would create replies to some of
+//! these records. tacit could not get these replies from the library.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Checks the users, groups and control groups in the rules for `tacit agent --host`: each of them
+//! Checks the rules for `tacit agent --host`. Each user, group and control group in these rules
 //! must exist.
 
 use tacit_core::message_id::MessageId;

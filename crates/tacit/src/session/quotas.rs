@@ -1,8 +1,8 @@
 //! Limits the number of open connections of each source address, each rule and each run. A run is a
 //! program under `tacit run`.
 //!
-//! The policy sets the limits. By default there are no limits. After a reload, the agent keeps the
-//! limits with which it started.
+//! The policy sets the limits. By default there are no limits. After a reload, the agent still uses
+//! the limits from its start.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

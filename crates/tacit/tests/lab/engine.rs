@@ -2,8 +2,8 @@
 //! over to workers. If all engines are saturated, connections spill to workers or wait.
 //!
 //! The tests `transparency`, `relay` and `kill` check that engines do not change the bytes or the
-//! urgent data of a connection. They also check that a connection ends in the same way with an
-//! engine (end of stream or reset).
+//! urgent data of a connection. These tests also check that an engine does not change how a
+//! connection ends (end of stream or reset).
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

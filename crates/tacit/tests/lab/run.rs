@@ -1,9 +1,9 @@
 //! Tests `tacit run` with unmodified programs. The connections of these programs use TLS outside of
 //! the run.
 //!
-//! Each test has a network namespace of its own for the servers, and the run makes another
-//! network namespace inside it. If the tests run as root, the program is tested as root and as an
-//! ordinary user.
+//! Each test has a network namespace of its own for the servers, and the run makes another network
+//! namespace inside this namespace. If the tests run as root, the program is tested as root and as
+//! an ordinary user.
 
 use std::process::Output;
 

@@ -2,9 +2,9 @@
 //! managers exchange messages over connections named *channels*. The paper measures the CPU time to
 //! start and to stop a channel with TLS, and round trips of large messages.
 //!
-//! In the paper, the TCP/IP stack of z/OS does TLS (AT-TLS). In this module, an agent does TLS. The
-//! result tables have empty cells for the CPU time of a queue manager, because tacit has no queue
-//! manager.
+//! In the paper, the TCP/IP stack of z/OS does TLS (AT-TLS). In this module, an agent does TLS. In
+//! the result tables, the cells for the CPU time of a queue manager stay empty, because tacit has
+//! no queue manager.
 
 use serde_json::Value;
 
