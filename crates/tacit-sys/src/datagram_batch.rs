@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! BatchSocket::send:     [ 1,456 B │ 1,456 B │ 1,456 B │ 900 B ]  one call, four datagrams
-//! BatchSocket::receive:  the same, if the kernel has joined them; otherwise one datagram
+//! BatchSocket::receive:  the same batch, if the kernel has joined the datagrams; otherwise one
 //! ```
 //!
-//! A batch is the datagrams of one call. All datagrams of a batch have the same length, but the
-//! last datagram may be shorter. If the kernel does not support batches, each call sends one
-//! datagram.
+//! A batch consists of the datagrams of one call. All datagrams of a batch have the same length,
+//! but the last datagram may be shorter. If the kernel does not support batches, each call sends
+//! one datagram.
 //!
 //! Datagrams are fragmented only if the caller allows it. Otherwise [`BatchSocket::send`] reports
 //! datagrams that exceed the MTU of the path.

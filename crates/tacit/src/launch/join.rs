@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Without CMD, `tacit run` waits until the kernel destroys the namespace. If the agent ends
-//! meanwhile, `tacit run` registers the namespace with the next agent at the same socket. While
-//! there is no agent, the nftables rules refuse captured flows.
+//! meanwhile, `tacit run` registers the namespace with the next agent at the same socket. As long
+//! as no agent runs, the nftables rules refuse the flows that they capture.
 
 use std::cell::Cell;
 use std::fs::File;

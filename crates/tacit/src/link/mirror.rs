@@ -8,10 +8,11 @@
 //!               <── MirrorReply + sockets ──
 //! ```
 //!
-//! The process is started before the server has threads, and ends with the server. When it has
-//! created the namespace, it enters a sandbox. Then it cannot open files or execute programs. It
-//! also cannot use system calls that a link server does not need. If a part of the sandbox fails,
-//! the server logs the failure, and the process continues without this part.
+//! The process is started before the server has threads, and ends with the server. The process
+//! creates the namespace, and then enters a sandbox. In the sandbox, the process cannot open files
+//! or execute programs. The process also cannot use system calls that a link server does not need.
+//! If a part of the sandbox fails, the server logs the failure, and the process continues without
+//! this part.
 //!
 //! Limit: if too many sockets are closed at a time, the kernel drops reports about them. The link
 //! server then serves these sockets until the other side or the run ends.

@@ -11,9 +11,10 @@
 //! flow: remote 10.7.8.9:5432                    key for this table (-, -, 10.7.0.0, 5432)
 //! ```
 //!
-//! Then the look-up compares the other conditions of the rule, such as `program` and `user`. It is
-//! expensive to find the program and user of a flow. So the first look-up may omit them, and
-//! [`Lookup`] reports whether they could change the result.
+//! Then the look-up compares the other conditions of the rules that it found, such as `program` and
+//! `user`. Finding the program and the user of a flow is expensive. So the first look-up may omit
+//! the program and the user. [`Lookup`] then reports whether the program or the user could change
+//! the result.
 //!
 //! Limits: the cost also grows with the number of rules that differ only in `program` or `user`.
 

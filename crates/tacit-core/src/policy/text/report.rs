@@ -1,4 +1,4 @@
-//! Collects the errors and warnings that occur while tacit reads a text.
+//! Collects errors and warnings about a TOML text, such as a policy, while tacit reads this text.
 
 use std::cell::RefCell;
 use std::ops::Range;

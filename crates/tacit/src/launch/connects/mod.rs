@@ -1,7 +1,7 @@
 //! Handles the `connect` calls of programs under `tacit run`. There are two kinds of connections:
 //!
-//! * *Handed*: the program gets a socket of the agent's network, and its bytes do not pass through
-//!   the agent.
+//! * *Handed*: the program gets a socket of the agent's network, and the bytes of the connection do
+//!   not pass through the agent.
 //! * *Relayed*: the kernel executes the call, and the agent relays the connection.
 //!
 //! ```text
@@ -17,10 +17,10 @@
 //! rules capture the traffic of these sockets. But a handed socket could reach any destination. So
 //! the kernel never executes `connect`, `listen`, `bind` or a send with `MSG_FASTOPEN` on a handed
 //! socket. Instead, the agent decides about each new connection. A program cannot set options that
-//! redirect the packets of a handed socket, such as a source route: it gets `EPERM`.
+//! redirect the packets of a handed socket, such as a source route: the program gets `EPERM`.
 //!
-//! The helper connects a socket before the program gets it. The helper keeps no duplicate of the
-//! socket, because otherwise the program could not close its connection.
+//! The helper connects a socket before the program gets this socket. The helper keeps no duplicate
+//! of the socket, because otherwise the program could not close its connection.
 //!
 //! This code runs in the helper, the process that acts inside the run's namespaces.
 //!

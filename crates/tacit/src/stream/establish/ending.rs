@@ -1,5 +1,5 @@
-//! Closes both sockets of a connection that could not be established. Before this, waits until the
-//! TLS peer has read the alert.
+//! Closes both sockets of a connection that could not be established. Waits before the close, so
+//! that the TLS peer can read the alert.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Defines the loads (kinds of traffic) that `ipsec.rs` repeats from a paper about IPsec. For
-//! forecasts, this module also generates random loads from a seed.
+//! `forecast.rs`, this module also generates random loads from a seed.
 
 use super::stage::Stage;
 
