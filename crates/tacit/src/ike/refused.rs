@@ -1,9 +1,9 @@
-//! Handles packets for which there is no tunnel: opens a connection to the peer. Until the tunnel
-//! exists, this module records the packets that the agent rejects.
+//! Handles packets for which there is no tunnel: opens an IKE connection to the peer. Until the
+//! tunnel exists, this module records the packets that the agent rejects.
 //!
 //! `tacit show refused`, `tacit show ike` and the log show these packets. If an `unreachable` route
-//! of the kernel rejects a packet, `tacit show` does not list the packet. In this case, the program
-//! gets an error when it opens the connection.
+//! of the kernel rejects a packet, `tacit show` does not list the packet. In this case, the system
+//! call of the program fails.
 
 use std::sync::PoisonError;
 

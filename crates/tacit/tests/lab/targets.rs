@@ -1,5 +1,5 @@
-//! Tests rules with several targets. The tests check which target a connection gets, when tacit
-//! skips a target that is down, and when tacit uses this target again.
+//! Tests rules with several targets: which target gets a connection, and what tacit does while a
+//! target is down. tacit must skip such a target, and use the target again when it is up.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

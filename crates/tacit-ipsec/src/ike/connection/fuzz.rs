@@ -5,8 +5,8 @@
 //!   step: kind 1 │ option 1 │ length 1 │ bytes of this length
 //! ```
 //!
-//! The fuzzer knows the keys of a peer, so its messages pass the integrity check, like messages of
-//! a malicious peer.
+//! The fuzzer plays a malicious peer: it knows the keys of the peer, so the messages of the fuzzer
+//! pass the integrity check.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

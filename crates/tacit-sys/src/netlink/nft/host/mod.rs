@@ -23,8 +23,8 @@
 //!
 //! To mark a packet, a chain sets a fwmark. The kernel routes marked packets to `lo`, where the
 //! agent receives them. `N` is the number of a *section*: consecutive policy rules for the same
-//! users or control groups. `rules.rs` builds the nftables rules with connection tracking, and
-//! `untracked.rs` builds nftables rules without connection tracking.
+//! users or control groups. `rules.rs` builds the nftables rules that use connection tracking, and
+//! `untracked.rs` builds the nftables rules that do not use it.
 //!
 //! [`install`] replaces the whole table in one transaction. For a moment after the transaction, the
 //! kernel may not find all elements of the new table. So a second table with the same contents,
