@@ -314,8 +314,8 @@ pub fn next_for_no_listener(protocol: Protocol, host: &str, port: Option<u16>) -
         Protocol::Icmp => "use an address outside of the run".to_owned(),
     };
     format!(
-        "in the run, start a program that listens on this address; or, if you mean a server \
-         outside of the run, {advice}"
+        "for a server outside of the run, {advice}; for a server in the run, start a program that \
+         listens on this address"
     )
 }
 

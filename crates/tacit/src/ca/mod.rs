@@ -346,34 +346,35 @@ impl LeafPaths {
     }
 }
 
-/// The lines for a policy with the new certificate, for each of its roles.
+/// The lines for a policy with the new certificate: the identity, and a line for each kind of rule.
 fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) -> String {
     let word = name.bare_key();
     let mut text = format!(
-        "    [identity.{word}]\n    cert = {}\n    key  = {}\n\n",
+        "    [identity.{word}]\n    cert = {}\n    key  = {}\n",
         in_policy(cert),
         in_policy(key)
     );
+    let identity = format!("identity = \"{word}\"");
+    let trust = "trust = \"private\"";
     if made.roles().contains(&"server") {
-        text += &format!(
-            "    # tacit presents this certificate, and clients must present one, too.\n    \
-             # In a rule with listen and connect:\n    \
-             tls = {{ role = \"server\", identity = \"{word}\", client-cert = \"required\", \
-             trust = \"private\" }}\n    \
-             # In a rule with direction = \"inbound\" (see tacit run):\n    \
-             tls = {{ identity = \"{word}\", client-cert = \"required\", trust = \"private\" }}\n"
-        );
+        let tls = format!("{identity}, client-cert = \"required\", {trust}");
+        text += "\nTo present this certificate to clients, which must have a certificate, too:\n";
+        text += &rule_line("`listen` and `connect`", &format!("role = \"server\", {tls}"));
+        text += &rule_line("`direction = \"inbound\"` (for `tacit run`)", &tls);
     }
     if made.roles().contains(&"client") {
-        text += &format!(
-            "    # tacit presents this certificate to servers.\n    \
-             # In a rule with listen and connect:\n    \
-             tls = {{ role = \"client\", identity = \"{word}\", trust = \"private\" }}\n    \
-             # In a rule with direction = \"outbound\" (see tacit run):\n    \
-             tls = {{ identity = \"{word}\", trust = \"private\" }}\n"
-        );
+        let tls = format!("{identity}, {trust}");
+        text += "\nTo present this certificate to servers:\n";
+        text += &rule_line("`listen` and `connect`", &format!("role = \"client\", {tls}"));
+        text += &rule_line("`direction = \"outbound\"` (for `tacit run`)", &tls);
     }
     text
+}
+
+/// The line `tls` for a rule with these keys. The text between two such lines says where each
+/// belongs; a policy with both in one rule would be an error.
+fn rule_line(keys: &str, tls: &str) -> String {
+    format!("in a rule with {keys}, add\n\n    tls = {{ {tls} }}\n\n")
 }
 
 /// ` --dir DIR`, unless it is the default, for the command to run next.

@@ -65,8 +65,8 @@ impl fmt::Display for ClientError {
             }
             Self::NoAgent(path, error) => write!(
                 f,
-                "no agent answers at {}: {error}\n    fix: start an agent with `tacit agent`, or \
-                 set --control to the control socket of a running agent",
+                "no agent answers at {}: {error}\n    fix: start an agent with `tacit agent` or \
+                 `tacit run`, or set --control to the control socket of a running agent",
                 path.display()
             ),
             Self::OnlyPrivate(path, private) => {

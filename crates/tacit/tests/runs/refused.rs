@@ -130,7 +130,9 @@ fn connections_to_own_addresses_without_a_listener_are_reported() {
         assert_eq!(one["why"], "no-listener");
         let next = one["next"].as_str().unwrap();
         assert!(
-            next.starts_with("in the run, start a program that listens on this address; "),
+            next.ends_with(
+                "; for a server in the run, start a program that listens on this address"
+            ),
             "{next}"
         );
     }
