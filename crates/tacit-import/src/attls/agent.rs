@@ -5,7 +5,7 @@
 //!   CommonTTLSConfig    /etc/pagent/common.tls       main file: the policy of all TCP/IP stacks
 //!   TcpImage TCPIP      /etc/pagent/tcpip.image      main file: the image file of one stack
 //!   TTLSConfig          /etc/pagent/tcpip.tls        image file: only the last TTLSConfig is used
-//!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; the map file names its copy
+//!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; the map file names the copy
 //! ```
 //!
 //! The caller sets the directory that stands for `/`. Relative paths begin at the directory of the

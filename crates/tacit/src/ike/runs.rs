@@ -2,10 +2,10 @@
 //! When the policy or the addresses of the host change, this module computes the routes of the runs
 //! again.
 //!
-//! A gateway assigns an address to a run once. The address becomes unsuitable if a new policy
-//! contains the address, or the host gets the address. The address also becomes unsuitable if a
-//! program resolves a name to the address. So tacit checks assigned addresses again after each of
-//! these changes (`assigned`).
+//! A gateway assigns an address to a run only once. Later, a new policy can contain this address,
+//! or the host can get it. A program can also resolve a name to this address. In these cases, the
+//! run must not keep the address. So tacit checks assigned addresses again after each of these
+//! events (`assigned`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

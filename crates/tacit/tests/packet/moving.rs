@@ -1,5 +1,6 @@
-//! Tests a worker whose two threads take turns to receive packets. Meanwhile, the packets
-//! keep their order, and tunnels can begin and end.
+//! Tests a worker whose two threads take turns to receive packets. The packets must keep their
+//! order when the other thread takes over. Tunnels must be able to begin and end while the threads
+//! take turns.
 
 use std::time::Duration;
 

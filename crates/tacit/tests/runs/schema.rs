@@ -1,5 +1,5 @@
-//! Tests the JSON of displays that contain a run. This JSON must conform to the schemas in
-//! docs/schema/.
+//! Tests the output of `tacit show --json` while a program runs under `tacit run`. The output must
+//! conform to the schemas in docs/schema/.
 
 use crate::fits::assert_fits;
 use crate::network::Network;

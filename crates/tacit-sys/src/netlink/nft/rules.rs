@@ -23,15 +23,18 @@
 //!
 //! To hold a SYN, the kernel sends a copy to the agent and drops the SYN. When the destination has
 //! answered, the agent sends the SYN again (releases the SYN), or refuses the connection. Until
-//! then, the program's kernel retransmits the SYN. A SYN to another host is always held. So the
-//! sets need only the captured ports of loopback and own addresses, and the captured destinations
-//! of UDP.
+//! then, the kernel retransmits the SYN.
+//!
+//! Own addresses are the addresses of the run's network namespace. A SYN to another host is always
+//! held. So the nftables sets need only the captured ports of loopback and own addresses, and the
+//! captured destinations of UDP.
 //!
 //! Traffic between programs of the run does not pass through the agent. Packets from a TUN device
 //! come out of an IPsec tunnel, and the agent has already checked them.
 //!
-//! If no socket of the agent receives a packet, the next nftables rule refuses the packet. So a
-//! program cannot connect to itself at a port of the agent.
+//! Each row with "send to the agent" or "hold" has two nftables rules. The second rule rejects the
+//! packet if the agent has no socket for this packet. So a program cannot connect to itself at a
+//! port of the agent.
 
 use std::net::{IpAddr, Ipv6Addr};
 
