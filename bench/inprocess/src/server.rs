@@ -1,9 +1,9 @@
-//! Implements the load server, which answers the requests of the load client. The load server
-//! answers the same requests as `tacit workload server`, but calls a TLS library itself. It runs
-//! until another process kills it.
+//! Implements the load server, which answers the requests of the load client. The load server uses
+//! the protocol of `tacit workload`, and calls a TLS library directly. It runs until another
+//! process kills it.
 //!
 //! A fixed number of threads wait in `accept`. Each thread serves one connection at a time. The
-//! server cannot send streams.
+//! load server can receive streams, but cannot send them.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -1,6 +1,6 @@
-//! Runs transactions on a table of connections, in several threads and with a lock. A transaction
-//! is a sequence of ten socket calls that process one message. The agent stores its connections in
-//! a table with the same code and the same lock.
+//! Runs transactions on a table of connections, in several threads. A transaction is a sequence of
+//! ten socket calls that process one message. The benchmark uses the agent's code for the table,
+//! and can add a lock around the table. The agent has no such lock.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};

@@ -1,8 +1,8 @@
 //! Computes how work is divided between engines (threads on reserved CPUs) and other CPUs. Also
 //! computes how the total CPU time changes if one kind of work becomes cheaper or more expensive.
 //!
-//! The same model applies to mainframes with special-purpose CPUs, so the tests use published
-//! measurements of mainframes.
+//! These computations also apply to mainframes with special-purpose CPUs, so the tests use
+//! published measurements of mainframes.
 
 /// The CPU time of an interval, in per cent of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The caller leaves [`OutboundSa::header_bytes`] bytes free at the start of the buffer, and writes
-//! the inner packet after them. `seal` writes all other fields in place, so no packet is copied. In
-//! transport mode, `seal_packet` copies the bytes after the IP header.
+//! the inner packet after them. `seal` writes all other fields in place, so no packet is copied.
+//! For transport mode, the caller uses `seal_packet` instead. This function copies the bytes after
+//! the IP header into the buffer.
 //!
 //! The IV is derived from the sequence number, so no sequence number may be used twice. If an SA
 //! (security association) has used all sequence numbers, the SA refuses packets. Then the caller

@@ -2,7 +2,7 @@
 //! estimates. Returns the totals since the agent started, or the difference of two readings.
 //!
 //! CPU times are in microseconds. Only payload bytes are counted, and 1 MB is 10^6 bytes. A message
-//! ends when the other side of the connection sends a byte.
+//! consists of all bytes that one side of a connection sends until the other side sends a byte.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
-//! Tests links between hosts. The hosts are two network namespaces, connected only by a veth pair,
-//! with `tacit link serve` in both. Programs under `tacit run` on one host use sockets of the other
-//! host. Some tests use a link over TCP with TLS. Others use a link over a UNIX socket without TLS,
-//! like the link of a virtual machine.
+//! Tests links between hosts. The hosts are two network namespaces, connected only by a veth pair.
+//! `tacit link serve` runs in both namespaces. Programs under `tacit run` on one host use sockets
+//! of the other host. Some tests use a link over TCP with TLS. Others use a link over a UNIX socket
+//! without TLS, like the link of a virtual machine.
 
 use crate::fits::assert_fits;
 use crate::link_scripts::{CONNECT, DATAGRAMS, RULES};

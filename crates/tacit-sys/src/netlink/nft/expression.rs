@@ -1,8 +1,9 @@
 //! Encodes the conditions and actions of nftables rules for the kernel.
 //!
 //! An [`Expression`] is one condition or action, such as "the port is 53". It is encoded as one to
-//! three nftables expressions. For example, one loads a value into register 1, and the next
-//! compares this value. All numbers except fwmarks are in network byte order.
+//! three nftables expressions. For example, the first nftables expression loads a value into
+//! register 1, and the second compares this value. All numbers except fwmarks are in network byte
+//! order.
 
 use std::net::IpAddr;
 
