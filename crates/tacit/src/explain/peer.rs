@@ -1,4 +1,4 @@
-//! `tacit explain --peer`: checks a certificate in the same way as a rule or an identity map does.
+//! `tacit explain --peer`: shows whether a rule or an identity map accepts a certificate.
 //!
 //! The command makes the same checks as a handshake, with the same error messages. The command
 //! omits only one check: whether the peer has the private key of its certificate.

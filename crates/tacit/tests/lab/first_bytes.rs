@@ -1,4 +1,4 @@
-//! Tests that the first bytes of a program are not delayed, and are sent together with the end of
+//! Tests that the agent sends the first bytes of a program without delay, together with the end of
 //! the TLS handshake.
 
 use std::io::{Read, Write};

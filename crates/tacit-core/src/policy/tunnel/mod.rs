@@ -1,18 +1,18 @@
 //! Converts the policy rules for IPsec tunnels to routes and routing rules of the kernel.
 //!
 //! A routing rule of the kernel selects a routing table by protocol and ports, and the table
-//! selects a route by address. So the rules of the policy are converted to groups. A group has one
+//! selects a route by address. So this module converts the policy rules to groups. A group has one
 //! combination of protocol and ports, and a list of address prefixes:
 //!
 //! ```text
-//!   rules in order ──> cells: ranges of ports with the same rules  (module `cells`)
-//!                        │  for each address of a cell, the first rule that matches it (`claims`)
-//!                        v
-//!                      groups: adjacent cells with the same addresses behind the same peer
+//!   policy rules ──> cells: ranges of ports with the same policy rules (module `cells`)
+//!   in order           │  for each address of a cell, the first matching policy rule (`claims`)
+//!                      v
+//!                    groups: adjacent cells with the same addresses behind the same peer
 //! ```
 //!
 //! A packet matches at most one group of its direction, so the order of the groups does not matter.
-//! The kernel cannot select packets by program, user or name. So a rule with one of these
+//! The kernel cannot select packets by program, user or name. So a policy rule with one of these
 //! conditions must not come before an `ipsec` rule that could match the same packets. `parse`
 //! rejects a policy with rules in this order.
 //!

@@ -2,8 +2,9 @@
 //!
 //! For destinations outside of the run's namespace, the nftables rules hold every SYN, and do not
 //! use the sets. For addresses of the namespace, the sets decide whether the agent or the namespace
-//! gets a SYN. So a TCP range needs elements only if it contains an address of the namespace. If
-//! all ranges had elements, a run could need most of its start time to add them.
+//! gets a SYN. So the sets need a TCP range only if this range contains an address of the
+//! namespace. If the sets contained all ranges, a run could need most of its start time to add the
+//! ranges.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! table inet tacit-names       flags owner, persist if the kernel supports them
-//!   set names                  address . hash of the name; its comment is the name
+//!   set names                  address . hash of the name; comment: the name
 //! ```
 //!
 //! When an agent starts, it reads the names from this table. So the agent knows to which addresses
-//! its policy rules with DNS names apply. `tacit agent --host --guard` reads the names too. The
-//! names have the same timeouts as the captured addresses.
+//! its policy rules with DNS names apply. `tacit agent --host --guard` reads the names too. A name
+//! has the same timeout as its address in the sets of captured addresses.
 //!
 //! If two names of one address have the same hash (64 bits), only one of them is stored.
 
