@@ -1,5 +1,5 @@
-//! `cargo xtask samples`: imports the sample files of a directory. The example `samples` of the
-//! crate tacit-import does the work.
+//! `cargo xtask samples`: runs the example `samples` of the crate tacit-import. This example
+//! imports the sample files of a directory.
 
 use crate::workspace::{Outcome, cargo, root, status};
 

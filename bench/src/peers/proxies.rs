@@ -1,5 +1,5 @@
-//! Starts pairs of proxies, either on ordinary loopback or in the network namespace with large TCP
-//! segments.
+//! Starts pairs of proxies, either on ordinary loopback or in a network namespace whose loopback
+//! has large TCP segments.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread;

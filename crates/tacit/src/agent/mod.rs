@@ -1,9 +1,9 @@
 //! Runs the agent: starts workers and listeners for the installed policy. After that, the control
-//! thread handles requests of operators, signals and changed files, until the agent ends.
+//! thread handles signals, changed files and the requests of operators, until the agent ends.
 //!
 //! ```text
-//!   control (this thread)            data-0 … data-N
-//!   policy, certificates, DNS names, accept, handshake, relay
+//!   control (this thread)             data-0 … data-N
+//!   policy, certificates, DNS names,  accept, handshake, relay
 //!   `tacit show`, signals
 //! ```
 //!

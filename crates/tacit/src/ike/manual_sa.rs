@@ -1,4 +1,5 @@
-//! Defines [`ManualTunnel`]: the manual SAs of a run. Also creates these SAs, with keys from files.
+//! Defines [`ManualTunnel`]: the manual SAs (security associations) between a run and a peer. The
+//! keys of manual SAs come from files, not from IKE. This module also creates the SAs.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

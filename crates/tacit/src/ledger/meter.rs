@@ -5,12 +5,13 @@
 //! ```
 //!
 //! A *turn* is the work for one rule until the thread waits or starts work for another rule. A
-//! relay reads four timestamps for each message: when it wakes, after reading, after cryptography,
-//! and after writing. The time between two turns is charged to the second turn.
+//! relay reads four timestamps for each message: when its thread wakes, after reading, after
+//! cryptography, and after writing. The time between two turns is charged to the second turn.
 //!
 //! A thread first collects its times in a *window*. At the end of the window, the times are added
-//! to the accounts, where other threads can read them. The window ends after [`WINDOW_NS`] of work,
-//! after [`WINDOW_WALL_NS`], or when a command such as `tacit show costs` requests the accounts.
+//! to the accounts of the ledger, where other threads can read them. The window ends after
+//! [`WINDOW_NS`] of CPU time, after [`WINDOW_WALL_NS`] of wall-clock time, or when a command such
+//! as `tacit show costs` requests the accounts.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
