@@ -5,11 +5,12 @@
 //!   CommonTTLSConfig    /etc/pagent/common.tls       main file: the policy of all TCP/IP stacks
 //!   TcpImage TCPIP      /etc/pagent/tcpip.image      main file: the image file of one stack
 //!   TTLSConfig          /etc/pagent/tcpip.tls        image file: only the last TTLSConfig is used
-//!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set; the map file names the copy
+//!   IpSecConfig         //'SYS1.PAGENT(IPSEC)'       a data set, read from a copy
 //! ```
 //!
 //! The caller sets the directory that stands for `/`. Relative paths begin at the directory of the
-//! file that contains them. Policies from a policy server are not read.
+//! file that contains them. The map file of the import names the copies of data sets. Policies from
+//! a policy server are not read.
 
 use super::document;
 use super::lex::{Document, Node};

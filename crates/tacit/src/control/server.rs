@@ -1,5 +1,5 @@
 //! Serves the control socket in the agent: accepts clients, checks their user IDs, and passes their
-//! requests to the agent.
+//! requests to the control thread.
 
 use std::cell::Cell;
 use std::fmt;

@@ -10,8 +10,8 @@
 //!
 //! A thread first collects its times in a *window*. At the end of the window, the times are added
 //! to the accounts of the ledger, where other threads can read them. The window ends after
-//! [`WINDOW_NS`] of CPU time, after [`WINDOW_WALL_NS`] of wall-clock time, or when a command such
-//! as `tacit show costs` requests the accounts.
+//! [`WINDOW_NS`] of CPU time or [`WINDOW_WALL_NS`] of wall-clock time. It also ends when a command
+//! such as `tacit show costs` requests the accounts.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Tests `tacit workload paper`, which prints tables of measurements. Each cell of a table must
-//! have a figure, or a valid reason why it is empty. Some tables compare tacit with other programs.
+//! have a number, or a valid reason why it is empty. Some tables compare tacit with other programs.
 //! The tests measure only the programs that are installed.
 
 use serde_json::{Value, json};

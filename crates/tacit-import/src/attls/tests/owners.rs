@@ -1,5 +1,5 @@
-//! Tests how job names, user IDs and patterns are imported: which programs and users the imported
-//! rule selects.
+//! Tests the import of AT-TLS rules with job names, user IDs or patterns. The tests check which
+//! programs and users an imported rule selects.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

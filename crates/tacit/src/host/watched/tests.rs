@@ -1,4 +1,4 @@
-//! Tests how tacit installs missing nftables rules and routing rules of a host again. A simulated
+//! Tests how `tacit agent --host` restores missing nftables rules and routing rules. A simulated
 //! kernel refuses or loses these rules.
 
 use tacit_core::policy::filter::{FilterPlan, FilterSchedule};
