@@ -1,8 +1,8 @@
 //! Reads key, certificate and trust files, and detects when they change.
 //!
-//! A file is opened once, and its type and mode are checked on the open file. A [`FileStamp`] also
-//! detects that a symbolic link now leads to another file, because container platforms replace a
-//! secret by changing a symbolic link.
+//! A file is opened once, and its type and mode are checked on the open file. A [`FileStamp`]
+//! detects that a file has changed, and also that a symbolic link now leads to another file.
+//! Container platforms replace a secret by changing a symbolic link.
 
 use std::fmt;
 use std::fs::{File, Metadata};

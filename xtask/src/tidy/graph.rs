@@ -1,9 +1,9 @@
-//! Reads the paths in the source code of a crate, and determines which modules use which other
-//! modules.
+//! Determines which other modules each module of a crate uses, from the Rust paths in the source
+//! code.
 //!
 //! A module is a file. The path `crate::a::b::Type` refers to the file `a/b.rs` if that file
-//! exists, otherwise to the file of `a`. If `a` re-exports a name from a child module, the path
-//! refers to the file of the child module. Tests are ignored.
+//! exists, otherwise to the file of `a`. If `a` re-exports a name from a child module, a path to
+//! this name refers to the file of the child module. Tests are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 

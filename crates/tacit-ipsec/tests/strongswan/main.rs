@@ -1,13 +1,14 @@
-//! Tests IKE between tacit and other implementations, in network namespaces of the test. This file
-//! tests strongSwan, and the module `libreswan` tests libreswan.
+//! Tests IKE between tacit and other implementations. Each test has its own network namespaces.
+//! This file tests tacit with strongSwan. The module `libreswan` tests tacit with libreswan.
 //!
 //! ```text
 //!   driver 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 charon
 //! ```
 //!
-//! The driver is a second process of this test program. It moves datagrams between a socket on port
-//! 4500 and an IKE connection of tacit, prints events, and reads commands. The tests need
-//! strongSwan, which the script `scripts/install-deps.sh` installs.
+//! The driver is a second process of this test program. The driver moves datagrams between a socket
+//! on port 4500 and an IKE connection of tacit, prints events, and reads commands. `charon` is the
+//! IKE daemon of strongSwan. The tests need strongSwan, which the script `scripts/install-deps.sh`
+//! installs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

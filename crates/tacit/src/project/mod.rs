@@ -1,6 +1,6 @@
-//! `tacit project`: estimates the CPU time of the agent with other settings or more traffic. The
-//! estimate is based on measured traffic. Examples of other settings are more engines, another
-//! cipher suite, or a rule without TLS.
+//! `tacit project`: estimates the CPU time that the agent would need with other settings or for
+//! more traffic. The estimate is based on measured traffic. Examples of other settings are more
+//! engines, another cipher suite, or a rule without TLS.
 //!
 //! ```text
 //!   interval.rs: costs from files or a running agent ─────┐

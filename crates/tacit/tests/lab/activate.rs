@@ -1,5 +1,7 @@
-//! Tests rules with `activate`: when the programs start, what the programs get, and which limits
-//! apply. Also tests what happens when a program, the starter or the agent ends.
+//! Tests rules with `activate`, which start programs for connections. The tests check when a
+//! program starts, what the agent passes to the program, and which limits apply. They also check
+//! what happens when a program, the agent or the starter ends. The starter is the process that
+//! starts the programs.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -10,7 +10,7 @@
 //! When the program starts, the helper mounts an empty file over each secret file. When a user
 //! replaces a secret file, the kernel removes the mount. The program can then read the new file
 //! until the helper hides it, usually for less than a millisecond. If the helper hides the whole
-//! directory, the program cannot read the new file at all.
+//! directory of the secret file, the program cannot read the new file at all.
 //!
 //! Limits: [`PATHS_MAX`] paths, and the limits of `watches.rs`.
 

@@ -2,9 +2,10 @@
 //! client is found by its *ticket*, a number (`framed.rs`).
 //!
 //! Limits: at most [`TICKETS_MAX`] clients of a link wait at the same time. At most
-//! [`TICKETS_OF_HOST_MAX`] of them belong to one certificate, and at most
-//! [`TICKETS_OF_SESSION_MAX`] to one session. Each client waits at most [`TICKET_WAIT_MAX`]. When a
-//! session ends, the server closes the connections of its waiting clients.
+//! [`TICKETS_OF_HOST_MAX`] of these clients wait for hosts with the same certificate. At most
+//! [`TICKETS_OF_SESSION_MAX`] wait for the same session. Each client waits at most
+//! [`TICKET_WAIT_MAX`]. When a session ends, the server closes the connections of the clients that
+//! wait for the session.
 
 use std::collections::HashMap;
 use std::io;
