@@ -1,13 +1,13 @@
-//! Records why the agent relays a connection of a program, instead of handing the program a socket
-//! of the agent's network namespace.
+//! Records why the agent relays a connection of a program. The alternative is to hand the program a
+//! socket of the agent's network namespace.
 //!
-//! The agent knows the reason before the program's socket has a local address, so it assigns
+//! The agent knows the reason before the program's socket has a local address. So the agent assigns
 //! reasons to connections by destination. If several connections to one destination are opened at
 //! the same time, a connection may get the reason of another connection.
 //!
-//! Limits: at most [`WAITING_MAX`] reasons wait for their connection, and at most [`WAITING_MAX`]
-//! connections wait for their reason, each for [`WAITING_LASTS`]. Above the limit, the agent drops
-//! the oldest reason or connection.
+//! Limits: at most [`WAITING_MAX`] reasons wait for their connections, and at most [`WAITING_MAX`]
+//! connections wait for their reasons. Each reason or connection waits at most [`WAITING_LASTS`].
+//! Above the limit, the agent drops the oldest reason or connection.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Runs the thread of a data worker or an engine: sets its CPU and scheduling class, enters the
-//! sandbox, and serves its listeners.
+//! Runs the thread of a data worker or an engine. The thread sets its CPU and its scheduling class,
+//! enters the sandbox, and serves its listeners.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,5 +1,6 @@
-//! Tests that captured traffic of a host cannot bypass the agent: after a new policy is installed,
-//! and when programs or other hosts try to bypass the agent.
+//! Tests that captured traffic of a host cannot bypass the agent. In most tests, programs or other
+//! hosts try to bypass the agent, for example with forged packets. Another test installs a new
+//! policy while a captured connection is open.
 
 use crate::machines::{Machines, TLS};
 

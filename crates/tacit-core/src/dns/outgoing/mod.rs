@@ -1,5 +1,5 @@
-//! Builds the messages for DNS servers. These messages contain only the name, the type and three
-//! flags of the program's message.
+//! Builds DNS queries for DNS servers from the DNS queries of programs. Copies only the name, the
+//! type, the class and three flags from the query of a program.
 //!
 //! The message ID, the source port, and the case (upper or lower) of each letter of the name are
 //! random. To forge an answer, an attacker must guess all three.

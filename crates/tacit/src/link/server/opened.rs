@@ -1,5 +1,5 @@
-//! Counts the sockets that runs on the same kernel have requested, logs them if the link is traced,
-//! and sends the result to the agent of the run.
+//! Answers requests for sockets from runs on the same kernel. Sends each result to the agent of the
+//! run. Also counts the results, and logs them if the link is traced.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
