@@ -1,6 +1,6 @@
-//! Checks that a manual page uses either the macros of man(7) or the macros of mdoc(7). A page with
-//! both would lose text: when the formatter finds a macro of the other package, it omits the whole
-//! line.
+//! Checks that a manual page uses either the macros of man(7) or the macros of mdoc(7). For each
+//! page, the formatter uses only one of these two macro packages. The formatter omits every line
+//! with a macro of the other package. So a page with both would lose text.
 
 use super::finding::Finding;
 use super::source::Source;

@@ -1,5 +1,5 @@
-//! Defines when TLS begins: at the first byte, after a STARTTLS exchange in clear, or when the
-//! program requests it.
+//! Defines when TLS begins: at the first byte, after a STARTTLS exchange in clear, or at the
+//! request of the program.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

@@ -1,8 +1,9 @@
-//! Reports connections with peers of tunnels, in the log and in the audit log.
+//! Reports the events of IKE connections in the log and in the audit log. These connections lead to
+//! the peers of tunnels.
 //!
-//! The audit log contains every event: each tunnel and its identities, each rekeying, and the
-//! reason of each end and each failure. The log contains only events that need an action of an
-//! operator.
+//! The audit log contains every event: each tunnel and its identities, each rekeying, each end of a
+//! connection, and each failure. For an end or a failure, the audit log also contains the reason.
+//! The log contains only events that need an action of an operator.
 
 use std::net::IpAddr;
 

@@ -7,9 +7,9 @@
 //! leave       do nothing: they continue without a network
 //! ```
 //!
-//! Meanwhile the agent and the helper continue to serve these processes. If `tacit run` receives a
-//! signal such as SIGTERM, it ends these processes sooner. With `wait`, it then sends SIGTERM,
-//! waits, and sends SIGKILL, in the same way as with `terminate`. With `terminate`, it sends
+//! While `tacit run` waits, the agent and the helper continue to serve these processes. If `tacit
+//! run` receives a signal such as SIGTERM, `tacit run` ends these processes sooner. With `wait`,
+//! `tacit run` then sends SIGTERM, waits, and sends SIGKILL. With `terminate`, `tacit run` sends
 //! SIGKILL at once if it has already sent SIGTERM to these processes.
 
 use std::io;

@@ -1,4 +1,5 @@
-//! Defines [`InboundHalf`]: the inbound direction of a packet worker, which two threads can run.
+//! Defines [`InboundHalf`]: the code and data for the inbound packets of a packet worker. Two
+//! threads can take turns to receive these packets.
 //!
 //! ```text
 //!                       ┌─ epoll of `tacit-packet`   one thread does everything
@@ -9,8 +10,8 @@
 //! At any time, one of the two epoll instances contains all sockets. At the limits of
 //! [`SpillLimits`], all sockets move to the other epoll instance. A mutex protects the
 //! [`InboundHalf`]. Before a thread releases the mutex, it writes all packets that it has received.
-//! So packets keep their order while the sockets move, even if both threads have an event of the
-//! same socket.
+//! So packets keep their order while the sockets move, even if both threads have an epoll event of
+//! the same socket.
 
 use std::collections::HashMap;
 use std::io;

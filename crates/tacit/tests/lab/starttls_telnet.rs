@@ -1,8 +1,8 @@
 //! Tests TLS for Telnet. The server is a telnetd that does not support TLS. The clients are `telnet
 //! -z ssl` (TLS from the first byte), s3270 (START_TLS, option 46), and `telnet` without TLS.
 //!
-//! Debian has no telnet server with START_TLS. So the test of the client role uses another tacit as
-//! the server. Tests in `tacit_core` use a simulated server.
+//! Debian has no telnet server with START_TLS. So the test of tacit as the client uses a second
+//! tacit as the server. Tests in `tacit_core` use a simulated server.
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;

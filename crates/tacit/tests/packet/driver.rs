@@ -1,5 +1,5 @@
-//! Runs one end of a tunnel: a process with one packet worker. The scripts of `bulk` start this
-//! process.
+//! Runs one end of a tunnel: a process with one packet worker. The test scripts in `bulk.rs` start
+//! this process.
 
 use std::io::BufRead;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Tests the agents that serve runs. These are a private agent, an agent of another user, a
-//! successor, and an agent whose helper is replaced. Also tests the displays of a run.
+//! successor, and an agent whose helper is replaced. Also tests what `tacit show` prints about a
+//! run.
 
 use crate::network::Network;
 

@@ -1,10 +1,11 @@
 //! Converts filter rules to groups of elements for nftables maps and sets.
 //!
-//! An *area* is a part of a rule: packets of one IP version with a range for each field. Areas that
-//! overlap are in different *layers*, in the order of the rules. So the areas of a layer do not
-//! overlap, and the first layer with a matching area contains the first matching rule. A *group*
-//! contains the areas of one layer that restrict the same fields. The kernel searches a group with
-//! one lookup, by hash if every field has one value.
+//! An *area* is a part of a rule. An area has one IP version, and one range of values for each
+//! packet field. Areas that overlap are in different *layers*, in the order of the rules. So the
+//! areas of a layer do not overlap. The first layer with a matching area contains the first
+//! matching rule. A *group* contains the areas of one layer that restrict the same fields. The
+//! kernel searches a group with one lookup. The lookup uses a hash table if every field of the
+//! areas has a single value.
 //!
 //! A rule with a time window has a *schedule*: an element with a timeout in an nftables set. The
 //! agent adds the schedule of a `permit` rule when the window begins. The rule applies while the

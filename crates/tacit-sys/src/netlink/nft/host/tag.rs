@@ -1,6 +1,6 @@
-//! Writes the ID of the current boot into the comment of the nftables table. Another program may
-//! store the table, and restore it at the next boot. Then the comment shows that the table is from
-//! an earlier boot.
+//! Writes the ID of the current boot into the comment of the agent's nftables table. Another
+//! program may store the table, and restore it at the next boot. Then the comment shows that the
+//! table is from an earlier boot.
 //!
 //! Linux 5.10 or newer keeps the comment of a table. On an older kernel, no table counts as a table
 //! of the current boot.
