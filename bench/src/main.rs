@@ -12,8 +12,8 @@
 //! ```
 //! The load client and the load server are processes of `tacit workload` (see `load.rs`). A *peer*
 //! is one of the compared pairs: two proxies, two programs with a TLS library (`bench/inprocess`),
-//! or two programs under `tacit run`. All processes run during the whole benchmark, but only one
-//! peer at a time has load. `docs/benchmarks.md` explains the measured values.
+//! or two programs under `tacit run`. The processes of all peers run during the whole benchmark.
+//! Only one peer at a time has load. `docs/benchmarks.md` explains the measured values.
 //!
 //! The benchmark fails if a peer loses bytes. Peers that cannot be started are reported and
 //! omitted. Traffic between hosts is not measured.

@@ -1,7 +1,7 @@
 //! Defines the table `[sa.NAME]` of a policy: a pair of IPsec security associations (SAs) with one
 //! peer. Their keys are in files.
 //!
-//! Such SAs are also called manual SAs. They use no IKE, so they are never rekeyed. After a
+//! These SAs are also called manual SAs. Manual SAs use no IKE, so they are never rekeyed. After a
 //! restart, the agent uses the same sequence numbers with the same key again. This is safe for
 //! AES-CBC with HMAC-SHA2, and for AH, which uses only an HMAC. An AEAD would use the same nonces
 //! again (RFC 4106 section 10), so AEADs are rejected.

@@ -9,11 +9,12 @@
 //! ```
 //!
 //! The supervisor of a private agent (an agent for one run) is a fork of the launcher `tacit run`.
-//! This supervisor ignores signals, and ends after its agents, which end with the run.
+//! This supervisor ignores signals. When the run ends, its agents end, and then this supervisor
+//! ends.
 //!
-//! If an agent crashes, the supervisor starts another one after a second. After `CRASHES_MAX`
-//! crashes in a minute, the supervisor ends. The supervisor also ends if another process kills the
-//! agent.
+//! If an agent crashes, the supervisor starts another agent one second later. After `CRASHES_MAX`
+//! crashes in one minute, the supervisor ends. The supervisor also ends if another process kills
+//! the agent.
 //!
 //! The command `tacit agent --no-supervisor` starts an agent without a supervisor. `tacit restart`
 //! cannot restart this agent.

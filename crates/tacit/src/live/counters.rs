@@ -1,5 +1,5 @@
-//! Counts the connections and failures of a rule, and measures their durations, for displays
-//! (`tacit show`) and metrics.
+//! Counts the connections and failures of a rule, for `tacit show` and the metrics. Also measures
+//! how long it takes to connect and to complete handshakes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! Parses the key `client-cert` of a server rule, and the keys `trust` and `map` that belong to it.
+//! Parses the key `client-cert` of a server rule, and the keys `trust` and `map` that belong to
+//! `client-cert`.
 
 use super::names::Names;
 use super::words::Scope;

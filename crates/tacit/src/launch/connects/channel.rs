@@ -2,7 +2,8 @@
 //! may connect, and the agent answers with a socket for the program.
 //!
 //! A successor of the agent may run in another network namespace, while programs still have sockets
-//! of the previous namespace. So the helper remembers the network namespaces of all agents.
+//! of the previous namespace. The helper recognises these sockets by their network namespace. So
+//! the helper remembers the network namespaces of all agents so far.
 //!
 //! Limits: if the buffer of the channel is full, at most [`UNSENT_MAX`] messages are queued. The
 //! helper remembers at most [`OUTSIDE_MAX`] network namespaces, and does not ask agents in further
