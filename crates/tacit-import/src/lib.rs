@@ -29,7 +29,8 @@
 //! it changes ([`Severity::Changed`]), and never guesses. Before an import returns a policy, the
 //! parser of tacit checks the policy.
 //!
-//! * [`attls`]: policies of AT-TLS, the TLS of z/OS, with IP filter rules;
+//! There is one module for each product:
+//! * [`attls`]: policies of AT-TLS (the TLS of z/OS), and IP filter rules of z/OS;
 //! * [`stunnel`]: configurations of stunnel.
 #![forbid(unsafe_code)]
 

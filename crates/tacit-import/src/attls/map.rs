@@ -20,9 +20,9 @@
 //! "SYS1.PAGENT(TTLS)" = "pagent.ttls"
 //! ```
 //!
-//! Some keys, such as `cert`, are also keys of a tacit policy. The import copies these keys into
-//! the policy; `map_values.rs` checks their values. Identity maps (the tables `[[map.NAME]]`) are
-//! copied completely.
+//! Some settings, such as `cert`, also exist in a tacit policy. The import copies these settings
+//! into the policy; `map_values.rs` checks their values. The file can also contain identity maps
+//! (the tables `[[map.NAME]]` of a policy). The import copies these tables completely.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

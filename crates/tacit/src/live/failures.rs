@@ -1,7 +1,7 @@
 //! Counts the failed connections of a rule by kind of failure (`kind` in the log).
 //!
-//! Threads count without a lock. The counter of a kind of failure is created when this kind first
-//! occurs.
+//! Threads count without a lock. Each kind has its own counter. The first failure of a kind creates
+//! the counter of this kind.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

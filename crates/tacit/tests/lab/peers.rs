@@ -1,5 +1,5 @@
-//! Provides peers for tests: plain streams of every kind, and TLS clients and servers that use
-//! Python's `ssl` (OpenSSL).
+//! Provides peers for tests. Some peers use TCP or UNIX sockets without TLS. The other peers are
+//! TLS clients and servers that use Python's `ssl` (OpenSSL).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};

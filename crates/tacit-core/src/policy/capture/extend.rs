@@ -1,5 +1,6 @@
-//! Adds one address to the ranges that the kernel captures (sends to the agent). This is faster
-//! than computing all ranges again.
+//! Adds one address to the capture ranges. If the destination of a flow is in one of these ranges,
+//! the kernel sends the flow to the agent. To add one address is faster than to compute all ranges
+//! again.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

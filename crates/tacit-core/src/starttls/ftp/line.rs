@@ -1,7 +1,8 @@
 //! Splits the bytes of an FTP control connection into lines.
 //!
-//! A control connection is a Telnet stream (RFC 959 section 5.3.1). Telnet commands are removed and
-//! not answered (RFC 854). A doubled IAC byte stays doubled, so that lines are forwarded unchanged.
+//! A control connection is a Telnet stream (RFC 959 section 5.3.1). A Telnet command begins with
+//! the byte IAC (255). This module removes Telnet commands and does not answer them (RFC 854). Two
+//! IAC bytes stand for one data byte. Both bytes stay, so that lines are forwarded unchanged.
 
 /// The largest length of a line without its end: a command and a path of 4,096 doubled bytes.
 pub const LINE_BYTES_MAX: usize = 8448;

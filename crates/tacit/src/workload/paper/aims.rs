@@ -1,10 +1,10 @@
-//! Compares measurements of IPsec on an engine (a thread on a reserved CPU) with the aims of this
-//! project.
+//! Checks whether IPsec on an engine meets the aims of this project. An engine is a thread on a
+//! reserved CPU. This module compares the aims with measurements.
 //!
-//! All CPU times are those of the general CPU, on which the programs run. The CPU times do not
-//! include the work of an engine, except for the work that the engine spills to the general CPU.
-//! This module compares these CPU times with those of a measurement without IPsec. In that
-//! measurement, the programs use the same CPU.
+//! All CPU times are those of the general CPU, on which the programs run. The work of the engine on
+//! its reserved CPU does not count. Work that the engine spills to the general CPU counts. The
+//! reference for each CPU time is a measurement without IPsec. In the reference measurement, the
+//! programs use the same general CPU.
 
 use super::cell::{CellSamples, Measurement, PaperCell};
 use super::drawn::Load;

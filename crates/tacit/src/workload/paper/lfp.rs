@@ -1,6 +1,6 @@
 //! Repeats the measurements of a paper about z/VSE, a mainframe operating system (see
-//! `docs/papers.md`). The traffic is FTP of 1 GB, and three streams of 100 MB at the same time, in
-//! both directions.
+//! `docs/papers.md`). One measurement transfers 1 GB by FTP. The other measurement transfers three
+//! streams of 100 MB at the same time. Both measurements are made in both directions.
 //!
 //! In the paper, programs on z/VSE exchange bytes with Linux. The paper compares a TCP/IP stack in
 //! z/VSE with the Linux Fast Path (LFP), which forwards socket calls to Linux. Here, programs in a

@@ -1,7 +1,7 @@
 //! Repeats the measurements of a paper about z/TPF, a mainframe operating system (see
 //! `docs/papers.md`). The paper compares the messages per second of an older and a newer TLS
-//! library. The paper also compares two ways to use a shared lock. Before a change, all calls take
-//! the lock. After the change, only calls that write take the lock.
+//! library. The paper also compares a shared lock before and after a change. Before the change, all
+//! calls take the lock. After the change, only calls that write take the lock.
 //!
 //! In the paper, client and server run in two partitions with one CPU each. Here, the client and
 //! its proxy share one CPU, and the server and its proxy share another CPU.

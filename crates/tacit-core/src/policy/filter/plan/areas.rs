@@ -1,5 +1,6 @@
-//! Converts each filter rule to *areas*. An area is the set of packets of one IP version whose
-//! fields are in given ranges. Rules for flows are converted too if they come before a filter rule.
+//! Converts each filter rule to *areas*. An area is a set of packets. These packets have the same
+//! IP version, and their fields are in given ranges. A rule for flows that comes before a filter
+//! rule is also converted, because the first matching rule applies.
 
 use std::ops::RangeInclusive;
 

@@ -1,7 +1,7 @@
-//! Defines the content of `tacit show policy`: every key of the installed policy with its value,
+//! Defines the output of `tacit show policy`: every setting of the installed policy and its value,
 //! including defaults.
 //!
-//! The display contains the paths of private key files, but not the keys.
+//! The output contains the paths of private key files, but no private keys.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
