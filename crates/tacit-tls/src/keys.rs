@@ -1,8 +1,8 @@
 //! Stores the keys of a TLS connection, and creates the ciphers for its records.
 //!
 //! For each direction, a connection stores only the key itself, in 32 bytes. The cipher needs an
-//! expanded key of more than a kilobyte, which takes about 0.2 us to compute. Each worker thread
-//! caches the expanded keys of about [`HOT_CONNECTIONS_MAX`] active connections.
+//! expanded key of more than a kilobyte. The expansion of a key takes about 0.2 us. Each worker
+//! thread caches the expanded keys of about [`HOT_CONNECTIONS_MAX`] active connections.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, TlsProtocolId,

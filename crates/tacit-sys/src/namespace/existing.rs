@@ -1,10 +1,10 @@
-//! Opens a network namespace that another program has created, and detects when it no longer
-//! exists.
+//! Opens a network namespace that another program has created, and detects the end of this
+//! namespace.
 //!
 //! ```text
 //! ExistingNetwork::open(path)        a file such as /run/netns/NAME
-//! ExistingNetwork::of_process(pid)   the namespace of a process, such as one of a container
-//!   .network() .user()               for `join` and `spawn::spawn`
+//! ExistingNetwork::of_process(pid)   the namespace of a process, such as a process in a container
+//!   .network() .user()               descriptors for `join` and `spawn::spawn`
 //!   .has_ended()                     the file was removed or replaced, or the process has ended
 //! ```
 //!

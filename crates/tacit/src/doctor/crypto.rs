@@ -1,5 +1,5 @@
-//! Reports the AES and SHA instructions of the CPUs and the speed of each cipher suite, for `tacit
-//! doctor`.
+//! Reports for `tacit doctor` which AES and SHA instructions the CPUs have. Also reports the speed
+//! of each cipher suite.
 
 use super::finding::{Finding, Presence};
 use crate::cpus::{self, CpusError, CryptoDisplay};

@@ -1,5 +1,6 @@
-//! Converts `[ike.NAME]`, which describes a peer, to the configuration of an IKE connection. Also
-//! builds the list of permitted flows of the tunnel, from the policy rules that use this peer.
+//! Converts a policy table `[ike.NAME]`, which describes a peer, to the configuration of an IKE
+//! connection. Also lists the flows that may use the tunnel to this peer. The list comes from the
+//! policy rules that use the peer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

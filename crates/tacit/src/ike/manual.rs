@@ -1,5 +1,5 @@
-//! Installs the manual SAs of runs. The tables `[sa.NAME]` define these SAs, and their keys are in
-//! files.
+//! Installs the manual SAs of runs. The policy defines these SAs in tables `[sa.NAME]`. The keys of
+//! the SAs are in files.
 //!
 //! There is no IKE, so nothing is negotiated, and tacit never creates new keys. The SAs exist as
 //! long as the run exists and the policy contains them. If only the policy rules change, the SAs
@@ -8,7 +8,7 @@
 //!
 //! Only one run at a time uses the SAs of an `[sa.NAME]` table. There are two reasons. The SPI
 //! alone shows to which run a received packet belongs, and the table sets the address of the run.
-//! When this run ends, the SAs go to the next run that needs them.
+//! After the end of a run, its SAs go to the next run that needs them.
 //!
 //! Without extended sequence numbers, an SA sends at most 2^32 - 1 packets. After that, packets are
 //! dropped until an operator changes the keys in the files.

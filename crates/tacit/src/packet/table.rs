@@ -1,5 +1,5 @@
-//! Defines [`TunnelTable`], which stores the tunnels of one direction and finds them by their
-//! inbound SPI.
+//! Defines [`TunnelTable`], which stores the tunnels for one direction, inbound or outbound. In
+//! both directions, a tunnel is found by its inbound SPI.
 
 use std::collections::HashMap;
 

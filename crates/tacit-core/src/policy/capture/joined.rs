@@ -1,10 +1,11 @@
 //! Computes how the kernel handles flows in a joined network namespace (`tacit run --netns`), which
 //! another program has created.
 //!
-//! Some rules select by program, group or control group. If a flow may match one of these rules,
-//! the kernel sends the flow to the agent, and the agent decides. The kernel does not compare users
-//! and groups, because their IDs in the namespace may differ from their IDs on the host. A rule is
-//! omitted if its `run` or `user` does not match the `tacit run` that joined the namespace.
+//! Some rules select flows by program, group or control group. If a flow may match one of these
+//! rules, the kernel sends the flow to the agent, and the agent decides. The kernel does not
+//! compare users and groups, because their IDs in the namespace may differ from their IDs on the
+//! host. A rule may have the key `run` or `user`. This module ignores the rule if the key does not
+//! match the run that joined the namespace.
 
 use super::host::{
     HostPlan, HostSection, HostVerdict, Senders, areas_of, inbound, limited, outbound, verdict,

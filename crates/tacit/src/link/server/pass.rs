@@ -1,20 +1,21 @@
-//! Opens sockets for programs of a run on the same kernel, and passes each socket directly to the
-//! run's helper process. The helper connects the socket, and gives it to the program. The socket
-//! does not pass through the agent. So one process less must wake up before the program gets its
-//! socket.
+//! Opens sockets for a run, if the run and the link server use the same kernel. The server passes
+//! each socket directly to the run's helper process. The helper connects the socket, and gives it
+//! to the program. The socket does not pass through the agent. So one process less must wake up
+//! before the program gets its socket.
 //!
 //! ```text
-//!   agent ── Pass + channel ──> server ── Passed ───────────> agent    which socket it is
+//!   agent ── Pass + channel ──> server ── Passed ───────────> agent    identifies the socket
 //!                                  └───── Answer + socket ──> helper ──> program
 //! ```
 //!
 //! The server answers the agent first, and the helper second. So the agent knows the socket before
 //! the helper reports how the program uses the socket. If the server ends between the two answers,
-//! the helper stops waiting. Then the kernel executes the call of the program, and the agent relays
-//! the connection.
+//! the helper stops waiting. Then the kernel executes the `connect` call of the program, and the
+//! agent relays the connection.
 //!
-//! The channel is the agent's end of the connection to the helper. The server closes the channel
-//! after one answer. Otherwise, the helper would not notice the end of the agent.
+//! The channel is a copy of the socket that the agent uses to send messages to the helper. The
+//! server closes this copy after one answer. Otherwise, the helper would not notice that the agent
+//! has ended.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

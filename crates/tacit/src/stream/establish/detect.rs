@@ -1,8 +1,8 @@
-//! Decides from the first byte of a client whether the client uses TLS. This applies to rules that
-//! accept both TLS and clear text (`accept = "both"`).
+//! Decides from the first byte of a client whether the client uses TLS. Only rules that accept both
+//! TLS and clear text (`accept = "both"`) need this decision.
 //!
-//! A client that sends nothing counts as a slow handshake. The client needs a permit of the
-//! handshake limiter, and tacit closes the connection after `handshake-timeout`.
+//! tacit treats a client that sends nothing like a client with a slow handshake. The client needs a
+//! permit of the handshake limiter. tacit closes the connection after `handshake-timeout`.
 
 use std::time::Instant;
 
