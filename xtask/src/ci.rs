@@ -1,7 +1,8 @@
 //! `cargo xtask ci`: runs all checks that must pass before a merge. The command is the same on a
 //! developer's machine and on a CI server.
 //!
-//! The steps run in order. The first failure ends the run; no step is repeated.
+//! Each check is a step, and the steps run in order. The command ends at the first failure. It
+//! never repeats a step.
 
 use std::time::{Duration, Instant};
 

@@ -32,7 +32,7 @@
 //! use tacit_core::policy::Rekey;
 //! use tacit_tls::{CompletedHandshake, Handshake, HandshakeFailure, HandshakeProgress};
 //!
-//! /// `exchange` sends `outgoing`, empties it, and appends what the peer sent to `incoming`.
+//! /// `exchange` sends `outgoing`, empties it, and appends received bytes to `incoming`.
 //! fn run(
 //!     mut handshake: Handshake,
 //!     mut exchange: impl FnMut(&mut Vec<u8>, &mut Vec<u8>),

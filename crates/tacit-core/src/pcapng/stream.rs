@@ -1,4 +1,5 @@
-//! Creates TCP segments for the decrypted bytes of a stream, so that Wireshark can read them.
+//! Creates TCP segments for the decrypted bytes of a stream, so that Wireshark can show these
+//! bytes.
 //!
 //! ```text
 //!   new ── SYN, SYN-ACK, ACK      data ── segments      end ── FIN, FIN, ACK, or RST

@@ -1,5 +1,6 @@
 //! Defines the kinds of sockets that programs under `tacit run` must not create. Also defines the
-//! socket options that these programs must not set. Each kind has a name for logs and displays.
+//! socket options that these programs must not set. Each kind of socket or option has a name for
+//! log lines and for `tacit show refused`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
-//! Sends echo requests through a tunnel, to show that both sides have the same keys. Sends either
-//! one request or a stream of requests.
+//! Sends echo requests through a tunnel, to show that both sides of the tunnel have the same keys.
+//! A test sends either one request or a stream of requests.
 //!
 //! At any time, [`OUTSTANDING_MAX`] requests of the stream wait for an answer. A request without an
-//! answer is repeated after [`REPEAT_AFTER`], the shortest timeout of TCP in Linux.
+//! answer is repeated after [`REPEAT_AFTER`], the shortest retransmission timeout of TCP in Linux.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

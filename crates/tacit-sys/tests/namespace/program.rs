@@ -1,5 +1,5 @@
-//! Implements the program that runs inside the namespace in the tests. It reads commands, one on
-//! each line, executes them, and answers each command with one line.
+//! Implements the program that the tests run inside a namespace. The program reads commands, one on
+//! each line. It executes each command, and answers each command with one line.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

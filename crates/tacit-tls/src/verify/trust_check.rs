@@ -1,5 +1,5 @@
-//! Verifies a certificate chain with the CA certificates and CRLs of one `[trust.NAME]` table,
-//! unless the chain is in the chain cache.
+//! Verifies a certificate chain, unless the chain is in the chain cache. The verification uses the
+//! CA certificates and CRLs of one `[trust.NAME]` table.
 
 use std::sync::Arc;
 

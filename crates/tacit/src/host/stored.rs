@@ -1,7 +1,7 @@
 //! Stores the installed policy in a file (`tacit agent --host --last-policy FILE`). At the next
-//! boot, the policy of the host may have an error. Then a guard (`--guard`) installs the nftables
-//! rules of the stored policy. If the guard cannot use the stored policy either, the guard permits
-//! only DHCP and SSH.
+//! boot, the policy of the host may have an error. Then a guard (`tacit agent --host --guard`)
+//! installs the nftables rules of the stored policy. If the guard cannot use the stored policy
+//! either, the guard permits only DHCP and SSH.
 //!
 //! ```text
 //! tacit-policy 1 LENGTH CHECKSUM

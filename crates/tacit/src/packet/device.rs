@@ -7,7 +7,7 @@
 //!
 //! Limits: a device holds at most [`HELD_PACKETS_MAX`] packets, each for at most [`HELD_TURNS_MAX`]
 //! seconds. In each second, the device reports at most [`DEMANDS_MAX`] destinations that need a
-//! tunnel. In the same second, it counts the refused packets of at most [`REFUSED_MAX`]
+//! tunnel. In each second, the device counts the refused packets of at most [`REFUSED_MAX`]
 //! destinations.
 
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
-//! Reads the ledgers of agents. A ledger is an agent's record of its CPU time by component. It also
-//! contains the agent's counters.
+//! Reads the ledgers of agents. A ledger is an agent's record of its CPU time by component. A
+//! ledger also contains the agent's counters.
 //!
-//! The ledger comes from the agent's control socket, as in `tacit show costs`. The ledger is read
-//! before the clocks of a measurement start, and after they stop. So the queries do not add to the
-//! measured CPU time.
+//! The module reads a ledger from the agent's control socket, which `tacit show costs` also uses.
+//! The module reads the ledger before a measurement starts its clocks, and again after the
+//! measurement stops the clocks. So these queries do not add to the measured CPU time.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -2,8 +2,8 @@
 //! namespaces, and a tap records the packets on the link.
 //!
 //! ```text
-//!   programs ── host 192.0.2.1, 2001:db8::1 ══ wire, tap ══ far 192.0.2.2, 2001:db8::2 ── servers
-//!                                                           port 4433: TLS, by an agent of its own
+//!   programs ── host 192.0.2.1, 2001:db8::1 ══ link, tap ══ far 192.0.2.2, 2001:db8::2 ── servers
+//!                                                           port 4433: TLS, served by an agent
 //! ```
 //!
 //! The tap writes every packet on the link to a file. Tests put the word `marked` into all data

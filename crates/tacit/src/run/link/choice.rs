@@ -1,5 +1,5 @@
-//! Chooses the link of a run. This module searches the command line of the run first, then the
-//! environment of the run, then its policy.
+//! Chooses the link of a run. The option `--link` of the run has the highest priority. The variable
+//! `TACIT_LINK` is second, and the default link of the run's policy is third.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   network side   a listening socket that accepts only the peer of the control connection
-//!   program side   an address in the run's network namespace, which the kernel captures until the
-//!                  program has connected
+//!   program side   an address in the run's network namespace; the kernel captures connections to
+//!                  this address until the program has connected
 //! ```
 
 use std::io;
