@@ -1,5 +1,6 @@
-//! Lists the user IDs that use each key ring, if the name of the key ring contains no user ID. The
-//! map file may have a different key ring for each of these users.
+//! Lists the user IDs that use each key ring, if the name of the key ring contains no user ID. On
+//! z/OS, each user ID has its own key ring of this name. So the map file may contain a key ring for
+//! each of these user IDs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

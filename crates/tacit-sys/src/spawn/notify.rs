@@ -1,5 +1,6 @@
-//! Receives and answers seccomp notifications. When a program under `tacit run` makes one of
-//! certain system calls, the kernel notifies another process. That process decides about the call.
+//! Receives and answers seccomp notifications. A seccomp filter selects some system calls of
+//! programs under `tacit run`. For each selected call, the kernel notifies another process. That
+//! process decides about the call.
 //!
 //! ```text
 //!   child, before exec ── installs a filter ──> kernel: returns the listener (a descriptor)

@@ -1,5 +1,5 @@
 //! Logs a warning about each certificate or CRL that has expired or expires soon. The agent logs
-//! this warning when it loads the file, and then once a day.
+//! this warning when it loads the certificate or CRL, and then once a day.
 //!
 //! The agent continues to use an expired certificate until its file is replaced. Peers reject an
 //! expired certificate.

@@ -1,6 +1,6 @@
-//! Formats `tacit show ike` (connections with peers of tunnels) and `tacit show sa` (keys and
-//! counters of tunnels). The output is a table. With `--wide`, it is a list of all values of each
-//! connection.
+//! Formats the output of `tacit show ike` (IKE connections) and `tacit show sa` (tunnels and their
+//! counters). The output is a table. With `--wide`, the output is a list of all values of each
+//! connection or tunnel.
 
 use tacit_core::printable::printable;
 
