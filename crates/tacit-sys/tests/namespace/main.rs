@@ -2,8 +2,8 @@
 //! namespace.
 //!
 //! ```text
-//! test --starts, as each user--> launcher --> helper: creates the namespace and its sockets
-//!                                    |-----> program inside: executes its commands
+//! test --starts--> launcher --> helper: creates the namespace and its sockets
+//!                      |-----> program inside: executes its commands
 //! ```
 //!
 //! All these processes execute this test binary. Each process reads its role from the variable

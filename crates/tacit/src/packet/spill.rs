@@ -1,5 +1,6 @@
-//! Defines [`SpillLimits`], which decide when an engine is saturated. During this time, a second
-//! thread receives packets. [`SpillMeter`] compares the work of a packet worker with these limits.
+//! Defines [`SpillLimits`], which decide when an engine is saturated. While an engine is saturated,
+//! a second thread receives packets. [`SpillMeter`] compares the work of a packet worker with these
+//! limits.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
-//! Formats the output of `tacit show ike` (IKE connections) and `tacit show sa` (tunnels and their
-//! counters). The output is a table. With `--wide`, the output is a list of all values of each
-//! connection or tunnel.
+//! Formats the output of `tacit show ike` (IKE connections with peers) and `tacit show sa` (tunnels
+//! and their counters). The output is a table. With `--wide`, the output is a list of all values of
+//! each connection or tunnel.
 
 use tacit_core::printable::printable;
 

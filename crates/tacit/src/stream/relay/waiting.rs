@@ -7,7 +7,7 @@
 //!           end of the stream, close_notify ─> end, without a program
 //! ```
 //!
-//! A connection that waits has one socket, and no buffers. TLS messages without payload, such as
+//! A waiting connection has one socket, and no buffers. TLS messages without payload, such as
 //! KeyUpdate, do not start the program.
 
 use std::future::poll_fn;

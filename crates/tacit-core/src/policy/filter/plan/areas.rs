@@ -1,6 +1,6 @@
 //! Converts each filter rule to *areas*. An area is a set of packets. These packets have the same
-//! IP version, and their fields are in given ranges. A rule for flows that comes before a filter
-//! rule is also converted, because the first matching rule applies.
+//! IP version, and their fields are in given ranges. A rule for flows is also converted if it comes
+//! before a filter rule. The reason is that the first matching rule applies.
 
 use std::ops::RangeInclusive;
 
