@@ -1,5 +1,6 @@
-//! Defines a running peer, and the address to which the load client connects. A peer is a pair of
-//! proxies or programs that the benchmark compares.
+//! Defines a running peer, and the address to which the load client connects. A peer is one method
+//! to protect the connection between two programs, for example a pair of proxies. The benchmark
+//! compares several peers.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -11,11 +11,11 @@
 //! The program is a direct child of `tacit run`, so its exit status and job control work as usual.
 //! The program keeps its user, directory, environment and standard streams. If an ordinary user
 //! starts the program, the program has no capabilities. If root starts the program, the program
-//! loses all capabilities that act outside of the namespace. Set-uid programs work if the user
-//! namespace maps their user.
+//! loses the capabilities that would let it leave the namespaces or remove the nftables rules.
+//! Set-uid programs work if the user namespace maps their user.
 //!
-//! Limits: at most [`HIDDEN_MAX`] files are hidden at the start; the helper hides new files later
-//! ([`cover`]).
+//! Limit: at most [`HIDDEN_MAX`] files are hidden from the program at its start. If a hidden file
+//! is replaced later, the helper hides the new file ([`cover`]).
 
 mod cover;
 mod failure;

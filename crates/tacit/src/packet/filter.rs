@@ -5,11 +5,13 @@
 //!           (classifier, counters)     (generation)                                (results)
 //! ```
 //!
-//! A packet must first belong to a flow that the tunnel permits. Then the first filter rule that
-//! matches the packet decides. So filter rules can deny packets of permitted flows, but cannot
-//! permit other flows. Each direction of a tunnel has a copy of the filter rules. The direction
-//! replaces its copy, and empties its flow cache, when the generation (version) of the rules
-//! changes: after a reload, and when a time window opens or closes.
+//! A packet must belong to a flow that the tunnel permits. For such a packet, the first matching
+//! filter rule decides. So filter rules can deny packets of permitted flows, but cannot permit
+//! other flows.
+//!
+//! Each direction of a tunnel has a copy of the filter rules. A reload of the policy changes the
+//! generation (version) of the rules. Then each direction replaces its copy. Each direction empties
+//! its flow cache when the rules change, and when a time window opens or closes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
-//! Passes the TLS requests of a program (`start`, `stop` and `rekey`) to the relay of its
+//! Passes the TLS requests of a program (`start`, `stop` and `rekey`) to the relay of the program's
 //! connection.
 //!
 //! The relay of a connection handles one request at a time, between two transfers of data. If the
-//! relay ends without an answer, the request fails with `ended`.
+//! relay ends without an answer, the request fails with the error `ended`.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

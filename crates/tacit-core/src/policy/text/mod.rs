@@ -1,4 +1,4 @@
-//! Reads TOML, one table at a time, and reports the position of each mistake and a fix.
+//! Reads TOML, one table at a time. For each mistake, reports the position and a fix.
 //!
 //! With this module, tacit reads all TOML files that users write, such as a policy, or the map file
 //! of an import:

@@ -1,6 +1,7 @@
 //! Divides ports into *cells*, as a step in the conversion of `ipsec` rules to routes. The same
-//! rules apply to all ports of a cell. This module then joins two adjacent cells if both have the
-//! same addresses behind the same peer.
+//! rules apply to all ports of a cell. For each peer, a cell lists the addresses behind this peer.
+//! If two adjacent cells list the same addresses for a peer, this module joins the cells for this
+//! peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
