@@ -2,7 +2,7 @@
 //! of connections. The agent has no such lock. The benchmark creates a table with the agent's code,
 //! and compares calls with and without a lock around this table.
 //!
-//! The benchmark repeats a measurement of z/TPF, a mainframe operating system. There, a program
+//! The benchmark repeats a measurement of z/TPF, a mainframe operating system. On z/TPF, a program
 //! makes ten socket calls for each message. In an old version of z/TPF, all ten calls took one
 //! shared lock. In this benchmark, each thread makes the same ten calls on its own connections. In
 //! the mode `global`, the lock is exclusive. In the mode `rw`, the lock is a reader-writer lock.

@@ -1,6 +1,6 @@
 //! Creates the tables `[identity.NAME]` and `[trust.NAME]` of the imported policy. If a rule uses a
-//! certificate of a key ring, this certificate becomes an identity. The CA certificates of the key
-//! ring become one trust.
+//! certificate of a key ring, this certificate becomes an `[identity.NAME]` table. All CA
+//! certificates of the key ring together become one `[trust.NAME]` table.
 
 use std::collections::BTreeMap;
 

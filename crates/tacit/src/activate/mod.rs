@@ -14,8 +14,8 @@
 //! client, nor an agent that a client has compromised, can start anything else. If a new policy
 //! changes `[activate.NAME]`, the operator must run `tacit restart`.
 //!
-//! The starter ends when the agent ends. Then each program that serves one connection reads end of
-//! file from its connection, and programs that serve all connections get SIGTERM.
+//! The starter ends when the agent ends. Then a program for one connection reads end of file from
+//! this connection. A program for all connections gets SIGTERM.
 
 pub mod client;
 mod passwd;

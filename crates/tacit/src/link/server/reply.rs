@@ -1,5 +1,5 @@
-//! Sends answers to a run (a program under `tacit run`) on the kernel of this server. Then waits
-//! until the run closes its stream.
+//! Sends the answers of a link server to a run (a program under `tacit run`) on the same kernel.
+//! Then waits until the run closes its stream.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,6 @@
-//! Installs an nftables table for policy rules that select programs by systemd unit. The table sets
-//! a fwmark on the packets of all other programs.
+//! Installs an nftables table for policy rules that select programs by systemd unit. This table
+//! sets a fwmark on packets of other programs, so that the main table (`inet tacit`) does not
+//! capture these packets.
 //!
 //! ```text
 //! table inet tacit_units              without an owner
@@ -10,10 +11,10 @@
 //!   chain leaving                     removes the fwmark
 //! ```
 //!
-//! systemd adds the control group of a unit to the set before it starts a process of the unit
-//! (`NFTSet=`). The set needs a separate table, because the main table has an owner, and systemd
-//! cannot write to the main table. The main table captures packets to these destinations, except
-//! packets with the fwmark.
+//! Before systemd starts a process of a unit, systemd adds the control group of the unit to the set
+//! `units` (`NFTSet=`). This set needs a separate table, because the main table has an owner, and
+//! systemd cannot write to the main table. The main table captures packets to the destinations of
+//! the policy rules with systemd units, except packets that have the fwmark.
 //!
 //! Limit: [`HOST_RANGES_MAX`](super::HOST_RANGES_MAX) destinations.
 
