@@ -1,5 +1,5 @@
-//! Tests the refusal of sockets of unsupported kinds in a run. tacit must always refuse and report
-//! these sockets, even when the agent or the helper has died.
+//! Tests that tacit refuses unsupported kinds of sockets in a run. tacit must always refuse and
+//! report these sockets, even when the agent or the helper has died.
 
 use serde_json::Value;
 

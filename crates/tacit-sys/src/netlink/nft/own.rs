@@ -1,5 +1,5 @@
-//! Maintains two nftables sets with the IPv4 and IPv6 addresses of a run (a program under `tacit
-//! run`). These addresses are copies of the host's addresses.
+//! Maintains two nftables sets: the IPv4 addresses and the IPv6 addresses of a run (a program under
+//! `tacit run`). These addresses are copies of the host's addresses.
 
 use std::net::IpAddr;
 

@@ -1,12 +1,13 @@
-//! Moves datagrams between a UDP socket and a stream to another kernel.
+//! Moves datagrams between a UDP socket and a stream to another kernel. Both servers of a link use
+//! this module:
 //!
 //! ```text
 //!   agent's socket ══ server's end ── Datagram ──> stream ──> UDP socket ──> destination
 //!                  <── ICMP error ─── Notice <──── stream <── error queue
 //! ```
 //!
-//! If the stream takes no more bytes, datagrams wait in the UDP socket. The kernel drops datagrams
-//! that do not fit into the receive buffer of this socket.
+//! If the stream takes no more bytes, datagrams wait in the UDP socket from which the server reads
+//! them. The kernel drops datagrams that do not fit into the receive buffer of this socket.
 
 use std::future::poll_fn;
 use std::io;
