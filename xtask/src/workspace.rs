@@ -1,4 +1,4 @@
-//! Provides the functions that all commands of xtask use: they return paths of the workspace, and
+//! Provides functions for all commands of xtask. These functions return paths of the workspace, and
 //! run cargo.
 
 use std::path::PathBuf;

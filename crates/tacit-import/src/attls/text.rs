@@ -4,7 +4,7 @@
 //! mostly in ASCII or Latin-1. This module tries UTF-8 first, because text in another encoding is
 //! rarely valid UTF-8.
 //!
-//! A data set is a file of z/OS. If it was copied as bytes, it has no line ends: each line is a
+//! If a data set (a file on z/OS) was copied as bytes, the copy has no line ends. Each line is a
 //! record of 80 characters. If every record has a line number in columns 73 to 80, this module
 //! removes the line numbers.
 

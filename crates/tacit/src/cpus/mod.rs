@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The command itself reads the kernel's counters in `/proc`, because the agent cannot open these
-//! files in its sandbox. It also measures the cipher suites itself, so that it does not delay the
-//! agent.
+//! files in its sandbox. The command also measures the cipher suites itself, so that the
+//! measurement does not delay the agent.
 //!
 //! The kernel's counters are read twice. The time between the readings is `INTERVAL_DEFAULT`, or
 //! the user's `--interval`. The measurement of each suite takes `speed::TRIAL_TIME`.

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! a program with a connection runs on CPU 3 ── is there a worker for CPU 3?
-//!                                                ├─ yes: it gets the connection
-//!                                                └─ no: the control thread starts it
+//!                                                ├─ yes: this worker gets the connection
+//!                                                └─ no: the control thread starts a worker
 //! ```
 //!
 //! Limit: one worker for each CPU, and at most [`CPU_WORKERS_MAX`] in total.

@@ -3,7 +3,7 @@
 //!
 //! A source is an IPv4 address or an IPv6 /64 network. When [`NETWORKS_PER_SITE_MAX`] sources of
 //! one /48 network are recorded, the whole /48 network counts as one source. So one site cannot
-//! fill the table.
+//! fill the table of sources.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
-//! Captures the additional connections that a protocol negotiates, such as FTP data connections,
-//! for programs under `tacit run`.
+//! For programs under `tacit run`, captures the additional connections that a protocol negotiates,
+//! such as FTP data connections.
 //!
-//! While a task waits for an additional connection, the kernel captures connections to the expected
-//! destination address. The agent passes the accepted connection to the task.
+//! While a task of the agent waits for an additional connection, the kernel captures connections to
+//! the expected destination address. The agent passes the accepted connection to the task.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Tests real programs with and without `tacit run`: they behave the same, except for the
+//! Tests that real programs behave the same with and without `tacit run`, except for the
 //! differences that the manual lists.
 //!
 //! This is a separate test binary, because each test has a network namespace.

@@ -13,8 +13,8 @@
 //! request counts as a half-open IKE SA for [`REFUSED_COUNTED`].
 //!
 //! The cookie is a MAC of the sender's address, SPI and nonce. A sender with a forged address does
-//! not receive the cookie. When tacit demands a cookie, it stores data about the sender only after
-//! a request that contains the cookie.
+//! not receive the cookie. When tacit demands a cookie, tacit stores data about the sender only
+//! after a request that contains the cookie.
 //!
 //! Limits: [`HALF_OPEN_MAX`] half-open IKE SAs in total, [`HALF_OPEN_OF_ADDRESS_MAX`] for one
 //! address, [`FIRST_REQUEST_BYTES_MAX`] for a first request. All IPv6 addresses of a /64 network

@@ -12,27 +12,27 @@
 //!   199       IPv6: ICMP errors about tunnels             no route
 //!   200       all other packets                          table `local`: the nftables rules decide
 //!
-//! each of these tables
+//! each separate table
 //!   PREFIX dev tacitN src ADDRESS mtu N  into the tunnel
 //!   unreachable PREFIX metric 1000       used while the device does not exist
 //! ```
 //!
-//! The table `local` contains a route for all addresses, and the kernel looks at this table first.
-//! So this module adds a later routing rule for `local`. Then this module removes the kernel's own
-//! routing rule for this table.
+//! The table `local` contains a route for all addresses, and by default the kernel looks at this
+//! table first. So this module adds a routing rule for `local` that has a lower precedence. Then
+//! this module removes the kernel's own routing rule for this table.
 //!
 //! The device and its routes disappear when the process that holds the device ends. The
 //! `unreachable` routes remain, so no packet takes another route in clear. This module installs the
-//! `unreachable` routes before all other routes. This module adds the rules for new tables only
+//! `unreachable` routes before all other routes. This module adds routing rules for new tables only
 //! when the tables are complete, so no packet is refused during a change. If a table cannot be
-//! completed, this module adds the rules nevertheless, and the `unreachable` routes refuse the
-//! packets.
+//! completed, this module adds the routing rules nevertheless, and the `unreachable` routes refuse
+//! the packets.
 //!
 //! The routes have the MTU of the path, which tells programs how long a packet may be. ICMP errors
 //! alone would not always lower the MTU of a route. When an ICMP error arrives, the kernel looks up
 //! the route without ports, so routing rules with port ranges do not match.
 //!
-//! All state is in the kernel, so another process with the netlink socket can continue.
+//! All state is in the kernel, so another process with the netlink socket can continue the work.
 //!
 //! Limits: [`GROUPS_MAX`] groups of routes, [`ROUTES_MAX`] routes.
 

@@ -3,8 +3,9 @@
 //!
 //! There is one table for each field and each power of two. For example, the table for 8 contains
 //! areas whose range in the field has 5 to 8 values. These areas are sorted by the first value of
-//! this range. Such a range is short. So it overlaps with a given range only if it begins inside
-//! the given range or at most 7 values earlier.
+//! their range. A search in this table needs only the areas whose range begins inside the given
+//! range, or at most 7 values earlier. No other range of the table can overlap with the given
+//! range.
 
 use std::collections::{BTreeMap, BTreeSet};
 
