@@ -5,10 +5,10 @@
 //! thread under test --every allocation--> the counter of that thread
 //! ```
 //!
-//! Both counts include all code of the thread. A seccomp filter asks another thread about each
-//! system call. This filter needs Linux 5.5, and does not need root. The Rust allocator counts its
-//! allocations. With the GNU C library, `malloc` also counts its allocations. Tests of other crates
-//! include this file by its path.
+//! Both counts include all code that the thread runs. A seccomp filter makes the kernel ask the
+//! counting thread about each system call. This filter needs Linux 5.5, and does not need root. The
+//! Rust allocator in this file counts allocations. With the GNU C library, the function `malloc` in
+//! this file also counts allocations. Tests of other crates include this file by its path.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

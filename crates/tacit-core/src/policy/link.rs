@@ -2,15 +2,15 @@
 //! a container, use sockets of this host. A tacit agent in that environment requests each socket
 //! over a UNIX socket of this host.
 //!
-//! If the environment has its own kernel (a virtual machine or another host), it also has a link
-//! server. The agent sends its requests to this server. The server forwards them to a link server
-//! of this host. These two servers communicate over TCP with TLS, over vsock, or over a UNIX socket
-//! that the hypervisor creates.
+//! If the environment has its own kernel (a virtual machine or another host), a link server also
+//! runs in the environment. The agent sends its requests to that link server, which forwards the
+//! requests to a link server of this host. The two servers communicate over TCP with TLS, over
+//! vsock, or over a UNIX socket that the hypervisor creates.
 //!
-//! These requests match only rules with `link`, and rules with `link` match only these requests. So
-//! [`Policy::rules`](super::Policy::rules), the list of rules for programs under `tacit run` and
-//! for `tacit agent --host`, does not contain rules with `link`. tacit rejects requests that match
-//! no rule.
+//! The rules with the key `link` apply only to requests over a link, and no other rules apply to
+//! these requests. So [`Policy::rules`](super::Policy::rules) does not contain the rules with
+//! `link`. That list contains the rules for programs under `tacit run` and for `tacit agent
+//! --host`. tacit rejects requests that match no rule.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

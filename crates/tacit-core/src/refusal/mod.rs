@@ -2,10 +2,10 @@
 //! Each record contains a text that explains how the policy could allow the connection, name or
 //! socket.
 //!
-//! Limits: [`REFUSALS_MAX`] different refusals. If the limit is reached, a new refusal replaces the
-//! oldest refusal of one run (a program under `tacit run`). This is the run with the most refusals.
-//! So a run with many refusals does not displace the refusals of other runs. The totals count every
-//! refusal.
+//! Limits: [`REFUSALS_MAX`] different refusals. If the limit is reached, this module selects the
+//! run (the program under `tacit run`) with the most refusals. The new refusal replaces the oldest
+//! refusal of this run. So a run with many refusals does not displace the refusals of other runs.
+//! The totals for each reason count every refusal.
 
 #[cfg(test)]
 mod tests;

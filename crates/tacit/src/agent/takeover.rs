@@ -6,7 +6,7 @@
 //!   TakeOver ───────────────────────> sends the addresses of its listening sockets,
 //!            <─────────────────────── then the sockets, one in each message
 //!   (opens missing sockets, serves)
-//!   ClearAccess  ───────────────────> sends which clients of which rules must use TLS
+//!   ClearAccess  ───────────────────> sends, for each rule, the clients that must use TLS
 //!   Release  ───────────────────────> stops accepting, serves open connections to their end,
 //!            <─────────────────────── and sends its runs and their sockets, one in each message
 //! ```

@@ -2,9 +2,9 @@
 //!
 //! The library clap generates scripts that complete commands and options. This module adds
 //! functions that complete the names of rules and runs, and the ids of connections. These functions
-//! call the hidden command `tacit names`. This command asks the agent at the control socket of the
-//! option `--control`, or at the default control socket. The command prints nothing if no agent
-//! answers at once.
+//! call the hidden command `tacit names`, which asks an agent for the names and ids. The command
+//! connects to the control socket that the option `--control` specifies, or to the default control
+//! socket. The command prints nothing if no agent answers at once.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

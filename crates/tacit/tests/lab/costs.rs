@@ -1,5 +1,5 @@
-//! Tests the ledger: the agent charges each microsecond of its CPU time once. Also tests that
-//! `tacit show` reports this time.
+//! Tests the ledger (the agent's record of its CPU time). The agent must charge each microsecond to
+//! exactly one rule and component. Also tests that `tacit show` reports the CPU time.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

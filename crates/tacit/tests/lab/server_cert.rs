@@ -1,5 +1,5 @@
 //! Tests tacit as the TLS client, for every kind of server certificate. If the certificate is
-//! invalid, the server must receive no data of the program.
+//! invalid, tacit must forward no data to the server.
 
 use std::io::{Read, Write};
 

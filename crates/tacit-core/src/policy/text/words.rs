@@ -1,5 +1,5 @@
-//! Finds the known word that is most similar to an unknown word, and formats lists of words for
-//! messages.
+//! Finds the known word that is most similar to an unknown word. Also converts lists of words to
+//! text for messages.
 
 /// Returns the most similar known word, if it is similar enough.
 #[must_use]

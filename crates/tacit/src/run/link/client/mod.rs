@@ -1,15 +1,17 @@
 //! Implements the client of a link. The client requests sockets from `tacit link serve` for the
 //! agent of a run.
 //!
-//! The connection on which the client sent its Hello message stays open as long as the run exists.
-//! If this connection ends, the server has ended. Then the client refuses every request, and sends
-//! Hello again every `RETRY_INTERVAL`. The sockets that the run already has continue to work,
-//! because they belong to the run.
+//! The client opens a connection to the server to send its Hello message. This connection stays
+//! open as long as the run exists. If the connection ends earlier, the server has ended. Then the
+//! client refuses every request, and sends Hello again every `RETRY_INTERVAL`. The sockets that the
+//! run already has belong to the run. If the run and the server use the same kernel, these sockets
+//! continue to work.
 //!
-//! If the network belongs to another kernel, each kernel has a server. The sockets of the run are
-//! then connected to the local server. These sockets are reset when one of the two servers ends.
-//! When the remote server has been restarted, it again binds the addresses on which the run
-//! listens. When the local server has been restarted, the agent requests new sockets for these
+//! If the run uses the network of another kernel, there are two servers. The local server runs on
+//! the kernel of the run, and the remote server runs on the other kernel. The sockets of the run
+//! are then connected to the local server. These sockets are reset when one of the two servers
+//! ends. After a restart of the remote server, the remote server again binds the addresses on which
+//! the run listens. After a restart of the local server, the agent requests new sockets for these
 //! addresses.
 
 use std::collections::BTreeMap;
