@@ -1,6 +1,6 @@
 //! Reads statistics of this machine's CPUs. The statistics show whether a CPU is online, how busy
-//! the CPU was, and which instructions it has. The statistics also show how long threads waited for
-//! the CPU.
+//! the CPU was, and which instructions the CPU supports. The statistics also show how long threads
+//! waited for a CPU.
 //!
 //! Limit: this module reads the waiting times of at most `THREADS_MAX` threads.
 

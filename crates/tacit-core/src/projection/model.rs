@@ -1,6 +1,6 @@
-//! Estimates the CPU time of the agent after a change. The policy, the traffic or the number of
-//! engines may change. The estimate is based on *metered* CPU time. The agent meters the CPU time
-//! of each rule and component, such as handshake or encryption.
+//! Estimates the CPU time that the agent will use after a change of the policy, the traffic or the
+//! number of engines. The estimate is based on *metered* CPU time. The agent meters the CPU time of
+//! each rule and component, such as handshake or encryption.
 //!
 //! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The steps are:
 //!
@@ -8,12 +8,12 @@
 //!    `permit` removes the time of the handshake and of the encryption.
 //! 2. Scale the CPU time of each rule with its traffic. Metered CPU time that belongs to no rule
 //!    does not change.
-//! 3. If the number of engines changes, distribute all eligible work between engines and other CPUs
-//!    again ([`land`]). On an engine, packets of tunnels need a different amount of CPU time,
+//! 3. If the number of engines changes, distribute all eligible work again between engines and
+//!    other CPUs ([`land`]). On an engine, packets of tunnels need a different amount of CPU time,
 //!    because engines process packets in batches of another size. If the packets were measured
 //!    without an engine, multiply their CPU time by [`ProjectionRequest::packet_factor`].
-//! 4. Some CPU time of the agent is not metered. Change this CPU time by the same factor as the sum
-//!    of the metered CPU time.
+//! 4. Some CPU time of the agent is not metered. Multiply this CPU time by the factor by which the
+//!    sum of the metered CPU time changes.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Determines the programs and users to which an imported rule applies. In the policy of a captured
 //! host (`tacit agent --host`), a rule can also apply to systemd units and control groups. In other
-//! policies, a rule can also apply to runs (programs under `tacit run`). This module uses the map
-//! file, and the job name and user ID of the AT-TLS rule.
+//! policies, a rule can also apply to runs (programs under `tacit run`). This module uses the job
+//! name and the user ID of the AT-TLS rule, and the map file. The map file maps job names and user
+//! IDs of z/OS to programs and users on Linux.
 //!
 //! The job name in a rule may be a pattern, such as `NIGHT*`. Then the imported rule gets the
 //! programs of several entries in the map file. These are the entry `NIGHT*`, and narrower entries

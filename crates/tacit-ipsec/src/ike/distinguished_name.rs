@@ -1,9 +1,10 @@
-//! Reads, writes and compares distinguished names: the identities `ID_DER_ASN1_DN`.
+//! Reads, writes and compares distinguished names. IKE peers send them as identities of the type
+//! `ID_DER_ASN1_DN`.
 //!
 //! Two names are equal if they have the same attributes in the same order. The comparison ignores
 //! the string type (encoding) of a text, because the peer may use another string type than the CA.
 //! The comparison also ignores the case of ASCII letters (RFC 5280 section 7.1). If this module
-//! cannot parse the structure of a name, all bytes must be equal.
+//! cannot parse the structure of a name, the comparison requires that all bytes are equal.
 //!
 //! Limits: [`NAME_BYTES_MAX`] bytes, [`ATTRIBUTES_MAX`] attributes.
 

@@ -8,11 +8,12 @@
 //! ```
 //!
 //! With the placement `split`, each data worker uses the CPU on which the agents of this machine
-//! have the fewest workers. An agent publishes its choice as an abstract UNIX socket whose name
-//! contains the number of the CPU. The kernel removes the socket when the agent ends. If another
-//! program uses such a name, the only effect is that agents choose a busier CPU.
+//! have the fewest workers. An agent publishes each chosen CPU by an abstract UNIX socket. The name
+//! of the socket contains the number of the CPU. The kernel removes the socket when the agent ends.
+//! If another program creates a socket with such a name, the only effect is that agents choose a
+//! busier CPU.
 //!
-//! tacit does not move other processes away from these CPUs.
+//! tacit does not move other processes away from the CPUs of the agent.
 
 mod binding;
 mod thread;

@@ -1,8 +1,9 @@
 //! Implements the workloads `interactive` and `request-reply`, which exchange requests and replies.
 //!
 //! Each connection has a thread. Without `--rate`, a thread sends its next request when the reply
-//! to the last one arrives. With `--rate`, a thread sends requests at scheduled times. Latency
-//! counts from the scheduled time, so that the delays of a slow server are measured.
+//! to its previous request has arrived. With `--rate`, a thread sends requests at scheduled times.
+//! The latency of a request starts at its scheduled time, so that the delays of a slow server are
+//! measured.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Creates valid and invalid certificates for the tests. The unit tests of certificate verification
-//! use the same certificates.
+//! Creates valid and invalid certificates for the tests in this directory. The unit tests of
+//! certificate verification also use these certificates.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
-//! Tests FTP between programs of which only one uses TLS. Either the clients use TLS and vsftpd
-//! does not, or vsftpd requires TLS and the clients do not use it. A vsftpd that requires TLS also
-//! requires resumed sessions (`require_ssl_reuse`, its default).
+//! Tests FTP between a client and a server if only one of the two uses TLS. Either the clients use
+//! TLS and the server vsftpd does not, or vsftpd requires TLS and the clients do not use TLS. A
+//! vsftpd that requires TLS also requires resumed sessions (`require_ssl_reuse`, its default).
 
 use std::process::{Child, Stdio};
 

@@ -1,6 +1,6 @@
 //! Tests that tacit rejects a tunnel if the gateway assigns an address that another rule contains.
-//! Also tests that tacit ends a tunnel if the gateway's certificate expires. Datagrams of other
-//! hosts must not disturb a tunnel.
+//! Also tests that tacit ends a tunnel if the gateway's certificate expires. The last test checks
+//! that datagrams of other hosts do not disturb a tunnel.
 
 use crate::certificates::CERTIFICATES;
 use crate::{Scenario, WEB};

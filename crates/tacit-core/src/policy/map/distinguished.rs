@@ -1,8 +1,10 @@
-//! Matches the distinguished name in a certificate with a pattern such as `CN=*.corp, O=Corp`.
+//! Checks whether the distinguished name in a certificate matches a pattern, such as `CN=*.corp,
+//! O=Corp`.
 //!
 //! Each attribute is compared separately, so that the value of one attribute cannot imitate another
-//! attribute. Attributes of a type that is not in the pattern are ignored. For each type in the
-//! pattern, the name must have as many attributes as the pattern, in the same order.
+//! attribute. This module ignores attributes if their type is not in the pattern. For each type in
+//! the pattern, the name must have as many attributes of this type as the pattern. The order of
+//! these attributes must also be the same.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Requests and assigns inner addresses (the addresses inside a tunnel) with configuration payloads
-//! (RFC 7296 sections 2.19 and 3.15).
+//! Requests and assigns inner addresses (the addresses inside a tunnel). The requests and the
+//! addresses are sent in configuration payloads (RFC 7296 sections 2.19 and 3.15).
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Encodes nftables expressions that compare fwmarks, conntrack entries, senders and interfaces.
-//! Only the nftables rules of `tacit agent --host` use these expressions.
+//! Encodes nftables expressions that check the fwmark, the conntrack entry, the sender or the
+//! interface of a packet. Only the nftables rules of `tacit agent --host` use these expressions.
 
 use std::net::IpAddr;
 use std::time::Duration;

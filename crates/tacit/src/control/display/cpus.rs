@@ -1,6 +1,6 @@
 //! Defines the agent's part of `tacit show cpus`: the threads and runs on each CPU. The command
-//! `tacit show cpus` itself reads all other data from `/proc` and `/sys`. The agent cannot open
-//! these files in its sandbox.
+//! `tacit show cpus` itself reads all other data from files in `/proc` and `/sys`. The sandbox of
+//! the agent does not allow access to these files.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

@@ -6,8 +6,8 @@
 //!         <─ exit status ─┘ <─ captured ───────────┘  stays until the container's process ends
 //! ```
 //!
-//! If the hook cannot capture the traffic of the namespace, it fails, and the runtime does not
-//! start the container.
+//! If the hook cannot capture the traffic of the container's network namespace, the hook fails.
+//! Then the runtime does not start the container.
 
 mod state;
 
