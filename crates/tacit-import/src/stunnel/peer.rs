@@ -1,4 +1,4 @@
-//! Converts stunnel's options for the verification of its peer to settings of a tacit rule.
+//! Converts stunnel options about peer verification to settings of a tacit rule.
 //!
 //! By default, stunnel does not verify its peer. With `verifyChain`, stunnel verifies the chain,
 //! but not the peer's name. A tacit rule verifies both. The import reports each of these

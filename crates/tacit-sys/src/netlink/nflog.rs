@@ -1,7 +1,7 @@
 //! Receives copies of packets that an nftables rule logs (nfnetlink_log).
 //!
-//! [`open`] must be called by a process in the network namespace of the nftables rule. Then a
-//! process outside of this namespace may read the socket.
+//! A process in the network namespace of the nftables rule must call [`open`]. Then a process
+//! outside of this namespace may read the socket.
 //!
 //! Limits: a copy contains the first [`PACKET_BYTES_MAX`] bytes of its packet. If the socket's
 //! buffer is full, the kernel drops copies and reports `ENOBUFS`.

@@ -1,5 +1,5 @@
 //! Writes the keys of IPsec tunnels in the format of Wireshark's tables `esp_sa` and
-//! `ikev2_decryption_table`. The option `-o` of tshark accepts these rows.
+//! `ikev2_decryption_table`. The option `-o` of tshark accepts the rows that this module writes.
 //!
 //! Limits: Wireshark 4.0 cannot decrypt packets with extended sequence numbers. This module writes
 //! no rows for ChaCha20-Poly1305, because Wireshark 4.0 does not support this cipher.

@@ -9,13 +9,13 @@
 //!
 //! The network is a namespace. Servers listen at 10.9.8.7, which is `clear.example`. For each
 //! server, an agent in the server role listens at 10.9.8.8, which is `tls.example`. A route
-//! delivers both addresses locally. No interface has these addresses, because programs would treat
-//! addresses of an interface as their own. The default route drops all other packets.
+//! delivers packets to both addresses locally. No interface has these addresses, because programs
+//! would treat addresses of an interface as their own. The default route drops all other packets.
 //!
 //! The names `dual.clear.example` and `dual.tls.example` also have an IPv6 address. A route to this
 //! address exists only if the test requests IPv6. `two.clear.example` and `two.tls.example` also
-//! have the address 10.9.8.6. If the test requests it, this address refuses connections. If the
-//! tests run as root, programs run as an ordinary user.
+//! have the address 10.9.8.6. A test can request that this address refuses connections. If the
+//! tests run as root, they start programs as an ordinary user.
 
 use std::process::Output;
 

@@ -1,20 +1,21 @@
-//! Connects clients to a run (a program under `tacit run`) that accepts connections through a link.
-//! The clients connect to a bound socket on another kernel, and the link goes to that kernel.
+//! Forwards clients to a run (a program under `tacit run`) that listens at an address of another
+//! kernel. The link server on the other kernel (the server with the network) binds a socket to this
+//! address, and accepts the clients.
 //!
 //! ```text
 //!   server with network ── Arrived ──> this server      the client's and the local address
-//!                       <── Take ─────                  a stream of its own, for its bytes
+//!                       <── Take ─────                  on a new stream, for the client's bytes
 //!   run <── connection from the client's address ──
 //! ```
 //!
-//! The other server may be hostile. So when this server receives `Arrived`, it counts the client as
-//! a socket of the link at once. This server ignores an `Arrived` message if its local address does
-//! not belong to the bound socket.
+//! The server with the network may be hostile. So when this server receives `Arrived`, it counts
+//! the client as a socket of the link at once. This server ignores an `Arrived` message if the
+//! local address in the message does not belong to the bound socket.
 //!
 //! Limits: [`ORDERS_MAX`] unanswered orders of the run (to start or stop listening). The key
 //! `sockets` of the link limits the number of clients. This server connects at most [`TAKES_MAX`]
-//! clients at the same time, and waits at most [`TAKE_WAIT_MAX`] for each. Further `Arrived`
-//! messages wait in the stream.
+//! clients to the run at the same time, and waits at most [`TAKE_WAIT_MAX`] for each. Further
+//! `Arrived` messages wait in the stream.
 
 use std::collections::VecDeque;
 use std::io;
