@@ -1,8 +1,8 @@
 //! Compares links with other ways to give a program a network. A link lets a program without a
-//! network use sockets of another network namespace or of another kernel. The benchmark measures
+//! network use sockets of another network namespace or of another kernel. This benchmark compares
 //! FTP transfers of 1 GB, three simultaneous streams, short connections and idle connections. The
-//! command `tacit workload paper lfp` takes the measurements, in network namespaces that it
-//! creates.
+//! command `tacit workload paper lfp` creates network namespaces, and does the measurements in
+//! them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -2,7 +2,7 @@
 //!
 //! The first byte of the input selects the role and the mode. The rest is a sequence of pieces. The
 //! first byte of a piece encodes the sender and the length. The sender sends the other bytes of the
-//! piece. For any input, this must be true:
+//! piece. For any input, these statements must be true:
 //!
 //! * Before TLS, no byte that the rule protects is forwarded.
 //! * A side receives no more bytes than the other side has sent, plus a limited number of bytes

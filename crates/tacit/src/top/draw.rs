@@ -1,4 +1,5 @@
-//! Draws the screen of `tacit top`: totals, components with bars, rules, connections and key help.
+//! Draws the screen of `tacit top`: totals, components with bars, rules, connections and a help
+//! line for the keyboard.
 //!
 //! The layout is designed for 80 columns and 24 lines. A larger terminal shows more rules and
 //! connections.

@@ -1,5 +1,5 @@
-//! Tests `tacit trace`: Wireshark's tools and other TLS libraries must be able to read its captures
-//! and key logs.
+//! Tests `tacit trace`: Wireshark's tools and other TLS libraries must be able to read the captures
+//! and key logs that this command writes.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -7,10 +7,10 @@
 //!   [[map.people]]  ─┘                                      name, deny, or warn
 //! ```
 //!
-//! The most specific matching entry decides. The order in the file does not matter. To find the
-//! more specific of two entries, this module compares their conditions. The order is `uri`, `dns`,
-//! `email`, `ip`, `subject`, `issuer`, `address`. The first condition that differs decides. The
-//! more specific entry is
+//! The order of the entries in the file does not matter. To find the more specific of two entries,
+//! this module compares their conditions. It compares the conditions in the order `uri`, `dns`,
+//! `email`, `ip`, `subject`, `issuer`, `address`, until a condition differs. For this condition,
+//! the more specific entry is
 //!
 //! * the only entry that has this condition;
 //! * or else, the entry with more values in this condition;

@@ -1,5 +1,5 @@
 //! Parses the tables `[identity.NAME]`, `[trust.NAME]` and `[[map.NAME]]` of a policy. Also finds
-//! the table to which a rule refers by its name.
+//! the tables to which a rule refers.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -18,8 +18,8 @@
 //! socket. So the server does not mistake a truncated transfer for a complete one.
 //!
 //! Limits: the `handshake-timeout` of the rule is for the STARTTLS exchange and the handshake
-//! together. The `connect-timeout` of the rule, or `CONNECT_TIMEOUT`, is for the connection to the
-//! server.
+//! together. The limit to connect to the server is the `connect-timeout` of a forwarding rule, or
+//! else `CONNECT_TIMEOUT`.
 
 use std::io;
 use std::sync::Arc;
