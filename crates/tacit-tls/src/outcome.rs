@@ -1,6 +1,6 @@
 //! Collects what the TLS library reports during one step of a handshake: the result of the
 //! certificate check, the server name that the client requests, and the traffic secrets. The
-//! library reports these results by callbacks.
+//! library reports all three by callbacks.
 //!
 //! ```text
 //!   Handshake::advance ──observe(step)──> rustls ──> ServerCheck, ClientCheck ──┐ report_check
@@ -9,11 +9,11 @@
 //!          └───────── StepOutcome, by value ────────────────────────────────────┘
 //! ```
 //!
-//! All connections of a rule share one callback object, because rustls resumes a session only with
-//! the callback object of the first handshake. So the callback object cannot store the results of
-//! one connection. Instead, the callbacks write to a thread-local variable. [`observe`] clears this
-//! variable before the step, and reads it after the step. For this reason, a step must not wait,
-//! and must not begin another step on the same thread.
+//! rustls resumes a session only with the callback object of the session's first handshake.
+//! Therefore all connections of a rule share one callback object. This object cannot store the data
+//! of one connection. Instead, the callbacks write to a thread-local variable. [`observe`] clears
+//! this variable before the step, and reads it after the step. For this reason, a step must not
+//! wait, and must not begin another step on the same thread.
 
 use std::cell::RefCell;
 use std::sync::Arc;

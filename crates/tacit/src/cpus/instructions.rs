@@ -1,7 +1,8 @@
 //! Determines which AES and SHA instructions a CPU has, and which of them the TLS library uses.
 //!
 //! The library (AWS-LC) chooses its code by the features of the CPU. This module repeats the
-//! conditions in the source code of AWS-LC, for the AWS-LC version in `Cargo.lock`.
+//! conditions for this choice. The conditions come from the source code of the AWS-LC version in
+//! `Cargo.lock`.
 
 use super::display::InstructionDisplay;
 

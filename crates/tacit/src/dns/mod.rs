@@ -1,21 +1,21 @@
-//! Answers the DNS queries of programs under `tacit run`: forwards queries to the host's resolvers,
+//! Answers the DNS queries of programs under `tacit run`: sends queries to the host's resolvers,
 //! and records the addresses of each name. For `tacit agent --host`, the module `of_host` is used
 //! instead.
 //!
 //! ```text
-//!   program ── UDP 53, to any address ─────────> datagram ┐
-//!           ── TCP 53 ──────────────────────> stream   ──┴─ ResolverClient ──> host's resolvers
+//!   program ── UDP 53, to any address ──> datagram ──┐
+//!           ── TCP 53 ──────────────────> stream   ──┴─ ResolverClient ──> host's resolvers
 //!                                                             │
-//!                                          names of the run, captured addresses
+//!                                           names of the run, captured addresses
 //! ```
 //!
-//! The agent forwards only queries for names that a rule allows. The module
-//! `tacit_core::dns::verdict` determines the answers to all other queries. The agent builds each
-//! query itself and never forwards the program's message. The kernel captures the addresses in an
-//! answer before the program gets the answer. If the host's `/etc/hosts` contains a name, the agent
-//! sends no query for it.
+//! The agent sends queries only for names that a rule allows. The agent builds each query itself,
+//! and never forwards the message of a program. The module `tacit_core::dns::verdict` determines
+//! the answers for all other names. The kernel captures the addresses in an answer before the
+//! program gets the answer. If the host's `/etc/hosts` contains a name, the agent sends no query
+//! for this name.
 //!
-//! There is no cache: each query of a program is sent to a resolver.
+//! There is no cache: if a program repeats a query, the agent sends the query again.
 //!
 //! Limits: [`QUERIES_MAX`] unanswered UDP queries for each run and IP version; [`stream`] has the
 //! limits for TCP.

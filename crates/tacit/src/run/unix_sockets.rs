@@ -1,4 +1,5 @@
-//! Describes the UNIX sockets of a run, as its helper reports them to the agent.
+//! Defines the report about the UNIX sockets of a run. The helper of the run sends this report to
+//! the agent.
 //!
 //! Limits: [`UNIX_SOCKETS_MAX`] sockets and [`PROCESSES_MAX`] processes in a report.
 

@@ -9,9 +9,9 @@
 //! The paper compares IPsec on general processors with IPsec on a special processor (zIIP). Here,
 //! an engine (a thread on a reserved CPU) takes the place of the zIIP. In measurements with
 //! engines, the programs of both sides use the first CPU, and the engines of both sides use the
-//! second CPU. In the measurement without a tunnel, the programs also use only the first CPU, so
-//! that both measurements can be compared. The general CPU time does not include the CPU time of
-//! engines. `forecast.rs` compares forecasts with later measurements, for random loads.
+//! second CPU. For comparison, traffic in clear is also measured with all programs on the first
+//! CPU. The reported CPU time does not include the CPU time of engines. `forecast.rs` compares
+//! forecasts with later measurements, for random loads.
 
 use serde_json::Value;
 
