@@ -1,5 +1,5 @@
-//! Lists the processes of a run. These are the descendants of the launcher (`tacit run`) whose
-//! network namespace is not the namespace of the launcher.
+//! Lists the processes of a run. A descendant of the launcher (`tacit run`) is in the list if it
+//! has left the launcher's network namespace.
 //!
 //! ```text
 //! launcher ── helper               in the run's namespace: excluded by its process ID
@@ -8,12 +8,13 @@
 //!          ── orphans ── ...       listed: when a parent ends, its children become the launcher's
 //! ```
 //!
-//! A process of the run cannot hide from this list: it cannot enter the launcher's namespace. When
-//! its parent ends, it becomes a child of the launcher. Zombie processes are not listed.
+//! A process of the run cannot hide from this list, because it cannot enter the launcher's
+//! namespace. When the parent of a process ends, the process becomes a child of the launcher.
+//! Zombie processes are not listed.
 //!
-//! The limits of [`crate::owner::descendants`] apply. A process can start another process before it
-//! ends. So to end all processes, the caller must list and end them repeatedly, until the list is
-//! empty.
+//! The limits of [`crate::owner::descendants`] apply. While the caller ends the listed processes, a
+//! process can start another process. So to end all processes, the caller must list and end
+//! processes repeatedly, until the list is empty.
 
 use std::fs;
 use std::io;

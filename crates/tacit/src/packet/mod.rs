@@ -16,16 +16,17 @@
 //!
 //! One thread serves both directions, even if this thread is an engine (a thread with a CPU of its
 //! own). While an engine is saturated, a second thread, `tacit-receive`, can serve the inbound
-//! direction (see `plan`). Without an engine, there is only one thread. Measurements show why:
+//! direction (see `plan`). Without an engine, there is no second thread, because of these
+//! measurements:
 //! * If a second thread always works, a stream on two idle CPUs is 13 % faster. It also costs 9 %
 //!   less CPU time. But if other programs use the CPUs too, a request takes 1.6 ms instead of 65
 //!   us.
 //! * If a second thread works only while there is much data, requests are as fast as with one
 //!   thread. But large streams on busy CPUs gain nothing.
 //!
-//! The address of a peer can change only if its tunnel has [`PeerAddress::Roaming`]. The thread
-//! takes the new address from a packet that passes the integrity check and has the highest sequence
-//! number so far.
+//! The address of a peer can change only if the tunnel to the peer has [`PeerAddress::Roaming`].
+//! The thread takes the new address from a packet that passes the integrity check and has the
+//! highest sequence number so far.
 //!
 //! In reading order: `tunnel`, `answers`, `filter`, `filter_reader`, `flow_cache`, `table`,
 //! `halves`, `outbound`, `inbound`, `plan`, `polling`, `thread`, `spill`, `order`, `inbound_half`,

@@ -1,5 +1,5 @@
-//! Tests that the JSON of commands and displays conforms to the schemas in docs/schema/.
-//! `tests/runs/schema.rs` tests the displays that need a program under `tacit run`.
+//! Tests that the JSON output of `tacit show` and other commands conforms to the schemas in
+//! docs/schema/. `tests/runs/schema.rs` tests the output that needs a program under `tacit run`.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! Opens the UNIX socket of a link, and removes its file when the link is no longer served.
+//! Opens the UNIX socket of a link for the link's server. Removes the file of the socket when the
+//! server no longer serves the link.
 //!
 //! ```text
 //!   no file                                 ──> bind
@@ -7,8 +8,9 @@
 //!   another file                            ──> error
 //! ```
 //!
-//! The server locks the directory during these steps. Otherwise two servers that start together
-//! could both find an old file, and the second would remove the file of the first.
+//! The server locks the directory of the file during these steps. Otherwise, two servers that start
+//! together could both find an old file. Then the second server would remove the new file of the
+//! first server.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! Performs the TLS handshake on one socket of a connection.
 //!
 //! The handshake limiter restricts the number of concurrent handshakes. The timeout
-//! `handshake-timeout` includes the time in which a handshake waits for its permit.
+//! `handshake-timeout` includes the time in which a handshake waits for a permit of the limiter.
 
 use std::io;
 use std::net::IpAddr;

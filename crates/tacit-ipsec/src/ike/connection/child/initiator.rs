@@ -1,5 +1,5 @@
-//! Runs exchanges as the initiator, to create or replace child SAs (the keys of tunnels) (RFC 7296
-//! sections 1.3.1, 1.3.3 and 2.8).
+//! Runs exchanges as the initiator, to create or replace child SAs (the keys of tunnels). See RFC
+//! 7296 sections 1.3.1, 1.3.3 and 2.8.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Builds the part of the nftables table that permits and denies single packets, for `tacit agent
+//! Builds the nftables chains and maps that permit and deny single packets, for `tacit agent
 //! --host`.
 //!
 //! ```text
@@ -12,9 +12,9 @@
 //!     filter_drop ...           drops or rejects a denied packet
 //! ```
 //!
-//! The chain `output` calls `filter_out` before it looks up the destination. The chain `rewritten`
-//! calls `filter_out` if NAT has changed the destination. A *group* is the map that one look-up
-//! searches.
+//! A *group* is the map that one look-up searches. The chain `output` calls `filter_out` before
+//! `output` looks up the destination. The chain `rewritten` calls `filter_out` if NAT has changed
+//! the destination.
 //!
 //! A packet returns to the calling chain if no group has an entry for the packet, or if a policy
 //! rule for flows decides about the packet. If an entry permits a packet, the kernel accepts the
