@@ -1,5 +1,5 @@
-//! Fuzzes the parsing and decryption of TLS records. The keys accept every authentication tag, so
-//! that fuzzing reaches the code after the authentication.
+//! Fuzzes the parsing and decryption of TLS records. The test keys accept every authentication tag,
+//! so that fuzzing also reaches the code after the check of the tag.
 
 use tacit_core::record::{
     self, ContentType, KeyRefused, Open, OpenedRecord, RecordOpener, RecordProtection,

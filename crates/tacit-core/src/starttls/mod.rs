@@ -8,14 +8,15 @@
 //! ```
 //!
 //! The caller, called the driver, does the I/O. The driver passes received bytes to
-//! [`StarttlsExchange::handle_input`], sends [`StarttlsExchange::take_output`], and calls
-//! [`StarttlsExchange::next_step`], which returns one of these:
+//! [`StarttlsExchange::handle_input`], and sends the bytes from [`StarttlsExchange::take_output`].
+//! The function [`StarttlsExchange::next_step`] returns what the driver does next:
 //!
 //! ```text
 //!   Wait ──> receive more from the peer or the program
 //!   Handshake ──> with the peer; success: handshake_succeeded(), then Wait or Relay, under TLS
 //!        └──> failure: handshake_failed(), which may return an error reply for the program; close
 //!   Relay ──> relay the rest unchanged, in clear or under TLS
+//!   ContinueInClear ──> call continue_in_clear(), then continue the exchange in clear
 //!   Deliver ──> send a last message to the program, then close both
 //!   Listen ──> open a data listener: set_data_listener(), then Wait again (FTP only)
 //!   Reject ──> close both

@@ -9,7 +9,7 @@
 //!     tls         TLS versions, cipher suites and key exchange groups
 //!       ciphers, tls_options    the names and flags of OpenSSL for these settings
 //!     peer        which peers are trusted
-//!   tables      the identities and trusts that the rules name
+//!   tables      the identities and trusts in the forwarding rules
 //! ```
 //!
 //! Each service becomes a forwarding rule. The import reports each difference from stunnel as a

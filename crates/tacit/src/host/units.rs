@@ -1,13 +1,13 @@
 //! Passes the control groups of systemd units to the kernel, for policy rules that select programs
 //! by systemd unit.
 //!
-//! tacit writes a configuration file (drop-in) for each unit. The drop-in makes systemd add the
-//! control group of the unit to an nftables set, before the unit starts. The helper adds the
-//! control groups of units that already run.
+//! `tacit agent --host --drop-ins` writes a configuration file (drop-in) for each unit in a rule.
+//! The drop-in makes systemd add the control group of the unit to an nftables set, before the unit
+//! starts. The helper adds the control groups of units that already run.
 //!
-//! If a rule selects a unit that has no drop-in, the kernel cannot check this unit. So if the
-//! destination of a flow matches the rule, the kernel redirects the flow to the agent. The agent
-//! then finds the unit of the flow.
+//! If systemd has not loaded the drop-in of a unit, the kernel cannot recognise the unit. So if the
+//! destination of a flow matches a rule for this unit, the kernel redirects the flow to the agent.
+//! The agent then finds the unit of the flow.
 
 use std::fmt;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Finds the socket that `tacit link give` passes. The user selects the socket by a process ID and
-//! a descriptor number, or by the id of an agent's connection.
+//! Finds the socket that `tacit link give` passes to another program. The user selects the socket
+//! by a process ID and a descriptor number, or by the id of an agent's connection.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
