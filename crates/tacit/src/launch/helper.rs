@@ -8,7 +8,8 @@
 //! The kernel notifies the helper of refused system calls (`notices/`) and of `connect` calls
 //! (`connects/`). The helper answers these notifications even while there is no agent.
 //!
-//! Limits: `CHANNELS_MAX` channels; `OWNERS_TIME_MAX` for the search for the owner of a socket.
+//! Limits: `CHANNELS_MAX` channels. To find the owner of a socket, the helper searches for at most
+//! `OWNERS_TIME_MAX`.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -7,8 +7,8 @@
 //!   a connection reaches max-age or idle ─> ages            connections to close
 //! ```
 //!
-//! The check runs on its own thread, so that no relay waits for it. Each distinct certificate chain
-//! is verified once.
+//! The check runs on its own thread, so that no relay waits for it. A check verifies each distinct
+//! certificate chain only once.
 
 use std::collections::HashMap;
 use std::sync::Arc;

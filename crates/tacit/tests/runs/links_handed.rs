@@ -1,6 +1,7 @@
-//! Tests links that hand a socket of the link's server to a program. Both sides of these links have
-//! the same kernel. The program behaves as without tacit, and reaches only destinations that both
-//! policies permit. The output of `tacit show connections` contains the connection.
+//! Tests links whose server opens a socket and hands the socket to a program. The server and the
+//! program have the same kernel. The program behaves as without tacit, and reaches only
+//! destinations that the policies of both sides permit. The output of `tacit show connections`
+//! contains the connections of the program.
 
 use crate::handed::{ANSWERS, ASK};
 use crate::link_scripts::RULES;

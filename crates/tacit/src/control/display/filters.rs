@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show filters`: the rules with `filter`, with their counters and
-//! time windows.
+//! Defines the content of `tacit show filters`: the rules with the key `filter`, and the counters
+//! and time windows of these rules.
 
 use serde::{Deserialize, Serialize};
 use tacit_core::policy::filter::{FilterRule, FilterVerdict, FragmentMatch, PacketSelectors};

@@ -1,5 +1,5 @@
 //! Defines the content of `tacit show identities`: the certificates, `[trust]` tables and CRLs of
-//! the policy. The display contains no part of a private key.
+//! the policy. The output contains no part of a private key.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Decides about requests for sockets on a link. One side of the link has no network, and requests
-//! a socket. This module decides whether that side gets the socket, and opens it.
+//! Part of the server of a link: checks requests for sockets against the policy, and opens the
+//! permitted sockets. The requests come from the other side of the link, which has no network.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,7 +1,7 @@
 //! Repeats the measurement of a paper about the SSL server (TLS proxy) of z/VM, a mainframe
 //! hypervisor (see `docs/papers.md`). The paper measures how the CPU time of a new connection
-//! depends on the number of open connections. The paper compares servers that verify client
-//! certificates with servers that request none.
+//! depends on the number of open connections. The paper measures servers that verify client
+//! certificates, and servers that request none.
 //!
 //! The paper's client opened 600 Telnet connections in steps of 120. In the paper's columns "7.1"
 //! and "7.2+CCC_NONE", the server does not request a client certificate; in "7.2", the server

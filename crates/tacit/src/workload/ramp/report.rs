@@ -1,5 +1,6 @@
-//! Writes the report of the `ramp` workload: the fitted lines, and the differences between the
-//! results for several addresses.
+//! Writes the report of the `ramp` workload. The report contains straight lines that are fitted to
+//! the measured values. If the workload uses several addresses, the report also compares the
+//! results of these addresses.
 
 use tacit_core::page::{Chart, DataTable, Series, SeriesMark, TableCell};
 use tacit_core::statistics::{FittedLine, Mean, Point, median};
