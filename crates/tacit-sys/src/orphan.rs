@@ -1,5 +1,5 @@
-//! Lists the processes of a run. A descendant of the launcher (`tacit run`) is in the list if it
-//! has left the launcher's network namespace.
+//! Lists the processes of a run. A descendant of the launcher (`tacit run`) is in the list if the
+//! descendant and the launcher have different network namespaces.
 //!
 //! ```text
 //! launcher ── helper               in the run's namespace: excluded by its process ID

@@ -8,7 +8,7 @@
 //! The kernel notifies the helper of refused system calls (`notices/`) and of `connect` calls
 //! (`connects/`). The helper answers these notifications even while there is no agent.
 //!
-//! Limits: `CHANNELS_MAX` channels. To find the owner of a socket, the helper searches for at most
+//! Limits: `CHANNELS_MAX` channels. The search for the owner of a socket takes at most
 //! `OWNERS_TIME_MAX`.
 
 use std::collections::BTreeSet;

@@ -10,8 +10,8 @@
 //! an engine (a thread on a reserved CPU) takes the place of the zIIP. In measurements with
 //! engines, the programs of both sides use the first CPU, and the engines of both sides use the
 //! second CPU. For comparison, traffic in clear is also measured with all programs on the first
-//! CPU. The reported CPU time does not include the CPU time of engines. `forecast.rs` compares
-//! forecasts with later measurements, for random loads.
+//! CPU. The measured CPU times are those on general CPUs, which are all CPUs except the CPUs of
+//! engines. `forecast.rs` compares forecasts with later measurements, for random loads.
 
 use serde_json::Value;
 
