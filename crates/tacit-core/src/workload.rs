@@ -7,7 +7,8 @@
 //! A command consists of "TW", the version, the kind, and two numbers of 8 bytes. These are the
 //! kinds and their numbers:
 //!   exchange  REQUEST REPLY   requests and replies of these sizes, until the client closes
-//!   out       0 0             the client sends a stream; the server replies with its length
+//!   out       0 0             the client sends a stream; the server replies with the number of
+//!                             bytes in this stream
 //!   in        BYTES SAMPLED   the server sends a stream of BYTES
 //!   in-for    MS SAMPLED      the server sends a stream for MS milliseconds
 //! A stream consists of blocks: LENGTH (8 bytes), then LENGTH bytes. LENGTH 0 ends the stream.

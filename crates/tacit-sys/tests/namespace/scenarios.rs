@@ -1,5 +1,5 @@
-//! Contains the namespace tests. Each test uses an agent outside the namespace, and a program
-//! inside the namespace.
+//! Contains the namespace tests. Each test uses a network namespace: the program is inside this
+//! namespace, and the agent is outside.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};

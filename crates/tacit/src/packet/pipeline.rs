@@ -1,7 +1,7 @@
 //! Defines [`Pipeline`]: the state of the thread `tacit-packet`. This thread processes the packets
-//! of tunnels. The pipeline owns the outbound direction of the tunnels, and the TUN devices from
-//! which it reads. The pipeline also receives packets, except while the thread `tacit-receive`
-//! receives them.
+//! of tunnels. The pipeline owns the outbound direction of the tunnels, and reads the packets of
+//! this direction from its TUN devices. The pipeline also receives inbound packets, except while
+//! the thread `tacit-receive` receives them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

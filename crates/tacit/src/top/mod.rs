@@ -1,14 +1,15 @@
-//! `tacit top`: displays the activity and the CPU time of a running agent, updated every second.
+//! `tacit top`: displays the activity and the CPU time of a running agent. By default, `tacit top`
+//! updates the display every second.
 //!
 //! ```text
-//!   control socket ──> sample.rs ──> view.rs ──> draw.rs ──> terminal
-//!   costs, connections  differences   order,      screen.rs
-//!                                     selection <── keys
+//!   control socket ──> sample.rs           gets costs and connections, computes differences
+//!                  ──> view.rs             sorts the data; keys change the order and the selection
+//!                  ──> draw.rs, screen.rs  draw the screen of the terminal
 //! ```
 //!
 //! `tacit top` must not slow down the agent. So if an agent has many connections, `tacit top`
-//! queries the connections less often (`sample`). `tacit top` restores the terminal when it ends,
-//! except after SIGKILL.
+//! queries the connections less often (see `sample.rs`). `tacit top` restores the terminal when it
+//! ends, except after SIGKILL.
 //!
 //! Limits: `INTERVAL_MIN` and `INTERVAL_MAX` for the time between updates. For a history, use
 //! metrics.

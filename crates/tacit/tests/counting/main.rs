@@ -1,13 +1,13 @@
-//! Counts the system calls and heap allocations of the relay for each batch. A batch is the bytes
-//! that the relay moves with one read and one write.
+//! Counts the system calls and the heap allocations of the relay.
 //!
 //! ```text
 //! client ──> agent ══ TLS ══> agent ──> server       all in this process; each agent has one
 //!                                                    data worker, whose calls are counted
 //! ```
 //!
-//! For each direction, a batch needs one read, one write and no allocation. The other system calls
-//! only wait, or read the CPU clock for the ledger.
+//! In each direction, the relay moves the data in batches. For a batch, the relay makes one read and
+//! one write, and allocates no memory. All other system calls of the relay only wait, or read the
+//! CPU clock for the ledger.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

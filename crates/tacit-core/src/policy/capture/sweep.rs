@@ -1,9 +1,9 @@
 //! Splits overlapping areas into areas that do not overlap. An *area* is a range of addresses and a
 //! range of ports.
 //!
-//! The algorithm is a sweep line over the addresses. A strip is a range of addresses for which the
-//! same ports are covered. Where the covered ports change, one strip ends and the next strip
-//! begins:
+//! The algorithm is a sweep line over the addresses. At each address, the areas cover a set of
+//! ports. A strip is a range of addresses with the same set of covered ports. Where this set
+//! changes, one strip ends and the next strip begins:
 //!
 //! ```text
 //! port   |  +-----+              |  :     :

@@ -2,8 +2,8 @@
 //! agent does not see the packets of these flows.
 //!
 //! ```text
-//! sets count_tcp4_N ... count_udp6_N    address range . port range, each with a counter
-//! maps filter_N                         fields of packets, each with a counter
+//! sets count_tcp4_N ... count_udp6_N    each element: address range . port range, counter
+//! maps filter_N                         each element: fields of a packet, counter
 //! ```
 //!
 //! The nftables rules look up the `count_` sets only for the first packet of a TCP connection and
