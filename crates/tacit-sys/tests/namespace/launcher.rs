@@ -1,4 +1,4 @@
-//! Starts the two processes of the namespace tests: the helper, and the launcher. In these tests,
+//! Implements two processes of the namespace tests: the launcher, and the helper. In these tests,
 //! the launcher also acts as the agent.
 
 use std::fs::File;

@@ -1,8 +1,8 @@
-//! Reads a policy with the files that it includes.
+//! Reads a policy and its included files.
 //!
 //! `include = "conf.d/*.toml"` is relative to the directory of the policy. The files of one pattern
-//! are read in the order of their names. Wildcards do not match names that begin with a dot. A
-//! pattern with wildcards that matches no file causes a warning.
+//! are read in the order of their names. Wildcards do not match names that begin with a dot. If a
+//! pattern with wildcards matches no file, the result is a warning.
 //!
 //! Limits: `INCLUDED_FILES_MAX` files in total, and `ENTRIES_MAX` entries in a directory.
 

@@ -1,6 +1,6 @@
-//! Identifies the run (a program under `tacit run`) or the client that caused an event. The log has
-//! separate limits for each run and each client. So one run or client cannot suppress the log lines
-//! of the others.
+//! Identifies the run (a program under `tacit run`) or the client that caused an event. The log
+//! limits the number of lines separately for each run and each client. So one run or client cannot
+//! suppress the log lines of the others.
 
 use tacit_core::refusal::RunLabel;
 

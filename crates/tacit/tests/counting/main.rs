@@ -5,9 +5,9 @@
 //!                                                    data worker, whose calls are counted
 //! ```
 //!
-//! In each direction, the relay moves the data in batches. For a batch, the relay makes one read and
-//! one write, and allocates no memory. All other system calls of the relay only wait, or read the
-//! CPU clock for the ledger.
+//! In each direction, the relay moves the data in batches. For each batch, the relay makes one read
+//! and one write, and allocates no memory. All other system calls of the relay only wait, or read
+//! the CPU clock for the ledger.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

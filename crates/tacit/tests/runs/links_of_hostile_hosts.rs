@@ -1,5 +1,5 @@
-//! Tests links between kernels, when the other side is hostile: a host without a certificate, or a
-//! server that violates the protocol.
+//! Tests links between hosts when one side is hostile. The hostile side is a host without a
+//! certificate, or a server that violates the protocol.
 
 use crate::link_scripts::{FULL, RIGHTS};
 use crate::links_of_hosts::{MACHINE, TCP, network};

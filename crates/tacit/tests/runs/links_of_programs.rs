@@ -1,10 +1,10 @@
-//! Tests programs that use a link on a host without a network. The programs must behave in the same
-//! way as on a host with the network. The tests use the same programs as the tests of `tacit run`.
-//! Each program uses links with three transports.
+//! Tests programs that use a link on a host without a network. The results must be the same as on a
+//! host with a network. The tests run each program with three links, one link for each transport.
+//! The tests of `tacit run` use the same programs.
 //!
 //! ```text
 //! near host, no route               far host                      transport
-//! program ══ tacit run ══════════════> tacit link serve ─> server  UNIX socket, passes the sockets
+//! program ══ tacit run ══════════════> tacit link serve ─> server  UNIX socket that passes sockets
 //! program ══ tacit run ══ server ═TLS═> tacit link serve ─> server  TCP with TLS
 //! program ══ tacit run ══ server ═════> tacit link serve ─> server  socket of a virtual machine
 //! ```
