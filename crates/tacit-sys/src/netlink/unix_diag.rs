@@ -1,8 +1,8 @@
 //! Lists the UNIX sockets of a network namespace, with their peers and queues.
 //!
 //! [`sockets`] fails if the kernel module `unix_diag` is missing. If the two sockets of a
-//! connection belong to different network namespaces, the list contains only one of them. `accept`
-//! returns a socket that belongs to the network namespace of the client.
+//! connection belong to different network namespaces, the list contains only one of them. A socket
+//! that a server gets from `accept` belongs to the network namespace of the client.
 //!
 //! Limit: the list has at most as many sockets as the caller asks for.
 

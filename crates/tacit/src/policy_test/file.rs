@@ -7,7 +7,7 @@
 //! direction = "outbound"              # the default, unless `listen` is given
 //! remote    = "db.corp.example"       # an address or a name, with or without a port
 //! address   = "10.7.0.9"              # what the name resolves to
-//! ports     = [5432, "6000-6002"]     # each port is a test
+//! ports     = [5432, "6000-6002"]     # one test for each port
 //! protocol  = "tcp"
 //! program   = "/usr/bin/psql"
 //! user      = "orders"

@@ -2,8 +2,8 @@
 //! program under `tacit run`), or on the host.
 //!
 //! Other code uses the scope to get information about a flow, such as the owner of its socket. If
-//! code differs between a run and the host, the code uses `match` on the scope. So the compiler
-//! finds this code when a new scope is added.
+//! this code must distinguish runs from the host, the code uses `match` on the scope. So the
+//! compiler finds this code when a new scope is added.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
 //! Defines the cells of the tables that `tacit workload paper` prints, and collects the samples of
 //! each cell.
 //!
-//! A cell that was not measured contains the reason. There are three kinds of reasons: tacit does
-//! not have the measured function, a program or an input is missing, or the measurement failed.
+//! If a cell has no measured value, the cell contains the reason. There are three kinds of reasons:
+//! tacit does not have the function, a program or an input is missing, or the measurement failed.
 
 use std::collections::BTreeMap;
 
