@@ -2,7 +2,7 @@
 //! not at all. If a file cannot be loaded, the agent keeps the file's old content.
 //!
 //! ```text
-//!   control                                       a thread of its own
+//!   control thread                                another thread
 //!   reload, or a changed file ── Inputs ────────> prepare.rs: read, check, build
 //!   listeners, swap, answer  <── Prepared ───────
 //! ```

@@ -1,7 +1,7 @@
 //! Finds the program, user and control group of a socket of the host.
 //!
 //! The kernel reports the user and the control group over netlink (`sock_diag`). The nftables rules
-//! compare the same values. This module finds the program only if the calling process may inspect
+//! compare these values. This module finds the program only if the calling process may inspect
 //! other processes (`CAP_SYS_PTRACE`).
 //!
 //! Limits: at most [`OWNERS_TIME_MAX`] to find the owners for one request, and at most

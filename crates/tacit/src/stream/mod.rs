@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each stage gets the result of the previous stage. [`serve`] calls the stages in this order.
-//! There are two ways to serve a connection. One data worker serves all stages, or an engine (a
-//! thread for handshakes) serves the stages before the relay.
+//! There are two ways to serve a connection. One data worker executes all stages, or an engine (a
+//! thread for handshakes) executes the stages before the relay.
 
 mod bulk;
 pub mod data;

@@ -1,5 +1,5 @@
-//! Tests `tacit restart`: the successor takes over the listening sockets, and no connection is
-//! refused or reset.
+//! Tests `tacit restart`: a new agent takes over the listening sockets of the old agent, and no
+//! connection is refused or reset.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,8 +1,10 @@
-//! Tests the data path of IPsec with TUN devices, in network namespaces of the tests.
+//! Tests the data path of IPsec: packet workers and their TUN devices. The tests create their own
+//! network namespaces.
 //!
-//! In the module `faults`, a peer in the worker's process sends invalid packets. In `moving`, the
-//! two threads of a worker take turns to receive packets. In `bulk`, two workers in separate
-//! namespaces transfer the data of unmodified programs.
+//! In the module `faults`, the peer of a worker sends invalid packets. This peer runs in the same
+//! process as the worker. In the module `moving`, the two threads of a worker take turns to receive
+//! packets. In the module `bulk`, two workers in separate namespaces transfer the data of unmodified
+//! programs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

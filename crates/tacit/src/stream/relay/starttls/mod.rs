@@ -8,10 +8,12 @@
 //!                   DataListener: one connection from one address ──> PendingDataConnection
 //! ```
 //!
-//! A data listener of FTP accepts one connection, from the peer address of its control connection.
-//! The agent closes the listener after `ARRIVAL_WAIT_MAX`, when the program requests the next
-//! listener, or when the control connection ends. Limit: `DATA_CONNECTIONS_MAX` data connections
-//! and listeners for each control connection.
+//! The agent opens a data listener for each FTP data connection. The listener accepts one
+//! connection, and only from the remote address of the control connection. The agent closes the
+//! listener after `ARRIVAL_WAIT_MAX`, when the exchange requests the next listener, or when the
+//! control connection ends.
+//!
+//! Limit: `DATA_CONNECTIONS_MAX` data connections and listeners for each control connection.
 
 mod data_listeners;
 
