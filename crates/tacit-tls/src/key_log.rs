@@ -1,5 +1,5 @@
-//! Writes key logs in the format of NSS (`SSLKEYLOGFILE`). With a key log, Wireshark can decrypt the
-//! recorded packets of a connection.
+//! Writes key logs in the format of NSS (`SSLKEYLOGFILE`). With a key log, Wireshark can decrypt
+//! the recorded packets of a connection.
 //!
 //! ```text
 //! LABEL, client random in hexadecimal, secret in hexadecimal

@@ -2,9 +2,10 @@
 //! updates the display every second.
 //!
 //! ```text
-//!   control socket ──> sample.rs           gets costs and connections, computes differences
-//!                  ──> view.rs             sorts the data; keys change the order and the selection
-//!                  ──> draw.rs, screen.rs  draw the screen of the terminal
+//!   control socket ──> sample.rs ──> view.rs ──> draw.rs ──> screen.rs ──> terminal
+//!
+//!   sample.rs    gets costs and connections, computes differences
+//!   view.rs      holds the order and the selection, which the keys change
 //! ```
 //!
 //! `tacit top` must not slow down the agent. So if an agent has many connections, `tacit top`

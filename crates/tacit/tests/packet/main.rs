@@ -3,8 +3,8 @@
 //!
 //! In the module `faults`, the peer of a worker sends invalid packets. This peer runs in the same
 //! process as the worker. In the module `moving`, the two threads of a worker take turns to receive
-//! packets. In the module `bulk`, two workers in separate namespaces transfer the data of unmodified
-//! programs.
+//! packets. In the module `bulk`, two workers in separate namespaces transfer the data of
+//! unmodified programs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

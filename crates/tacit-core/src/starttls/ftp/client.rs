@@ -1,4 +1,4 @@
-//! Implements TLS for FTP clients that do not support TLS (RFC 4217). tacit starts TLS with the
+//! Implements TLS for FTP clients that do not support TLS. tacit starts TLS (RFC 4217) with the
 //! server before the client may send commands.
 
 use super::control::{AUTH, ControlPhase, FtpCommand, FtpControl, OwnCommand, PBSZ, PROT};

@@ -2,8 +2,8 @@
 //! namespace access to a server outside.
 //!
 //! ```text
-//! slirp4netns, pasta   program ── its kernel's TCP/IP ── TAP ── TCP/IP in user space ──> server
-//! veth                 program ── its kernel's TCP/IP ── veth pair ────────────────────> server
+//! slirp4netns, pasta   program ── TCP/IP in the kernel ── TAP ── TCP/IP in user space ─> server
+//! veth                 program ── TCP/IP in the kernel ── veth pair ───────────────────> server
 //! relay                program ── tacit run, the agent relays ────────────────────────> server
 //! handed               program ── tacit run, the program gets a socket of the agent ──> server
 //! link                 program ── tacit run --link, a socket of tacit link serve ─────> server
