@@ -1,5 +1,5 @@
 //! Stores the DNS names and captured addresses that the helper of `tacit agent --host` has written
-//! to the kernel. If another program removes the addresses, the helper writes them again.
+//! to the kernel. If another program removes the names and addresses, the helper writes them again.
 //!
 //! Limits: [`NAMED_ADDRESSES_MAX`] addresses, [`NAMES_MAX`] names.
 
