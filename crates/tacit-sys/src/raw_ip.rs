@@ -12,8 +12,8 @@
 //! host. If a packet was fragmented, the kernel reassembles it first.
 //!
 //! Limits: the receive buffer of a socket has `RECEIVE_BUFFER_BYTES`. The IPv6 extension headers
-//! before ESP or AH may have [`EXTENSION_BYTES_MAX`] bytes; a packet with more is reported as
-//! truncated.
+//! before ESP or AH may have [`EXTENSION_BYTES_MAX`] bytes. A packet with longer headers is
+//! reported as truncated.
 
 use std::io;
 use std::net::IpAddr;

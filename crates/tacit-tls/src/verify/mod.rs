@@ -13,13 +13,13 @@
 //! handshake may have expired meanwhile. So the function `recheck` checks the chain of the first
 //! handshake again, and `allows` decides whether the connection may continue.
 //!
-//! A rule may accept a certificate that failed its check, but the peer must always prove that it
+//! A rule may accept a certificate that failed the check. Even then, the peer must prove that it
 //! holds the private key. tacit always rejects X.509 v1 certificates and RSA keys below 2048 bits.
 //! The reason is that tacit cannot use these certificates and keys to verify a handshake signature.
 //!
-//! If the `[trust.NAME]` table lists revocation lists (CRLs), this module looks up every
-//! certificate of a chain in these CRLs. If no current CRL covers a certificate, the key
-//! `revocation` of the table decides. OCSP is not supported.
+//! If the `[trust.NAME]` table names revocation lists (CRLs), this module looks up every
+//! certificate of a chain in these CRLs. If no current CRL covers a certificate, the setting
+//! `revocation` of the table decides whether tacit accepts the certificate. OCSP is not supported.
 
 mod chain_cache;
 mod client;

@@ -1,9 +1,9 @@
 //! Finds the process that already listens on an address, for the error message of an agent that
 //! cannot listen there.
 //!
-//! The kernel reports the listening socket and its user. The agent finds the process by its
-//! descriptors in `/proc`. Root may read the descriptors of all processes; other users may read
-//! only those of their own processes.
+//! The kernel reports the listening socket and its user. To find the process, the agent searches
+//! the descriptors in `/proc` for this socket. Root may read the descriptors of all processes;
+//! other users may read only those of their own processes.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Decides whether a run accepts the addresses that a peer assigns to it.
+//! Handles the addresses that a peer assigns to a run (a program under `tacit run`). Decides
+//! whether the run accepts these addresses.
 //!
 //! A run rejects an address that is already in use: by the host, another tunnel, a peer, or a rule.
 //! A rule uses an address if the rule contains the address, or a name that a program has resolved

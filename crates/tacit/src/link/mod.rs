@@ -13,16 +13,17 @@
 //! the server passes the socket itself (SCM_RIGHTS) and moves no bytes. Otherwise each side has a
 //! server ([`server`]). Between the two servers, each socket has a stream of its own (`wire`).
 //! Between hosts, this stream is TCP with TLS. To a virtual machine, it is vsock or a UNIX socket.
-//! With two servers, the run gets a socket from the server on its own side, in a separate namespace
-//! (`mirror`). This socket has the same addresses as the socket on the other side.
+//! With two servers, the run (the program under `tacit run`) gets a socket in a separate namespace
+//! (`mirror`), from the server on its side. This socket has the same addresses as the socket on the
+//! other side.
 //!
 //! First, the policy rules for the run decide about a socket, and apply TLS. Then `[link.NAME]` and
 //! the rules with `link` in the server's policy decide whether the side without a network gets the
 //! socket.
 //!
 //! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
-//! run as the same user. The agent uses what the other side reports about itself only for output,
-//! never for decisions.
+//! run as the same user. The other side also reports facts about itself. The agent shows these
+//! facts, but never uses them for decisions.
 
 pub mod command;
 mod enabled;

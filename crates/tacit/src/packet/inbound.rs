@@ -5,12 +5,12 @@
 //!        ─> check flows and filters ─> join TCP packets of one connection ─> write to TUN
 //! ```
 //!
-//! ESP and AH without UDP arrive as single IP packets at raw sockets. The packet worker processes
-//! these packets in the same steps.
+//! ESP and AH without UDP arrive as single IP packets at raw sockets. The worker processes these
+//! packets in the steps above.
 //!
 //! The kernel may join datagrams of different kinds (IKE, keepalive, ESP) from one peer. So the
 //! worker determines the kind of each datagram. After a full batch, the worker receives another
-//! batch before it writes, so that more packets can be joined.
+//! batch before it writes. So the worker can join more TCP packets.
 //!
 //! Limits: [`RECEIVES_MAX`] batches in one buffer. The worker serves its other sockets after
 //! [`ROUNDS_PER_TURN`] buffers with packets of tunnels. If buffers contain only IKE messages or

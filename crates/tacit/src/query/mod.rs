@@ -6,15 +6,15 @@
 //!           <──────── answer ─────────────┘          └──── start, stop, rekey ──> relay
 //! ```
 //!
-//! The socket exists only in the program's network namespace. A query contains a descriptor of the
-//! program's socket, so a program can ask only about its own connections.
+//! The query socket exists only in the program's network namespace. A query contains a descriptor
+//! of the connection in question. So a program can ask only about its own connections.
 //!
-//! Connections never wait for queries. After `tacit restart`, the successor asks its predecessor
-//! about connections that the predecessor still serves.
+//! Connections never wait for queries. After `tacit restart`, the old agent still serves its open
+//! connections. The new agent asks the old agent about these connections.
 //!
-//! Limits: at most [`QUERY_CLIENTS_MAX`] clients of a run, and at most [`CLOSING_MAX`] descriptors
-//! that the agent is closing. The agent closes the connection of a client after [`IDLE_MAX`]
-//! without a query.
+//! Limits: at most [`QUERY_CLIENTS_MAX`] clients for each `tacit run`, and at most [`CLOSING_MAX`]
+//! descriptors that the agent is closing. The agent disconnects a client after [`IDLE_MAX`] without
+//! a query.
 
 mod answer;
 mod client;

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! The agent releases a SYN by sending the same packet again, to its own listener. If another
-//! thread accepts the released connection, that thread passes the socket to the thread that
-//! connected to the destination.
+//! thread accepts the connection, that thread passes the socket to the thread that connected to the
+//! destination.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
-//! of a SYN to its connection.
+//! of a SYN until the listener accepts the connection.
 
 use std::collections::VecDeque;
 use std::io;

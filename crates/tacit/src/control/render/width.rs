@@ -1,7 +1,8 @@
-//! Computes how wide the text of a display may be, and breaks lines of prose.
+//! Computes the maximum width of the output of commands such as `tacit show`, and breaks long lines
+//! of prose.
 //!
-//! On a terminal, a display is at most as wide as the terminal. In a pipe or a file, a display is
-//! as wide as its content, because programs read the text.
+//! On a terminal, the output is at most as wide as the terminal. In a pipe or a file, the output
+//! has no maximum width, because programs read the text.
 
 use std::io;
 

@@ -1,5 +1,6 @@
-//! Serves runs (programs under `tacit run`) that have no network. Another link server, on another
-//! kernel, has a network. This module forwards the requests of the runs to that server.
+//! Serves runs (programs under `tacit run`) that have no network, if this link server has no
+//! network either. Another link server, on another kernel, has a network. This module forwards the
+//! requests of the runs to that server.
 //!
 //! ```text
 //!   run ── Hello ──> this server ── Hello ──> server with network      one stream for each run

@@ -1,5 +1,6 @@
-//! Maintains the addresses that the kernel redirects to the agent, for one run (a program under
-//! `tacit run`). The addresses change when the policy changes, and when a program looks up a name.
+//! Maintains the captured addresses of one run (a program under `tacit run`). If the program
+//! connects to one of these addresses, the kernel redirects the connection to the agent. The
+//! addresses change when the policy changes, and when the program looks up a name.
 
 mod elements;
 mod families;

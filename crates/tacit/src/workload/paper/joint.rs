@@ -1,5 +1,6 @@
 //! Defines how client and server of the IPsec measurements are connected: in clear, through a
-//! tunnel, or through a tunnel with engines. Also defines the names of the measured figures.
+//! tunnel without engines, or through a tunnel with engines. An engine is a thread on a reserved
+//! CPU. Also defines the names of the measured figures.
 
 use super::super::threads;
 use super::cell::Gap;
