@@ -1,7 +1,7 @@
-//! Parses and evaluates policies: identities, trusts, and the rules for flows.
+//! Parses and evaluates policies: identities, trust settings, and the rules for flows.
 //!
-//! [`parse`] turns text into a valid [`Policy`]. [`parse`] does no I/O: the agent checks, for
-//! example, whether files exist and keys match their certificates.
+//! [`parse`] turns text into a valid [`Policy`]. [`parse`] does no I/O. The agent makes the checks
+//! that need I/O, for example whether files exist and private keys match their certificates.
 //!
 //! Rules are ordered, and the first matching rule decides. A flow that matches no rule is denied,
 //! unless the table `[host]` permits it. [`Rule::matches`] defines a match, [`Index`] finds the

@@ -2,7 +2,7 @@
 //!
 //! The TLS library runs only the handshake. Then this module takes the secrets out of the library's
 //! connection object, and the [`Session`] encrypts and decrypts all further records. As a TLS
-//! client, tacit also keeps the part of this object that receives session tickets.
+//! client, tacit also keeps the part of the connection object that receives session tickets.
 
 use std::net::IpAddr;
 use std::ops::Range;

@@ -1,9 +1,9 @@
-//! Takes samples of the kernel's TCP state of connections: congestion window, smoothed round-trip
-//! time and its deviation, and queued bytes. Published measurements of AT-TLS (TLS on z/OS, a
-//! mainframe operating system) contain the same quantities.
+//! Takes samples of the state that the kernel keeps for each TCP connection: congestion window,
+//! smoothed round-trip time and its deviation, and queued bytes. Published measurements of AT-TLS
+//! (TLS on z/OS, a mainframe operating system) contain the same quantities.
 //!
-//! Samples are taken at the client. If the server sends the stream, the samples are taken at the
-//! server instead. Further samples are taken at the agent's TLS socket.
+//! Samples are taken at the client. If the workload is a stream from the server, the samples are
+//! taken at the server instead. In addition, samples are taken at the agent's TLS socket.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;

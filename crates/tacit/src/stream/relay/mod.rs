@@ -2,14 +2,14 @@
 //! is stage 4 of 5: relay.
 //!
 //! ```text
-//!          read a batch    seal in place     write it once
+//!          read a batch    seal in place       write once
 //!   clear ──────────────> records ─────────────────────> TLS
 //!   clear <────────────── records <───────────────────── TLS
-//!          write it once   open in place      read a batch
+//!          write once      open in place      read a batch
 //! ```
 //!
 //! * Batches: each batch needs one read and one write. A connection stores bytes only while a write
-//!   is blocked or a record is incomplete, at most [`BATCH_RECORDS_MAX`] records for each
+//!   is blocked or a record is incomplete. The limit is [`BATCH_RECORDS_MAX`] records for each
 //!   direction.
 //! * Backpressure: while bytes wait to be written to one socket, the relay does not read the other
 //!   socket.
@@ -17,8 +17,8 @@
 //!   TLS, and vice versa. A TLS stream may end without `close_notify`. Then the relay first
 //!   delivers the valid bytes of the stream, until there is no progress for [`DELIVERY_WAIT_MAX`].
 //!   After that, the relay resets the clear socket.
-//! * Key limit: TLS 1.2 cannot replace a key, so the relay ends the connection near the data limit
-//!   of its key.
+//! * Key limit: TLS 1.2 cannot replace a key. So the relay ends the connection when the key has
+//!   nearly reached its data limit.
 //! * Fairness: short messages wait only briefly for the large transfers of other connections
 //!   (`stream/bulk/mod.rs`).
 
