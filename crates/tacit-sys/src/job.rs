@@ -1,7 +1,7 @@
-//! Runs a child process so that a shell can control the child (job control). This process forwards
-//! signals to the child, stops when the child stops, and exits with the child's status.
+//! Runs a child process so that a shell can control the child (job control). The calling process
+//! forwards signals to the child, stops when the child stops, and exits with the child's status.
 //!
-//! Call this module while this process has only one thread. The module sets the signal mask of the
+//! Call this module while the process has only one thread. The module sets the signal mask of the
 //! calling thread, and only threads that start later inherit this mask.
 
 use std::io;

@@ -1,5 +1,5 @@
-//! Lists the sockets of the host at intervals, for `tacit agent --host`. Counts the flows of these
-//! sockets by kind of protection, such as TLS or clear.
+//! Reads the list of the host's sockets at intervals, for `tacit agent --host`. Counts the flows of
+//! these sockets by kind of protection, such as TLS or clear.
 //!
 //! ```text
 //!   helper: sockets and their owners ─┐
@@ -7,7 +7,7 @@
 //!   rules ────────────────────────────┘
 //! ```
 //!
-//! A flow that begins and ends between two of these lists is not counted.
+//! A flow is not counted if it begins after one reading of the list and ends before the next.
 
 use std::collections::HashMap;
 use std::io;

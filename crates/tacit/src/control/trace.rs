@@ -1,5 +1,5 @@
-//! Handles a `tacit trace` request in the agent. Checks whether the client may trace the
-//! connections, and receives the descriptors of the trace files.
+//! Handles a request of the command `tacit trace` in the agent. Checks whether the user of the
+//! command may trace the selected connections. Then receives the descriptors of the trace files.
 //!
 //! ```text
 //!   command ── request ──────────────> checks
@@ -10,9 +10,8 @@
 //!           <── report ───────────────
 //! ```
 //!
-//! The command `tacit trace` opens the files after the checks, so a refused trace creates no files.
-//! The agent repeats the checks when it has received the descriptors, because the policy may have
-//! changed.
+//! The command opens the files after the checks, so a refused trace creates no files. The agent
+//! repeats the checks when it has received the descriptors, because the policy may have changed.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,6 @@
-//! Samples the TCP state of the agent's TLS socket, while `tacit workload` runs.
+//! Takes samples of the TCP state of the agent's TLS socket, while `tacit workload` runs.
 //!
-//! If the agent has several connections, this module samples the socket of the connection that
-//! relays the most bytes.
+//! If the agent has several connections, this module selects the connection with the most bytes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

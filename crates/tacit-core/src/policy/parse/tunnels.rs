@@ -1,5 +1,6 @@
-//! Finds and reports conflicts of rules that require IPsec tunnels (key `ipsec`). Such a rule may
-//! conflict with another rule with the key `ipsec`, or with an earlier rule of another kind.
+//! Finds and reports conflicts of rules that require IPsec tunnels (key `ipsec`). Two of these
+//! rules may conflict with each other. One of these rules may also conflict with an earlier rule of
+//! another kind.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,7 +1,9 @@
 //! Checks how accurate the forecasts of `tacit project` are for IPsec on an engine (a thread on a
-//! reserved CPU). From a measurement without an engine, `tacit project` forecasts the CPU time that
-//! one engine needs for the packets. Then this module measures this CPU time with one engine. The
-//! loads are random, and are generated from seeds.
+//! reserved CPU). `tacit project` forecasts the CPU time that one engine needs for the packets. A
+//! forecast has two inputs: a measurement without an engine, and a packet factor. The packet factor
+//! is the CPU time with an engine, divided by the CPU time without an engine. To check a forecast,
+//! this module measures the CPU time with one engine. The loads (kinds of traffic) are random, and
+//! are generated from seeds.
 //!
 //! ```text
 //! other loads ──> without and with an engine ──> packet factors
@@ -9,11 +11,12 @@
 //!                        └─ with one engine ──> ledger ──────────> measured ┴─> difference
 //! ```
 //!
-//! All CPU times are per exchange or per MB. CPU times per second could not be compared, because an
-//! engine changes the rate of streams. An engine does not change the rate of requests, because
-//! requests are sent at scheduled times. The packet factors are measured earlier, with other loads
-//! (`calibration.rs`). So a forecast does not use the measurement with which it is compared.
-//! Engines do not poll here, because polling uses CPU time even without packets, and a forecast
+//! A load consists of requests or of streams. All CPU times are per exchange (a request and its
+//! reply) or per MB of a stream. CPU times per second could not be compared, because an engine
+//! changes the rate of streams. An engine does not change the rate of requests, because requests
+//! are sent at scheduled times. The packet factors are measured earlier, with other loads
+//! (`calibration.rs`). So no forecast uses the measurement with which it is compared. In these
+//! measurements, engines do not poll. Polling uses CPU time even without packets, and a forecast
 //! does not contain this CPU time.
 
 use std::ops::RangeInclusive;
