@@ -7,7 +7,7 @@
 //! | any other name | REFUSED |
 //! | HTTPS, SVCB | an answer without records, because the records can contain addresses |
 //! | a type that is not in the list of permitted types, such as ANY | NOTIMP |
-//! | PTR of an alias | the name to which the alias belongs |
+//! | PTR of an alias (an address that tacit assigned to a name) | this name |
 //! | PTR of an address that some rule can match | the answer of the DNS server |
 //! | PTR of any other address | REFUSED |
 //! | zone transfers, classes other than IN | REFUSED |

@@ -14,7 +14,7 @@
 //! later. It has no capabilities, and keeps its user ID.
 //!
 //! If root runs the program, the helper creates only a network namespace. In a user namespace, root
-//! would keep all capabilities, and could remove the nftables rules.
+//! would keep all capabilities, and could remove tacit's nftables rules.
 //!
 //! The parent of the helper is the launcher. When the launcher ends, the helper ends too.
 

@@ -1,8 +1,7 @@
 //! Defines the record of a connection or datagram flow: its rule, addresses, sockets, TLS
 //! parameters and counters. `tacit show`, the query socket and the log use this record.
 //!
-//! Only the worker that relays the connection writes the counters, but every thread may read the
-//! counters.
+//! One worker relays the connection and writes the counters. Every thread may read the counters.
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;

@@ -1,5 +1,5 @@
-//! Starts the program for a connection whose rule has `activate`, or connects to this program if
-//! the program serves all connections.
+//! Starts a program for a new connection, if the rule of the connection has the key `activate`. If
+//! one process of the program serves all connections, connects to this process instead.
 
 use tacit_core::flow::Address;
 

@@ -5,11 +5,11 @@
 //!                            └─ on an engine ── hand over ──> next stages, on a data worker
 //! ```
 //!
-//! Without engines, the data worker that accepts a connection serves it to the end. An engine (a
+//! Without engines, one data worker accepts a connection and serves it to the end. An engine (a
 //! thread for handshakes) serves only the first stages, and then hands the connection over to a
 //! data worker. A connection without TLS is handed over before the agent connects to the server. A
 //! connection with TLS is handed over after the handshake. If the rule has `relay = "engine"`, the
-//! engine also relays.
+//! engine also relays the connection.
 
 use std::io;
 use std::os::fd::AsFd;
