@@ -5,7 +5,7 @@
 //! proxies      load client -> [client proxy] == mutual TLS ==> [server proxy] -> load server
 //!                       entry address       TLS address             application address
 //! in-process   load client with a library == mutual TLS ==> load server with a library
-//! runs         [tacit run [load client]] == mutual TLS ==> [tacit run [load server]]
+//! tacit        [tacit run [load client]] == mutual TLS ==> [tacit run [load server]]
 //! ```
 //! Each proxy has its own source file, which defines the configuration of the proxy. For a fair
 //! comparison, all peers use X25519 and verify the certificate of the other side. Unless the

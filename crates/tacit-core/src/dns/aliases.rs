@@ -1,5 +1,5 @@
 //! Assigns alias addresses to names that programs look up with DNS. An alias is an address from a
-//! reserved range that stands for one name and one of its true addresses.
+//! reserved range. Each alias stands for one name and one of the name's true addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -7,8 +7,8 @@
 //! The driver is the process with tacit's IKE connection. pluto (the IKE daemon of libreswan)
 //! encrypts no packets itself: it needs ESP in the kernel. If the kernel has no ESP, pluto
 //! negotiates a child SA, then refuses it, and keeps the IKE SA. So these tests check only the IKE
-//! SA. The script `scripts/install-deps.sh` extracts the package of libreswan and does not install
-//! it, because this package conflicts with the package of strongSwan. If libreswan cannot be
+//! SA. The packages of libreswan and strongSwan conflict. So the script `scripts/install-deps.sh`
+//! only extracts the package of libreswan, and does not install it. If libreswan cannot be
 //! downloaded, the tests are skipped.
 
 use std::path::{Path, PathBuf};

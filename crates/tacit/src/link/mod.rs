@@ -1,6 +1,6 @@
 //! Lets programs without a network use sockets of another environment, which has a network. For
-//! example, the programs are in a container. The programs run under `tacit run --link`, and `tacit
-//! link serve` opens the sockets.
+//! example, the programs are in a container. `tacit run --link` starts each program (a *run*), and
+//! `tacit link serve` opens the sockets.
 //!
 //! ```text
 //!   no network                                       network
@@ -13,9 +13,8 @@
 //! the server passes the socket itself (SCM_RIGHTS) and moves no bytes. Otherwise each side has a
 //! server ([`server`]). Between the two servers, each socket has a stream of its own (`wire`).
 //! Between hosts, this stream is TCP with TLS. To a virtual machine, it is vsock or a UNIX socket.
-//! With two servers, the run (the program under `tacit run`) gets a socket in a separate namespace
-//! (`mirror`), from the server on its side. This socket has the same addresses as the socket on the
-//! other side.
+//! With two servers, the run gets a socket from the server on its own side, in a separate namespace
+//! (`mirror`). This socket has the same addresses as the socket on the other side.
 //!
 //! First, the policy rules for the run decide about a socket, and apply TLS. Then `[link.NAME]` and
 //! the rules with `link` in the server's policy decide whether the side without a network gets the

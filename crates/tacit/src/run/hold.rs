@@ -8,9 +8,9 @@
 //! if the destination refused:          RST or ICMP <── HeldSyn::refuse
 //! ```
 //!
-//! The agent releases a SYN by sending the same packet again, to its own listener. If another
-//! thread accepts the connection, that thread passes the socket to the thread that connected to the
-//! destination.
+//! The agent releases a SYN by sending the same packet again, to its own listener. Any thread may
+//! accept the resulting connection. This thread passes the socket to the thread that connected to
+//! the destination.
 //!
 //! Limits: [`HELD_MAX`](tacit_core::held::HELD_MAX) held SYNs, [`ACCEPT_WAIT_MAX`] from the release
 //! of a SYN until the listener accepts the connection.

@@ -1,5 +1,5 @@
-//! Defines which connections a trace records: one connection, all connections of a rule or of a run
-//! (a program under `tacit run`), or the tunnels to a peer.
+//! Defines what a trace records: one connection, all connections of a rule, all connections of a
+//! run (a program under `tacit run`), or the tunnels to a peer.
 
 use std::fmt;
 
