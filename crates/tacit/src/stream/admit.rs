@@ -1,5 +1,5 @@
-//! Finds the rule of a connection, and adds the connection to the table of connections. A
-//! connection passes five stages, and this is stage 2 (admit).
+//! Finds the rule of a connection, and adds the connection to the table of connections. Admit is
+//! stage 2 of the five stages of a connection.
 //!
 //! This stage uses no socket, because the agent may not have accepted the connection yet. For
 //! example, the agent may still hold the program's SYN until the destination answers.

@@ -1,5 +1,5 @@
-//! Accepts a connection and determines its flow: the addresses and names that rules match. This is
-//! stage 1 of 5: accept.
+//! Accepts a connection and determines its flow: the addresses and names that rules match. Accept
+//! is stage 1 of the five stages of a connection.
 //!
 //! Rules match the client address in the PROXY header. So if the forwarding rule of the listener
 //! has `accept-proxy`, this module first reads the header.

@@ -1,5 +1,5 @@
-//! Connects to the server, and does the TLS handshake with the client or the server. This is stage
-//! 3 of 5: establish.
+//! Connects to the server, and does the TLS handshake with the client or the server. Establish is
+//! stage 3 of the five stages of a connection.
 //!
 //! ```text
 //!   TLS downstream       [STARTTLS] ── handshake ── connect

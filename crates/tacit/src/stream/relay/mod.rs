@@ -1,5 +1,5 @@
-//! Moves the bytes of a connection between its two sockets until both directions have ended. This
-//! is stage 4 of 5: relay.
+//! Moves the bytes of a connection between its two sockets until both directions have ended. Relay
+//! is stage 4 of the five stages of a connection.
 //!
 //! ```text
 //!          read a batch    seal in place       write once
