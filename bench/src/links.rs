@@ -1,8 +1,8 @@
 //! Compares links with other ways to give a program a network. A link lets a program without a
-//! network use sockets of another network namespace or of another kernel. This benchmark compares
-//! FTP transfers of 1 GB, three simultaneous streams, short connections and idle connections. The
-//! command `tacit workload paper lfp` creates network namespaces, and does the measurements in
-//! them.
+//! network use sockets of another network namespace or of another kernel. For links and for each
+//! other way, the benchmark measures FTP transfers of 1 GB, three simultaneous streams, short
+//! connections and idle connections. To measure, this module runs the command `tacit workload paper
+//! lfp`, which creates its own network namespaces.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -8,8 +8,9 @@
 //!                                and open >= (open at the last check) / 2
 //! ```
 //!
-//! Returning memory takes milliseconds. So the agent ignores peaks below [`PEAK_NOTED`]. While many
-//! connections are ending, the agent waits for its next check.
+//! In this figure, `open` is the number of open connections. Returning memory takes milliseconds.
+//! So the agent ignores peaks below [`PEAK_NOTED`]. While many connections are ending, the agent
+//! waits for its next check.
 
 /// Below this peak, the memory of ended connections is too small to be returned.
 const PEAK_NOTED: usize = 1000;

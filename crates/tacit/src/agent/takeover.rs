@@ -1,5 +1,5 @@
-//! Takes over listening sockets from the agent that this agent replaces (the predecessor), or from
-//! systemd.
+//! Takes over listening sockets from another agent, or from systemd. The new agent is the
+//! *successor*. The agent that it replaces is the *predecessor*.
 //!
 //! ```text
 //!   successor                         predecessor

@@ -1,7 +1,7 @@
 //! Writes the styled lines of `tacit top` to the terminal.
 //!
-//! Only lines that have changed are written. [`Screen`] restores the terminal when it is dropped,
-//! and before the message of a panic is printed.
+//! Only changed lines are written. When a [`Screen`] is dropped, it restores the terminal. This
+//! module also restores the terminal before the message of a panic is printed.
 
 use std::io::{self, Stdout, Write};
 use std::panic;

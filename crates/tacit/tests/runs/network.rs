@@ -1,4 +1,4 @@
-//! Sets up a network for one test, and runs programs in it with and without `tacit run`.
+//! Sets up a network for one test. Runs programs in this network, with and without `tacit run`.
 //!
 //! ```text
 //!   program ────────────────────────────────────────> server       without tacit

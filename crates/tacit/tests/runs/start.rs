@@ -1,4 +1,4 @@
-//! Tests that `tacit run` starts a program with few system calls, even if the policy has many
+//! Tests that `tacit run` needs few system calls to start a program, even if the policy has many
 //! rules.
 
 use crate::network::Network;

@@ -8,9 +8,9 @@
 //!   run <── connection from the client's address ──
 //! ```
 //!
-//! The server with the network may be hostile. So when this server receives `Arrived`, it counts
-//! the client as a socket of the link at once. This server ignores an `Arrived` message if the
-//! local address in the message does not belong to the bound socket.
+//! The server with the network may be hostile. So when this server receives `Arrived`, it
+//! immediately counts the client as a socket of the link. This server ignores an `Arrived` message
+//! if the local address in the message does not belong to the bound socket.
 //!
 //! Limits: [`ORDERS_MAX`] unanswered orders of the run (to start or stop listening). The key
 //! `sockets` of the link limits the number of clients. This server connects at most [`TAKES_MAX`]

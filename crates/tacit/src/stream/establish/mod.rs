@@ -6,7 +6,7 @@
 //!   TLS or clear         first byte ─┬─ handshake ── connect
 //!                                    └─ connect
 //!   TLS upstream         connect ── [STARTTLS] ── handshake
-//!   FTP data connection  connect ── handshake ── check that it is the same client
+//!   FTP data connection  connect ── handshake ── check: same client as on the control connection
 //!   clear                connect
 //! ```
 //!
