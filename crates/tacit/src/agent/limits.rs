@@ -117,8 +117,8 @@ impl Agent {
                 "until stored names expire, programs get SERVFAIL for names that are not stored",
             ),
             LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX).beyond(
-                "until stored addresses expire, programs get SERVFAIL for names with other \
-                 addresses",
+                "until stored addresses expire, programs get SERVFAIL for names with addresses \
+                 that are not stored",
             ),
             LimitDisplay::new("host-flows", FLOWS_MAX)
                 .beyond("the kernel refuses new captured flows and new clients"),
@@ -132,9 +132,8 @@ impl Agent {
                 ),
             LimitDisplay::new("host-coverage-sockets", COVERAGE_SOCKETS_MAX)
                 .beyond("the agent does not count further sockets"),
-            LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX).beyond(
-                "the agent cannot find the owner of a flow whose control group is not cached",
-            ),
+            LimitDisplay::new("host-cgroups-per-second", cgroups::READ_MAX)
+                .beyond("the agent finds the control group of a flow only if that group is cached"),
         ]
     }
 

@@ -78,8 +78,8 @@ impl UnitFault {
                 )
             }
             Self::Deep(..) => {
-                "set a `Slice=` with fewer hyphens for the unit (each hyphen adds a level), or \
-                 select by `user` or `cgroup`"
+                "for the unit, set a `Slice=` with fewer hyphens (each hyphen adds a level); or, \
+                 in the policy, set `user` or `cgroup` instead of `unit`"
                     .to_owned()
             }
         }

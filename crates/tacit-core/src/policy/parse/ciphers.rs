@@ -20,7 +20,7 @@ pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
     match plain.as_str() {
         "1.0" | "1.1" | "tls1" | "tls1.0" | "tls1.1" => value.error(
             format!("TLS version `{text}` is refused: RFC 8996 forbids this version"),
-            "write \"1.2\"; if every peer supports TLS 1.3, write \"1.3\"",
+            "if every peer supports TLS 1.3, write \"1.3\"; otherwise write \"1.2\"",
         ),
         "tls1.2" => {
             value.error(format!("`{key}` cannot be `{text}`", key = value.name), "write \"1.2\"")
@@ -30,7 +30,7 @@ pub(super) fn version(value: &TomlValue<'_>) -> Option<TlsVersion> {
         }
         ssl if ssl.starts_with("ssl") => value.error(
             format!("`{text}` is refused: SSL is broken, and RFC 7568 forbids its use"),
-            "write \"1.2\"; if every peer supports TLS 1.3, write \"1.3\"",
+            "if every peer supports TLS 1.3, write \"1.3\"; otherwise write \"1.2\"",
         ),
         _ => value.unknown_word(text, &["1.2", "1.3"]),
     }

@@ -27,8 +27,9 @@ pub(super) fn action(value: &TomlValue<'_>, names: &Names<'_>) -> Option<Action>
         let peer = names.sa(&sa)?;
         return Some(Action::Ipsec(Ipsec { peer, keyed_by: TunnelKeying::Manual }));
     }
-    let fix = "name the peer: ipsec = { ike = \"branch\" }, with a table [ike.branch]; or, for \
-               manual keying, ipsec = { sa = \"branch\" }, with a table [sa.branch]";
+    let fix = "set the name of the peer: ipsec = { ike = \"branch\" }, and add a table \
+               [ike.branch]; or, for manual keying, set ipsec = { sa = \"branch\" }, and add a \
+               table [sa.branch]";
     let peer = table.required("ike", fix).and_then(|value| names.ike(&value))?;
     Some(Action::Ipsec(Ipsec { peer, keyed_by: TunnelKeying::Ike }))
 }

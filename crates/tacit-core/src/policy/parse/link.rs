@@ -130,7 +130,7 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     if tcp.is_none() {
         let why = "tacit identifies a host by its certificate, and only hosts that connect over \
                    TCP send a certificate";
-        let fix = "remove the key, or write an address with a port as `listen`";
+        let fix = "remove the key, or set `listen` to an address with a port";
         table.refuse(&["sockets-per-host"], why, fix);
     }
     Some(Link {
@@ -292,7 +292,7 @@ fn client_tls(table: &TomlTable<'_>, host: &str, names: &Names<'_>) -> Option<Ar
         return None;
     };
     if tls.identity.is_none() {
-        let fix = "name a table: identity = \"guest\" for [identity.guest]";
+        let fix = "set the name of a table: identity = \"guest\" for [identity.guest]";
         value.error("this side of the link needs a certificate", fix);
         return None;
     }
@@ -375,8 +375,8 @@ pub(super) fn rule(value: &TomlValue<'_>, links: &Links<'_>) -> Option<LinkRule>
         Word::Deny => deny(&table.value("deny")?)?,
         Word::Tls | Word::Ipsec => {
             let why = "only the policy of the other side of a link can require TLS or IPsec";
-            let fix = "set `permit = true` here, and `tls` or `ipsec` in the policy of the other \
-                       side of the link";
+            let fix = "set `permit = true` here, and set `tls` or `ipsec` in the policy of the \
+                       other side of the link";
             table.refuse(&["tls", "ipsec"], why, fix);
             return None;
         }

@@ -315,8 +315,8 @@ impl LockReport {
             let found = value["figures"][key].as_f64();
             found.ok_or_else(|| {
                 wrong(format!(
-                    "the file has no figure `{key}`: create the file again with `cargo xtask bench \
-                     sockets`"
+                    "the file has no value `figures.{key}`: create the file again with `cargo \
+                     xtask bench sockets`"
                 ))
             })
         };
