@@ -90,7 +90,7 @@ impl Context<'_> {
         if !stem.contains(['*', '?']) {
             return true;
         }
-        let message = format!("`{value}` is not a name or a pattern", value = field.value);
+        let message = format!("`{value}` is neither a name nor a pattern", value = field.value);
         let fix = "write a name, or a pattern such as NIGHT*: the beginning of a name with one `*` \
                    at the end";
         self.findings.error(&field.at, message, fix);
@@ -210,8 +210,8 @@ impl Context<'_> {
         }
         let message = "tacit cannot see which program accepts a connection, so connections to \
                        every program that listens on the port would be in clear";
-        let fix = "remove the job name if connections to all programs on this port may be in \
-                   clear; otherwise remove the rule";
+        let fix = "if connections to all programs on this port are allowed to be in clear, remove \
+                   the job name; otherwise remove the rule";
         self.findings.error(at, message, fix);
         false
     }

@@ -75,8 +75,8 @@ fn suite_b(profile: &Field, rule: &Effective<'_>, findings: &mut Findings) -> Ve
     }
     let aes_128 = Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
     let aes_256 = Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384;
-    let message = "tacit imports the suites of the Suite B profile, but does not check its \
-                   requirements for certificates";
+    let message = "tacit imports the suites of the Suite B profile, but does not check the \
+                   profile's requirements for certificates";
     findings.changed(
         &profile.at,
         message,
@@ -253,7 +253,7 @@ fn groups_of(field: &Field, findings: &mut Findings) -> Vec<Group> {
         findings.error(
             &field.at,
             message,
-            "write codes of four digits each, such as 00230024, or Any",
+            "write Any, or codes of four digits each, such as 00230024",
         );
         return Vec::new();
     }

@@ -110,11 +110,11 @@ fn report_pinned(
     );
     let fix = match chain {
         true => {
-            "add a peer's next certificate to the file before the peer uses it; if a peer uses a \
-             self-signed CA certificate, set verify = 4 instead of 3: tacit then compares only the \
-             certificate itself"
+            "before a peer changes to another certificate, add that certificate to the file; if a \
+             peer uses a self-signed CA certificate, set verify = 4 instead of 3: tacit then \
+             compares only the certificate itself"
         }
-        false => "add a peer's next certificate to the file before the peer uses it",
+        false => "before a peer changes to another certificate, add that certificate to the file",
     };
     findings.changed(&entry.at, message, fix);
     Some(())
@@ -156,7 +156,7 @@ pub(super) fn server(
                 host = name.as_deref().unwrap_or("its server")
             );
             let fix = "if another CA issues the certificate, set verifyChain = yes and CAfile. To \
-                       verify nothing, as in stunnel, run the import with --keep-no-verification";
+                       accept any certificate, run the import with --keep-no-verification";
             findings.changed(at, message, fix);
         } else if !is_checked && options.keep_no_name_check {
             keys.push(("verify", "chain".into()));

@@ -241,7 +241,7 @@ fn a_star_within_a_name_stops_the_import() {
     let map = format!("[job]\n\"N*T\" = {{ program = \"/p/n\" }}\n{RING}");
     let (policy, found) = imported(&rules(&["N*T"]), &map, AttlsOptions::default());
     assert_eq!(policy, None);
-    let wanted = "error: `N*T` is not a name or a pattern";
+    let wanted = "error: `N*T` is neither a name nor a pattern";
     assert!(found.iter().any(|one| one.contains(wanted)), "{found:#?}");
 }
 
