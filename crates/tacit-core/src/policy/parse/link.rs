@@ -125,7 +125,8 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
     }
     if tcp.is_none() && !matches!(connect, Some(LinkConnect::Tcp { .. })) {
         let why = "a link uses TLS only on TCP connections between hosts";
-        table.refuse(&["tls"], why, "remove the key, or write an address with a port");
+        let fix = "remove the key, or set `listen` or `connect` to an address with a port";
+        table.refuse(&["tls"], why, fix);
     }
     if tcp.is_none() {
         let why = "tacit identifies a host by its certificate, and only hosts that connect over \
