@@ -259,7 +259,7 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         );
         let fix = format!(
             "after this rule, add a rule that has the same destinations and no `{key}`, for \
-             example with permit = true; or set unmatched = \"deny\""
+             example a rule with permit = true; or set unmatched = \"deny\""
         );
         value.report.error(MessageId("no-rule-for-others"), &at, message, fix);
     }
@@ -339,7 +339,7 @@ fn check_limits(host: &HostSettings, rules: &[Read<'_, '_>]) {
         report(
             MessageId("too-many-senders"),
             message,
-            "sort the rules, so that rules that select the same senders directly follow each other",
+            "sort the rules, so that rules with the same senders are consecutive",
         );
     }
     let has_too_many = |section: &HostSection| section.senders.checks() > SENDER_CHECKS_MAX;
@@ -371,9 +371,9 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules with names in `remote` have too many different `remote-ports`. \
-             Ports that the same rules select form one group. The limits are {PORT_PARTS_MAX} \
-             groups, and {NAMED_PORTS_MAX} port ranges in total"
+            "the outbound rules with names in `remote` have too many different `remote-ports`. Two \
+             ports are in the same group if exactly the same rules select both. The limits are \
+             {PORT_PARTS_MAX} groups, and {NAMED_PORTS_MAX} port ranges in total"
         );
         let fix = "use the same `remote-ports` in these rules, or ranges that do not overlap";
         value.report.error(MessageId("too-many-ranges"), &(0..0), message, fix);
@@ -386,9 +386,9 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
              connection is then in clear",
             rule.name
         );
-        let fix = "set unmatched = \"deny\", or write addresses. If neither is possible, disable \
-                   DNS over TLS and DNS over HTTPS in resolvers and browsers, and add a rule that \
-                   denies remote-ports = 853";
+        let fix = "set unmatched = \"deny\", or write addresses in `remote`. If neither is \
+                   possible, disable DNS over TLS and DNS over HTTPS in resolvers and browsers, \
+                   and add a rule with remote-ports = 853 and deny = true";
         value.report.warning(MessageId("names-not-seen"), rule.position, message, fix);
     }
 }

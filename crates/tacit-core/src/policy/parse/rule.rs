@@ -472,7 +472,7 @@ fn warn_of_names(table: &TomlTable<'_>, rule: &Rule) {
              the destination",
             rule = table.title
         );
-        let fix = "write addresses, or use `tls`, which checks the name";
+        let fix = "write addresses instead of names, or use `tls`, which checks the name";
         table.report.warning(MessageId("permit-by-name"), position, message, fix);
     }
 }

@@ -167,8 +167,8 @@ impl<'t> Diagnostics<'t> {
             "duplicate key" => "keep one of the two entries",
             header if header.contains("table") => "write a header such as [limits] or [[rule]]",
             _ => {
-                "write an entry as `key = value`, text in double quotes, and a list as \
-                 [ \"a\", \"b\" ]"
+                "write each entry as `key = value`, with text in double quotes and lists in \
+                 brackets: [ \"a\", \"b\" ]"
             }
         };
         Diagnostic::error(

@@ -396,8 +396,8 @@ fn warnings_name_what_was_probably_not_meant() {
             "5:1: no rule uses [trust.corp] | remove the table, or use its name in \
              `tls` of a rule",
             "11:11: rule `a` permits connections by name, so an attacker who forges DNS \
-             answers can choose the destination | write addresses, or use `tls`, which checks \
-             the name",
+             answers can choose the destination | write addresses instead of names, or use \
+             `tls`, which checks the name",
             "13:1: rule `b` is never used, because all flows that it matches already \
              match rule `a` in line 7 | move \
              the rule before `a`, or remove the rule",
