@@ -538,7 +538,7 @@ fn guard_without_policy(last: &Path, hosts: &[HostsEntry]) {
     let file = last.display();
     match host::guard_without_policy(last, hosts) {
         Ok(GuardFallback::Present) => {
-            let message = "the guard changes nothing: nftables rules of tacit that were installed \
+            let message = "the guard changes nothing: the nftables rules that tacit installed \
                            after the boot are in force";
             warn(MessageId("guard-changed-nothing"), message);
         }
