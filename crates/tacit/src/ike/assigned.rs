@@ -66,7 +66,7 @@ impl WantedAddresses<'_> {
             return Some("in a range of alias addresses of this agent".to_owned());
         }
         if others.contains(&address) {
-            return Some("the address of the run in another tunnel".to_owned());
+            return Some("the address that the run has in another tunnel".to_owned());
         }
         let is_its =
             |name: &&String| self.policy.addresses(name).iter().any(|one| one.ip() == address);

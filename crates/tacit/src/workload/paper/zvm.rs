@@ -43,10 +43,10 @@ const SUITE: &str = "TLS_AES_128_GCM_SHA256";
 
 pub(super) fn measure(stage: &Stage) -> PaperSheet {
     let mut samples = CellSamples::default();
-    stage.progress("zvm: measuring the ramps up to 600 connections");
+    stage.progress("zvm: measuring the ramps to 600 connections");
     ramps(stage, &mut samples, &[(NONE, "none"), (CHECKED, "preferred"), (NONE_AGAIN, "none")], "");
     stage.progress(
-        "zvm: measuring the ramps up to 600 connections, without the cache of verified chains",
+        "zvm: measuring the ramps to 600 connections, without the cache of verified chains",
     );
     ramps(stage, &mut samples, &[(UNCACHED, "preferred")], "chain-cache = false");
     sheet(&samples)
