@@ -60,14 +60,14 @@ impl fmt::Display for InheritError {
             Self::Directory(number) => write!(
                 f,
                 "the program would inherit file descriptor {number}: it is a directory through \
-                 which the program could read the policy and its keys\n    fix: close the \
-                 descriptor ({number}>&-), or allow it with --inherit-fd {number}"
+                 which the program could read the policy and its private keys\n    fix: close \
+                 the descriptor ({number}>&-), or allow it with --inherit-fd {number}"
             ),
             Self::WorkingDirectory(error) => write!(
                 f,
                 "cannot determine the working directory: {error}. The directory was removed, or it \
-                 is in another mount namespace, where tacit cannot hide the policy and its keys \
-                 from the program\n    fix: change to another directory"
+                 is in another mount namespace, where tacit cannot hide the policy and its \
+                 private keys from the program\n    fix: change to another directory"
             ),
             Self::Socket { number, kind } => {
                 write!(f, "the program would inherit file descriptor {number}")?;
@@ -85,8 +85,8 @@ impl fmt::Display for InheritError {
                 }
                 write!(
                     f,
-                    ", which bypasses the policy\n    fix: close the descriptor ({number}>&-), or \
-                     allow it with --inherit-fd {number}"
+                    ": this socket bypasses the policy\n    fix: close the descriptor \
+                     ({number}>&-), or allow it with --inherit-fd {number}"
                 )
             }
         }
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(
             refused,
             "the program would inherit file descriptor 7, a network socket at 127.0.0.1:4000, \
-             connected to 127.0.0.1:5432, which bypasses the policy\n    \
+             connected to 127.0.0.1:5432: this socket bypasses the policy\n    \
              fix: close the descriptor (7>&-), or allow it with --inherit-fd 7"
         );
         assert!(check_open(&open, &[7]).is_ok());
