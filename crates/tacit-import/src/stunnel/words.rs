@@ -231,7 +231,7 @@ pub(super) const WORDS: &[Word] = &[
         "CRLpath",
         &[],
         "tacit does not read directories of CRLs",
-        "put the CRLs into one file: cat DIRECTORY/*.r* > FILE, and set CRLfile = FILE",
+        "put the CRLs into one file (cat DIRECTORY/*.r* > FILE), and set CRLfile = FILE",
     ),
     read("CRLfile"),
     read("curve"),
@@ -295,7 +295,8 @@ pub(super) const WORDS: &[Word] = &[
         "redirect",
         &[],
         "tacit rejects clients without a certificate, and does not redirect such clients",
-        "remove the option, or use another address for clients that have no certificate",
+        "remove the option; for clients that have no certificate, add a service with another \
+         `accept` address",
     ),
     changed(
         "renegotiation",
