@@ -77,8 +77,8 @@ fn refuse(table: &TomlTable<'_>) -> bool {
 /// Reports keys that rules for the packets of tunnels do not have. Returns whether there are none.
 fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
     let of_host = ["interface", "class", "routing", "fragments", "discard"];
-    let why = "a rule with `tunnel` matches packets inside IPsec tunnels of `tacit run`, but this \
-               key is only for packets of the host";
+    let why = "this key is only for packets of the host, and a rule with `tunnel` matches packets \
+               inside IPsec tunnels of `tacit run`";
     table.refuse(&of_host, why, "remove the key, or remove `tunnel`");
     let why = "tacit counts packets inside tunnels, but does not log them";
     let fix = "remove the key: `tacit show filters` shows the packet count of each rule";
@@ -313,7 +313,7 @@ pub(super) fn check(
             let message = format!(
                 "rule `{}` filters forwarded packets, but [host] has the key `forwarded`: tacit \
                  captures the flows of the interfaces that `forwarded` lists, and does not filter \
-                 their packets",
+                 the packets of these flows",
                 filter.name
             );
             let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";

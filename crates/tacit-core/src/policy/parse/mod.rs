@@ -212,7 +212,8 @@ fn include(top: &TomlTable<'_>) -> Option<Vec<String>> {
         let text = item.string()?;
         if !is_pattern(text) {
             let message = format!("`include` cannot be `{text}`");
-            item.error(message, "write a file, or a pattern such as \"conf.d/*.toml\"");
+            let fix = "write the path of a file, or a pattern such as \"conf.d/*.toml\"";
+            item.error(message, fix);
             return None;
         }
         Some(text.to_owned())
