@@ -119,7 +119,7 @@ impl Changing {
         let Some(preparation) = &mut self.under_way else { return pending().await };
         let prepared = (&mut preparation.prepared).await.unwrap_or_else(|_| {
             let reason = "the policy was not installed: the agent failed while it read the policy; \
-                          this is a bug in tacit: report it with the policy";
+                          this is a bug in tacit: report the bug, and attach the policy";
             Prepared::Policy(Err(reason.to_owned()))
         });
         let origins = self.under_way.take().map(|done| done.origins).unwrap_or_default();
@@ -224,7 +224,7 @@ impl Agent {
         let event = Event::new("policy-unconfirmed").value("seconds", seconds);
         let next = format!(
             "to keep the new policy, run `tacit confirm` within {seconds} s; otherwise the agent \
-             installs the previous policy again, or ends the capture of the host"
+             installs the previous policy again or, if there was none, ends the capture of the host"
         );
         self.shared.log.warn(event.field("next", &next));
     }

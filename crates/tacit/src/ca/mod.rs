@@ -178,7 +178,7 @@ fn init(args: &InitArgs, now: SystemTime) -> Result<String, CaError> {
 
     let dir = shown_directory(&args.dir);
     Ok(format!(
-        "created {cert}  the certificate: copy it to each host that trusts this CA\n\
+        "created {cert}  the certificate: copy it to each host that must trust this CA\n\
          created {key}  its private key (mode 0600): keep it secret, because it can sign \
          certificates for any name\n\
          the CA expires {expiry}\n\
@@ -358,7 +358,7 @@ fn policy_lines(name: &LeafName, cert: &Path, key: &Path, made: &Certificate) ->
     let trust = "trust = \"private\"";
     if made.roles().contains(&"server") {
         let tls = format!("{identity}, client-cert = \"required\", {trust}");
-        text += "\nTo present this certificate to clients, which must have a certificate, too:\n";
+        text += "\nTo present this certificate to clients and require a certificate from them:\n";
         text += &rule_line("`listen` and `connect`", &format!("role = \"server\", {tls}"));
         text += &rule_line("`direction = \"inbound\"` (for `tacit run`)", &tls);
     }

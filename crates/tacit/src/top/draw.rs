@@ -32,7 +32,7 @@ const BAR_CELLS: usize = 16;
 const HELP: &[&str] = &[
     "Percentages are percent of one CPU: two fully used CPUs are 200 %.",
     "",
-    "general   work that engines cannot do, on CPUs without an engine",
+    "general   work that engines cannot do, so CPUs without an engine did it",
     "engine    work that engines did",
     "eligible  work that engines could have done, but that other CPUs did",
     "",
