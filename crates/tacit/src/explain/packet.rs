@@ -43,7 +43,7 @@ pub(super) fn explain(
             return Err(format!(
                 "`{packet}` is neither a packet nor a file: {error}\n    \
                  fix: describe a packet, such as \"in eth0 tcp 192.0.2.7:40000 > 10.0.0.1:22 \
-                 syn\", or name a pcap file"
+                 syn\", or give the path of a pcap file"
             ));
         }
     };
@@ -59,7 +59,7 @@ pub(super) fn explain(
 
 fn of_file(file: &Path, way: Option<&str>) -> Result<Vec<FilterPacket>, String> {
     let way = way.ok_or(
-        "a capture file does not contain the path of its packets through the host\n    fix: add \
+        "a pcap file does not contain the way of its packets through the host\n    fix: add \
                          --way \"in eth0\", --way \"out eth0\" or --way \"routed eth0 eth1\"",
     )?;
     let path = path_of(way).ok_or_else(|| {

@@ -53,7 +53,7 @@ impl fmt::Display for IntervalError {
         match self {
             Self::File(path, error) => write!(
                 f,
-                "cannot read --costs {path}: {error}\n    fix: name a file that `tacit show costs \
+                "cannot read --costs {path}: {error}\n    fix: give a file that `tacit show costs \
                  --json` has written",
                 path = path.display()
             ),

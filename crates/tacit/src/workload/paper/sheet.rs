@@ -195,7 +195,7 @@ impl PaperReport {
     fn machine_line(&self) -> String {
         let Machine { kernel, processor, cpus, congestion } = &self.machine;
         let rounds = match self.rounds {
-            1 => "one measurement for each figure".to_owned(),
+            1 => "each value was measured once".to_owned(),
             rounds => format!("medians of {rounds} measurements"),
         };
         format!(
