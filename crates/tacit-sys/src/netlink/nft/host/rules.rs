@@ -232,11 +232,7 @@ impl Rules {
         let rewritten = [Host(IsRewritten(true)), Host(Goto(Chain::Refuse.name()))];
         self.push(capture, "adding the nft rule that rejects redirected packets (NAT)", &rewritten);
         let keep = [Transport(TCP), Host(SetConnectionMark(kept))];
-        self.push(
-            capture,
-            "adding the nft rule that captures further packets of a captured connection",
-            &keep,
-        );
+        self.push(capture, "adding the nft rule that marks captured connections", &keep);
         let marked = [Host(SetMark(captured)), Accept];
         self.push(capture, "adding the nft rule that marks captured packets", &marked);
         self.push_refusals(table);
@@ -618,7 +614,7 @@ impl Rules {
         let chain = Chain::Returned;
         let to_agent = ToAgent(self.redirect);
         let tcp = [Host(MarkIs(captured)), Transport(TCP)];
-        let step = "adding the nft rule that sends all TCP packets after a SYN to the agent";
+        let step = "adding the nft rule that sends the agent all TCP packets that follow a SYN";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(chain, step, &past_syn, &to_agents_socket, Reset);
@@ -654,7 +650,7 @@ impl Rules {
             Lifetime::Unlimited => [PastSyn, Reset],
             Lifetime::OfInstaller => [PastSyn, Accept],
         };
-        let step = "adding the nft rule for packets of connections that the agent has not accepted";
+        let step = "adding the nft rule for packets of connections that do not end at the agent";
         self.push(chain, step, &past_agent);
         let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
         let step = "adding the nft rule that sends packets of clients to the agent";
