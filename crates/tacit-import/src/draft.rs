@@ -163,7 +163,7 @@ impl Draft {
             }
             sound = false;
             let fix = error.fix.unwrap_or_else(|| {
-                "this is a bug in the import: report it with the input files".to_owned()
+                "this is a bug in the import: report the bug, and attach the input files".to_owned()
             });
             findings.error(
                 at,

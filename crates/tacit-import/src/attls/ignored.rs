@@ -104,12 +104,14 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         | "MiddleBoxCompatMode" => LIBRARY,
         "PeerMinRsaKeySize" if above(value, 2048) => Notice::Changed(
             "tacit requires RSA keys of at least 2048 bits, and cannot require larger keys",
-            "make sure that the CA issues certificates only for larger keys",
+            "make sure that the CA issues certificates only for keys of at least the size that \
+             this attribute sets",
         ),
         "PeerMinEccKeySize" if above(value, 256) => Notice::Changed(
             "tacit requires elliptic curve keys of at least 256 bits, and cannot require larger \
              keys",
-            "make sure that the CA issues certificates only for larger keys",
+            "make sure that the CA issues certificates only for keys of at least the size that \
+             this attribute sets",
         ),
         "PeerMinRsaKeySize" | "PeerMinEccKeySize" => {
             Notice::Info("tacit always requires keys of at least the size that this attribute sets")
