@@ -239,11 +239,11 @@ impl Answer {
             }
         }
         let [before, after] = self.general();
-        for (when, side) in [("before", &before), ("after", &after)] {
+        for (when, side) in [("measured", &before), ("projected", &after)] {
             let _ = writeln!(
                 out,
-                "general CPUs (without an engine) {when}: {cpus}; the agent uses {percent:.2} % of \
-                 each CPU, on average",
+                "general CPUs (without an engine), {when}: {cpus}; the agent uses {percent:.2} % \
+                 of each CPU, on average",
                 cpus = side.cpus,
                 percent = side.percent_each()
             );
@@ -467,7 +467,7 @@ mod tests {
         for line in [
             "CPU time that engines can take over: 105.17 (percent of one CPU), which is 92 % of \
              the agent's CPU time; engines needed, each with a load of at most 100 %: 2",
-            "general CPUs (without an engine) before: 2; the agent uses 56.88 % of each CPU, \
+            "general CPUs (without an engine), measured: 2; the agent uses 56.88 % of each CPU, \
              on average",
             "engines: 1, each with a capacity of 100.0; eligible work: 105.2, of which 100.0 on \
              engines and 5.2 spilled to general CPUs",
@@ -510,9 +510,9 @@ mod tests {
             "engines: 1, each with a capacity of 100.0; eligible work: 105.2, of which 100.0 on \
              engines and 5.2 spilled to general CPUs",
             "         with spill = false, engines would do 95 % of the eligible work",
-            "general CPUs (without an engine) before: 3; the agent uses 37.92 % of each CPU, \
+            "general CPUs (without an engine), measured: 3; the agent uses 37.92 % of each CPU, \
              on average",
-            "general CPUs (without an engine) after: 2; the agent uses 6.88 % of each CPU, on \
+            "general CPUs (without an engine), projected: 2; the agent uses 6.88 % of each CPU, on \
              average",
             "traffic per second of CPU time: 1.000 times the measured value",
             "change of CPU time of programs and agent, for the same traffic: +0.0 %",

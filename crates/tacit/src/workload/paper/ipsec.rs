@@ -340,7 +340,7 @@ fn projection(
                 [engine, engine + eligible, forecast].map(|percent| percent / 100.0 * seconds);
             Ok(LedgerInterval { engine_s, packets_s, forecast_s, figures })
         }
-        None => Err(Gap::failed("the output of `tacit project` lacks a required figure")),
+        None => Err(Gap::failed("the output of `tacit project` lacks a required value")),
     }
 }
 
@@ -419,7 +419,7 @@ fn sheet(
         sheet.bars(&format!("Change of CPU time with IPsec: {load}"), "%", &bars);
     }
     sheet.note(
-        "the published figures of Enterprise Extender (UDP with packet filters) are charts without \
+        "the published results of Enterprise Extender (UDP with packet filters) are charts without \
          numbers",
     );
     sheet
@@ -501,7 +501,7 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
         "engine with spill, %",
         "engine without spill, %",
     ];
-    let title = "Interactive sessions over UDP: rates, CPU times on general CPUs and latencies, \
+    let title = "Interactive sessions over UDP: rates, latencies, and CPU times on general CPUs, \
                  and how IPsec changes each of them";
     let mut table = PaperTable::new("extender", title, &columns);
     let load = Load::EXTENDER;
