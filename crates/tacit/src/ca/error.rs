@@ -90,7 +90,7 @@ impl fmt::Display for CaError {
             Self::KeyOpenToOthers(path, mode) => write!(
                 out,
                 "other users can read or change the private key {0} (mode {mode:04o})\n    fix: \
-                 run: chmod 600 {0}; if another user may have read the key, replace the key",
+                 run `chmod 600 {0}`. If another user may have read the key, replace the key",
                 path.display(),
             ),
             Self::Unusable(path, why) => write!(out, "cannot use {}: {why}", path.display()),

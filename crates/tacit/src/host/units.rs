@@ -64,9 +64,9 @@ impl DropIns {
         if self == Self::Missing {
             warn(
                 MessageId("unit-not-matched"),
-                "a policy rule selects by systemd unit, but the nftables rules cannot match this \
-                 unit: systemd has loaded no drop-in for the unit, or the control group of the \
-                 unit is nested too deeply. Therefore the agent receives all flows to the \
+                "a policy rule selects programs by systemd unit, but the nftables rules cannot \
+                 match this unit: systemd has loaded no drop-in for the unit, or the control group \
+                 of the unit is nested too deeply. Therefore the agent receives all flows to the \
                  destinations of this policy rule, from every program\n    \
                  fix: run `tacit check`, which names the unit and prints what to do",
             );
@@ -216,7 +216,7 @@ pub fn check_units(policy: &Policy) -> Vec<Diagnostic> {
         return Vec::new();
     }
     if let Err(lack) = systemd::supported() {
-        let fix = || "select by `user`, `slice` or `cgroup`".to_owned();
+        let fix = || "select programs by `user`, `slice` or `cgroup` instead".to_owned();
         return with_units().map(|rule| not_set(rule, &lack.to_string(), fix())).collect();
     }
     let rules: Vec<_> = with_units().map(|rule| (rule, units_of(rule))).collect();
@@ -234,7 +234,7 @@ fn units_of(rule: &Rule) -> Vec<(&str, ShownUnit)> {
 }
 
 fn not_set(rule: &Rule, problem: &str, fix: String) -> Diagnostic {
-    let message = format!("rule `{}` selects by `unit`, but {problem}", rule.name);
+    let message = format!("rule `{}` selects programs by `unit`, but {problem}", rule.name);
     Diagnostic::error(MessageId("unit-not-set"), rule.position, message).with_fix(fix)
 }
 
@@ -243,12 +243,12 @@ fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
     let of_unit = |(unit, shown): &(&str, ShownUnit)| {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
-            "rule `{}` selects by `unit`, but `{unit}` has KillMode={mode}: processes of the unit \
-             may remain after the unit stops. The rule does not match these processes for up to a \
-             second after the stop",
+            "rule `{}` selects programs by `unit`, but `{unit}` has KillMode={mode}: processes of \
+             the unit may remain after the unit stops. The rule does not match these processes for \
+             up to a second after the stop",
             rule.name
         );
-        let fix = "set `KillMode=control-group` or `mixed` in the unit";
+        let fix = "set `KillMode=control-group` or `KillMode=mixed` in the unit";
         let id = MessageId("unit-leaves-processes");
         Some(Diagnostic::warning(id, rule.position, message).with_fix(fix))
     };

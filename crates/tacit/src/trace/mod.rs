@@ -207,11 +207,11 @@ fn trace(args: &TraceArgs) -> Result<TraceReport, TraceError> {
     let TraceRequest { of, .. } = args.request();
     let open_connections = match of {
         TraceSelection::Ike(_) => String::new(),
-        _ => format!(" {} open connection{},", started.open, plural(started.open as u64)),
+        _ => format!(" ({} open connection{})", started.open, plural(started.open as u64)),
     };
     let duration = args.duration;
     complain(format_args!(
-        "tracing {of},{open_connections} for {duration:?}: press Ctrl-C to end the trace"
+        "tracing {of} for {duration:?}{open_connections}: press Ctrl-C to end the trace"
     ));
     Ok(client::typed(client::read_answer(&stream)?)?)
 }
