@@ -396,8 +396,8 @@ fn shows_global(
             "service `{name}` no longer sends this certificate to its server: `cert` is a global \
              option, and the extendedKeyUsage of the certificate does not include clientAuth"
         );
-        let fix = "if the server requests a certificate, set cert = FILE in the service, with a \
-                   certificate that has extendedKeyUsage = clientAuth";
+        let fix = "if the server requests a certificate, use one that has extendedKeyUsage = \
+                   clientAuth: set cert = FILE in the service";
         findings.changed(&cert.at, message, fix);
         return false;
     }
@@ -437,7 +437,8 @@ fn sockets(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> 
                 "the import ignores `{option}`, because the agent does not set this socket option",
                 option = entry.value
             );
-            findings.changed(&entry.at, message, "remove the option; the kernel's default applies");
+            let fix = "remove the option: the agent uses the kernel's default";
+            findings.changed(&entry.at, message, fix);
         }
     }
     sound

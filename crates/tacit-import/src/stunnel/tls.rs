@@ -65,7 +65,7 @@ fn versions(service: &StunnelService<'_>, findings: &mut Findings) -> Option<All
         let is_floor = !entry.name.eq_ignore_ascii_case("sslVersionMax");
         if is_floor && version < V1_2 && newest >= V1_2 {
             let message = format!(
-                "`{option} = {value}` allows versions before TLS 1.2, which tacit rejects",
+                "`{option} = {value}` allows versions before TLS 1.2; tacit rejects these versions",
                 option = entry.name,
                 value = entry.value
             );
@@ -107,7 +107,7 @@ fn apply_options(
                 }
                 if version < V1_2 && !forbids {
                     let message = format!(
-                        "`{value}` allows a version before TLS 1.2, which tacit rejects",
+                        "`{value}` allows a version before TLS 1.2; tacit rejects this version",
                         value = entry.value
                     );
                     findings.changed(&entry.at, message, "remove the option");
@@ -243,8 +243,8 @@ fn level(entry: &Entry, setting: &str, level: &str, findings: &mut Findings) -> 
         Ok(3..=5) => {
             let message = format!("`{setting}{level}`: tacit has no security level above 2");
             let fix = format!(
-                "if RSA keys of 2048 bits suffice, set security level 2 (`{setting}2`), and choose \
-                 suites with `ciphers`"
+                "if RSA keys of 2048 bits suffice, set security level 2 (`{setting}2`), and use \
+                 the option `ciphers` to choose suites"
             );
             findings.error(&entry.at, message, fix);
             return None;
