@@ -81,8 +81,8 @@ impl TunnelExplanation {
         let without = match direction {
             Direction::Inbound => WITHOUT_INBOUND,
             Direction::Outbound => {
-                "the security associations (SAs) exist until the run ends. If another run uses the \
-                 same SAs, the packets of this run are dropped. No packet leaves in clear"
+                "only one run at a time has the security associations (SAs), until it ends. tacit \
+                 drops the packets that other runs send to the peer. No packet leaves in clear"
             }
         };
         let inner = sa.inner.iter().map(ToString::to_string).collect();
@@ -99,8 +99,8 @@ impl TunnelExplanation {
         let without = match (direction, inner.is_empty()) {
             (Direction::Inbound, _) => WITHOUT_INBOUND,
             (Direction::Outbound, true) => {
-                "connecting fails with EHOSTUNREACH until the peer has assigned an address. After \
-                 that, a packet waits up to 10 s for the tunnel. If the tunnel is then still \
+                "the program cannot connect (EHOSTUNREACH) until the peer has assigned an address. \
+                 After that, a packet waits up to 10 s for the tunnel. If the tunnel is then still \
                  missing, the packet is dropped. No packet leaves in clear"
             }
             (Direction::Outbound, false) => {
@@ -170,7 +170,7 @@ pub fn explain_at(
                 if let Some(secured) = evaded(policy, place, flow) {
                     let why = format!(
                         "the program and user of the flow are not known, so the flow may match \
-                         rule `{}` in line {}, which requires TLS",
+                         a rule that requires TLS: rule `{}` in line {}",
                         policy.rules[secured].name,
                         position_of(secured).line
                     );
@@ -633,7 +633,7 @@ deny = true
         }
         let text = explain(&policy, &flow()).to_string();
         assert!(
-            text.contains("the flow may match rule `secured` in line 2, which requires TLS"),
+            text.contains("may match a rule that requires TLS: rule `secured` in line 2"),
             "{text}"
         );
     }

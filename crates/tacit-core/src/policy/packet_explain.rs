@@ -114,15 +114,15 @@ impl fmt::Display for PacketExplanation {
                 let is_in_tunnel = ["from-tunnel ", "to-tunnel "];
                 let is_in_tunnel = is_in_tunnel.iter().any(|way| packet.starts_with(way));
                 let what_decides = if is_in_tunnel {
-                    "rules with `ipsec` decide"
+                    "rules with `ipsec` apply"
                 } else {
-                    "the rules for flows decide; if none matches, `unmatched` decides"
+                    "the rules for flows apply; if none of these matches, `unmatched` applies"
                 };
                 write!(f, "{packet}: no filter rule matches, so {what_decides}")?;
             }
             ("flow", _) => write!(
                 f,
-                "{packet}: rule `{rule}` (line {line}) decides about the flow of the packet"
+                "{packet}: rule `{rule}` (line {line}) applies to the flow of the packet"
             )?,
             (verdict, None) => write!(f, "{packet}: {verdict}, by rule `{rule}` (line {line})")?,
             (verdict, Some(discard)) => {

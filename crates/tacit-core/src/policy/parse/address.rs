@@ -119,7 +119,7 @@ fn parse_selector(text: &str) -> Result<AddressSelector, Fault> {
     let Some(host) = host(domain.unwrap_or(text)) else {
         let fix = "write an address \"10.1.2.3\", a network \"10.1.0.0/16\", a range \
                    \"10.1.2.3-10.1.2.9\", a name \"db.example.com\" or \"*.example.com\", \
-                   \"loopback\" or \"link-local\"";
+                   or the word \"loopback\" or \"link-local\"";
         return fault(format!("`{text}` is not an address"), fix);
     };
     if host == "localhost" || host.ends_with(".localhost") {
@@ -200,7 +200,9 @@ fn parse_endpoint(text: &str) -> Result<Target, Fault> {
         let fix = match (ip, text.rsplit_once(':')) {
             (IpAddr::V4(ip), _) => format!("write \"{ip}:PORT\""),
             (IpAddr::V6(_), Some((ip, port))) if ip.parse::<Ipv6Addr>().is_ok() => {
-                format!("write \"[{ip}]:{port}\", or \"[{text}]:PORT\"")
+                format!(
+                    "if {port} is the port, write \"[{ip}]:{port}\"; otherwise \"[{text}]:PORT\""
+                )
             }
             (IpAddr::V6(ip), _) => format!("write \"[{ip}]:PORT\""),
         };

@@ -34,8 +34,8 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<MetricsKeys> {
     let metrics_clear = metrics_clear?;
     if !metrics.stays_on_host() && !metrics_clear {
         let message = format!("the agent would serve metrics to other hosts in clear at {metrics}");
-        let fix = "use loopback or a UNIX socket; if you trust the network of this address, set \
-                   metrics-clear = true";
+        let fix = "use loopback or a UNIX socket; or, if you trust the network of this address, \
+                   set metrics-clear = true";
         value.error_of(MessageId("clear-leaves-host"), message, fix);
         return None;
     }

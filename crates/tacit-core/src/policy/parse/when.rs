@@ -49,8 +49,8 @@ fn table(value: &TomlValue<'_>) -> Option<When> {
     };
     if !when.ever_opens() {
         let message = format!("`when` never applies: {when}");
-        let fix = "set `days-of-month` to days that exist in `months`, and set `from` to a time \
-                   before `until`";
+        let fix = "check that `days-of-month` has a day that exists in `months`, and that `from` \
+                   is before `until`";
         value.error(message, fix);
         return None;
     }

@@ -290,7 +290,7 @@ impl fmt::Display for TunnelLimit {
         match self {
             Self::Groups => write!(
                 f,
-                "the rules with `ipsec`, together with the earlier rules, need more than \
+                "the rules with `ipsec`, together with the rules before them, need more than \
                  {TUNNEL_GROUPS_MAX} combinations of protocol, ports and peer"
             ),
             Self::Prefixes => {
