@@ -289,11 +289,13 @@ fn revoked(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     let who = failed.peer.word();
     let title = leaf.title();
     if failed.rest.is_empty() {
-        format!("the {who}'s certificate {title} was revoked: issue the {who} a new certificate")
+        format!(
+            "the {who}'s certificate {title} was revoked: issue a new certificate for the {who}"
+        )
     } else {
         format!(
             "the {who}'s certificate {title}, or a CA certificate in its chain, was revoked: \
-             issue the {who} a new certificate"
+             issue a new certificate for the {who}"
         )
     }
 }

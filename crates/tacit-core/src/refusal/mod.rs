@@ -330,7 +330,7 @@ pub fn next_for_client(host: &str) -> String {
 pub fn next_for_own_tls(rule: &str) -> String {
     format!(
         "configure the program not to use TLS, or set on-tls = \"pass\" in rule `{rule}`, or \
-         change the rule to permit = true"
+         replace `tls` in this rule by permit = true"
     )
 }
 

@@ -198,7 +198,7 @@ mod tests {
         assert!(error.contains("no BEGIN X509 CRL line"), "{error}");
         directory.write("cert.der", ca.der().as_ref(), 0o644);
         let error = loaded(&directory, "cert.der", &ca).unwrap_err();
-        assert!(error.contains("CRL 1 in the file is not a usable CRL"), "{error}");
+        assert!(error.contains("tacit cannot use CRL 1 in the file"), "{error}");
         assert!(loaded(&directory, "gone.pem", &ca).unwrap_err().contains("does not exist"));
     }
 

@@ -152,9 +152,10 @@ impl CredentialFault {
                  critical extension that tacit does not support"
             ),
             Self::NoCrl => "the file contains no CRL (no BEGIN X509 CRL line)".to_owned(),
-            Self::BadCrl { number } => {
-                format!("CRL {number} in the file is not a usable CRL (X.509 v2 with a nextUpdate)")
-            }
+            Self::BadCrl { number } => format!(
+                "tacit cannot use CRL {number} in the file: a CRL must be X.509 v2 with a \
+                 nextUpdate"
+            ),
             Self::AtSigner(text) => text.message.clone(),
         }
     }

@@ -58,7 +58,7 @@ fn write_all(lab: &Lab) -> Vec<(&'static str, &'static str)> {
     table.retain(|(name, _)| !["wrong-name", "cn-only", "v1", "rsa-1024"].contains(name));
     let revoked = corp.leaf(LeafKind::Valid);
     let more = [
-        ("revoked", &revoked, "the client's certificate CN=leaf was revoked: issue the client"),
+        ("revoked", &revoked, "the client's certificate CN=leaf was revoked: issue a new"),
         ("unmapped", &corp.leaf_of("unmapped.example"), ""),
         ("denied", &corp.leaf_of("denied.example"), ""),
     ];

@@ -279,8 +279,12 @@ fn connections(page: &mut Page, sources: &Sources<'_>) {
     for ((rule, version), count) in &open {
         active.sample(&[("rule", rule), ("version", version)], *count as f64);
     }
-    page.family("tacit_connections_limit", Kind::Gauge, "Maximum number of open connections.")
-        .sample(&[], sources.connections_max as f64);
+    page.family(
+        "tacit_connections_limit",
+        Kind::Gauge,
+        "Maximum number of open connections that the agent allows.",
+    )
+    .sample(&[], sources.connections_max as f64);
     page.family("tacit_handshakes_active", Kind::Gauge, "TLS handshakes in progress.")
         .sample(&[], sources.handshakes as f64);
 }

@@ -247,13 +247,13 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     let mut sheet = PaperSheet {
         key: "lfp",
         title: "z/VSE Fast Path to Linux on System z",
-        method: "FTP of 1 GB (or of `--file-size`) with curl and vsftpd, from a sparse file to \
-                 /dev/null. Three streams of 100 MB at the same time. Published: z10 EC, TCP/IP \
-                 for VSE and LFP (Linux Fast Path) under z/VM. Measured: a program in a network \
-                 namespace, and a server of the host. They are connected by a TCP/IP stack in user \
-                 space (slirp4netns, pasta), by a veth pair, or by tacit (relay, handed, link over \
-                 a UNIX socket, link over TLS on TCP). CPU time is that of client, server and all \
-                 processes between them"
+        method: "One measurement transfers 1 GB (or `--file-size`) by FTP with curl and vsftpd, \
+                 from a sparse file to /dev/null. The other measurement transfers three streams of \
+                 100 MB at the same time. Published: z10 EC, TCP/IP for VSE and LFP (Linux Fast \
+                 Path) under z/VM. Measured: a program in a network namespace, and a server of the \
+                 host. They are connected by a TCP/IP stack in user space (slirp4netns, pasta), by \
+                 a veth pair, or by tacit (relay, handed, link over a UNIX socket, link over TLS \
+                 on TCP). CPU time is that of client, server and all processes between them"
             .to_owned(),
         tables: vec![
             table(samples, "rate", "Rate", RATE, 0, "MB/s"),
