@@ -131,8 +131,8 @@ fn two_tunnels(read: &Read<'_, '_>, earlier: &Rule) {
          flows to the peer `{}`",
         rule.name, ipsec.peer, earlier.name, other.peer
     );
-    let fix = "give both rules addresses or ports that do not overlap; or let the earlier rule \
-               select only a part of the flows of the later rule";
+    let fix = "change the addresses or ports of the rules so that they do not overlap; or let the \
+               earlier rule select only a part of the flows of the later rule";
     let at = read.value.at_key("ipsec");
     report.error(MessageId("two-tunnels"), &at, message, fix);
 }
@@ -147,8 +147,8 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
         earlier.rule.name, rule.name
     );
     let fix = format!(
-        "remove `{key}`, move the rule after rule `{later}`, or give both rules addresses or ports \
-         that do not overlap",
+        "remove `{key}`, move the rule after rule `{later}`, or change the addresses or ports of \
+         the rules so that they do not overlap",
         later = rule.name
     );
     let at = earlier.value.at_key(key);
@@ -168,7 +168,8 @@ fn limits(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
         let Err(limit) = TunnelRoutes::of_rules(&all, run, &[]) else { continue };
         let fix = match limit {
             TunnelLimit::Groups => {
-                "use fewer port ranges, or replace several rules with the same ports by one rule"
+                "use fewer port ranges, or write one rule instead of several rules that have the \
+                 same ports"
             }
             TunnelLimit::Prefixes | TunnelLimit::Ranges => {
                 "write networks instead of ranges and single addresses"
