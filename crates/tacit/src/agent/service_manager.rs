@@ -14,7 +14,7 @@ use crate::exit::complain_of;
 /// service calls this: the supervisor, or an agent without one.
 pub(super) fn notify_ready(agent: u32) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let state = format!("READY=1\nSTATUS=agent {agent} serves");
+    let state = format!("READY=1\nSTATUS=agent {agent} is ready");
     if let Err(error) = send(&path, state.as_bytes()) {
         complain_of(
             MessageId("not-notified"),

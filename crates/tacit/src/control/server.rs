@@ -155,7 +155,7 @@ async fn serve_client(stream: UnixStream, context: ServerContext, waits: Waits) 
     }
 }
 
-const NO_SUCCESSOR: &str = "only a successor from the supervisor may take over the sockets \
+const NO_SUCCESSOR: &str = "only a successor that the supervisor started may take over the sockets \
                             of the agent: to replace the agent, run `tacit restart`";
 
 /// Parses a request, or returns what is wrong with it.

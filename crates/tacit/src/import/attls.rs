@@ -18,7 +18,7 @@ Examples:
   tacit import attls pagent.policy --map map.toml -o policy.toml
   tacit import attls --effective pagent.policy              prints all settings in effect
 
-Several files form one policy. Job names, user IDs and key rings have other names on this host. The
+Several files form one policy. Jobs, users and key rings of z/OS have other names on this host. The
 map file (--map) translates them; the command prints each line that you must add to this file. The
 command reports every difference in behaviour as `changed`. After an error it writes no policy.")]
 pub(super) struct AttlsArgs {

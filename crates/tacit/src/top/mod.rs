@@ -61,7 +61,7 @@ Keys:
   q           end the display
   s           sort the rules by the next column
   up, down    select a rule
-  left, right show the previous or the next page of its connections
+  left, right show the previous or the next page of the rule's connections
   ?           show help")]
 pub struct TopArgs {
     /// Time between frames; each frame shows the interval since the last one

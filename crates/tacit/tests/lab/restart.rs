@@ -390,7 +390,7 @@ fn an_agent_without_supervisor_explains_how_to_restart() {
     let mut state = [0; 256];
     let length = states.recv(&mut state).unwrap();
     let pid = agent.child.id();
-    let ready = format!("READY=1\nSTATUS=agent {pid} serves");
+    let ready = format!("READY=1\nSTATUS=agent {pid} is ready");
     assert_eq!(std::str::from_utf8(&state[..length]).unwrap(), ready);
     assert_eq!(agent.serving_pids(), [0; 0], "there is no agent besides this process");
     assert!(ping(&mut connect(listen.as_str())));

@@ -291,7 +291,7 @@ fn wanted(policy: &Policy, names: &[String]) -> Result<Vec<String>, ServeError> 
     }
     if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
         let reason = format!(
-            "the policy has no table [link.{unknown}]\n    fix: name a link of the policy: {}",
+            "the policy has no table [link.{unknown}]\n    fix: use one of these links: {}",
             all.join(", ")
         );
         return Err(ServeError::NoLink(reason));

@@ -231,8 +231,8 @@ impl Admission {
             );
             Ok(place)
         };
-        let all_used = "the limit of pending requests is reached, either for this host or for all \
-                        hosts together";
+        let all_used = "the limit of pending requests is reached, either for the remote host or \
+                        for all remote hosts together";
         tokio::time::timeout(wait_max, acquired)
             .await
             .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, all_used)))
