@@ -95,8 +95,7 @@ impl Reader<'_> {
             self.findings.error(
                 at,
                 "the files include each other in a loop, or include files more than 4 levels deep",
-                "remove the statement that includes this file, or import the file with the AT-TLS \
-                 rules directly",
+                "remove this statement, or import only the file that contains the AT-TLS rules",
             );
             return;
         }

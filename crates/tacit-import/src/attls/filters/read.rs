@@ -90,8 +90,8 @@ fn report_options(policy: &Object, findings: &mut Findings) {
             ("FilterLogging", "Off") => {
                 findings.info(
                     &field.at,
-                    "FilterLogging is Off: no filter rule logs connections, even if the action of \
-                     the rule requests it",
+                    "FilterLogging is Off: no filter rule logs connections, even if its action \
+                     requests logging",
                 );
             }
             _ => {}
