@@ -60,9 +60,11 @@ fn read(
     let fix = "set the SPI of packets that tacit sends: spi-out = 0x1002. This SPI must be equal \
                to `spi-in` of the peer";
     let spi_out = table.required("spi-out", fix).and_then(|value| spi(&value));
-    let fix = "set the file with the keys for received packets: keys-in = \"branch-in.keys\"";
+    let fix =
+        "set the file that contains the keys for received packets: keys-in = \"branch-in.keys\"";
     let keys_in = table.required("keys-in", fix).and_then(|value| key_file(&value));
-    let fix = "set the file with the keys for sent packets: keys-out = \"branch-out.keys\"";
+    let fix =
+        "set the file that contains the keys for sent packets: keys-out = \"branch-out.keys\"";
     let keys_out = table.required("keys-out", fix).and_then(|value| key_file(&value));
     let anti_replay = table.boolean("anti-replay", false);
     let ends = ends(&table, peer, wrapping, users);
