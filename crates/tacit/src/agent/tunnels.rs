@@ -52,8 +52,9 @@ pub(super) struct Tunnels {
 pub(super) fn check_raw(raw: &RawUnderlay, policy: &Policy) -> Result<(), Diagnostic> {
     let lacks_socket = |sa: &&ManualSa| raw_kind(sa).is_some_and(|kind| !raw.has(kind));
     let Some(sa) = policy.sas.values().find(lacks_socket) else { return Ok(()) };
-    let message = "this agent has no raw socket for packets that are not sent in UDP: when it \
-                   started, no [sa.NAME] needed a raw socket for this protocol and IP version";
+    let message = "this agent has no raw socket for packets that are not sent in UDP: when the \
+                   agent started, no [sa.NAME] needed a raw socket with the protocol and IP \
+                   version of this table";
     let id = MessageId("needs-restart");
     Err(Diagnostic::error(id, sa.position, message).with_fix(RESTART))
 }
@@ -317,14 +318,14 @@ impl Runs {
             let other = others.find(|other| other.capture.tunnels.fixed_peers().contains(peer))?;
             let (table, use_gateway_or) = match policy.sas.contains_key(peer) {
                 true => ("sa", ""),
-                false => ("ike", "write inner = \"gateway\", or "),
+                false => ("ike", "write inner = \"gateway\"; or, "),
             };
             Some(format!(
                 "only one run at a time can use the tunnel to [{table}.{peer}], because `inner` is \
                  a single address. Another run, `{other_run}`, uses the tunnel now, so tacit drops \
                  the packets that run `{run}` sends to the peer\n    \
-                 fix: {use_gateway_or}write a separate [{table}.NAME] and separate rules with \
-                 `run` for each run",
+                 fix: {use_gateway_or}for each run, write a separate [{table}.NAME] and \
+                 separate rules with `run`",
                 run = capture.run.name,
                 other_run = other.run.name
             ))

@@ -148,8 +148,9 @@ fn name_services() -> Finding {
 
 fn descriptors() -> Finding {
     let limit = process::raise_descriptor_limit().unwrap_or(0);
-    let note =
-        format!("at most {limit} open files (RLIMIT_NOFILE); each connection needs two to four");
+    let note = format!(
+        "at most {limit} open files (RLIMIT_NOFILE); each connection needs two to four open files"
+    );
     Finding::wanted("open files", Presence::when(limit >= DESCRIPTORS_WANTED), note)
 }
 
@@ -209,9 +210,11 @@ fn sandbox() -> Finding {
     };
     let missing = list(false);
     let note = if missing.is_empty() {
-        format!("each agent restricts its own {}", list(true))
+        format!("each agent restricts its own use of {}", list(true))
     } else {
-        format!("this kernel cannot restrict {missing}: agents run without this protection")
+        format!(
+            "this kernel cannot restrict the use of {missing}: agents run without this protection"
+        )
     };
     Finding::wanted("sandbox", Presence::when(missing.is_empty()), note)
 }

@@ -254,7 +254,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                     Presence::Missing,
                     format!(
                         "no mount namespace: programs can read all files of their user, including \
-                         keys, and may resolve names without tacit ({why})"
+                         keys, and could bypass tacit to resolve names ({why})"
                     ),
                 ),
             };
@@ -300,12 +300,13 @@ fn large_segments(large: LargeSegments) -> Finding {
         return Finding::wanted(
             name,
             Presence::There,
-            "program and agent exchange packets of up to 256 KiB",
+            "programs and the agent exchange packets of up to 256 KiB",
         );
     }
-    let missing = if large.v4 { "IPv6 (Linux 5.19)" } else { "IPv4 (Linux 6.3)" };
-    let note =
-        format!("no support for {missing}: data between program and agent costs more CPU time");
+    let missing = if large.v4 { "IPv6 (needs Linux 5.19)" } else { "IPv4 (needs Linux 6.3)" };
+    let note = format!(
+        "no large segments over {missing}: data between programs and the agent costs more CPU time"
+    );
     Finding::wanted(name, Presence::Missing, note)
 }
 
@@ -334,11 +335,11 @@ fn settings(missing: &[String], congestion_control: &str) -> [Finding; 3] {
             "congestion control",
             "tcp_congestion_control",
             format!(
-                "program and agent use the congestion control {congestion_control}; the host may \
-                 use another congestion control"
+                "programs and the agent use the congestion control {congestion_control}; the host \
+                 may use another congestion control"
             ),
-            "program and agent use the congestion control of the host; this congestion control may \
-             delay packets",
+            "programs and the agent use the congestion control of the host; this congestion \
+             control may delay packets",
         ),
     ]
 }

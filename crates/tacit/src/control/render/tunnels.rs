@@ -96,7 +96,8 @@ fn ike_facts(one: &IkeEntry) -> String {
         format!("{failures} times; the side that must act is: {side}", failures = one.failures)
     };
     let liveness = one.liveness.map(|live| {
-        let waiting = if live.waiting { ", tacit waits for the response to a request" } else { "" };
+        let waiting =
+            if live.waiting { "; tacit is waiting for the response to a request" } else { "" };
         let ago = duration(live.last_received_s);
         let interval = duration(live.interval_s);
         format!(
