@@ -132,8 +132,8 @@ pub(crate) fn warnings(
     let consequence = match revocation {
         Revocation::Off => return Vec::new(),
         Revocation::Soft => {
-            "tacit accepts certificates of this CA without checking whether they are revoked, and \
-             logs a warning"
+            "tacit logs a warning, and accepts certificates of this CA without checking whether \
+             they are revoked"
         }
         Revocation::Hard => "tacit rejects all certificates of this CA",
     };

@@ -53,7 +53,7 @@ fn meaning(alert: Alert) -> Meaning {
             kind: FailureKind("peer-refused-certificate"),
             party: Party::Us,
             reason: "the {peer} rejected tacit's certificate",
-            step: "check the names and key usages in the certificate, and read the {peer}'s log",
+            step: "check the names and key usages of tacit's certificate; read the {peer}'s log",
         },
         Alert::CertificateRequired | Alert::NoCertificate => Meaning {
             kind: FailureKind("peer-requires-certificate"),
@@ -66,7 +66,7 @@ fn meaning(alert: Alert) -> Meaning {
             party: Party::Peer,
             reason: "the {peer} supports no TLS version that the rule allows",
             step: "update the {peer} to TLS 1.2 or 1.3, and check the rule's `min-version`; tacit \
-                   does not support older versions",
+                   does not support older versions of TLS",
         },
         Alert::HandshakeFailure | Alert::InsufficientSecurity => Meaning {
             kind: FailureKind("peer-sent-alert"),

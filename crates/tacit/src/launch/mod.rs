@@ -67,7 +67,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
         };
     }
     if matches!(args.log, LogDestination::Descriptor(_)) {
-        let reason = "--log fd:N is for `tacit agent`\n    fix: name a file: --log ./run.log";
+        let reason = "--log fd:N works only with `tacit agent`\n    fix: use --log ./run.log";
         return fail(MessageId("usage"), reason, EXIT_USAGE);
     }
     let joins = args.netns.is_some() || args.pid.is_some();
@@ -242,8 +242,8 @@ fn cpus(terms: &RunTerms) -> Vec<usize> {
     if cpus.is_empty() {
         warn(
             MessageId("no-wanted-cpu"),
-            "the agent's policy assigns CPUs that the program may not use, so tacit does \
-             not bind the program to CPUs",
+            "the agent's policy assigns CPUs that the program is not allowed to use, so tacit \
+             does not bind the program to CPUs",
         );
     }
     cpus

@@ -127,8 +127,8 @@ impl Server {
         for name in self.links.keys() {
             let Some(link) = policy.links.get(name) else {
                 return Err(format!(
-                    "the new policy has no [link.{name}], but this process serves this link: add \
-                     the table again, or restart `tacit link serve`"
+                    "the policy no longer has [link.{name}], but this process still serves this \
+                     link: add the table again, or restart `tacit link serve`"
                 ));
             };
             let before = &installed.links[name];

@@ -136,7 +136,7 @@ impl Sink {
                 .map(|inherited| Self::File(File::from(inherited)))
                 .map_err(|error| {
                     let text = format!(
-                        "cannot use the descriptor of log fd:{number}: {error}\n    \
+                        "cannot write the log to fd:{number}: {error}\n    \
                          fix: start the agent with the descriptor {number} open for writing \
                          (in a shell: {number}>FILE), or use --log FILE"
                     );

@@ -405,8 +405,8 @@ async fn hello(path: &Path, run: &str) -> Result<(UnixStream, LinkWelcome), Link
     let requested = requested.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let (stream, Frame { message, .. }) = requested.map_err(|error| {
         failed(format!(
-            "{error}\n    fix: start a server on the side that has the network, with `tacit link \
-             serve`; `tacit link list` shows the links of this user"
+            "{error}\n    fix: start `tacit link serve` on the side that has the network; \
+             `tacit link list` shows the links of this user"
         ))
     })?;
     match message {
