@@ -383,8 +383,8 @@ impl Context<'_> {
                 "; TLS 1.2 and 1.3 were off, and the import switches both on"
             };
             let message = format!(
-                "the AT-TLS rule allows {versions}{by_default}; the policy allows only TLS \
-                 {oldest} and later{also}",
+                "the AT-TLS rule allows {versions}{by_default}; the imported policy allows only \
+                 TLS {oldest} and later{also}",
                 versions = on.join(", "),
                 oldest = oldest.word()
             );

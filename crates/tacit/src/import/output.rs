@@ -55,7 +55,7 @@ pub(super) fn write(
         Err(error) => return Err(cannot_write(&error)),
     };
     if found.as_ref().is_some_and(|metadata| inputs.contains(&FileId::of(metadata))) {
-        let fix = "give another file with --output";
+        let fix = "use --output with the name of another file";
         return Err(format!("the file is an input of this import and is not overwritten: {fix}"));
     }
     let written = match &found {

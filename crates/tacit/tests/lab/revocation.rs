@@ -139,7 +139,7 @@ fn verify_chain_accepts_any_name() {
          tls = {{ role = \"client\", trust = \"corp\", verify = \"chain\" }}\n",
         server.port
     ));
-    agent.wait_for_log("any server with a certificate from this trust is accepted");
+    agent.wait_for_log("any server with a certificate from a CA of this trust is accepted");
     let mut client = connect(("127.0.0.1", port));
     assert!(crate::peers::ping(&mut client));
     let shown = agent.show("connections");

@@ -259,7 +259,7 @@ mod tests {
         );
         let warning = &parsed.diagnostics[0];
         assert!(
-            warning.message.contains("any server with a certificate from this trust"),
+            warning.message.contains("any server with a certificate from a CA of this trust"),
             "{warning:?}"
         );
         let Action::Tls(Tls::Client(tls)) = &parsed.policy.unwrap().rules[0].action else {

@@ -306,7 +306,7 @@ fn verify_kind(
         Kind::Chain if trust.is_some_and(|trust| names.is_pinned(trust)) => {}
         Kind::Chain => {
             let message = "the server's name is not checked: any server with a certificate from \
-                           this trust is accepted";
+                           a CA of this trust is accepted";
             let fix = "set verify = \"full\"; if the certificate does not contain the name to \
                        which the program connects, also set `server-name`";
             value.report.warning(MessageId("name-not-checked"), position, message, fix);
@@ -409,7 +409,7 @@ fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>>
     let groups = value.each_once(ciphers::group)?;
     let only_old = suites?.iter().all(|suite| suite.version() == TlsVersion::V1_2);
     if only_old && groups == [Group::X25519MLKEM768] {
-        let fix = "add `x25519` to `groups`, or a suite of TLS 1.3 to `suites`";
+        let fix = "add `x25519` to `groups`, or add a suite of TLS 1.3 to `suites`";
         value.error(
             "the group `X25519MLKEM768` needs TLS 1.3, but `suites` has only suites of TLS 1.2",
             fix,
@@ -423,7 +423,7 @@ fn groups(table: &TomlTable<'_>, suites: Option<&[Suite]>) -> Option<Vec<Group>>
 fn relay(value: &TomlValue<'_>, names: &Names<'_>) -> Option<RelayOn> {
     let relay = value.choice(&[("worker", RelayOn::Worker), ("engine", RelayOn::Engine)])?;
     if relay == RelayOn::Engine && !names.has_engine {
-        let fix = "add [engine] with cpus = \"2-3\" to reserve CPUs for engines, or remove the key";
+        let fix = "remove `relay`, or add [engine] with cpus = \"2-3\" to reserve CPUs for engines";
         value.error("`relay` cannot be `engine`: the policy has no engines", fix);
         return None;
     }
@@ -450,7 +450,7 @@ fn rekey(value: &TomlValue<'_>) -> Option<Rekey> {
     let after =
         table.value("after").map(|value| value::duration(&value, REKEY_AFTER_MIN, REKEY_AFTER_MAX));
     if bytes.is_none() && after.is_none() {
-        let fix = "set rekey = { bytes = \"1GiB\", after = \"1h\" }, or only one of these two keys";
+        let fix = "set `bytes`, `after` or both: rekey = { bytes = \"1GiB\", after = \"1h\" }";
         table.incomplete("`rekey` is empty", fix);
         return None;
     }

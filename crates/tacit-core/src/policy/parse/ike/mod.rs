@@ -136,12 +136,13 @@ fn credentials(table: &TomlTable<'_>, names: &Names<'_>) -> Option<IkeCredential
     let trust = table.value("trust");
     let Some(file) = table.value("psk-file") else {
         if identity.is_none() && trust.is_none() {
-            let fix = "set the file with the pre-shared key (psk-file = \"branch.psk\"), or set \
-                       `identity` and `trust` to use certificates";
+            let fix = "to use a pre-shared key, set psk-file = \"branch.psk\"; to use \
+                       certificates, set `identity` and `trust`";
             table.missing("psk-file", fix);
             return None;
         }
-        let fix = "name the identity that tacit presents: identity = \"gateway\"";
+        let fix = "set `identity` to the name of a table: identity = \"gateway\" for \
+                   [identity.gateway]";
         let identity = table.required("identity", fix).and_then(|value| names.identity(&value));
         let fix = "to verify the peer's certificate, set `trust` to the name of a table: trust = \
                    \"corp\" for [trust.corp]";
