@@ -66,14 +66,14 @@ impl fmt::Display for ExistingNetworkError {
                 write!(
                     f,
                     "cannot open the network namespace {path}: {error}\n    \
-                     fix: name a file that `ls /run/netns` lists, and run tacit as the user who \
+                     fix: use a file that `ls /run/netns` lists, and run tacit as the user who \
                      made the namespace, or as root",
                     path = path.display()
                 )
             }
             Self::OtherFile(path) => write!(
                 f,
-                "{path} is not a network namespace\n    fix: name a file in /run/netns or \
+                "{path} is not a network namespace\n    fix: use a file in /run/netns, or use \
                  /proc/PID/ns/net; for a container of rootless podman, use --pid with the PID of a \
                  process in the container",
                 path = path.display()
@@ -81,7 +81,7 @@ impl fmt::Display for ExistingNetworkError {
             Self::NoProcess(pid, error) => write!(
                 f,
                 "cannot open the process {pid}: {error}\n    \
-                 fix: name a process that is running, such as one that `ps -e` lists"
+                 fix: use the PID of a running process; `ps -e` lists the processes"
             ),
             Self::Own => f.write_str(
                 "the requested network namespace is that of tacit itself\n    \

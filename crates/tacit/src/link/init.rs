@@ -96,7 +96,7 @@ enum AtEnd {
 /// Runs the command. Returns only if this process cannot end the machine.
 pub(super) fn init(args: LinkInitArgs) -> ExitCode {
     if std::process::id() != 1 {
-        let reason = "`tacit link init` is for the first process of a virtual machine or \
+        let reason = "`tacit link init` works only as the first process of a virtual machine or \
                       container\n    fix: in other environments, use `tacit link serve` and \
                       `tacit run --link`";
         return fail(MessageId("not-first-process"), reason, EXIT_USAGE);

@@ -80,7 +80,7 @@ pub(crate) fn make_directory() -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "{directory} must be a directory with mode 0700 that belongs to this user: remove \
+        "{directory} must be a directory that belongs to this user and has mode 0700: remove \
          {directory}, or set `listen` in [link.NAME]",
         directory = directory.display()
     )))

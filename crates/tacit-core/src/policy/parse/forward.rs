@@ -278,7 +278,7 @@ fn clear_socket(rule: &Rule, forward: &ForwardRule) -> Option<ClearSocket> {
             let mut listens = forward.listen.iter().enumerate();
             let (place, listen) = listens.find(|(_, listen)| !listen.stays_on_host())?;
             let message =
-                format!("rule `{name}` would accept data in clear from other hosts at {listen}");
+                format!("at {listen}, rule `{name}` would accept data in clear from other hosts");
             Some(ClearSocket { key: "listen", place, message })
         }
         Action::Permit | Action::Deny(_) | Action::Ipsec(_) => None,

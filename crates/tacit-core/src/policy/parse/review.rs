@@ -83,8 +83,9 @@ fn weaker_before_tls(report: &Diagnostics<'_>, rules: &[Read<'_, '_>]) {
              Without an alias, tacit applies rule `{stricter}` to both names, or refuses the \
              connection"
         );
-        let fix =
-            format!("move rule `{weaker}` after `{stricter}`, or give both rules different ports");
+        let fix = format!(
+            "move rule `{weaker}` after `{stricter}`, or give the two rules different ports"
+        );
         report.warning(MessageId("unchecked-name"), weak.position, message, fix);
         if compared > COMPARED_MAX {
             return;

@@ -66,7 +66,7 @@ impl Taker {
         make_directory()?;
         let path = path_of(name)?;
         if std::os::unix::net::UnixStream::connect(&path).is_ok() {
-            let reason = "another program already waits for a socket under this name";
+            let reason = "another program already uses this name to wait for a socket";
             return Err(io::Error::new(io::ErrorKind::AddrInUse, reason));
         }
         // What a killed taker has left; the directory contains nothing else.

@@ -350,7 +350,7 @@ fn clear_text_to_other_hosts_must_be_requested() {
         (
             rule("0.0.0.0:1", "db.example:2", client, ""),
             format!(
-                "9:10: rule `r` would accept data in clear from other hosts at 0.0.0.0:1 | {fix}"
+                "9:10: at 0.0.0.0:1, rule `r` would accept data in clear from other hosts | {fix}"
             ),
         ),
     ] {

@@ -243,7 +243,7 @@ impl Rules {
         if table.lifetime == Lifetime::Unlimited {
             self.push_source_routes(Chain::Unusual);
         }
-        let step = "adding the nft rule that checks packets to destinations in policy rules";
+        let step = "adding the nft rule that checks packets to the destinations of policy rules";
         for (map, key) in MAPS.into_iter().zip(KEYS) {
             let bounds = Bounds::of_map(table, map);
             if let Some(bounds) = bounds {
