@@ -305,7 +305,8 @@ impl IkeThread {
         }
         let Some(authentication) = Authentication::of(&self.policy, &pair.ike, peer) else {
             let error = "the agent could not read a file of this [ike.NAME] (the pre-shared key, \
-                         or a file of `identity` or `trust`); fix: reload the policy";
+                         or a file of `identity` or `trust`); fix: make sure that the agent can \
+                         read the file, and reload the policy";
             reports::not_configured(&self.context.log, &run.name, &pair.ike, error);
             return None;
         };

@@ -33,8 +33,8 @@ impl fmt::Display for LearnError {
                 f,
                 "tacit cannot capture another address of a name, because the limit of \
                  {NAMED_ADDRESSES_MAX} combinations of address and ports is reached: use fewer \
-                 wildcards (`*.`) in `remote`, or the same `remote-ports` in all rules that select \
-                 by name"
+                 wildcards (`*.`) in `remote`, or set the same `remote-ports` in all rules that \
+                 have host names in `remote`"
             ),
             Self::Kernel(error) => error.fmt(f),
         }

@@ -297,8 +297,8 @@ fn report_waived(log: &Log, record: &ConnectionRecord, tls: &TlsFacts) {
                 .field(
                     "reason",
                     &format_args!(
-                        "{entry} would deny the client, but the entry has `warn`, so tacit only \
-                         logs the client"
+                        "{entry} would deny the client, but the entry has `warn`, so tacit logs a \
+                         warning and accepts the client"
                     ),
                 )
                 .field("subject", subject),

@@ -92,13 +92,13 @@ impl fmt::Display for Failure {
             Self::Session(error) => write!(f, "{error}"),
             Self::NoHandshakePermit => f.write_str(
                 "too many handshakes are in progress, and this handshake could not start in time: \
-                 see `tacit show limits`, and raise the handshake limits in [limits] if the \
-                 clients are legitimate",
+                 run `tacit show limits`; if the clients are legitimate, raise the handshake \
+                 limits in [limits]",
             ),
             Self::Displaced => f.write_str(
                 "too many handshakes are in progress, so the agent ended this handshake in favour \
-                 of another client: run `tacit show limits`, and raise the handshake limits in \
-                 [limits] if the clients are legitimate",
+                 of another client: run `tacit show limits`; if the clients are legitimate, raise \
+                 the handshake limits in [limits]",
             ),
             Self::Broken(error) => write!(f, "the connection failed during set-up: {error}"),
         }
