@@ -77,8 +77,8 @@ pub(super) fn run(args: &StartStopArgs) -> Result<(), WorkloadError> {
     let total = args.connections * ways.len();
     if total > CONNECTIONS_MAX {
         return Err(WorkloadError::Usage(format!(
-            "--connections for all addresses together is {total}, more than the limit of \
-             {CONNECTIONS_MAX}: use fewer connections"
+            "the total of --connections for all addresses is {total}, but the limit is \
+             {CONNECTIONS_MAX}: use a lower value of --connections"
         )));
     }
     allow_descriptors(total)?;
