@@ -239,8 +239,8 @@ pub(super) fn check_clear(table: &TomlTable<'_>, rule: &Rule) -> bool {
     match (clear_socket(rule, forward), table.value("clear")) {
         (Some(ClearSocket { key, place, message }), _) if !forward.clear => {
             let at = item(table, key, place).map_or_else(|| table.at.clone(), |value| value.at);
-            let fix = "use loopback or a UNIX socket; if you trust the network between tacit and \
-                       this address, set clear = true";
+            let fix = "use loopback or a UNIX socket; or, if you trust the network between tacit \
+                       and this address, set clear = true";
             table.report.error(MessageId("clear-leaves-host"), &at, message, fix);
             false
         }

@@ -252,9 +252,9 @@ fn check_other_programs(rules: &[Read<'_, '_>]) {
         }
         let at = value.at_key(key);
         let message = format!(
-            "rule `{}` selects by `{key}`, but tacit captures the flows of all programs to the \
-             destinations of this rule. tacit refuses the flows that `{key}` does not select, \
-             because no later rule matches these flows",
+            "rule `{}` selects programs by `{key}`, but tacit captures the flows of all programs \
+             to the destinations of this rule. tacit refuses the flows that `{key}` does not \
+             select, because no later rule matches these flows",
             rule.name
         );
         let fix = format!(
@@ -292,9 +292,9 @@ fn check_groups(rules: &[Read<'_, '_>]) {
         };
         let at = value.at_key("group");
         let message = format!("the agent cannot apply `group` of rule `{}`: {problem}", rule.name);
-        let fix = "select by `user` or `slice` instead. `group` works only in rules with `permit` \
-                   or `deny` that come before all rules with `program` or `unit`. `group` does not \
-                   work if any rule has a name in `remote`";
+        let fix = "select programs by `user` or `slice` instead. `group` works only in rules with \
+                   `permit` or `deny` that come before all rules with `program` or `unit`. `group` \
+                   does not work if any rule has a name in `remote`";
         value.report.error(MessageId("not-for-host"), &at, message, fix);
     }
 }

@@ -353,7 +353,8 @@ fn crl_settings(table: &TomlTable<'_>) -> Option<CrlSettings> {
     let given = table.value("revocation").map(|value| value.choice(&words));
     let Some(crl) = table.value("crl") else {
         if let Some(Some(Revocation::Soft | Revocation::Hard)) = given {
-            let fix = "set the file with the CRLs: crl = \"corp.crl\"; or set revocation = \"off\"";
+            let fix = "set the file that contains the CRLs: crl = \"corp.crl\"; or set \
+                       revocation = \"off\"";
             table.missing("crl", fix);
             return None;
         }

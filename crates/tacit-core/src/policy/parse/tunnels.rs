@@ -142,8 +142,8 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
     let Some(key) = condition_beyond_routes(earlier.rule) else { return };
     let line = report.line(rule.position, earlier.rule.position);
     let message = format!(
-        "rule `{}` selects by `{key}`, and may match flows of the later rule `{}` in line {line}. \
-         The kernel can select packets for a tunnel only by addresses and ports",
+        "rule `{}` selects programs by `{key}`, and may match flows of the later rule `{}` in line \
+         {line}. The kernel can select packets for a tunnel only by addresses and ports",
         earlier.rule.name, rule.name
     );
     let fix = format!(

@@ -336,7 +336,7 @@ fn clear_text_to_other_hosts_must_be_requested() {
     };
     let server = "role = \"server\", identity = \"web\", client-cert = \"none\"";
     let client = "role = \"client\", trust = \"corp\"";
-    let fix = "use loopback or a UNIX socket; if you trust the network between tacit and this \
+    let fix = "use loopback or a UNIX socket; or, if you trust the network between tacit and this \
                address, set clear = true";
     for (text, wanted) in [
         (
