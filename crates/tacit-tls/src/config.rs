@@ -264,7 +264,7 @@ pub(super) fn server_check<'r>(
             (ServerCheck::chain(trust), server_name)
         }
         (Verify::Full { .. } | Verify::Chain { .. }, None) => {
-            return Err(refused("verification without a trust"));
+            return Err(refused("verification without CA certificates"));
         }
         (Verify::None { server_name }, _) => (Ok(ServerCheck::none()), server_name),
     };

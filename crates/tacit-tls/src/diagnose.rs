@@ -207,7 +207,7 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
 
 fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
-        "the {who}'s certificate {title} is not pinned in trust '{trust}': ask the operator of \
+        "the {who}'s certificate {title} is not pinned in [trust.{trust}]: ask the operator of \
          the {who} whether the certificate with the SHA-256 value {sha256} is correct. If so, add \
          the certificate to `pinned` in this [trust] table",
         who = failed.peer.word(),
@@ -311,18 +311,18 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
     if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
         return format!(
-            "{problem}: trust '{trust}' has no CRL of the CA {ca}: add the CRL to `crl`"
+            "{problem}: [trust.{trust}] has no CRL of the CA {ca}: add the CRL to `crl`"
         );
     }
     match issuers().filter_map(crl_of).find(|crl| crl.is_out_of_date(now)) {
         Some(crl) => format!(
-            "{problem}: the CRL of the CA {issuer} in trust '{trust}' expired at {time}: get the \
+            "{problem}: the CRL of the CA {issuer} in [trust.{trust}] expired at {time}: get the \
              current CRL",
             issuer = crl.issuer,
             time = utc(crl.next_update)
         ),
         None => format!(
-            "{problem}: the CRLs in trust '{trust}' do not cover this type of certificate: add the \
+            "{problem}: the CRLs in [trust.{trust}] do not cover this type of certificate: add the \
              CRLs that the CA publishes for this type"
         ),
     }
@@ -340,8 +340,8 @@ fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
         "self-signed"
     };
     format!(
-        "the {who}'s certificate {title} is {kind}, and trust '{trust}' does not contain the \
-         issuer of the certificate: issue a leaf certificate for the {who} from a CA of this trust"
+        "the {who}'s certificate {title} is {kind}, and [trust.{trust}] does not contain the \
+         issuer of the certificate: issue a leaf certificate for the {who} from a CA in this table"
     )
 }
 
@@ -358,13 +358,13 @@ fn wrong_issuer(
     match error {
         CertificateError::UnknownIssuer => format!(
             "the chain of the {who}'s certificate {title} ends at the issuer {issuer}, but \
-             trust '{trust}' does not contain this CA: add this CA to trust '{trust}', or \
+             [trust.{trust}] does not contain this CA: add this CA to [trust.{trust}], or \
              configure the {who} to send the intermediate certificates"
         ),
         CertificateError::BadSignature => format!(
-            "the {who}'s certificate {title} was not signed by the CA {issuer} in trust '{trust}': \
+            "the {who}'s certificate {title} was not signed by the CA {issuer} in [trust.{trust}]: \
              this CA has the name of the issuer, but another key. Add the current certificate of \
-             the CA to trust '{trust}'"
+             the CA to [trust.{trust}]"
         ),
         CertificateError::Other(_) => format!(
             "the {who}'s certificate {title}, issued by {issuer}, violates the profile for \

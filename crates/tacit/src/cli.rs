@@ -188,7 +188,7 @@ struct AgentArgs {
     /// Accept runs (`tacit run --agent`) at this socket
     #[arg(long, value_name = "PATH")]
     enrol: Option<PathBuf>,
-    /// Mode of the socket of --enrol: users who may write to it can use the identities of the policy
+    /// Mode of the socket of --enrol: users who may write to it can use the policy's identities
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
     enrol_mode: u32,
     /// Owner of the socket of --enrol: user, user:group or :group [default: the agent's user]

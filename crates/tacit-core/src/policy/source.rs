@@ -123,7 +123,7 @@ impl PolicyText {
     /// Warnings about the included files.
     pub fn warnings(&self) -> impl Iterator<Item = Diagnostic> {
         self.unmatched.iter().map(|pattern| {
-            let message = format!("no file matches `{}` in `include`", pattern.pattern);
+            let message = format!("no file matches the pattern `{}`", pattern.pattern);
             let fix = "correct the pattern; paths are relative to the directory of the policy";
             Diagnostic::warning(MessageId("nothing-included"), pattern.position, message)
                 .with_fix(fix)

@@ -108,8 +108,8 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
              this attribute sets",
         ),
         "PeerMinEccKeySize" if above(value, 256) => Notice::Changed(
-            "tacit requires elliptic curve keys of at least 256 bits, and cannot require larger \
-             keys",
+            "tacit accepts every elliptic curve key of at least 256 bits; a policy cannot set a \
+             higher limit",
             "make sure that the CA issues certificates only for keys of at least the size that \
              this attribute sets",
         ),

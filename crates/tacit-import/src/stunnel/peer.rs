@@ -151,8 +151,8 @@ pub(super) fn server(
             keys.extend((!is_checked).then(|| ("verify", "chain".into())));
         } else if !required.chain {
             let message = format!(
-                "service `{section}` now requires a server certificate for {host} from a CA of \
-                 trust `{trusted}`; stunnel did not verify the server",
+                "service `{section}` now requires a server certificate for {host} from a CA in \
+                 [trust.{trusted}]; stunnel did not verify the server",
                 host = name.as_deref().unwrap_or("its server")
             );
             let fix = "if another CA issues the certificate, set verifyChain = yes and CAfile. To \

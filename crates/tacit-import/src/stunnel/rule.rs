@@ -437,7 +437,7 @@ fn sockets(service: &StunnelService<'_>, findings: &mut Findings) -> Option<()> 
                 "the import ignores `{option}`, because the agent does not set this socket option",
                 option = entry.value
             );
-            let fix = "remove the option: the agent uses the kernel's default";
+            let fix = "remove the option; the agent always uses the kernel's default";
             findings.changed(&entry.at, message, fix);
         }
     }

@@ -210,11 +210,11 @@ mod tests {
         directory.write("one.pem", ca.crl(&[], 2_000_000_000), 0o644);
         let crls = loaded(&directory, "one.pem", &ca).unwrap();
         let anchors = [ca.der(), other.der()].map(|der| CertificateFacts::from_der(&der).unwrap());
-        let warned = |revocation, now| warnings("trust 'corp'", revocation, &crls, &anchors, now);
+        let warned = |revocation, now| warnings("[trust.corp]", revocation, &crls, &anchors, now);
         let early = warned(Revocation::Hard, 1_700_000_000);
         assert_eq!(
             early,
-            ["trust 'corp': there is no CRL of CN=other CA, so tacit rejects all certificates of \
+            ["[trust.corp]: there is no CRL of CN=other CA, so tacit rejects all certificates of \
               this CA: add the CRL to `crl`"]
         );
         let soon = warned(Revocation::Soft, 1_999_999_000);

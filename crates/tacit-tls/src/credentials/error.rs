@@ -12,7 +12,7 @@ use crate::files::FILE_BYTES_MAX;
 /// The reason why an identity or a trust cannot be used. The text is one line and contains the fix.
 #[derive(Debug)]
 pub struct CredentialError {
-    /// The table of the policy that names the file, such as `identity 'web'` or `trust 'corp'`.
+    /// The table of the policy that names the file, such as `[identity.web]` or `[trust.corp]`.
     pub owner: String,
     /// The file with the fault.
     pub path: PathBuf,
@@ -143,8 +143,8 @@ impl CredentialFault {
                 .to_owned(),
             Self::TooManyPinned { max } => {
                 format!(
-                    "with this file, the trust has too many pinned certificates: the limit for \
-                     each trust is {max}"
+                    "with this file, the [trust] table has too many pinned certificates: the limit \
+                     for each table is {max}"
                 )
             }
             Self::BadPin { subject } => format!(
@@ -222,9 +222,9 @@ mod tests {
     fn a_subject_is_part_of_the_message_whatever_it_contains() {
         let fault = CredentialFault::Expired { subject: "CN=a; renew: b".to_owned(), not_after: 0 };
         let path = PathBuf::from("web.pem");
-        let text = CredentialError { owner: "identity 'web'".to_owned(), path, fault }.text();
+        let text = CredentialError { owner: "[identity.web]".to_owned(), path, fault }.text();
         assert!(
-            text.message.starts_with("identity 'web': web.pem: the certificate of CN=a; renew")
+            text.message.starts_with("[identity.web]: web.pem: the certificate of CN=a; renew")
         );
         assert_eq!(text.fix.as_deref(), Some("renew the certificate"));
     }

@@ -72,7 +72,7 @@ impl WrongUsage {
         let peer = role.peer();
         FaultText {
             message: format!(
-                "identity '{identity}': the extendedKeyUsage of the certificate of {subject} \
+                "[identity.{identity}]: the extendedKeyUsage of the certificate of {subject} \
                  allows {usages}, but not {needed}, so every {peer} rejects the certificate"
             ),
             fix: Some(format!(
@@ -98,7 +98,7 @@ pub fn load_identity(
     base: &Path,
     keys: &KeyProvider,
 ) -> Result<LoadedIdentity, CredentialError> {
-    let owner = format!("identity '{name}'");
+    let owner = format!("[identity.{name}]");
     let cert_path = base.join(&identity.cert);
     let key_path = base.join(&identity.key);
     let at_cert = |fault| CredentialError { owner: owner.clone(), path: cert_path.clone(), fault };
@@ -145,9 +145,9 @@ fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<Str
     let for_clients_only = facts.usages == ["clientAuth"];
     if facts.sans.is_empty() && !for_clients_only {
         warnings.push(format!(
-            "{owner}: the certificate of {title} has no subjectAltName; clients that check names \
-             ignore the common name and reject the certificate: reissue the certificate with \
-             subjectAltName = DNS:…"
+            "{owner}: the certificate of {title} has no subjectAltName, so clients reject it if \
+             they check the name of the server (they do not use the common name): reissue the \
+             certificate with subjectAltName = DNS:…"
         ));
     }
     if facts.is_ca {

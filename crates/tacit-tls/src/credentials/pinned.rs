@@ -138,7 +138,7 @@ impl UnusablePins {
         };
         FaultText {
             message: format!(
-                "trust '{trust}' pins the certificate of {subject}, but tacit rejects every {peer} \
+                "[trust.{trust}] pins the certificate of {subject}, but tacit rejects every {peer} \
                  that sends this certificate: {why}"
             ),
             fix: Some(format!("pin the certificate that the {peer} sends")),

@@ -56,7 +56,7 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
     let leaf = ca.leaf(LeafKind::Valid);
     let other = ca.leaf(LeafKind::Valid);
     let missing = refusal(&directory);
-    assert!(missing.starts_with("identity 'web': web.pem: the file does not exist"), "{missing}");
+    assert!(missing.starts_with("[identity.web]: web.pem: the file does not exist"), "{missing}");
 
     // Each entry: the certificate file, the key file, and a part of the error line.
     let damaged = leaf.key_pem.replacen('\n', "\n!", 1);
@@ -112,7 +112,7 @@ fn a_key_that_others_can_read_is_refused_wherever_it_stands() {
     directory.write("web.key", &leaf.key_pem, 0o600);
     directory.write("web.pem", format!("{}{}", leaf.cert_pem, leaf.key_pem), 0o644);
     assert!(
-        refusal(&directory).starts_with("identity 'web': web.pem: the file contains a private key")
+        refusal(&directory).starts_with("[identity.web]: web.pem: the file contains a private key")
     );
 }
 

@@ -151,7 +151,7 @@ pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<LoadedTrust,
     };
     let pins = match trust.pinned.as_slice() {
         [] if chain == Chain::Checked => None,
-        paths => Some(pinned::load(&format!("trust '{name}'"), files(paths), chain)?),
+        paths => Some(pinned::load(&format!("[trust.{name}]"), files(paths), chain)?),
     };
     let loaded = match &trust.source {
         TrustSource::Files(paths) => {
@@ -172,7 +172,7 @@ pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<LoadedTrust,
 
 fn with_pins(mut trust: LoadedTrust, pins: Option<LoadedPins>) -> LoadedTrust {
     if let Some(LoadedPins { pinned, sources }) = pins {
-        let owner = format!("trust '{}'", trust.name);
+        let owner = format!("[trust.{}]", trust.name);
         trust.sources.extend(sources);
         trust.warnings.extend(pinned::warnings(&owner, &pinned, now_seconds()));
         trust.pinned = Some(pinned);
@@ -187,7 +187,7 @@ fn load_files(
     trust: &Trust,
     is_pinned: impl Fn(&CertificateDer<'_>) -> bool,
 ) -> Result<LoadedTrust, CredentialError> {
-    let owner = format!("trust '{name}'");
+    let owner = format!("[trust.{name}]");
     let now = now_seconds();
     let mut roots = RootCertStore::empty();
     let revocation = trust.revocation;
@@ -250,7 +250,7 @@ fn without_ca(facts: &[CertificateFacts]) -> Option<CredentialFault> {
 
 /// Loads the first bundle that exists. A certificate in it that cannot be parsed causes a warning.
 fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, CredentialError> {
-    let owner = format!("trust '{name}'");
+    let owner = format!("[trust.{name}]");
     let Some(path) = candidates.iter().find(|path| path.exists()) else {
         let path = candidates.first().map_or_else(PathBuf::new, |path| path.to_path_buf());
         return Err(CredentialError { owner, path, fault: CredentialFault::NoSystemBundle });
@@ -297,7 +297,7 @@ fn anchor_warnings(
             format!(
                 "{certificate} is not a CA certificate, so tacit trusts only peers with exactly \
                  this certificate. If you use a CA and a leaf certificate instead, you can renew \
-                 the leaf certificate without a change to this trust"
+                 the leaf certificate and need not change the policy"
             )
         } else if facts.denies_ca {
             let issuer = &facts.issuer;
@@ -391,7 +391,7 @@ mod tests {
         let directory = Directory::new();
         directory.write("ca.pem", "# nothing yet\n", 0o644);
         let line = load(&directory, &["ca.pem"]).unwrap_err().to_string();
-        assert!(line.starts_with("trust 'corp': ") && line.contains("contains no certificate"));
+        assert!(line.starts_with("[trust.corp]: ") && line.contains("contains no certificate"));
         assert!(load(&directory, &["gone.pem"]).is_err());
     }
 

@@ -113,12 +113,12 @@ impl Agent {
                 .beyond("the agent rejects the policy"),
             LimitDisplay::new("host-name-port-parts", PORT_PARTS_MAX)
                 .beyond("the agent rejects the policy"),
-            LimitDisplay::new("host-names", NAMES_MAX).used(names).beyond(
-                "until stored names expire, programs get SERVFAIL for names that are not stored",
-            ),
+            LimitDisplay::new("host-names", NAMES_MAX)
+                .used(names)
+                .beyond("programs get SERVFAIL for further names, until a stored name expires"),
             LimitDisplay::new("host-named-addresses", NAMED_ADDRESSES_MAX).beyond(
-                "until stored addresses expire, programs get SERVFAIL for names with addresses \
-                 that are not stored",
+                "programs get SERVFAIL for names with further addresses, until a stored address \
+                 expires",
             ),
             LimitDisplay::new("host-flows", FLOWS_MAX)
                 .beyond("the kernel refuses new captured flows and new clients"),

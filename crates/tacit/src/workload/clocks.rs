@@ -1,10 +1,10 @@
 //! Measures the CPU time of the workload client, and of the processes that the option `--cpu-of`
 //! selects.
 //!
-//! `--cpu-of` also includes the descendants of a selected process. So the supervisor of an agent
-//! can be selected, because an agent is a child of its supervisor. If a measured process ends
-//! during the measurement, the measurement fails. On loopback, Linux may charge network work to the
-//! sender or to the receiver. So compare only the sum of all processes.
+//! `--cpu-of` also includes the descendants of a selected process. For example, an agent is
+//! measured if its supervisor is selected, because the agent is a child of the supervisor. If a
+//! measured process ends during the measurement, the measurement fails. On loopback, Linux may
+//! charge network work to the sender or to the receiver. So compare only the sum of all processes.
 //!
 //! The option `--ledger-of` selects agents. The client also reads the ledgers of these agents
 //! (their records of CPU time). The client reads the ledgers before the clocks start and after the

@@ -41,8 +41,8 @@ pub fn write_of(lab: &Lab, corp: &Ca) -> Vec<(&'static str, &'static str)> {
         write_pair(lab, name, &old.cert_pem, &old.key_pem);
     }
     all.extend([
-        ("wrong-ca", "ends at the issuer CN=stranger CA, but trust 'corp' does not contain this"),
-        ("self-signed", "is self-signed, and trust 'corp' does not contain the issuer"),
+        ("wrong-ca", "ends at the issuer CN=stranger CA, but [trust.corp] does not contain this"),
+        ("self-signed", "is self-signed, and [trust.corp] does not contain the issuer"),
         (
             "v1",
             "is X.509 v1, which supports neither host names nor usages: reissue the certificate",

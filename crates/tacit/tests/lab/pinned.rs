@@ -12,7 +12,7 @@ use crate::programs::{Ended, Peer, only_connection};
 
 const ALONE: &str = "[trust.pins]\npinned = \"pins.pem\"\n";
 const BESIDE: &str = "[trust.pins]\nca = \"corp.pem\"\npinned = \"pins.pem\"\n";
-const NOT_PINNED: &str = "is not pinned in trust 'pins'";
+const NOT_PINNED: &str = "is not pinned in [trust.pins]";
 const VERSIONS: [&str; 2] = ["-tls1_2", "-tls1_3"];
 const ACCEPTS: &str = "role = \"server\", identity = \"localhost\", client-cert = \"required\"";
 

@@ -259,7 +259,9 @@ mod tests {
         );
         let warning = &parsed.diagnostics[0];
         assert!(
-            warning.message.contains("any server with a certificate from a CA of this trust"),
+            warning
+                .message
+                .contains("any server with a certificate from a CA in this [trust] table"),
             "{warning:?}"
         );
         let Action::Tls(Tls::Client(tls)) = &parsed.policy.unwrap().rules[0].action else {

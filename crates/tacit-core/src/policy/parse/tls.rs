@@ -306,7 +306,7 @@ fn verify_kind(
         Kind::Chain if trust.is_some_and(|trust| names.is_pinned(trust)) => {}
         Kind::Chain => {
             let message = "the server's name is not checked: any server with a certificate from \
-                           a CA of this trust is accepted";
+                           a CA in this [trust] table is accepted";
             let fix = "set verify = \"full\"; if the certificate does not contain the name to \
                        which the program connects, also set `server-name`";
             value.report.warning(MessageId("name-not-checked"), position, message, fix);

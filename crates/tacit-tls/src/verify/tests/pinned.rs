@@ -13,7 +13,7 @@ use crate::credentials::{CredentialError, load_trust};
 use crate::dry_run::{self, ClientPeer, ClientRequirements};
 use crate::test_certificates::{CertificateParams, CustomExtension, Directory, KeyUsagePurpose};
 
-const NOT_PINNED: &str = "is not pinned in trust 'corp'";
+const NOT_PINNED: &str = "is not pinned in [trust.corp]";
 
 /// Loads a trust from the directory: `ca.pem` and `crl.pem` if they exist, and `pins.pem`.
 fn load(directory: &Directory, revocation: Revocation) -> Result<LoadedTrust, CredentialError> {
@@ -103,7 +103,7 @@ fn anchors_beside_pins_must_hold_as_well() {
     let ca = Ca::new("corp CA");
     let stranger = Ca::new("stranger CA").leaf(LeafKind::Valid);
     let trust = pinning_beside(&ca, &stranger.cert_pem);
-    let said = "ends at the issuer CN=stranger CA, but trust 'corp' does not contain this CA";
+    let said = "ends at the issuer CN=stranger CA, but [trust.corp] does not contain this CA";
     expect(&answers(&trust, &stranger.chain, NOW), said, Alert::UnknownCA);
 
     let directory = Directory::new();

@@ -80,8 +80,8 @@ fn without_a_current_crl_hard_rejects_and_soft_reports() {
     directory.write("other.pem", other.crl(&[], LONG), 0o644);
     directory.write("old.pem", ca.crl(&[], 1_900_000_000), 0o644);
     for (file, words) in [
-        ("other.pem", "trust 'corp' has no CRL of the CA CN=corp CA: add the CRL to `crl`"),
-        ("old.pem", "the CRL of the CA CN=corp CA in trust 'corp' expired at 2030"),
+        ("other.pem", "[trust.corp] has no CRL of the CA CN=corp CA: add the CRL to `crl`"),
+        ("old.pem", "the CRL of the CA CN=corp CA in [trust.corp] expired at 2030"),
     ] {
         for check in both(&trust(&directory, &[file], Revocation::Hard), &leaf.chain, 2_000_000_000)
         {

@@ -386,8 +386,8 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut not_after = page.family(
         "tacit_cert_not_after_seconds",
         Kind::Gauge,
-        "Expiry time of a certificate, in seconds since the Unix epoch. For a trust: the expiry \
-         time of the certificate that expires first.",
+        "Expiry time of a certificate, in seconds since the Unix epoch. For [trust.NAME]: the \
+         expiry time of the certificate that expires first.",
     );
     for identity in &display.identities {
         let labels = [("kind", identity.kind.as_str()), ("name", identity.name.as_str())];
@@ -402,8 +402,8 @@ fn certificates(page: &mut Page, display: &IdentitiesDisplay) {
     let mut next_update = page.family(
         "tacit_crl_next_update_seconds",
         Kind::Gauge,
-        "Earliest time at which a CRL of the trust becomes outdated (nextUpdate), in seconds since \
-         the Unix epoch.",
+        "Earliest time at which a CRL of [trust.NAME] becomes outdated (nextUpdate), in seconds \
+         since the Unix epoch.",
     );
     for trust in &display.trusts {
         if let Some(first) = trust.crl_until {

@@ -1,4 +1,4 @@
-//! Defines the loads (kinds of traffic) that `ipsec.rs` repeats from a paper about IPsec. For
+//! Defines the loads (kinds of traffic) of a paper about IPsec, which `ipsec.rs` measures. For
 //! `forecast.rs`, this module also generates random loads from a seed.
 
 use super::stage::Stage;
