@@ -11,7 +11,7 @@ use crate::cipher_key::KeyLengthError;
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "a Box would cost CPU time for each packet, and there are few SAs"
+    reason = "a Box would cost CPU time for each packet; the few SAs waste little memory"
 )]
 pub(crate) enum PacketProtection {
     /// ESP; `None`: in UDP.

@@ -75,7 +75,7 @@ impl fmt::Display for OptionsError {
                 write!(
                     f,
                     "cannot read {option} {}: {error}\n    \
-                     fix: name a PEM file that this user can read",
+                     fix: set {option} to a PEM file that this user can read",
                     path.display()
                 )
             }

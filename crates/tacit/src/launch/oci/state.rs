@@ -72,7 +72,7 @@ impl fmt::Display for StateError {
             Self::NoName => write!(
                 f,
                 "`id` of the container is empty or has control characters\n    \
-                 fix: set the annotation `{NAME_ANNOTATION}` to a name"
+                 fix: set the annotation `{NAME_ANNOTATION}` to a name for the run"
             ),
         }
     }

@@ -260,13 +260,14 @@ pub fn install(
     if outbound + table.inbound.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
             "the rules contain more address and port ranges than the nftables table can hold: \
-             use larger networks, or fewer port ranges",
+             use fewer and larger networks, or fewer port ranges",
         ));
     }
     if table.sections.iter().map(|section| section.counted.len()).sum::<usize>() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
             "the rules contain too many destinations (address and port ranges), so the kernel \
-             cannot count the flows to all of them: use larger networks, or fewer port ranges",
+             cannot count the flows to all of them: use fewer and larger networks, or fewer port \
+             ranges",
         ));
     }
     let checks = table.sections.iter().map(|section| section.senders.len()).sum::<usize>();

@@ -57,8 +57,8 @@ pub fn install_units(
     const { assert!(HOST_RANGES_MAX == 16_384, "change the number in the error below, too") };
     if destinations.len() > HOST_RANGES_MAX {
         return Err(Error::Invalid(
-            "the policy rules with `unit` have more than 16,384 destinations: use larger networks, \
-             or fewer port ranges",
+            "the policy rules with `unit` have more than 16,384 destinations: use fewer and larger \
+             networks, or fewer port ranges",
         ));
     }
     let mut messages = vec![declare(0), units()];
