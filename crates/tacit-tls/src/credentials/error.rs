@@ -201,7 +201,7 @@ impl CredentialFault {
                 format!("set `ca` to the certificate of the issuer, {issuer}")
             }
             Self::NoSystemBundle => "install the package ca-certificates, or set `ca` in \
-                                     [trust.NAME] to a file"
+                                     [trust.NAME] to a file with CA certificates"
                 .to_owned(),
             Self::TooManyPinned { .. } => {
                 "divide the certificates among several [trust.NAME] tables, or set `ca` to the \

@@ -95,8 +95,8 @@ impl Opening {
     fn change(&mut self) -> Result<(), IkeFailure> {
         let left = self.changes_left.checked_sub(1).ok_or_else(|| {
             IkeFailure::protocol(
-                "the peer rejected the first request too many times: it requested a cookie or \
-                 another key exchange group each time",
+                "the peer rejected the first request too many times: each time, the peer requested \
+                 a cookie or another key exchange group",
             )
         })?;
         self.changes_left = left;
@@ -665,7 +665,7 @@ fn no_proposal(header: &IkeHeader, offered: &[Proposal]) -> IkeRefusal {
 fn other_group_wanted(header: &IkeHeader, group: KeGroup) -> IkeRefusal {
     let message = format!(
         "tacit chose the key exchange group {group:?}, but the peer's first request uses another \
-         group: tacit asks the peer for a request with group {group:?}"
+         group, so tacit asks the peer for a request with group {group:?}"
     );
     let failure = IkeFailure::new("other-group", FailureSide::Both, message);
     refuse(header, notify::INVALID_KE_PAYLOAD, group.number().to_be_bytes().to_vec(), failure)

@@ -93,8 +93,9 @@ impl Writer {
             let of = self.trace.options.of.to_string();
             let of = printable(&of);
             let comment = format!(
-                "decrypted by tacit: {of}. The TCP headers are synthetic. The comment of the first \
-                 packet of each connection contains the connection, the rule and the TLS version"
+                "tacit decrypted the traffic of {of}. The TCP headers are synthetic. The comment \
+                 of the first packet of each connection contains the connection, the rule and the \
+                 TLS version"
             );
             let header = CaptureHeader {
                 application: concat!("tacit ", env!("CARGO_PKG_VERSION")),

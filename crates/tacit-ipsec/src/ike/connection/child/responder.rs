@@ -224,7 +224,7 @@ pub(in crate::ike::connection) fn other_group(group: KeGroup) -> ChildRefusal {
     let data = group.number().to_be_bytes();
     let message = format!(
         "tacit chose the key exchange group {group:?}, but the peer's CREATE_CHILD_SA request uses \
-         another group: tacit asks the peer for a request with group {group:?}"
+         another group, so tacit asks the peer for a request with group {group:?}"
     );
     ChildRefusal {
         notify: NotifyPayload::new(notify::INVALID_KE_PAYLOAD, data),
