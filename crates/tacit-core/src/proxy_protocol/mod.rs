@@ -156,8 +156,8 @@ impl fmt::Display for ProxyError {
             ),
             Self::NameTooLong { bytes } => write!(
                 f,
-                "cannot send a PROXY protocol header: the path or name of the UNIX socket has \
-                 {bytes} bytes, but the limit is {UNIX_BYTES}: use a shorter path"
+                "cannot send a PROXY protocol header, because the path or name of the UNIX socket \
+                 has {bytes} bytes, and the limit is {UNIX_BYTES}: use a shorter path or name"
             ),
         }
     }

@@ -27,8 +27,8 @@ impl Context<'_> {
             return Some(name);
         }
         if name.starts_with("*TOKEN*/") {
-            let fix = "export the certificate and the private key to files, and set the paths of \
-                       the files in a [keyring] table of the map file";
+            let fix = "export the certificate and the private key to files; then, in a \
+                       [keyring.NAME] table of the map file, set the paths of these files";
             let message =
                 format!("`{name}` is a PKCS #11 token, but tacit reads keys from files only");
             self.findings.error(&ring.at, message, fix);

@@ -38,7 +38,8 @@ impl KeyStore {
         if chain.iter().map(|one| one.len()).sum::<usize>() > CHAIN_BYTES_MAX {
             return at(
                 PairFile::Cert,
-                "the chain in the file is longer than a handshake allows: remove certificates",
+                "the chain in the file is longer than a handshake allows: remove the certificates \
+                 that peers do not need, such as the root certificate",
             );
         }
         let pair = PublicPair {

@@ -80,7 +80,7 @@ impl Agent {
                 Some(look) => match look.run().await {
                     Ok(()) => Reply::written(&look.display(since)),
                     Err(error) => Reply::error(format!(
-                        "cannot list the sockets of this host: the helper process reported: {error}"
+                        "the helper process cannot list the sockets of this host: {error}"
                     )),
                 },
             };

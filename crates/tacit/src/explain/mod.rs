@@ -250,7 +250,8 @@ fn explain_peer(args: &ExplainArgs, policy: &Policy, base: &Path, file: &Path) -
         Ok(answer) if args.json => print(versioned(&answer), EXIT_OK),
         Ok(answer) => print(format!("{answer}\n"), EXIT_OK),
         Err(error) => {
-            let next = "name a PEM file that contains the peer's certificate and its chain";
+            let next =
+                "set --peer to a PEM file that contains the peer's certificate and its chain";
             fail(MessageId("no-answer"), with_fix(&error, next), EXIT_USAGE)
         }
     }
@@ -317,8 +318,8 @@ fn flow(args: &ExplainArgs) -> Result<Flow, &'static str> {
     })
 }
 
-const LINK_END_MISSING: &str = "a request over a link needs one address\n    fix: add --remote for \
-                                an outbound flow, or --local for an inbound flow";
+const LINK_END_MISSING: &str = "--link also needs an address\n    fix: for an outbound flow, add \
+                                --remote; for an inbound flow, add --local";
 
 pub(crate) fn time(text: &str) -> Result<Timestamp, &'static str> {
     text.parse().map_err(|_| "expected date, time and zone, such as 2025-06-01T12:00:00Z")

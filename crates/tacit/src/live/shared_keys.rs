@@ -81,8 +81,10 @@ fn doubt(key: &SecretBytes, file: &Path, position: SourcePosition) -> Option<Dia
              messages can guess a short key",
             file.display()
         );
-        let fix =
-            "use the same random key on both sides, for example from: openssl rand -base64 32";
+        let fix = format!(
+            "on both sides, use the same random key of at least {KEY_BYTES_ADVISED} bytes, for \
+             example from: openssl rand -base64 32"
+        );
         Diagnostic::warning(MessageId("doubtful-file"), position, message).with_fix(fix)
     })
 }
