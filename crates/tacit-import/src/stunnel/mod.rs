@@ -62,8 +62,8 @@ pub fn import(
         words::check_words(&read.global, OptionScope::Global, options, findings);
         if read.sections.is_empty() {
             let message = "the file has no [service] section";
-            let fix = "begin each service with [NAME] and set accept = ADDRESS:PORT; inetd cannot \
-                       start tacit";
+            let fix = "begin each service with [NAME] and set accept = ADDRESS:PORT; the import \
+                       does not support the inetd mode of stunnel";
             findings.error(&first, message, fix);
         }
         rules.extend(of_file(&read.global, &read.sections, options, &mut tables, findings));

@@ -85,9 +85,9 @@ impl Agent {
 
 const NEXT_CLOSED: &str = "if the policy file has an error at the next boot, the guard \
                            (tacit-host-guard.service) permits only DHCP and SSH: make the \
-                           directory of --last-policy writable, and if the disk of this \
-                           directory is full, delete other files; the agent tries again every few \
-                           seconds";
+                           directory of --last-policy writable. If the disk of this directory is \
+                           full, delete other files. Every few seconds, the agent tries to store \
+                           the policy again";
 const NEXT_OLDER: &str = "if the policy file has an error at the next boot, the guard \
                           (tacit-host-guard.service) uses the older stored policy: make the \
                           directory of --last-policy writable; every few seconds, the agent tries \
