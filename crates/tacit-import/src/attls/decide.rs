@@ -89,8 +89,8 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
                 name = own.value
             );
             let fix = format!(
-                "in the map file, set the program or user in the table [{table}], which applies to \
-                 all rules: {name:?} = …",
+                "in the map file, write {name:?} = … (the program or user) into the table \
+                 [{table}], which applies to all rules",
                 name = own.value
             );
             findings.error(&own.at, message, fix);

@@ -112,7 +112,7 @@ impl<'f> Tables<'f> {
         if let (Some(entry), Contents::Peers) = (list, contents) {
             let message = "`CRLfile` needs CAs: with `verifyPeer` alone, tacit builds no chain, \
                            and cannot check revocation";
-            let fix = "either set verify = 3 and add the CAs to CAfile, or remove \
+            let fix = "either set verify = 3, and add the CAs to CAfile; or remove \
                        CRLfile, and remove the revoked certificates from CAfile";
             findings.error(&entry.at, message, fix);
             return None;

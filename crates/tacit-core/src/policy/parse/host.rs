@@ -371,8 +371,8 @@ fn check_names(host: &HostSettings, rules: &[Read<'_, '_>]) {
     let Some(Read { value, rule }) = by_name.next() else { return };
     if named.are_too_many() {
         let message = format!(
-            "the outbound rules with names in `remote` have too many different `remote-ports`. Two \
-             ports are in the same group if exactly the same rules select both. The limits are \
+            "the outbound rules with names in `remote` have too many different `remote-ports`. \
+             tacit puts ports into one group if exactly the same rules select them. The limits are \
              {PORT_PARTS_MAX} groups, and {NAMED_PORTS_MAX} port ranges in total"
         );
         let fix = "use the same `remote-ports` in these rules, or ranges that do not overlap";

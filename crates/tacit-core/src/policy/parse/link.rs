@@ -267,7 +267,7 @@ fn server_tls(table: &TomlTable<'_>, names: &Names<'_>) -> Option<Arc<ServerTls>
         return None;
     };
     if !requires_certificate(&tls.client_cert) {
-        let fix = "set client-cert = \"required\", or \"full\" with an identity map";
+        let fix = "set client-cert = \"required\", or set client-cert = \"full\" and `map`";
         value.error("a link needs a valid certificate from its other side", fix);
         return None;
     }
@@ -293,7 +293,8 @@ fn client_tls(table: &TomlTable<'_>, host: &str, names: &Names<'_>) -> Option<Ar
         return None;
     };
     if tls.identity.is_none() {
-        let fix = "set the name of a table: identity = \"guest\" for [identity.guest]";
+        let fix =
+            "set `identity` to the name of a table: identity = \"guest\" for [identity.guest]";
         value.error("this side of the link needs a certificate", fix);
         return None;
     }
