@@ -201,8 +201,8 @@ fn limit(machine: &Machine) -> String {
 
 fn forbidden(machine: &Machine) -> String {
     if machine.is_powerless_root {
-        "tacit runs as root without CAP_SYS_ADMIN, as in a container or under `tacit run`: start \
-         tacit as an ordinary user"
+        "tacit runs as root without CAP_SYS_ADMIN, for example in a container or under \
+         `tacit run`: start tacit as an ordinary user"
     } else if machine.user_namespaces_allowed == Some(false) {
         "unprivileged user namespaces are disabled: set kernel.unprivileged_userns_clone=1"
     } else if machine.has_own_root {
