@@ -36,7 +36,7 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             FailureKind("client-certificate-absent"),
             Party::Peer,
             "the client sent no certificate, but the rule requires a client certificate: on the \
-             client, configure a certificate that the rule's trust accepts, or set client-cert = \
+             client, configure a certificate that the rule's `trust` accepts, or set client-cert = \
              \"preferred\" in the rule",
         ),
         Error::PeerIncompatible(why) => incompatible(failed, why),
@@ -69,8 +69,8 @@ pub fn describe_error(failed: &FailedHandshake<'_>, error: &Error) -> HandshakeF
             FailureKind("not-signed"),
             Party::Us,
             format!(
-                "{text}: the signer (the process with the private keys) may have ended. In this \
-                 case the agent starts a new signer within a second; read the log"
+                "{text}: read the log. If the signer (the process with the private keys) has \
+                 ended, the agent starts a new signer within a second"
             ),
         ),
         Error::FailedToGetCurrentTime => failure(

@@ -31,8 +31,8 @@ pub(super) fn check(parent: &ConnectionRecord, record: &ConnectionRecord) -> Res
         return Ok(());
     }
     Err(Failure::Data(
-        "the data connection may come from another client. In its TLS handshake, the client \
-         neither resumed the session nor presented the certificate of the control connection. \
+        "the data connection may come from another client: it neither resumed the TLS session \
+         nor presented the client certificate of the control connection. \
          Enable session resumption in the client, or set data-resumption = \"off\" in the rule",
     ))
 }
