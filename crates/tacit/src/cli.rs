@@ -160,7 +160,7 @@ Examples:
   tacit agent --policy policy.toml --control ./agent.sock --log-format json
   tacit agent --host --policy /etc/tacit/host.toml --confirm 60
 
-Signals: HUP reloads, USR2 restarts, TERM and INT end the agent immediately.")]
+Signals: HUP reloads the policy, USR2 restarts the agent, TERM and INT end it immediately.")]
 struct AgentArgs {
     /// The policy file [default: $TACIT_POLICY]
     #[arg(short, long, value_name = "FILE")]

@@ -194,7 +194,7 @@ impl ServedPrograms {
             if program.is_of_captured_host && is_agents {
                 return Err(unusable(io::Error::other(
                     "programs of the agent's user bypass the nftables rules of the host: set \
-                     `user` in this table to another user",
+                     `user` of the [activate] table to another user",
                 )));
             }
             let listener =

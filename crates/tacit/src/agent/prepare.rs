@@ -188,9 +188,9 @@ impl Inputs {
     }
 }
 
-const NO_HOST: &str = "the policy was not installed: it has no [host], and the guard \
-                       (tacit-host-guard.service) can use only a policy with [host] as the \
-                       --last-policy at the next boot\n    \
+const NO_HOST: &str = "the policy was not installed: it has no [host]. At the next boot, \
+                       the guard (tacit-host-guard.service) can use the last installed policy \
+                       (--last-policy) only if this policy has [host]\n    \
                        fix: add [host]. If you do not want to capture the host any more, end the \
                        agent and run `tacit agent --host --remove`";
 

@@ -406,7 +406,7 @@ fn open_tun() -> Result<Tun, String> {
         }
         io::ErrorKind::PermissionDenied => {
             "this user may not open /dev/net/tun, so the programs of this run cannot use IPsec \
-             tunnels\n    fix: run: chmod 666 /dev/net/tun (systemd sets the same mode); tacit \
+             tunnels\n    fix: run `chmod 666 /dev/net/tun` (systemd sets the same mode); tacit \
              needs no other permission"
                 .to_owned()
         }

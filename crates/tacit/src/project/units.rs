@@ -75,8 +75,8 @@ impl<'a> Units<'a> {
             let now = known.unwrap_or(Suite::DEFAULT[0]);
             if known.is_none() {
                 assumptions.push(format!(
-                    "rule {name}: tacit assumes the cipher suite {suite}, because the rule has no \
-                     open connection that shows its suite",
+                    "rule {name}: tacit assumes the cipher suite {suite}, because no open \
+                     connection of the rule shows which suite is used",
                     suite = now.name()
                 ));
             }

@@ -163,7 +163,7 @@ fn a_policy_that_cannot_be_stored_leaves_no_older_one_and_is_stored_later() {
         cp host.toml good.toml
         sed -i '/^\[host\]$/,/^unmatched/d' host.toml
         command reload |
-            grep -o 'it has no .host., and the guard (tacit-host-guard.service) can use only'
+            grep -o 'it has no .host.. At the next boot, the guard (tacit-host-guard.service)'
         stored good.toml && echo same"#,
         "
 warning[policy-not-stored]: the policy was not stored: Is 
@@ -172,7 +172,7 @@ warning[policy-not-stored]: the policy was not stored: Is
 1
 warning[policy-not-stored]: the policy was not stored: Is 
 confirmed
-it has no [host], and the guard (tacit-host-guard.service) can use only
+it has no [host]. At the next boot, the guard (tacit-host-guard.service)
 same
 ",
     );

@@ -33,7 +33,7 @@ fn a_server_of_another_host_that_lies_spoils_only_its_own_link() {
         r#"
         hostile lie; serve_both
         for one in 1 2 3; do by a run.toml echo ran 2>told.$one; echo $?; done
-        grep -o 'does not use this version of the link protocol' told.1 | head -1
+        grep -o 'does not use the same version of the link protocol' told.1 | head -1
         by a run.toml true 2>/dev/null; echo $?
         sockets_of() { ls -l /proc/$BOTH/fd | grep -c socket:; }
         is_unused() {
@@ -51,7 +51,7 @@ print(link["sockets"], len(link["runs"]))')" = "0 0" ]
     ));
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines[..3], ["125"; 3], "{said}");
-    assert_eq!(lines[3..5], ["does not use this version of the link protocol", "0"], "{said}");
+    assert_eq!(lines[3..5], ["does not use the same version of the link protocol", "0"], "{said}");
     // One lie of 25 ends the stream before its reset; no other connection ends in order.
     let (empty, others) = lines[5].strip_prefix("50 ").unwrap().split_once(' ').unwrap();
     assert!(empty.parse::<usize>().unwrap() <= 2, "{said}");

@@ -372,8 +372,8 @@ impl Watched {
                 warn(
                     MessageId("host-rules-restored"),
                     format_args!(
-                        "another program removed {what} of the host, and tacit has installed \
-                         {what} again"
+                        "another program removed {what} from the host, and tacit has \
+                         installed {what} again"
                     ),
                 );
             }

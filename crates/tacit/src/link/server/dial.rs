@@ -130,8 +130,8 @@ impl Remote {
             LinkAnswer::Welcome(welcome) if welcome.version == VERSION => Ok((stream, welcome)),
             LinkAnswer::Refused(reason) => Err(format!("{} refuses: {reason}", self.connect)),
             _ => Err(format!(
-                "the link server at {} does not use this version of the link protocol\n    \
-                 fix: use the same version of tacit on both sides",
+                "the link server at {} does not use the same version of the link protocol as \
+                 this side\n    fix: use the same version of tacit on both sides",
                 self.connect
             )),
         }

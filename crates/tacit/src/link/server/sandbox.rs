@@ -96,8 +96,8 @@ impl ServerSandbox {
             if let Some(directory) = Reachable::unreadable(reach, &path) {
                 return Err(format!(
                     "this process cannot read {path}: its sandbox allows only the directories that \
-                     the policy used when the process started, and {directory} is not one of them: \
-                     restart `tacit link serve`",
+                     the policy used when the process started, and {directory} is not one of them. \
+                     Restart `tacit link serve`",
                     path = path.display(),
                     directory = directory.display()
                 ));
