@@ -103,7 +103,7 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
         | "ServerScsv"
         | "MiddleBoxCompatMode" => LIBRARY,
         "PeerMinRsaKeySize" if above(value, 2048) => Notice::Changed(
-            "tacit requires RSA keys of at least 2048 bits, and cannot require larger keys",
+            "tacit rejects RSA keys of less than 2048 bits; a policy cannot set a higher limit",
             "make sure that the CA issues certificates only for keys of at least the size that \
              this attribute sets",
         ),
@@ -117,14 +117,14 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
             Notice::Info("tacit always requires keys of at least the size that this attribute sets")
         }
         "KeyringPw" | "KeyringStashFile" => {
-            Notice::Info("tacit reads certificates and keys from PEM files, which have no password")
+            Notice::Info("tacit needs no password, because it reads unencrypted PEM files")
         }
         "CtraceClearText" | "SyslogFacility" => {
             Notice::Info("tacit's agent has its own log options: see --log and --quiet in tacit(1)")
         }
-        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => {
-            Notice::Info("the agent needs no attribute to reload changed certificates and policies")
-        }
+        "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => Notice::Info(
+            "the agent reloads changed certificates and policies without this attribute",
+        ),
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"
         | "MaxValidRevExtLocValues"
@@ -164,7 +164,8 @@ fn notice_of_extension(word: &str, value: &str) -> Option<Notice> {
         {
             Notice::Changed(
                 "tacit never uses the TLS extension that this attribute controls",
-                "set the attribute to Off, and test the connection with each peer",
+                "set the attribute to Off, and test the connection with each peer, because a peer \
+                 may require this extension",
             )
         }
         "TruncatedHMAC" | "ClientMaxSSLFragment" | "ServerMaxSSLFragment" => {

@@ -187,7 +187,7 @@ pub(super) const WORDS: &[Word] = &[
     },
     global(
         "foreground",
-        Outcome::Info("`tacit agent` runs in the foreground, as a systemd service does"),
+        Outcome::Info("`tacit agent` always runs in the foreground, as systemd expects"),
     ),
     global("iconActive", Outcome::Info("tacit shows no icon in a taskbar")),
     global("iconError", Outcome::Info("tacit shows no icon in a taskbar")),
