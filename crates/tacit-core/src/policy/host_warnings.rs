@@ -263,7 +263,8 @@ impl HostPolicy<'_> {
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"dns\", direction = \
              \"outbound\", protocol = \"udp\", remote = \"{address}\", remote-ports = {port}, \
-             permit = true; and a second rule with protocol = \"tcp\""
+             permit = true. Add the same rule again, but with name = \"dns-tcp\" and protocol = \
+             \"tcp\""
         );
         Some(self.warning(MessageId("resolver-cut-off"), &effect, message, fix))
     }
@@ -287,7 +288,7 @@ impl HostPolicy<'_> {
         let fix = format!(
             "add at the start of the rules: [[rule]] with name = \"operator\", direction = \
              \"outbound\", remote = \"{}\", permit = true; or activate the policy with --confirm \
-             and connect again",
+             60s, open a new SSH session, and run `tacit confirm` in this session",
             client.ip()
         );
         Some(self.warning(MessageId("session-cut-off"), &effect, message, fix))

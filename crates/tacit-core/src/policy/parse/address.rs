@@ -201,7 +201,8 @@ fn parse_endpoint(text: &str) -> Result<Target, Fault> {
             (IpAddr::V4(ip), _) => format!("write \"{ip}:PORT\""),
             (IpAddr::V6(_), Some((ip, port))) if ip.parse::<Ipv6Addr>().is_ok() => {
                 format!(
-                    "if {port} is the port, write \"[{ip}]:{port}\"; otherwise \"[{text}]:PORT\""
+                    "if {port} is the port, write \"[{ip}]:{port}\"; otherwise write \
+                     \"[{text}]:PORT\""
                 )
             }
             (IpAddr::V6(ip), _) => format!("write \"[{ip}]:PORT\""),

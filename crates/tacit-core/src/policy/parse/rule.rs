@@ -265,7 +265,7 @@ fn forwarding_setting(destination: Option<&Destination>) -> Setting {
 }
 
 fn forwarding_selectors(table: &TomlTable<'_>, forward: Option<&ForwardRule>) -> Option<Selectors> {
-    let why = "a forwarding rule always accepts inbound TCP and UNIX connections";
+    let why = "a forwarding rule is always for inbound TCP or UNIX connections";
     let fix = "remove the key: `listen` already determines its value";
     table.refuse(&["direction", "protocol", "local"], why, fix);
     let why = "this key selects programs, but a rule with `listen` is a forwarding rule and \
