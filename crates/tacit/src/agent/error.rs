@@ -94,7 +94,7 @@ impl fmt::Display for AgentError {
             Self::Control(path, error) => write!(
                 f,
                 "cannot create the control socket {}: {error}\n    \
-                 fix: create its directory, or name another path with --control",
+                 fix: create its directory, or set another path with --control",
                 path.display()
             ),
             Self::Host(error) => write!(f, "{error}"),
@@ -115,4 +115,4 @@ impl fmt::Display for AgentError {
 
 impl std::error::Error for AgentError {}
 
-const OTHER_LOG: &str = "create the directory, or name another destination with --log or --audit";
+const OTHER_LOG: &str = "create the directory, or set another destination with --log or --audit";

@@ -71,7 +71,7 @@ impl fmt::Display for RunError {
                         "check the spelling; if `command -v` does not find the program in PATH, \
                          write its path"
                     }
-                    _ => "name an executable file that this user may run",
+                    _ => "give the path of an executable file that this user may run",
                 };
                 write!(f, "cannot run the program {}: {error}\n    fix: {fix}", program.display())
             }

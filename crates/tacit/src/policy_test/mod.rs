@@ -27,7 +27,7 @@ mod file;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example of FILE:
-  policy = \"policy.toml\"            # relative to FILE
+  policy = \"policy.toml\"            # relative to the directory of FILE
   [[flow]]
   name    = \"psql reaches the database\"
   remote  = \"db.corp.example:5432\"

@@ -298,7 +298,7 @@ fn show_policy(args: &ShowArgs) -> Result<String, ClientError> {
         if policy.rules.is_empty() {
             let reason = format!(
                 "the installed policy has no rule `{rule}`\n    \
-                 fix: name a rule that `tacit show rules` lists"
+                 fix: use the name of a rule that `tacit show rules` prints"
             );
             return Err(ClientError::Refused(reason));
         }

@@ -93,7 +93,7 @@ fn ike_facts(one: &IkeEntry) -> String {
         (true, true) => "in front of both sides",
     });
     let failed = |side: &String| {
-        format!("{failures} times; the side that must act is: {side}", failures = one.failures)
+        format!("{failures} times; where to look for the cause: {side}", failures = one.failures)
     };
     let liveness = one.liveness.map(|live| {
         let waiting =
@@ -101,7 +101,7 @@ fn ike_facts(one: &IkeEntry) -> String {
         let ago = duration(live.last_received_s);
         let interval = duration(live.interval_s);
         format!(
-            "last message or packet {ago} ago; tacit checks the peer after {interval} of \
+            "last message or packet received {ago} ago; tacit checks the peer after {interval} of \
              silence{waiting}"
         )
     });

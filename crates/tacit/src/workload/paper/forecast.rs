@@ -122,8 +122,8 @@ fn sheet(all: &[Comparison], calibration: PaperTable) -> PaperSheet {
 fn loads_table(all: &[Comparison]) -> PaperTable {
     let columns =
         ["seed", "load", "forecast, us", "measured, us", "difference, %", "within", "spread, %"];
-    let title = "CPU time for packets with one engine, for each exchange or each MB: forecast and \
-                 measurement";
+    let title = "CPU time for packets if there is one engine, for each exchange or each MB: \
+                 forecast and measurement";
     let mut table = PaperTable::new("forecasts", title, &columns);
     for one in all {
         let within = match one.difference() {
