@@ -100,7 +100,7 @@ impl IkeFailure {
             notify::INTERNAL_ADDRESS_FAILURE | notify::FAILED_CP_REQUIRED => (
                 FailureSide::Both,
                 "the peer assigned no inner address; check the peer's address pool, and whether \
-                 the policy requests an inner address",
+                 tacit's policy requests an inner address",
             ),
             notify::NO_ADDITIONAL_SAS => (
                 FailureSide::Peer,

@@ -614,7 +614,7 @@ impl Rules {
         let chain = Chain::Returned;
         let to_agent = ToAgent(self.redirect);
         let tcp = [Host(MarkIs(captured)), Transport(TCP)];
-        let step = "adding the nft rule that sends the agent all TCP packets that follow a SYN";
+        let step = "adding the nft rule that sends to the agent all TCP packets that follow a SYN";
         let to_agents_socket = [Host(Transparent(true)), Accept];
         let past_syn = [&tcp[..], &[PastSyn]].concat();
         self.push_or_refused(chain, step, &past_syn, &to_agents_socket, Reset);
