@@ -58,7 +58,7 @@ pub(super) fn suites(
     }
     let at = last?;
     if kept.is_empty() {
-        let fix = "add a supported suite: TLS_AES_128_GCM_SHA256, or \
+        let fix = "add a supported suite: TLS_AES_128_GCM_SHA256 for TLS 1.3, or \
                    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 for TLS 1.2";
         findings.error(at, "tacit supports none of the cipher suites of the rule", fix);
     }
@@ -253,7 +253,7 @@ fn groups_of(field: &Field, findings: &mut Findings) -> Vec<Group> {
         findings.error(
             &field.at,
             message,
-            "write Any, or codes of four digits each, such as 00230024",
+            "write Any, or four digits for each group, such as 00230024 for two groups",
         );
         return Vec::new();
     }

@@ -358,7 +358,8 @@ impl Context<'_> {
             } else {
                 let message = "tacit does not rekey connections at this interval: rekeying needs \
                                TLS 1.3, but the rule also allows TLS 1.2";
-                self.findings.changed(&minutes.at, message, "set TLSv1.2 Off and TLSv1.3 On");
+                let fix = "to rekey connections, set TLSv1.2 to Off and TLSv1.3 to On";
+                self.findings.changed(&minutes.at, message, fix);
             }
         }
     }

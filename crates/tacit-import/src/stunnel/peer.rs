@@ -110,9 +110,9 @@ fn report_pinned(
     );
     let fix = match chain {
         true => {
-            "before a peer changes to another certificate, add that certificate to the file; if a \
-             peer uses a self-signed CA certificate, set verify = 4 instead of 3: tacit then \
-             compares only the certificate itself"
+            "before a peer changes to another certificate, add that certificate to the file. If a \
+             peer uses a self-signed CA certificate, set verify = 4 instead of 3, so that tacit \
+             accepts this certificate without a chain"
         }
         false => "before a peer changes to another certificate, add that certificate to the file",
     };
@@ -139,7 +139,7 @@ pub(super) fn server(
     let mut keys = Keys::new();
     if !required.chain && !required.peer && options.keep_no_verification {
         keys.push(("verify", "none".into()));
-        let message = format!("service `{section}` does not verify its server, as in stunnel");
+        let message = format!("as in stunnel, service `{section}` does not verify its server");
         let fix = "set verifyChain = yes, CAfile and checkHost, and run the import without \
                    --keep-no-verification";
         findings.changed(at, message, fix);
@@ -151,8 +151,8 @@ pub(super) fn server(
             keys.extend((!is_checked).then(|| ("verify", "chain".into())));
         } else if !required.chain {
             let message = format!(
-                "service `{section}` now requires a server certificate for {host} from a CA in \
-                 [trust.{trusted}]; stunnel did not verify the server",
+                "service `{section}` now requires a server certificate for {host} from a \
+                 trusted CA (trust = \"{trusted}\"); stunnel did not verify the server",
                 host = name.as_deref().unwrap_or("its server")
             );
             let fix = "if another CA issues the certificate, set verifyChain = yes and CAfile. To \
@@ -321,9 +321,9 @@ pub(super) fn client(
     let Some(first) = checks.first() else {
         return Some(vec![("client-cert", level.into()), ("trust", trust.into())]);
     };
-    let message = "`[[map]]` in the policy lists the names of the accepted clients";
-    findings.info(&first.at, message);
     let map = tables.map(&service.section.name, &checks);
+    let message = format!("[[map.{map}]] in the policy lists the names of the accepted clients");
+    findings.info(&first.at, message);
     let level = match required.require {
         true => "full".into(),
         false => {

@@ -318,12 +318,12 @@ fn clients_that_trust_every_server_check_it_unless_an_option_forbids() {
     assert_eq!(
         found,
         ["1: changed: service `c` now requires a server certificate for mail.example \
-             from a CA of trust `system`; stunnel did not verify the server"]
+             from a trusted CA (trust = \"system\"); stunnel did not verify the server"]
     );
     let keep = StunnelOptions { keep_no_verification: true, ..StunnelOptions::default() };
     let (policy, found) = import_with(blind, &keep);
     assert!(policy.unwrap().contains(r#"verify = "none""#));
-    let unverified = "1: changed: service `c` does not verify its server, as in stunnel";
+    let unverified = "1: changed: as in stunnel, service `c` does not verify its server";
     assert_eq!(found, [unverified]);
 
     let nameless = CLIENT.replace("checkHost = mail.example\n", "");
