@@ -223,8 +223,8 @@ fn errors_of_included(text: &str, bytes_before: usize) -> Vec<Diagnostic> {
                  header",
                 key.get_ref()
             );
-            let fix = "begin with a header: [[rule]], [identity.NAME], [trust.NAME], \
-                       [[map.NAME]] or [ike.NAME]";
+            let fix = "begin the file with a header: [[rule]], [identity.NAME], \
+                       [trust.NAME], [[map.NAME]] or [ike.NAME]";
             report.error(MessageId("not-a-table"), &at, message, fix);
         }
     }

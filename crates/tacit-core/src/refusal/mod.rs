@@ -282,8 +282,9 @@ pub fn next_for_datagram(host: &str, port: u16) -> String {
 pub fn next_for_shared(names: &[String]) -> String {
     let names = names.join(", ");
     format!(
-        "set aliases = \"conflict\" in [agent]: {names} have this address, so tacit cannot \
-         determine which name the program used"
+        "{names} have the same address, so tacit cannot determine which name the program used: set \
+         aliases = \"conflict\" in [agent], so that tacit answers with an alias address for each \
+         further name"
     )
 }
 

@@ -54,7 +54,8 @@ fn activation(name: &str, value: &TomlValue<'_>, needed: UserNeeded) -> Option<A
         .map_or_else(|| Some(shared.socket_default()), |value| value.choice(&SocketAs::WORDS));
     if shared == ProcessFor::All {
         let why = "with process = \"all\", one process serves all connections";
-        let fix = "remove the key; `connections-per-rule` in [limits] limits the connections";
+        let fix =
+            "remove the key; to limit the connections, set `connections-per-rule` in [limits]";
         table.refuse(&["max", "max-per-source"], why, fix);
     }
     let processes_max = value::count(&table, "max", PROCESSES_MAX);

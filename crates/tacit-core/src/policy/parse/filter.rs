@@ -81,7 +81,7 @@ fn refuse_in_tunnel(table: &TomlTable<'_>) -> bool {
                inside IPsec tunnels of `tacit run`";
     table.refuse(&of_host, why, "remove the key, or remove `tunnel`");
     let why = "tacit counts packets inside tunnels, but does not log them";
-    let fix = "remove the key: `tacit show filters` shows the packet count of each rule";
+    let fix = "remove the key; to see the packet count of each rule, run `tacit show filters`";
     table.refuse(&["log"], why, fix);
     !of_host.iter().chain(&["log"]).any(|key| table.holds(key))
 }
@@ -342,7 +342,9 @@ fn check_limits(
             FilterLimit::Lookups(_) => {
                 "write rules whose addresses and ports do not overlap, and set `protocol`"
             }
-            FilterLimit::Schedules(_) => "use the same `when` in several filter rules",
+            FilterLimit::Schedules(_) => {
+                "use fewer time windows: set the same `when` in several filter rules"
+            }
             FilterLimit::Logged(_) => "remove `log` from some filter rules",
         };
         first.report.error(MessageId("too-many-ranges"), &first.at, limit.to_string(), fix);

@@ -109,8 +109,8 @@ fn hours(value: &TomlValue<'_>) -> Option<Hours> {
     let hours = Hours::parse(text);
     if hours.is_none() {
         let message = format!("`hours` cannot be `{text}`: this is not a range of hours");
-        let fix = "write a range such as \"06:00-22:00\". A range that includes midnight is \
-                   \"22:00-06:00\". If the rule applies at all hours, remove the key instead";
+        let fix = "write a range such as \"06:00-22:00\", or \"22:00-06:00\" to include midnight. \
+                   If the rule applies at all hours, remove the key instead";
         value.error(message, fix);
     }
     hours

@@ -291,7 +291,7 @@ pub(super) fn inner_addresses(value: &TomlValue<'_>, fix: &str) -> Option<Vec<Ip
     if let [first, second, ..] = addresses.as_slice()
         && (addresses.len() > 2 || first.is_ipv4() == second.is_ipv4())
     {
-        let message = format!("`{key}` has two addresses of one IP version", key = value.name);
+        let message = format!("`{key}` has two addresses of the same IP version", key = value.name);
         value.error(message, "write at most one IPv4 and one IPv6 address");
         return None;
     }
