@@ -152,8 +152,8 @@ fn identity_warnings(owner: &str, facts: &CertificateFacts, now: i64) -> Vec<Str
     }
     if facts.is_ca {
         warnings.push(format!(
-            "{owner}: {title} is a CA certificate, and peers may reject a CA certificate in place \
-             of a leaf certificate: issue a leaf certificate from this CA"
+            "{owner}: {title} is a CA certificate, and peers may reject it because they expect a \
+             leaf certificate: issue a leaf certificate from this CA"
         ));
     }
     warnings

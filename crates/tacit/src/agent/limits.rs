@@ -121,7 +121,7 @@ impl Agent {
                  expires",
             ),
             LimitDisplay::new("host-flows", FLOWS_MAX)
-                .beyond("the kernel refuses new captured flows and new clients"),
+                .beyond("the kernel refuses further captured flows, and further flows of clients"),
             LimitDisplay::new("host-audited-flows-per-rule", AUDITED_FLOWS_MAX)
                 .beyond("the agent removes the flow that was seen least recently"),
             LimitDisplay::new("host-coverage-flows", COVERAGE_FLOWS_MAX)

@@ -244,8 +244,8 @@ fn warnings_of(rule: &Rule, units: &[(&str, ShownUnit)]) -> Vec<Diagnostic> {
         let mode = shown.leaving_kill_mode()?;
         let message = format!(
             "rule `{}` selects programs by `unit`, but `{unit}` has KillMode={mode}: processes of \
-             the unit may remain after the unit stops. The rule does not match these processes for \
-             up to a second after the stop",
+             the unit may remain after the unit stops. After the stop, it can take up to a second \
+             until the rule matches these processes again",
             rule.name
         );
         let fix = "set `KillMode=control-group` or `KillMode=mixed` in the unit";

@@ -137,8 +137,8 @@ fn check_on(policy: &Policy, allowed: &[usize]) -> Vec<Diagnostic> {
         missing("cpus", &engine.cpus, engine.position);
         if allowed.iter().all(|cpu| engine.cpus.contains(cpu)) {
             let message = format!(
-                "`cpus` in [engine] reserves all CPUs that this process may use, so no CPU is left \
-                 for the data workers: {}",
+                "`cpus` in [engine] reserves all CPUs that this process may use ({}), so no CPU is \
+                 left for the data workers",
                 list(allowed)
             );
             let fix = "remove at least one CPU from `cpus`";
@@ -256,7 +256,7 @@ mod tests {
         assert!(missing.contains("CPUs that this process may use: 0-2,5"), "{missing}");
         assert!(
             warning("[engine]\ncpus = \"0-2,5\"")
-                .contains("no CPU is left for the data workers: 0-2,5")
+                .contains("may use (0-2,5), so no CPU is left for the data workers")
         );
         let placed = warning("[agent]\nplacement = \"split\"\nplacement-cpus = \"3\"");
         assert!(placed.contains("`placement-cpus` names CPU 3"), "{placed}");

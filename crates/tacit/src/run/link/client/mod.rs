@@ -116,8 +116,8 @@ impl LinkError {
     /// The policy of the run has rules with `ipsec`.
     #[must_use]
     pub fn tunnels(path: &Path) -> Self {
-        let reason = "the policy has rules with `ipsec`, and tacit makes no tunnels through a \
-                      link\n    fix: remove the rules, or start the run without --link";
+        let reason = "the policy has rules with `ipsec`, but tacit cannot open tunnels through a \
+                      link\n    fix: remove these rules, or start the run without --link";
         Self { path: path.to_owned(), reason: reason.to_owned() }
     }
 }
