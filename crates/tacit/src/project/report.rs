@@ -216,8 +216,8 @@ impl Answer {
         let _ = writeln!(
             out,
             "CPU time that engines can take over: {eligible:.2} (percent of one CPU), which is \
-             {share:.0} % of the agent's CPU time; engines needed, each with a load of at most \
-             {target:.0} %: {needed}",
+             {share:.0} % of the agent's CPU time; number of engines for this CPU time, each with \
+             a load of at most {target:.0} %: {needed}",
             target = self.target.percent
         );
         if let (Some(engines), Some(EngineSplit { on_engines, spilled })) = (self.engines, landed) {
@@ -466,7 +466,8 @@ mod tests {
         let text = added(&published(eligible, 8.59), Some(1)).text();
         for line in [
             "CPU time that engines can take over: 105.17 (percent of one CPU), which is 92 % of \
-             the agent's CPU time; engines needed, each with a load of at most 100 %: 2",
+             the agent's CPU time; number of engines for this CPU time, each with a load of at \
+             most 100 %: 2",
             "general CPUs (without an engine), measured: 2; the agent uses 56.88 % of each CPU, \
              on average",
             "engines: 1, each with a capacity of 100.0; eligible work: 105.2, of which 100.0 on \

@@ -160,7 +160,7 @@ fn line(report: &mut Report, ramps: &[Ramp], end: usize, looked_at: &str) {
         );
     }
     report.charts.push(Chart {
-        title: "CPU time of a new connection by number of open connections".to_owned(),
+        title: "CPU time of a new connection, by the number of open connections".to_owned(),
         x: "open connections".to_owned(),
         y: "us".to_owned(),
         series,
