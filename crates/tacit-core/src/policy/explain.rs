@@ -81,7 +81,7 @@ impl TunnelExplanation {
         let without = match direction {
             Direction::Inbound => WITHOUT_INBOUND,
             Direction::Outbound => {
-                "only one run at a time has the security associations (SAs), until it ends. tacit \
+                "one run keeps the security associations (SAs) until this run ends. tacit \
                  drops the packets that other runs send to the peer. No packet leaves in clear"
             }
         };

@@ -101,8 +101,8 @@ impl RefusedSocketKind {
     pub fn next(self) -> String {
         match self {
             Self::RouteOption => {
-                "set path = \"relay\" in the rule: the program then has a socket of the run, and \
-                 may set this socket option"
+                "set path = \"relay\" in the rule: the program then has a socket in the network \
+                 namespace of the run, and may set this option on the socket"
                     .to_owned()
             }
             Self::Family(_) | Self::Socketcall | Self::IoUring => {

@@ -78,8 +78,8 @@ fn time(value: &TomlValue<'_>) -> Option<Timestamp> {
     let text = value.string()?;
     let time = text.parse().ok();
     if time.is_none() {
-        let fix = "write date, time and offset, as in \"2027-01-31T00:00:00Z\" or \
-                   \"2027-01-31T00:00:00+01:00\"";
+        let fix = "write a date, a time and an offset from UTC, as in \"2027-01-31T00:00:00Z\" \
+                   or \"2027-01-31T00:00:00+01:00\"";
         value.error(format!("`clear-until` cannot be `{text}`"), fix);
     }
     time

@@ -369,7 +369,7 @@ fn crl_settings(table: &TomlTable<'_>) -> Option<CrlSettings> {
         table.report.warning(
             MessageId("no-effect"),
             position,
-            "`crl` has no effect, because revocation is off",
+            "`crl` has no effect with revocation = \"off\"",
             fix,
         );
     }

@@ -13,7 +13,8 @@ pub(super) const NAME_BYTES_MAX: usize = 64;
 pub(super) fn duration(value: &TomlValue<'_>, min: Duration, max: Duration) -> Option<Duration> {
     if value.value.is_integer() {
         let message = format!("`{key}` has no unit", key = value.name);
-        value.error(message, "add a unit, in quotes, such as \"10s\" or \"1h30m\"");
+        let fix = "write a number and a unit between quotes, such as \"10s\" or \"1h30m\"";
+        value.error(message, fix);
         return None;
     }
     let text = value.string()?;
