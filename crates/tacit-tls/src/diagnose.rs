@@ -260,7 +260,7 @@ fn out_of_time(
     if let Some(facts) = chain.iter().find(|facts| now < facts.not_before) {
         return format!(
             "the {who}'s certificate {title} is not valid before {start}, but this host's clock \
-             shows {now}: correct the clock that is wrong, or wait",
+             shows {now}: correct this clock if it is wrong, or wait until {start}",
             title = facts.title(),
             start = utc(facts.not_before),
             now = utc(now)
@@ -311,19 +311,19 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
     if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
         return format!(
-            "{problem}: [trust.{trust}] has no CRL of the CA {ca}: add the CRL to `crl`"
+            "{problem}, because [trust.{trust}] has no CRL of the CA {ca}: add the CRL to `crl`"
         );
     }
     match issuers().filter_map(crl_of).find(|crl| crl.is_out_of_date(now)) {
         Some(crl) => format!(
-            "{problem}: the CRL of the CA {issuer} in [trust.{trust}] expired at {time}: get the \
-             current CRL",
+            "{problem}, because the CRL of the CA {issuer} in [trust.{trust}] expired at {time}: \
+             get the current CRL",
             issuer = crl.issuer,
             time = utc(crl.next_update)
         ),
         None => format!(
-            "{problem}: the CRLs in [trust.{trust}] do not cover this type of certificate: add the \
-             CRLs that the CA publishes for this type"
+            "{problem}, because the CRLs in [trust.{trust}] do not cover this type of certificate: \
+             add the CRLs that the CA publishes for this type"
         ),
     }
 }

@@ -91,13 +91,13 @@ impl fmt::Display for ListeningProcess {
             Self::User(user) => write!(
                 f,
                 "a process of user {user} listens on the address\n    fix: if another `tacit run` \
-                 with the same policy is running, end that `tacit run`; otherwise run `ss -ltnp` \
-                 as root, and end the process that uses the address; or use another address"
+                 with the same policy is running, end that `tacit run`; otherwise use another \
+                 address, or find the process with `ss -ltnp` as root and end this process"
             ),
             Self::Unknown => f.write_str(
                 "another process listens on the address\n    fix: if another `tacit run` with the \
-                 same policy is running, end that `tacit run`; otherwise run `ss -ltnp` as root, \
-                 and end the process that uses the address; or use another address",
+                 same policy is running, end that `tacit run`; otherwise use another address, or \
+                 find the process with `ss -ltnp` as root and end this process",
             ),
         }
     }

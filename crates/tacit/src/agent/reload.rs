@@ -118,8 +118,8 @@ impl Changing {
     pub(super) async fn due(&mut self) -> Due {
         let Some(preparation) = &mut self.under_way else { return pending().await };
         let prepared = (&mut preparation.prepared).await.unwrap_or_else(|_| {
-            let reason = "the policy was not installed: the agent failed while it read the policy; \
-                          this is a bug in tacit: report the bug, and attach the policy";
+            let reason = "the policy was not installed: the agent failed while it read the policy. \
+                          This is a bug in tacit; report the bug, and attach the policy";
             Prepared::Policy(Err(reason.to_owned()))
         });
         let origins = self.under_way.take().map(|done| done.origins).unwrap_or_default();
@@ -265,7 +265,7 @@ impl Agent {
                 let event = Event::new("files-not-read").field("error", &error);
                 self.shared.log.error(event.field(
                     "next",
-                    "the agent soon reads the files of certificates, keys and CRLs again",
+                    "the agent will soon try again to read the certificates, keys and CRLs",
                 ));
             }
         }

@@ -71,8 +71,8 @@ impl IkeThread {
                 }
                 users.insert(name, &run.name);
                 let Some(keys) = self.policy.manual_keys.get(name) else {
-                    let error = "the agent could not read the keys of this [sa.NAME]; fix: reload \
-                                 the policy";
+                    let error = "the agent could not read the keys of this [sa.NAME]: correct the \
+                                 key files, and run `tacit reload`";
                     report_not_installed(&self.context.log, &run.name, name, error);
                     continue;
                 };
