@@ -38,7 +38,7 @@ const HELP: &[&str] = &[
     "",
     "US/CONN   CPU time of a rule per opened connection, in microseconds",
     "US/MSG    microseconds to receive, decrypt, encrypt and send a message",
-    "US/MB     microseconds for these steps per MB of data (10^6 bytes)",
+    "US/MB     microseconds to do the same with 1 MB of data (10^6 bytes)",
     "",
     "q  quit                 s  sort rules by the next column",
     "up, down     select a rule; the up key on the first rule selects all rules",

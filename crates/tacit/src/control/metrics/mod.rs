@@ -240,7 +240,8 @@ fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
     let mut now = page.family(
         "tacit_host_flows",
         Kind::Gauge,
-        "Open sockets between the captured host and other hosts, by kind of protection.",
+        "Open sockets of the captured host for communication with other hosts, by kind of \
+         protection.",
     );
     for total in totals() {
         now.sample(&[("protection", total.protection.word())], total.counts.now as f64);
@@ -248,8 +249,8 @@ fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
     let mut seen = page.family(
         "tacit_host_flows_total",
         Kind::Counter,
-        "Sockets from the captured host to other hosts, counted since the agent started, by kind \
-         of protection.",
+        "Sockets of the captured host for communication with other hosts, counted since the agent \
+         started, by kind of protection.",
     );
     for total in totals() {
         seen.sample(&[("protection", total.protection.word())], total.counts.seen as f64);
@@ -347,8 +348,8 @@ fn cpu_time(page: &mut Page, costs: &Costs) {
     let mut cells = page.family(
         "tacit_cpu_seconds_total",
         Kind::Counter,
-        "CPU time by rule and component. The label `place` is `eligible` for work that an engine \
-         could have done, but that ran on a CPU without an engine.",
+        "CPU time by rule and component. If an engine could have done the work, but the work ran \
+         on a CPU without an engine, the label `place` has the value `eligible`.",
     );
     for rule in &costs.rules {
         let name = name(rule);
