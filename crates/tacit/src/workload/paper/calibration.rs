@@ -121,8 +121,8 @@ impl Calibration {
     pub(super) fn table(&self) -> PaperTable {
         let columns = ["load", "without an engine, us", "with one engine, us", "packet factor"];
         let title = "CPU time of packets for each exchange or each MB, without and with an \
-                     engine. The packet factor is the ratio of the two times. Both were measured \
-                     before the forecasts";
+                     engine, measured before the forecasts. The packet factor is the time with \
+                     an engine divided by the time without an engine";
         let mut table = PaperTable::new("packet-factors", title, &columns);
         for point in &self.0 {
             table.rows.push(vec![

@@ -150,7 +150,7 @@ impl CellSamples {
         let key = (subject.to_owned(), figure.to_owned());
         match self.values.get(&key) {
             Some(values) if !values.is_empty() => Ok(values),
-            _ => Err(Gap::failed(format!("{subject}: the report has no figure `{figure}`"))),
+            _ => Err(Gap::failed(format!("{subject}: the report has no value for `{figure}`"))),
         }
     }
 

@@ -149,7 +149,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     sheet.note(
         "to start a channel in clear, this measurement only opens a connection and sends one byte \
          in each direction. In the published measurement, MQ does most of the work of a start. So \
-         TLS lowers the measured rate of starts much more than the published rate",
+         TLS lowers the rate of starts much more here than in the published measurement",
     );
     sheet
 }
