@@ -170,7 +170,7 @@ impl LedgerUsage {
             ("uncaptured", (self.all_us - captured).max(0.0)),
             ("all", self.all_us),
             ("CPU time on engines", self.places_us.engine),
-            ("CPU time of work that engines could do", self.places_us.eligible),
+            ("CPU time of work that engines could have done", self.places_us.eligible),
             ("CPU time for accounting", self.accounting_us),
         ])
     }
