@@ -73,7 +73,8 @@ impl Server {
             }
             Err(error) => {
                 let event = Event::new("files-not-read").field("error", &error);
-                self.log.error(event.field("next", "the link server soon reads the files again"));
+                let next = "the link server will soon try again to read the files";
+                self.log.error(event.field("next", next));
             }
         }
     }
