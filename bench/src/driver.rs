@@ -1,5 +1,6 @@
-//! Runs the main benchmark. The driver builds the programs, starts the *peers* (tacit, the other
-//! proxies, and programs with a TLS library), and takes samples.
+//! Runs the main benchmark. The benchmark compares *peers*: tacit, other proxies, and programs that
+//! call a TLS library themselves. This module builds tacit and the benchmark's own programs, starts
+//! each peer, and takes samples.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -8,15 +8,16 @@
 //! ```
 //! The agent *captures* the traffic: the kernel sends packets of the host's programs to the agent.
 //! The report has these tables:
-//! * *Unmatched*: CPU time for traffic that no rule matches.
-//! * *Conntrack*: CPU time with connection tracking and without tacit.
+//! * *Unmatched*: CPU time for traffic that no rule matches. The row `conntrack` shows the CPU time
+//!   with connection tracking and without tacit.
 //! * *Protected*: CPU time for captured traffic. The table compares this time with the CPU time of
 //!   a forwarding rule. With a forwarding rule, the program itself connects to an address of the
 //!   agent.
 //! * *Installing*: the time and the memory that the agent needs to install a policy.
 //!
-//! Two measurements of the same program differ. To show this difference, each table contains one
-//! row twice. The CPU time of a process includes the kernel's work for packets from this process.
+//! Two measurements of the same setting differ. To show this difference, the tables *Unmatched* and
+//! *Protected* contain one row twice. In all tables, the CPU time of a process includes the
+//! kernel's work for packets from this process.
 //!
 //! ```text
 //! world.rs      both namespaces, the servers, and the installed policies

@@ -1,7 +1,7 @@
 //! Draws charts as SVG.
 //!
-//! The page defines the colours as CSS variables. Axes begin at zero, and the vertical axis ends at
-//! a round number.
+//! The colours are CSS variables, which the HTML page around the chart defines. Axes begin at zero,
+//! and the vertical axis ends at a round number.
 
 use std::fmt::Write;
 

@@ -1,6 +1,6 @@
 //! Defines filter rules. A filter rule permits or denies single packets. With `tacit agent --host`,
-//! these are the packets of the host. With `tacit run`, these are the packets in the IPsec tunnels
-//! of the program.
+//! filter rules apply to the packets of the host. With `tacit run`, filter rules apply to the
+//! packets in the IPsec tunnels of the program.
 
 use std::ops::RangeInclusive;
 

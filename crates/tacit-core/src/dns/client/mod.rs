@@ -1,5 +1,5 @@
-//! Implements a DNS client as a state machine without I/O. The client decides when to send a query,
-//! to which server and on which socket.
+//! Implements a DNS client as a state machine without I/O. For each query of a program, the client
+//! decides when to send the query, to which server and on which socket.
 //!
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets
@@ -16,7 +16,7 @@
 //! name in the answer must have the same case, letter by letter. If a server changes the case, the
 //! client sends the query again in lower case.
 //!
-//! If several programs wait for the same query, the client sends it once.
+//! If several programs send the same query, the client sends only one query for all of them.
 //!
 //! Limits: at most [`WAITING_MAX`] queries wait for an answer. The client sends at most
 //! [`TRIES_MAX`] messages for each query. After a query has ended, slower servers may still answer

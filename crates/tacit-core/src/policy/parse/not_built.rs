@@ -1,4 +1,4 @@
-//! Lists the keys of the policy language that are planned but not supported yet.
+//! Lists the policy keys that tacit does not support yet. Support for these keys is planned.
 //!
 //! The parser rejects these keys, and its error message suggests an alternative. When you implement
 //! a key, move it to the module `words`.
