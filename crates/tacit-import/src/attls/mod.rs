@@ -6,7 +6,7 @@
 //!               document         one policy file (modules used: text, lex)
 //!               objects          the rules and actions (modules used: words, values, time)
 //!               effective        all attributes of a rule
-//!               map              the map file
+//!               map              the map file: programs, users and files for names on z/OS
 //!   2. decide   flows            the connections of a rule (module used: owners)
 //!               tls              the TLS settings of a rule (modules used: rings, suites, start)
 //!               ignored          attributes without an effect in tacit
@@ -14,9 +14,9 @@
 //!   3. write    filters::combine ─> draft ─> policy
 //! ```
 //!
-//! A file may use names that another file defines. The imported rules have the order in which z/OS
-//! evaluates them: by descending priority, then by name. The import replaces unsafe defaults of
-//! AT-TLS with safe values, and reports each replacement.
+//! A policy file may use names that another policy file defines. The imported rules have the order
+//! in which z/OS evaluates rules: by descending priority, then by name. The import replaces unsafe
+//! defaults of AT-TLS with safe values, and reports each replacement.
 //!
 //! The module `filters` combines IP filter rules with the TLS rules. The import rejects IPsec and
 //! IKE policies.

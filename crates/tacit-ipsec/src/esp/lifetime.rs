@@ -2,7 +2,7 @@
 //! association).
 //!
 //! At the soft limit, IKE negotiates a new SA. At the hard limit, the SA processes no more packets
-//! (RFC 4301 section 4.4.2.1). IKE limits the time for which a key is used.
+//! (RFC 4301 section 4.4.2.1). IKE, not this module, limits the time for which a key is used.
 
 use super::counters::SaCounters;
 

@@ -1,5 +1,5 @@
-//! Defines [`IkeFailure`], which describes a failure to operators: its kind, which side must act,
-//! and what to do.
+//! Defines [`IkeFailure`], the description of a failure of IKE. The description is for operators:
+//! the kind of failure, the side that must act, and what to do.
 
 use std::fmt;
 

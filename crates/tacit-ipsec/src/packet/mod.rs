@@ -5,9 +5,9 @@
 //! └────────────── IpPacket::parse ──────────────┘                          bytes ┘
 //! ```
 //!
-//! The bytes are untrusted, because a program or a peer chooses them. It is an error if a packet is
-//! shorter than the length in its headers. Bytes after the packet are ignored, because they may be
-//! padding (RFC 4303 section 2.7).
+//! The bytes are untrusted, because a program or a peer chooses them. If a packet is shorter than
+//! the length in its headers, the parser returns an error. Bytes after the packet are ignored,
+//! because they may be padding (RFC 4303 section 2.7).
 //!
 //! Limit: a packet has at most [`EXTENSION_HEADERS_MAX`] IPv6 extension headers. Jumbograms (RFC
 //! 2675) are refused.

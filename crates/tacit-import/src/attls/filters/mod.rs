@@ -1,4 +1,4 @@
-//! Imports z/OS IP filter rules. Each rule permits or denies flows.
+//! Imports z/OS IP filter rules. Each imported rule permits or denies flows.
 //!
 //! ```text
 //!   IpFilterPolicy ─> IpFilterGroup ─> IpFilterRule ─> IpService…     which flows

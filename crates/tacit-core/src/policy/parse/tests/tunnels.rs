@@ -1,5 +1,5 @@
-//! Tests the parsing of IPsec peers (the tables `[ike.NAME]`), and of policies that have several
-//! rules with the key `ipsec`.
+//! Tests that the policy parser accepts IPsec tunnels. The policies have tables `[ike.NAME]`, which
+//! define IPsec peers, and several rules with the key `ipsec`.
 
 use super::{errors, sound};
 use crate::flow::{Address, Direction, Flow, Protocol};
