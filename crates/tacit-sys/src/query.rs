@@ -6,8 +6,8 @@
 //! programs of the run can connect, and no file remains.
 //!
 //! A program may pass any descriptor, so this module first checks whether the descriptor is a TCP
-//! socket. A separate thread closes descriptors, because `close` may take long, for example for a
-//! FUSE file.
+//! socket. A separate thread closes descriptors, because `close` may take a long time, for example
+//! for a FUSE file.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,11 +1,11 @@
 //! Replaces one socket by another in the epoll instances of a program.
 //!
 //! The kernel identifies an epoll entry by an open file description and a descriptor number. To
-//! remove or add an entry, a thread must use the program's descriptor number. In this process, that
-//! number may belong to another file. So this module starts a thread with its own descriptor table
-//! ([`libc::CLONE_FILES`]). In this table, the thread copies the old socket to the program's
-//! descriptor number, and removes the epoll entry. Then the thread copies the new socket to the
-//! same number, and adds the entry again.
+//! remove or add an entry, a thread must use the program's descriptor number. In the process of
+//! tacit, that number may belong to another file. So this module starts a thread with its own
+//! descriptor table ([`libc::CLONE_FILES`]). In its table, the thread copies the old socket to the
+//! program's descriptor number, and removes the epoll entry. Then the thread copies the new socket
+//! to this number, and adds the entry again.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

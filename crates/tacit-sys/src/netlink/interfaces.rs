@@ -6,11 +6,11 @@
 //! run:   eth0 198.51.100.2/24  <── give(list)      a dummy, or one end of a veth pair
 //! ```
 //!
-//! The copied interface transmits no packets, and its address has no route, so the program's
+//! A copied interface transmits no packets, and its addresses have no routes. So the program's
 //! packets are still captured.
 //!
-//! Loopback and link-local IPv6 addresses are not copied, because every namespace has such
-//! addresses of its own.
+//! Loopback addresses and link-local IPv6 addresses are not copied, because every namespace has its
+//! own.
 //!
 //! Limits: [`INTERFACES_MAX`] interfaces and [`ADDRESSES_MAX`] addresses are copied.
 

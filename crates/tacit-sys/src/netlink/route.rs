@@ -10,7 +10,7 @@
 //! would without tacit (RFC 6724, section 5, rule 5).
 //!
 //! If the namespace has no IPv6, `connect` to an IPv6 address fails at once with `ENETUNREACH`. If
-//! the namespace has no IPv4, `connect` to an IPv4 address fails in the same way.
+//! the namespace has no IPv4, `connect` to an IPv4 address fails at once with `ENETUNREACH` too.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! Confines a process after its start: limits the system calls, files and capabilities that it can
-//! use.
+//! Confines a process after its start: limits the system calls, files and capabilities of the
+//! process.
 //!
 //! ```text
 //! system calls    a filter for all threads, and a stricter filter for data workers     seccomp
@@ -9,9 +9,9 @@
 //!
 //! A data worker is a thread that serves connections.
 //!
-//! A process cannot undo these limits, and programs that it starts inherit them. If the kernel does
-//! not support one of these limits, this module reports the missing limit. Then the agent continues
-//! without this limit.
+//! The process cannot undo these limits, and its child processes inherit the limits. If the kernel
+//! does not support one of these limits, this module reports the missing limit. Then the agent
+//! continues without this limit.
 //!
 //! The limits for files and capabilities apply only to the calling thread and to threads that it
 //! starts later.

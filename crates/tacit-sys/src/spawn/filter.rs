@@ -4,8 +4,8 @@
 //! ```text
 //! socket, socketpair    UNIX, INET, INET6, NETLINK: allowed; other families: EAFNOSUPPORT
 //! socketcall (32-bit)   `socket` and `socketpair`: EAFNOSUPPORT for every address family
-//! io_uring_*            ENOSYS, because a ring can create sockets without a system call; this
-//!                       applies also to inherited rings
+//! io_uring_*            ENOSYS, also for inherited rings, because a ring can create sockets
+//!                       without a system call
 //! bind, connect,        allowed, or another process decides ([`ConnectCalls`])
 //! listen, send with
 //! MSG_FASTOPEN,

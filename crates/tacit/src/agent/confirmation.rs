@@ -12,8 +12,8 @@
 //! In the state `none`, no confirmation is pending. In the state `returning`, the agent installs
 //! the previous policy.
 //!
-//! While a policy waits for its confirmation, another policy with `--confirm` may replace this
-//! policy. If the operator confirms neither of the two policies, the agent returns to the last
+//! While a policy waits for its confirmation, the operator may install another policy with
+//! `--confirm`. If the operator confirms neither of the two policies, the agent returns to the last
 //! confirmed policy.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Starts the IKE thread as soon as any run needs an IPsec tunnel. Passes the installed policy, and
-//! the TUN devices of programs under `tacit run`, to this thread.
+//! Starts the IKE thread as soon as a run (a program under `tacit run`) needs an IPsec tunnel. Then
+//! sends the installed policy and the TUN devices of runs to this thread.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Changes the nftables rules of the host without a running agent. `--guard` installs the nftables
-//! rules before the network is up, and `--remove` removes these rules.
+//! Changes the nftables rules of the host without a running agent. `tacit agent --host --guard`
+//! installs the nftables rules before the network is up. `tacit agent --host --remove` removes
+//! these rules.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Authenticates both peers of an IPsec tunnel with certificates. In the policy, the keys
+//! Uses certificates to authenticate both peers of an IPsec tunnel. In the policy, the keys
 //! `identity` and `trust` of the table `[ike.NAME]` select these certificates.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,5 @@
 //! Runs the IKE thread. The thread moves messages and events between IKE connections, the packet
-//! worker and the agent, and handles timers.
+//! worker and the agent. The thread also handles the timers of IKE.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;

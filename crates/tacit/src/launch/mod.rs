@@ -10,7 +10,7 @@
 //! The launcher is the parent of CMD. The launcher forwards signals to CMD, stops when CMD stops,
 //! continues when CMD continues, and exits with CMD's status. The launcher reads no policy and
 //! holds no key. The exit status is 125 if tacit itself fails, and 126 or 127 if CMD cannot be
-//! started. Shells use 126 and 127 in the same way.
+//! started. A shell also exits with 126 or 127 if it cannot start a command.
 
 mod agent;
 mod arguments;

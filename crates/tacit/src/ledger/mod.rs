@@ -3,7 +3,7 @@
 //! for engines, and general CPUs.
 //!
 //! ```text
-//!   each thread: meter ──> account of a rule ──> costs: displays, metrics, estimates
+//!   each thread: meter ──> account of a rule ──> costs: output of commands, metrics, estimates
 //! ```
 //!
 //! The code that serves a connection calls [`meter::switch`] with the component and [`meter::turn`]

@@ -1,4 +1,5 @@
-//! Tests every kind of certificate at every verification level, with complete handshakes in memory.
+//! Tests every kind of certificate at every verification level. The tests perform complete
+//! handshakes in memory.
 
 mod path;
 mod pinned;

@@ -1,5 +1,5 @@
-//! Defines the content of `tacit show ike` and `tacit show sa`. The first command shows the
-//! connections with peers of IPsec tunnels. The second command shows the bytes and packets of the
+//! Defines the content of `tacit show ike` and `tacit show sa`. The first command shows the IKE
+//! connections to the peers of IPsec tunnels. The second command shows the bytes and packets of the
 //! tunnels.
 
 use std::collections::BTreeMap;

@@ -1,12 +1,13 @@
-//! Installs a new policy, and loads certificates, trusts and CRLs that have changed.
+//! Installs a new policy on a link server. Also loads changed files of certificates, `[trust]`
+//! tables and CRLs.
 //!
 //! ```text
 //!   SIGHUP ──────────> policy and all files      installed as a whole, or not at all
-//!   changed files ───> certificates and trusts   if a file cannot be loaded, the server keeps the
+//!   changed files ───> only these files          if a file cannot be loaded, the server keeps the
 //!                                                content that it loaded before
 //! ```
 //!
-//! Then the server closes sockets that a rule denies, and ends the sessions of hosts whose
+//! Then the server closes the sockets that a rule now denies, and ends the sessions of hosts whose
 //! certificate is no longer accepted.
 
 use std::collections::BTreeMap;

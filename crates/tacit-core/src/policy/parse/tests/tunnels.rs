@@ -1,5 +1,5 @@
-//! Tests that the policy parser accepts IPsec tunnels. The policies have tables `[ike.NAME]`, which
-//! define IPsec peers, and several rules with the key `ipsec`.
+//! Tests how the policy parser reads the settings of IPsec tunnels. The policies have tables
+//! `[ike.NAME]`, which define IPsec peers, and several rules with the key `ipsec`.
 
 use super::{errors, sound};
 use crate::flow::{Address, Direction, Flow, Protocol};

@@ -17,7 +17,7 @@
 //!   filter_*                          filters of single packets (see `filters/mod.rs`)
 //!   chains capture refuse prohibit    the decisions to which the maps lead
 //!   chain prerouting                  sends packets from lo and from clients to the agent
-//!   chain input                       refuses packets to captured ports that `prerouting` missed
+//!   chain input                       refuses packets that `prerouting` missed (only to captured ports)
 //!   chain postrouting                 drops captured packets that would leave the host
 //! ```
 //!
@@ -28,8 +28,8 @@
 //!
 //! [`install`] replaces the whole table in one transaction. For a moment after the transaction, the
 //! kernel may not find all elements of the new table. So a second table with the same contents,
-//! `inet tacit-new`, checks all packets too. When the process that installed the table ends, the
-//! table remains. Then the table refuses the flows that it would otherwise send to the agent.
+//! `inet tacit-new`, checks all packets too. If the installing process ends, the table remains.
+//! Then the table refuses the flows that it would otherwise send to the agent.
 //!
 //! Limits: [`HOST_RANGES_MAX`] ranges without counters, and the same number with counters;
 //! [`HOST_CHECKS_MAX`] checks of senders; [`NAMED_ADDRESSES_MAX`] addresses of DNS names in policy
