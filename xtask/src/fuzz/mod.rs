@@ -8,8 +8,8 @@
 //!
 //! CI does not search for new inputs. CI runs `replay`. This command executes the inputs in the
 //! repository. `replay` fails if the inputs reach less code than `fuzz/coverage.toml` requires.
-//! `cover --update` writes the inputs in the repository and `fuzz/coverage.toml`. `canary` checks
-//! that the fuzzer finds a known fault.
+//! `cover --update` writes both the inputs in the repository and the file `fuzz/coverage.toml`.
+//! `canary` checks that the fuzzer finds a known fault.
 
 use std::fs;
 use std::path::Path;

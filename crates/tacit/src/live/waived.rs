@@ -1,5 +1,5 @@
-//! Counts waived connections: the peer's certificate failed a check, and the rule accepted the
-//! connection.
+//! Counts waived connections. A connection is waived if the peer's certificate failed a check and
+//! the rule accepted the connection anyway.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
 //! Defines [`SentDatagrams`], which records the UDP ports to which programs have sent datagrams
-//! through a tunnel. The peer may answer these datagrams, but may not send other datagrams.
+//! through a tunnel. The peer may answer these datagrams, but must not send other datagrams.
 //!
 //! The flags of a TCP packet show whether it opens a connection, but a UDP datagram has no flags.
 //! So for outbound rules, the packet worker stores the two socket addresses (address and port) of

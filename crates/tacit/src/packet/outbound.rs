@@ -8,11 +8,12 @@
 //! A batch ends after a shorter packet, or when the device has no more packets. The worker never
 //! waits for more packets to complete a batch.
 //!
-//! Some packets exceed the path MTU. If such a packet must not be fragmented, the worker sends an
-//! ICMP error to the program (RFC 1191, RFC 8201). The error contains the MTU. If the packet may be
-//! fragmented, the worker fragments the ESP packet. If the packet is a TCP packet, the worker
-//! divides the packet into segments that fit, whether or not the packet may be fragmented. The
-//! program also gets an ICMP error if a packet has waited too long for a tunnel.
+//! Some packets exceed the path MTU. The worker divides an oversized TCP packet into segments that
+//! fit. If another oversized packet may be fragmented, the worker fragments the ESP packet.
+//! Otherwise, the worker drops the oversized packet. If an oversized packet, TCP or not, must not
+//! be fragmented, the worker also sends an ICMP error to the program (RFC 1191, RFC 8201). The
+//! error contains the MTU. The program also gets an ICMP error if a packet has waited too long for
+//! a tunnel.
 //!
 //! Limits: the worker reads at most [`PACKETS_PER_TURN`] packets from one device before it reads
 //! from other devices. A batch has a maximum length and a maximum number of datagrams.

@@ -1,8 +1,8 @@
 //! `tacit test`: evaluates a policy for each flow of a test file, and compares the result with the
 //! expected result. This command is for continuous integration (CI).
 //!
-//! The command evaluates flows in the same way as `tacit explain`. The command needs no agent,
-//! certificates or keys, and makes no connections.
+//! `tacit test` and `tacit explain` use the same code to evaluate a flow. `tacit test` needs no
+//! agent, certificates or keys, and makes no connections.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -2,8 +2,8 @@
 //! namespace of a program under `tacit run`.
 //!
 //! One task owns the socket to the helper, and sends one request after the other. If the helper
-//! dies, `tacit run` starts another helper, and requests wait for the new helper, for at most
-//! `REQUEST_WAIT_MAX`.
+//! dies, `tacit run` starts another helper. Requests wait up to `REQUEST_WAIT_MAX` for the new
+//! helper.
 //!
 //! The agent requests several sockets at a time, and stores the unused sockets in a [`SocketPool`].
 

@@ -1,5 +1,5 @@
-//! Tests rules that match names, on a captured host. The kernel must capture traffic to the
-//! addresses that programs get for these names.
+//! Tests `tacit agent --host` with rules that match DNS names. The kernel must capture traffic to
+//! the addresses that programs get for these names.
 
 use crate::machines::Machines;
 

@@ -1,5 +1,6 @@
 //! Compares a running stunnel with an agent. `tacit import stunnel` converts the configuration of
-//! stunnel to the policy of the agent. Each client must get the same answers from both.
+//! stunnel to the policy of the agent. Each client must get the same answers from stunnel and from
+//! the agent.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

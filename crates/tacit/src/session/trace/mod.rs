@@ -1,5 +1,5 @@
-//! Implements traces. A trace gives an operator the decrypted bytes of connections, or the keys
-//! that decrypt them.
+//! Implements traces. A trace gives an operator the decrypted bytes of connections, or the keys for
+//! the decryption.
 //!
 //! ```text
 //!   worker ── copy of the bytes ────────────> queue ──> thread `trace` ──> pcapng

@@ -6,7 +6,7 @@
 //! agents.rs     a server, and two agents for TLS        cell.rs     samples and table cells
 //! paths.rs      networks for programs                   sheet.rs    text, JSON and HTML
 //! drawn.rs      random loads from a seed  forecast.rs  forecasts for random loads
-//! aims.rs       aims for an engine        joint.rs     connects client and server for ipsec.rs
+//! aims.rs       the aims for an engine    joint.rs     connects client and server for ipsec.rs
 //! lfp_sockets.rs  short and idle connections
 //! ztpf.rs, mq.rs, zvm.rs, lfp.rs, ipsec.rs    one paper each
 //! ```
