@@ -1,5 +1,5 @@
 //! Identifies the agent that already listens at a control socket. A second agent cannot listen at
-//! this socket, and its error message describes the first agent.
+//! this socket. The error message of the second agent describes the first agent.
 
 use std::fmt;
 use std::io;

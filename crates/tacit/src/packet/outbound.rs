@@ -10,10 +10,10 @@
 //!
 //! Some packets exceed the path MTU. The worker divides an oversized TCP packet into segments that
 //! fit. If another oversized packet may be fragmented, the worker fragments the ESP packet.
-//! Otherwise, the worker drops the oversized packet. If an oversized packet, TCP or not, must not
-//! be fragmented, the worker also sends an ICMP error to the program (RFC 1191, RFC 8201). The
-//! error contains the MTU. The program also gets an ICMP error if a packet has waited too long for
-//! a tunnel.
+//! Otherwise, the worker drops the oversized packet. The worker also sends an ICMP error to the
+//! program if an oversized packet, TCP or not, must not be fragmented. The error contains the MTU
+//! (RFC 1191, RFC 8201). The program also gets an ICMP error if a packet has waited too long for a
+//! tunnel.
 //!
 //! Limits: the worker reads at most [`PACKETS_PER_TURN`] packets from one device before it reads
 //! from other devices. A batch has a maximum length and a maximum number of datagrams.

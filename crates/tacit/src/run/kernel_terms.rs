@@ -1,5 +1,5 @@
-//! Converts requests of the agent to the kernel's data types, for the helper processes of `tacit
-//! run` and `tacit agent --host`.
+//! Converts requests of the agent to the kernel's data types. The requests are for the helper
+//! processes of `tacit run` and `tacit agent --host`.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,5 +1,5 @@
 //! Implements a DNS client as a state machine without I/O. For each query of a program, the client
-//! decides when to send the query, to which server and on which socket.
+//! chooses the server, the socket and the time to send.
 //!
 //! ```text
 //!   ask ──┐                                        ┌──> Open, Send, Close   sockets

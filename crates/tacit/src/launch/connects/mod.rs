@@ -24,8 +24,8 @@
 //!
 //! This code runs in the helper, the process that acts inside the run's namespaces.
 //!
-//! Limits: at most [`CALLS_MAX`] calls wait for the agent or for their connection, and each waits
-//! at most [`ANSWER_WAIT_MAX`] for the agent. A waiting call needs [`DESCRIPTORS_PER_CALL`]
+//! Limits: at most [`CALLS_MAX`] calls wait for the agent or for their connection. A call waits at
+//! most [`ANSWER_WAIT_MAX`] for the agent. A waiting call needs [`DESCRIPTORS_PER_CALL`]
 //! descriptors, so fewer calls wait if the limit of open files is low. Above these limits, the
 //! agent relays the connections.
 

@@ -7,8 +7,8 @@
 //!                                                content that it loaded before
 //! ```
 //!
-//! Then the server closes the sockets that a rule now denies, and ends the sessions of hosts whose
-//! certificate is no longer accepted.
+//! Then the server closes the sockets that a rule now denies. The server also ends the sessions of
+//! hosts whose certificate is no longer accepted.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -17,7 +17,7 @@
 //!   filter_*                          filters of single packets (see `filters/mod.rs`)
 //!   chains capture refuse prohibit    the decisions to which the maps lead
 //!   chain prerouting                  sends packets from lo and from clients to the agent
-//!   chain input                       refuses packets that `prerouting` missed (captured ports only)
+//!   chain input                       refuses packets missed by `prerouting` (captured ports only)
 //!   chain postrouting                 drops captured packets that would leave the host
 //! ```
 //!

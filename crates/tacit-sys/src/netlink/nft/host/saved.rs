@@ -1,8 +1,8 @@
 //! Copies an nftables table from the kernel, and installs the copy again later.
 //!
 //! The copy contains the chains, the sets with their elements, and the rules. The copy of an
-//! element expires at the same time as the original element. This module uses no policy, because
-//! another policy or another version of tacit may have installed the table.
+//! element expires at the same time as the original element. This module does not use the current
+//! policy, because the table may come from another policy or another version of tacit.
 
 use std::time::{Duration, Instant};
 
