@@ -1,9 +1,10 @@
 //! Implements the load client, which opens connections, sends requests, and measures the time until
-//! each reply. The load client sends the same requests as `tacit workload client`, but calls a TLS
-//! library itself.
+//! each reply. The load client sends the requests of `tacit workload client`. Unlike that command,
+//! the load client calls a TLS library to encrypt its requests.
 //!
 //! Each connection has a thread with a blocking socket. The benchmark controls this load client
-//! through standard input and output, in the same way as `tacit workload client --steered`.
+//! through standard input and output. For this purpose, the benchmark uses the protocol of `tacit
+//! workload client --steered`.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
-//! Writes the report of `bench compare`. The report contains the medians of both versions of tacit,
-//! and the ratios of these medians. The report states whether the new version uses too much CPU
-//! time or memory.
+//! Writes the report of `bench compare`, which compares an old and a new version of tacit. The
+//! report contains the medians of both versions, and the ratios of these medians. The report states
+//! whether the new version uses too much CPU time or memory.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Defines a peer of the benchmark, and the workloads that it supports. A peer is one method to
-//! protect the connection between two programs: a pair of proxies, a TLS library, or tacit.
+//! Defines what a peer of the benchmark is. A peer is one method to protect the connection between
+//! two programs: a pair of proxies, a TLS library, or tacit. This module also determines which
+//! workloads a peer supports.
 
 use super::plan::Proxy;
 use crate::tls_settings::TlsSettings;

@@ -1,8 +1,8 @@
 //! Checks that a server's response answers the query, and builds the response for the program.
 //!
 //! The response for the program contains the question that the program sent, and the records that
-//! the server sent. The program's question and the question to the server may differ in the case of
-//! letters, but not in length. So the compression pointers in the records stay valid.
+//! the server sent. The program's question and the question to the server may differ in upper and
+//! lower case. Their lengths are equal, so the compression pointers in the records stay valid.
 
 use super::message::{
     AUTHENTIC_DATA, AUTHORITATIVE, CODE, HEADER_BYTES, INTERNET, MessageHeader, OPERATION, OPT,
