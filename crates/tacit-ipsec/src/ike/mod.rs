@@ -11,10 +11,10 @@
 //! `codec` reads and writes messages, `proposal` chooses algorithms, and `crypto` encrypts
 //! messages.
 //!
-//! Supported: authentication with pre-shared keys and with signatures, cookies, inner addresses,
-//! NAT detection, fragments (RFC 7383), and rekeying by either side. Not supported: several child
-//! SAs at a time, and EAP. tacit refuses requests for the features that are not supported, and
-//! reports the reason.
+//! Supported: cookies, inner addresses, NAT detection, fragments (RFC 7383), rekeying by either
+//! side, and authentication by pre-shared keys or by signatures. Not supported: several child SAs
+//! at a time, and EAP. tacit refuses requests for the features that are not supported, and reports
+//! the reason.
 
 mod auth;
 mod codec;

@@ -1,4 +1,4 @@
-//! Simulates an unreliable network: loses, repeats and delays datagrams in both directions. The
+//! Simulates an unreliable network: drops, repeats and delays datagrams in both directions. The
 //! driver (the process with tacit's IKE connection) sends and receives through this module.
 
 use std::io;

@@ -1,6 +1,5 @@
-//! Sends an IKE_AUTH request for every answer to the first request (IKE_SA_INIT). This module is
-//! for the initiator. The initiator sends IKE_AUTH requests until an AUTH payload proves which
-//! answer is from the peer.
+//! Sends the IKE_AUTH requests of an initiator: one for every answer to the first request
+//! (IKE_SA_INIT). The initiator stops when an AUTH payload proves which answer is from the peer.
 //!
 //! An attacker who has seen the first request can forge an answer with a valid key exchange. Only
 //! the AUTH payload shows which answer is from the peer (RFC 7296 sections 2.4 and 2.21.1):
@@ -19,8 +18,8 @@
 //! request.
 //!
 //! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further attempt replaces the oldest. The module
-//! `answers` limits how many attempts begin in a period. So the peer has time to answer each
-//! IKE_AUTH request.
+//! `answers` limits how many attempts begin in a period. So the peer has time to answer the
+//! IKE_AUTH request of an attempt before the attempt is replaced.
 
 use std::time::{Duration, Instant};
 
