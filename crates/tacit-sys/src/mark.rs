@@ -1,5 +1,5 @@
 //! Sets the fwmark (`SO_MARK`) on the agent's own sockets. With `tacit agent --host`, nftables
-//! rules accept packets with this fwmark.
+//! rules accept packets with this fwmark. So these rules do not capture the agent's own packets.
 //!
 //! A global variable of the process stores the fwmark. Every function that opens a socket sets this
 //! fwmark on the socket.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! If the program is killed, another process may get the process ID of the program. So after each
-//! read from the process, the caller must check that the program still waits
+//! read from the process, the helper must check that the program still waits
 //! ([`crate::spawn::NotifyListener::is_waiting`]).
 //!
 //! Limit: this module examines at most [`DESCRIPTORS_MAX`] descriptors of a process.

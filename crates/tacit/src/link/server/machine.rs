@@ -1,6 +1,6 @@
 //! Accepts the streams of a virtual machine over AF_VSOCK. The kernel reports the context ID (CID)
-//! of the machine at the other end of a stream. This module refuses a stream if its context ID is
-//! not the one in the key `listen`.
+//! of the machine at the other end of a stream. The key `listen` of the link contains the permitted
+//! context ID. This module refuses streams from all other context IDs.
 //!
 //! Limit: at most [`STREAMS_MAX`] streams of a link wait for an answer. Further streams wait in the
 //! queue of the listening socket.
