@@ -1,6 +1,7 @@
-//! Defines [`TunLease`]. A packet worker holds this lease as long as the worker reads a TUN device.
-//! With [`TunLeaseWatch`], the agent finds out whether a worker holds the lease. If no worker holds
-//! the lease, the programs need another TUN device.
+//! Defines [`TunLease`]. A packet worker holds this lease as long as the worker reads the TUN
+//! device of a run (a program under `tacit run`). With [`TunLeaseWatch`], the agent finds out
+//! whether a worker holds the lease. If no worker holds the lease, no worker reads the device. Then
+//! the run needs another TUN device.
 
 use std::sync::{Arc, Weak};
 

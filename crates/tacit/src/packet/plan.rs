@@ -1,6 +1,9 @@
 //! Defines [`PacketThreads`]: the CPUs for the threads of a packet worker. Also defines when the
 //! second thread, `tacit-receive`, receives packets.
 //!
+//! The key `cpus` of the table `[engine]` reserves CPUs for engines. All other CPUs are *general*
+//! CPUs.
+//!
 //! | `[engine]` | `tacit-packet` | `tacit-receive` |
 //! |---|---|---|
 //! | absent | on general CPUs | is not started |

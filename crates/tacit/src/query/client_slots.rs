@@ -6,9 +6,9 @@
 //! ```
 //!
 //! To free a slot, the agent closes the connection that has been idle for the longest time. If no
-//! connection is idle, the agent closes the connection whose client has not read an answer for the
-//! longest time. The agent does not close a connection in the state `working`. A client keeps its
-//! slot until its connection is closed.
+//! connection is idle, the agent closes the connection that has been in the state `sending` for the
+//! longest time. In this state, the client has not read its answer yet. The agent does not close a
+//! connection in the state `working`. A client keeps its slot until its connection is closed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

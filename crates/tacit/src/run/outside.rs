@@ -1,5 +1,5 @@
 //! Opens the sockets of a run for traffic to other hosts. The sockets belong to the network of the
-//! agent, or to the network of the other side of a link.
+//! agent, or to the network at the other side of a link.
 //!
 //! ```text
 //!   Outside::Host ── socket, connect ─────────> kernel of the agent

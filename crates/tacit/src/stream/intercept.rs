@@ -1,8 +1,8 @@
-//! Accepts a connection and determines its flow: the addresses and names that rules match. Accept
-//! is stage 1 of the five stages of a connection.
+//! Accepts a connection and determines its flow: the addresses and names that rules match. This is
+//! stage 1 (accept) of the five stages of a connection.
 //!
-//! Rules match the client address in the PROXY header. So if the forwarding rule of the listener
-//! has `accept-proxy`, this module first reads the header.
+//! If the forwarding rule of the listener has `accept-proxy`, this module first reads a PROXY
+//! protocol header from the connection. Rules match the client address in this header.
 //!
 //! Every worker accepts on every listening socket. When the agent has reached its limit of
 //! connections or open files, further connections wait in the kernel's queue.

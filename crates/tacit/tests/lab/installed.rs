@@ -1,5 +1,5 @@
-//! Tests which files `make install` and `make package` install. `make test` installs packages that
-//! the tests need. No server of these packages may start during the installation.
+//! Tests which files `make install` and `make package` install. Also tests how `make test` installs
+//! the packages that its tests need. No server of these packages may start during the installation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! Tests PROXY protocol v2 on both sides: rules, logs and servers get the address of the real
-//! client.
+//! Tests that tacit accepts and sends headers of PROXY protocol v2. Rules, logs and servers must
+//! get the address of the real client.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,5 +1,6 @@
 //! Tests that unmodified programs work through tunnels: psql, ssh, ping, servers, and programs that
-//! use UDP. Also tests tunnels to an address that other rules permit or protect by TLS.
+//! use UDP. Also tests rules for different ports of one address. These rules use a tunnel, TLS, or
+//! no protection.
 
 use crate::Scenario;
 

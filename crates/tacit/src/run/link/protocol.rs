@@ -11,11 +11,12 @@
 //!   helper of run <── Answer + socket ────────┘         on the channel
 //! ```
 //!
-//! If connections may outlive their run, the agent sends `RunEnded` on the stream of Hello when the
-//! run has ended. The agent closes this stream after the last connection.
+//! If connections may outlive their run, the stream of Hello stays open for longer. When the run
+//! has ended, the agent sends `RunEnded` on this stream. The agent closes this stream after the
+//! last connection.
 //!
-//! The side without a network opens every stream. The frames have the same format as the frames
-//! between launcher and agent ([`crate::run::protocol`]).
+//! The side without a network opens every stream. Each message is in a frame. The format of the
+//! frames is also used between the launcher and the agent ([`crate::run::protocol`]).
 //!
 //! If the two sides have different kernels, each side has a server. The server of the side without
 //! a network forwards the requests, in frames of [`tacit_core::link_frame`]. Sockets cannot be

@@ -1,5 +1,6 @@
 //! Checks that an FTP data connection comes from the client of its control connection. The client
-//! must resume the TLS session of the control connection, or present the same certificate.
+//! must resume the TLS session of the control connection, or present the client certificate of the
+//! control connection.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Defines the loads (kinds of traffic) of a paper about IPsec, which `ipsec.rs` measures. For
-//! `forecast.rs`, this module also generates random loads from a seed.
+//! Defines the loads (kinds of traffic) that a paper about IPsec describes. `ipsec.rs` measures
+//! these loads. This module also generates random loads from a seed, for `forecast.rs`.
 
 use super::stage::Stage;
 
