@@ -1,9 +1,9 @@
-//! Stops the launcher (`tacit run`) when the program CMD stops, and continues the launcher when CMD
+//! Stops the launcher (`tacit run`) when the program CMD stops, and resumes the launcher when CMD
 //! continues.
 //!
 //! Another process can send SIGCONT to CMD only, and not to the launcher. A stopped launcher cannot
 //! detect that CMD continues, so a second child process watches CMD. When CMD continues, the second
-//! child process continues the launcher.
+//! child process resumes the launcher.
 //!
 //! Limit: the second child process checks CMD every [`LOOK_INTERVAL`].
 

@@ -1,5 +1,5 @@
 //! Limits how many refusals and failures are written to the audit log, so that clients cannot fill
-//! the disk. Established connections are always written.
+//! the disk. Lines about established connections are always written.
 //!
 //! ```text
 //!   line ──> share of its run or client ── used up ──> common share ── used up ──> omitted

@@ -4,8 +4,8 @@
 //!
 //! For each new area, this module searches for earlier areas that overlap with it. Two areas
 //! overlap if their ranges overlap in each field that both areas restrict. If all ranges are single
-//! values, a hash table finds the earlier areas. Otherwise, the search begins with the field in
-//! which the fewest earlier areas overlap with the new area.
+//! values, a hash table finds the earlier areas. Otherwise, the search begins with one field: the
+//! field in which the new area overlaps with the fewest earlier areas.
 
 use std::collections::{BTreeMap, HashMap};
 
