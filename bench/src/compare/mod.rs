@@ -7,7 +7,7 @@
 //! ```
 //! The report compares the CPU time of the agents per operation, and their memory per idle
 //! connection. It also compares the CPU time of starting a program under `tacit run`. Two
-//! measurements of the same program differ, so OLD is measured twice in each round. NEW passes if
+//! measurements of the same version differ, so OLD is measured twice in each round. NEW passes if
 //! NEW exceeds OLD by at most the difference between the measurements of OLD, plus 2 percent.
 //!
 //! All agents run during the whole benchmark, but only one pair of agents at a time has load.
@@ -17,7 +17,7 @@
 //! subjects.rs   the compared versions, each with its own agents
 //! task.rs       the workloads
 //! sample.rs     takes one sample of a workload
-//! report.rs     medians, ratios, and the limit
+//! report.rs     medians, ratios, and the limit up to which NEW passes
 //! ```
 
 mod options;

@@ -1,6 +1,6 @@
-//! Implements the spin lock that `bench sockets` puts around the table of connections. The variants
-//! of the lock are: one lock for all calls, one lock for calls that write, a reader-writer lock,
-//! and no lock.
+//! Implements the kinds of locks that `bench sockets` compares. The lock protects the table of
+//! connections. A thread that waits for the lock spins. The kinds are: one lock for all calls, one
+//! lock for calls that write, a reader-writer lock, and no lock.
 
 use std::hint::spin_loop;
 use std::sync::{

@@ -1,14 +1,15 @@
-//! Defines, parses and encodes the frames of a link between two kernels. A link lets programs on
-//! one kernel use sockets of the other kernel. File descriptors cannot be sent to another kernel.
-//! So the link copies the bytes of each socket, as frames on a separate stream.
+//! Defines, parses and encodes the frames of a link between two kernels. Through this link,
+//! programs on one kernel use sockets of the other kernel. File descriptors cannot be sent to
+//! another kernel. So each socket has its own stream between the kernels, and the link copies the
+//! bytes of the socket as frames on this stream.
 //!
 //! ```text
 //!   kind (1 byte) | length (2 bytes) | payload
 //! ```
 //!
-//! The first byte of the separate stream is the kind of a frame. A kind is never 0. A link within
-//! one kernel has another format. The first byte of that format is always 0, because this byte is
-//! the upper byte of a small length. So the first byte shows whether a link connects two kernels.
+//! The first byte of each stream is the kind of its first frame. A kind is never 0. A link within
+//! one kernel has streams with another format. A stream in that format always begins with 0, the
+//! upper byte of a small length. So the first byte shows whether a link connects two kernels.
 //!
 //! Limits: [`MESSAGE_BYTES_MAX`] for a message, [`DATA_BYTES_MAX`] for a part of a TCP stream, and
 //! [`DATAGRAM_BYTES_MAX`] for a datagram.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! This module does not zero IPv6 routing headers, because the sender can predict how these headers
-//! arrive (RFC 4302 section 3.3.3.1.2.1). If routers change other parts of the headers, the ICV is
-//! wrong, and the receiver drops the packet.
+//! arrive (RFC 4302 section 3.3.3.1.2.1). If a router changes a field that is neither zeroed nor
+//! predictable, the ICV is wrong, and the receiver drops the packet.
 
 use super::outer::{HOP_BY_HOP, OPTIONS};
 use crate::packet::{V4_HEADER_BYTES, V6_HEADER_BYTES};

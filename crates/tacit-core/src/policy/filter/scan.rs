@@ -1,6 +1,6 @@
 //! Finds the rule for a packet by comparing the packet with one rule after another. This scan
-//! defines the meaning of filter rules. The nftables rules in the kernel must give the same
-//! results.
+//! defines the meaning of filter rules. The nftables rules in the kernel must give the same results
+//! as this scan.
 
 use std::fmt;
 use std::net::IpAddr;

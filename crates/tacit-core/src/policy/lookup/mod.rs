@@ -1,5 +1,5 @@
-//! Finds the rule for a flow. The cost of a look-up depends on the number of different shapes of
-//! rules, and not on the number of rules.
+//! Finds the rule for a flow. The cost of a look-up depends mainly on the number of different
+//! shapes of rules, and hardly on the number of rules.
 //!
 //! The *shape* of a rule is the number of bits that the rule compares in each address and port.
 //! Most policies have few different shapes. The index has one hash table for each shape, and a
@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! rule: remote 10.7.0.0/16, remote-ports 5432   shape (any, any, v4/16, port/16)
-//! flow: remote 10.7.8.9:5432                    key for this table (-, -, 10.7.0.0, 5432)
+//! flow: remote 10.7.8.9:5432                    key for this shape (-, -, 10.7.0.0, 5432)
 //! ```
 //!
 //! Then the look-up compares the other conditions of the rules that it found, such as `program` and

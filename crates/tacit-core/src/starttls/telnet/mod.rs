@@ -9,8 +9,8 @@
 //!   server ══ then the TLS handshake begins ══════ client
 //! ```
 //!
-//! When TLS has begun, both ends negotiate all Telnet options again, and tacit relays the options
-//! without parsing them. Before TLS, tacit reads no input from the program.
+//! Before TLS, tacit reads no input from the program. When TLS has begun, both ends negotiate all
+//! Telnet options again, and tacit relays the options without parsing them.
 //!
 //! As a server, tacit stores the input that the client sends before TLS. If the connection stays in
 //! clear, the program gets this input. If TLS begins, tacit drops this input. As a client, tacit

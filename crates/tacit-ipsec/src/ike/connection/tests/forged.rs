@@ -1,5 +1,5 @@
-//! Tests that forged answers to the first request do not prevent a connection (RFC 7296 section
-//! 2.21.1).
+//! Tests forged answers to the first request of an IKE connection. These answers must not prevent
+//! the connection (RFC 7296 section 2.21.1).
 
 use std::sync::Arc;
 use std::time::Duration;

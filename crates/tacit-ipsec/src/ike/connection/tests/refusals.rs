@@ -1,5 +1,5 @@
-//! Tests that tacit rejects unsupported requests, and that each error names the cause. No exchange
-//! may block.
+//! Tests that tacit rejects unsupported IKE requests. Each error must name the cause, and each IKE
+//! exchange must end.
 
 use std::time::Duration;
 
