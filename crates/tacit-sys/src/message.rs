@@ -1,7 +1,8 @@
-//! Receives data from sockets, together with the sender and with control messages
+//! Receives data from sockets, together with the sender's address and control messages
 //! (`IP_RECVORIGDSTADDR`, `IP_RECVERR`). Also sends data with control messages.
 //!
-//! The kernel, not the C library, defines the layout of control messages.
+//! The kernel, not the C library, defines the layout of control messages. So this module encodes
+//! and parses control messages itself.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -4,9 +4,9 @@
 //!
 //! ```text
 //! program --SYN to 10.9.8.7:8080--> listener on :15002 drops the SYN; the agent gets a copy
-//! agent   --the same SYN again--> listener on :15001 --accept--> own address = 10.9.8.7:8080
-//! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> 10.1.1.1:53
-//! agent   --answer, sent after bind_spoofed_source(10.1.1.1:53)--> program: from 10.1.1.1:53
+//! agent   --the same SYN again--> listener on :15001 --accept--> local address = 10.9.8.7:8080
+//! program --datagram to 10.1.1.1:53--> UDP socket on :15001 --receive--> destination = 10.1.1.1:53
+//! agent   --answer, sent after bind_spoofed_source(10.1.1.1:53)--> program; source = 10.1.1.1:53
 //! ```
 //!
 //! A helper process creates these sockets inside the network namespace of a program under `tacit

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A data worker is a thread that serves connections. The signer is the process that holds private
-//! keys. A link server lets programs on one kernel use sockets of another kernel.
+//! keys. A link server opens sockets for programs that have no network.
 //!
 //! A refused call returns an error, and the thread continues. The error is `EPERM`, or the error
 //! that a kernel without this call returns.

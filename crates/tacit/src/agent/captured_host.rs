@@ -1,6 +1,6 @@
-//! Starts and ends the capture of the host's own traffic (`tacit agent --host`). The agent treats
-//! the captured host as a run, in the same way as a program under `tacit run`. The run of the
-//! captured host has no launcher process.
+//! Starts and ends the capture of the host's own traffic (`tacit agent --host`). For the agent, the
+//! captured host is a run, like a program under `tacit run`. The run of the captured host has no
+//! launcher process.
 
 use std::io;
 use std::os::fd::AsFd;

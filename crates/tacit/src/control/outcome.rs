@@ -1,5 +1,5 @@
-//! Defines the agent's answers to commands such as reload, drain and close, and formats them as
-//! text and as JSON.
+//! Defines the agent's answers to commands such as reload, drain and close. Formats these answers
+//! as text and as JSON.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,18 +1,18 @@
 //! Opens sockets on this kernel. Each socket has the address of a socket on another kernel. A
-//! separate process opens these sockets, and passes them to the link server. The process uses a
-//! network namespace in which every address is local. Each link has its own process and namespace,
-//! because the link server on the other kernel chooses addresses in this namespace.
+//! separate process opens these sockets, and passes them to this kernel's link server. The process
+//! uses a network namespace in which every address is local. Each link has its own process and
+//! namespace, because the link server on the other kernel chooses addresses in this namespace.
 //!
 //! ```text
 //!   link server ── MirrorRequest ──> process in the namespace     one request at a time
 //!               <── MirrorReply + sockets ──
 //! ```
 //!
-//! The process is started before the server has threads, and ends with the server. The process
-//! creates the namespace, and then enters a sandbox. In the sandbox, the process cannot open files
-//! or execute programs. The process also cannot use system calls that a link server does not need.
-//! If a part of the sandbox fails, the server logs the failure, and the process continues without
-//! this part.
+//! The process is started before this kernel's link server has threads, and ends with this server.
+//! The process creates the namespace, and then enters a sandbox. In the sandbox, the process cannot
+//! open files or execute programs. The process also cannot use system calls that a link server does
+//! not need. If a part of the sandbox fails, the server logs the failure, and the process continues
+//! without this part.
 //!
 //! Limit: if too many sockets are closed at a time, the kernel drops reports about them. The link
 //! server then serves these sockets until the other side or the run ends.

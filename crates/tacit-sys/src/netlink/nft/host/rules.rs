@@ -1,5 +1,6 @@
-//! Builds the nftables rules for `tacit agent --host` with connection tracking, in the order of
-//! evaluation. `untracked.rs` builds the rules for hosts that do not need connection tracking.
+//! Builds the nftables rules that use connection tracking, for `tacit agent --host`. `untracked.rs`
+//! builds the nftables rules for hosts that do not need connection tracking. The chains are, in the
+//! order of evaluation:
 //!
 //! ```text
 //! output       decides about the packets of programs, by sender and destination
@@ -24,7 +25,7 @@
 //!
 //! A captured TCP connection stays captured until it ends, even if a later nftables table does not
 //! capture its destination. Otherwise the next segment of the connection would leave in clear. If
-//! no socket of the agent receives a packet, the next nftables rule refuses the packet.
+//! no socket of the agent receives a captured packet, the nftables rules refuse the packet.
 
 use super::super::expression::Expression;
 use super::super::host_expression::{
