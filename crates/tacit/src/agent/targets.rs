@@ -1,5 +1,6 @@
 //! Asks the predecessor (the agent that this agent replaces) which targets are down. So the first
-//! connections of this agent do not try these targets.
+//! connections of this agent do not try these targets. A target is an address to which an agent
+//! connects.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -19,8 +19,8 @@
 //! ends when a reload installs a policy that does not permit the flow.
 //!
 //! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that has
-//! been idle for the longest time. While the agent looks up the owner of a flow, it stores at most
-//! [`EARLY_BYTES_MAX`] bytes of datagrams in total.
+//! been idle for the longest time. While the agent looks up the owner of a flow, the agent stores
+//! at most [`EARLY_BYTES_MAX`] bytes of the flow's datagrams.
 
 mod answer;
 mod answerers;

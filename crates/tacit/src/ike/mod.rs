@@ -1,5 +1,5 @@
 //! Creates the IPsec tunnels of programs under `tacit run`. Also manages the IKE connections, and
-//! passes their keys to the packet worker (the thread that encrypts packets).
+//! passes the keys of the tunnels to the packet worker (the thread that encrypts packets).
 //!
 //! ```text
 //! agent ── runs, TUN devices, policy ──> IkeDriver ──> thread `tacit-ike`

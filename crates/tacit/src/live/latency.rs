@@ -1,7 +1,7 @@
 //! Counts the durations of a rule's handshakes and connection attempts, in the buckets of a
 //! Prometheus histogram.
 //!
-//! The threads add durations without a lock.
+//! Threads add durations without a lock, because the counters are atomic.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Tests one host from the installation of tacit to its removal. Some programs must continue during
+//! Tests one host from the installation to the removal of tacit. Some programs must continue during
 //! audit mode and enforcement: daemons from before the installation, a periodic job, a container
 //! and an SSH session. The programs must also continue when the agent restarts, and each time that
 //! processes of the agent are killed. A tap records which bytes are on the network link.

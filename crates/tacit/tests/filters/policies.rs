@@ -4,7 +4,8 @@
 //! ```text
 //! 10.0.1.0-7 fd00::1:0-7    addresses of the host      interfaces a0 b0 c0
 //! 10.0.0.0-7 fd00::0:0-7    addresses of other hosts
-//! 10.0.2.0-7 fd00::2:0-7    behind b0                  10.0.3.0-7 fd00::3:0-7    behind c0
+//! 10.0.2.0-7 fd00::2:0-7    addresses of hosts behind b0
+//! 10.0.3.0-7 fd00::3:0-7    addresses of hosts behind c0
 //! ```
 
 use std::net::IpAddr;

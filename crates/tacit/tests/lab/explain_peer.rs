@@ -1,5 +1,5 @@
-//! Tests `tacit explain --peer`. The command evaluates a certificate by a rule or an identity map,
-//! and needs no connection.
+//! Tests `tacit explain --peer`. The command checks a certificate against a rule or an identity
+//! map, and needs no connection.
 
 use serde_json::{Value, json};
 use tacit_tls::test_certificates;

@@ -1,6 +1,7 @@
 //! Tests a flood of datagrams that an engine cannot process in time. The engine is configured not
 //! to spill, so no second thread receives datagrams. When the engine's queue is full, the kernel
-//! drops datagrams. A tunnel of another worker loses no packet.
+//! drops datagrams. At the same time, another packet worker serves another tunnel. This tunnel must
+//! lose no packet.
 
 use std::net::UdpSocket;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Tests connections for which a program gets a socket of the host's network. The program reaches
-//! only permitted destinations, and behaves in the same way as without tacit. `tacit show` lists
+//! Tests connections for which a program gets a socket of the host's network. The program must
+//! reach only permitted destinations, and must behave as it does without tacit. `tacit show` lists
 //! the program's connections.
 //!
-//! Other tests run many programs both with sockets of the host's network and without tacit. These
-//! tests compare the output of the programs ([`Network::compare`]).
+//! Other tests start many programs, each without tacit and then with sockets of the host's network.
+//! In both cases, the program must have the same output ([`Network::compare`]).
 
 use crate::network::Network;
 

@@ -1,5 +1,5 @@
-//! Tests the query socket (`$TACIT_QUERY`): programs can ask how their own connections are
-//! protected, but not about the connections of others.
+//! Tests the query socket (`$TACIT_QUERY`): programs can ask how the connections of their own run
+//! are protected. Programs cannot ask about the connections of other runs.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Defines the content of a workload's report and its JSON form, and compares a report with an
-//! earlier one.
+//! Defines the content and the JSON form of a workload's report. Also compares a report with an
+//! earlier report.
 
 use std::path::Path;
 
