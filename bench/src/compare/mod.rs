@@ -8,7 +8,8 @@
 //! The report compares the CPU time of the agents per operation, and their memory per idle
 //! connection. It also compares the CPU time of starting a program under `tacit run`. Two
 //! measurements of the same version differ, so OLD is measured twice in each round. NEW passes if
-//! NEW exceeds OLD by at most the difference between the measurements of OLD, plus 2 percent.
+//! its cost is within a limit. The limit is the cost of OLD, plus 2 percent, plus the difference
+//! between the measurements of OLD.
 //!
 //! All agents run during the whole benchmark, but only one pair of agents at a time has load.
 //!
@@ -17,7 +18,7 @@
 //! subjects.rs   the compared versions, each with its own agents
 //! task.rs       the workloads
 //! sample.rs     takes one sample of a workload
-//! report.rs     medians, ratios, and the limit up to which NEW passes
+//! report.rs     medians, ratios, and the limit for NEW
 //! ```
 
 mod options;

@@ -1,7 +1,7 @@
 //! Defines, parses and encodes the frames of a link between two kernels. Through this link,
 //! programs on one kernel use sockets of the other kernel. File descriptors cannot be sent to
-//! another kernel. So each socket has its own stream between the kernels, and the link copies the
-//! bytes of the socket as frames on this stream.
+//! another kernel. So each socket has its own stream between the kernels. The link copies the bytes
+//! of the socket as frames on this stream.
 //!
 //! ```text
 //!   kind (1 byte) | length (2 bytes) | payload

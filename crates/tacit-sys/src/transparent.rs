@@ -1,6 +1,6 @@
-//! Creates transparent sockets: sockets with addresses that do not belong to this host. Through
-//! such a socket, the agent receives packets to any destination. The agent's answers have the
-//! destination's address as their source.
+//! Creates transparent sockets: sockets with addresses that do not belong to this host. Through a
+//! transparent socket, the agent receives packets to any destination. The agent's answers have the
+//! address of this destination as their source.
 //!
 //! ```text
 //! program --SYN to 10.9.8.7:8080--> listener on :15002 drops the SYN; the agent gets a copy

@@ -18,9 +18,9 @@
 //! A flow ends after an idle timeout, or when the program exits or closes its socket. A flow also
 //! ends when a reload installs a policy that does not permit the flow.
 //!
-//! Limits: [`FLOWS_MAX`] flows for each run and IP version; a new flow replaces the flow that has
-//! been idle for the longest time. While the agent looks up the owner of a flow, the agent stores
-//! at most [`EARLY_BYTES_MAX`] bytes of the flow's datagrams.
+//! Limits: [`FLOWS_MAX`] flows for each run and IP version. When this limit is reached, a new flow
+//! replaces the flow that has been idle for the longest time. While the agent looks up the owner of
+//! a flow, the agent stores at most [`EARLY_BYTES_MAX`] bytes of the flow's datagrams.
 
 mod answer;
 mod answerers;

@@ -1,7 +1,7 @@
-//! Tests one host from the installation to the removal of tacit. Some programs must continue during
-//! audit mode and enforcement: daemons from before the installation, a periodic job, a container
-//! and an SSH session. The programs must also continue when the agent restarts, and each time that
-//! processes of the agent are killed. A tap records which bytes are on the network link.
+//! Tests one host from the installation to the removal of tacit. The host has daemons from before
+//! the installation, a periodic job, a container and an SSH session. All of these must continue
+//! during audit mode and enforcement. They must also continue when the agent restarts, and each
+//! time that processes of the agent are killed. A tap records which bytes are on the network link.
 
 use crate::containers::BOX;
 use crate::machines::{Machines, SERVED, TLS};

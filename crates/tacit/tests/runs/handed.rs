@@ -2,8 +2,8 @@
 //! reach only permitted destinations, and must behave as it does without tacit. `tacit show` lists
 //! the program's connections.
 //!
-//! Other tests start many programs, each without tacit and then with sockets of the host's network.
-//! In both cases, the program must have the same output ([`Network::compare`]).
+//! Other tests start each program twice: without tacit, and with sockets of the host's network. The
+//! output must be the same both times ([`Network::compare`]).
 
 use crate::network::Network;
 

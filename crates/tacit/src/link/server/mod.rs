@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
-//!                                       ├─ Open ───> policy rules ──> socket, connect ──> pass on
+//!                                       ├─ Open ───> policy rules ──> socket, connect ──> the run
 //!                                       └─ Status
 //!   another kernel:    framed.rs on the side with the network; remote.rs on the side of the runs
 //! ```
