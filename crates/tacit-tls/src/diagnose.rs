@@ -7,7 +7,7 @@
 use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::credentials::{CrlFacts, PathFault};
+use super::credentials::{CrlFacts, PathFault, trust_title};
 use super::facts::{CertificateFacts, DAY_SECONDS, RSA_BITS_MIN, utc};
 
 /// Maximum number of names in one message.
@@ -207,12 +207,12 @@ fn faulty(fault: &PathFault, peer: PeerRole, chain: &[CertificateFacts]) -> Opti
 
 fn not_pinned(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     format!(
-        "the {who}'s certificate {title} is not pinned in [trust.{trust}]: ask the operator of \
+        "the {who}'s certificate {title} is not pinned in {trust}: ask the operator of \
          the {who} whether the certificate with the SHA-256 value {sha256} is correct. If so, add \
          the certificate to `pinned` in this [trust] table",
         who = failed.peer.word(),
         title = leaf.title(),
-        trust = failed.trust,
+        trust = trust_title(failed.trust),
         sha256 = leaf.sha256,
     )
 }
@@ -303,7 +303,7 @@ fn revoked(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
 /// Explains which CA has no current CRL.
 fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> String {
     let who = failed.peer.word();
-    let trust = failed.trust;
+    let trust = trust_title(failed.trust);
     let now = i64::try_from(failed.now.as_secs()).unwrap_or(i64::MAX);
     let title = chain.first().map_or("", CertificateFacts::title);
     let problem = format!("tacit cannot check whether the {who}'s certificate {title} is revoked");
@@ -311,18 +311,18 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
     let issuers = || chain.iter().map(|facts| facts.issuer.as_str());
     if let Some(ca) = issuers().find(|ca| crl_of(ca).is_none()) {
         return format!(
-            "{problem}, because [trust.{trust}] has no CRL of the CA {ca}: add the CRL to `crl`"
+            "{problem}, because {trust} has no CRL of the CA {ca}: add the CRL to `crl`"
         );
     }
     match issuers().filter_map(crl_of).find(|crl| crl.is_out_of_date(now)) {
         Some(crl) => format!(
-            "{problem}, because the CRL of the CA {issuer} in [trust.{trust}] expired at {time}: \
+            "{problem}, because the CRL of the CA {issuer} in {trust} expired at {time}: \
              get the current CRL",
             issuer = crl.issuer,
             time = utc(crl.next_update)
         ),
         None => format!(
-            "{problem}, because the CRLs in [trust.{trust}] do not cover this type of certificate: \
+            "{problem}, because the CRLs in {trust} do not cover this type of certificate: \
              add the CRLs that the CA publishes for this type"
         ),
     }
@@ -330,7 +330,7 @@ fn no_current_crl(failed: &FailedChain<'_>, chain: &[CertificateFacts]) -> Strin
 
 fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     let who = failed.peer.word();
-    let trust = failed.trust;
+    let trust = trust_title(failed.trust);
     let title = leaf.title();
     let kind = if !leaf.is_self_signed {
         "a CA certificate, not a leaf"
@@ -340,7 +340,7 @@ fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
         "self-signed"
     };
     format!(
-        "the {who}'s certificate {title} is {kind}, and [trust.{trust}] does not contain the \
+        "the {who}'s certificate {title} is {kind}, and {trust} does not contain the \
          issuer of the certificate: issue a leaf certificate for the {who} from a CA in this table"
     )
 }
@@ -351,20 +351,20 @@ fn wrong_issuer(
     chain: &[CertificateFacts],
 ) -> String {
     let who = failed.peer.word();
-    let trust = failed.trust;
+    let trust = trust_title(failed.trust);
     let title = chain.first().map_or("", CertificateFacts::title);
     let named = chain.last().map(|facts| facts.issuer.as_str()).filter(|name| !name.is_empty());
     let issuer = named.unwrap_or("(no name)");
     match error {
         CertificateError::UnknownIssuer => format!(
             "the chain of the {who}'s certificate {title} ends at the issuer {issuer}, but \
-             [trust.{trust}] does not contain this CA: add this CA to [trust.{trust}], or \
+             {trust} does not contain this CA: add this CA to {trust}, or \
              configure the {who} to send the intermediate certificates"
         ),
         CertificateError::BadSignature => format!(
-            "the {who}'s certificate {title} was not signed by the CA {issuer} in [trust.{trust}]: \
+            "the {who}'s certificate {title} was not signed by the CA {issuer} in {trust}: \
              this CA has the name of the issuer, but another key. Add the current certificate of \
-             the CA to [trust.{trust}]"
+             the CA to {trust}"
         ),
         CertificateError::Other(_) => format!(
             "the {who}'s certificate {title}, issued by {issuer}, violates the profile for \

@@ -36,6 +36,7 @@ pub(crate) use pair::{ChainAndKey, PairFault, read_pair};
 pub use path::AnchorFacts;
 pub(crate) use path::{ChainOf, PathCheck, PathFault, UnknownRevocation, error_of};
 pub use pinned::{PINNED_MAX, Pinned, UnusablePins};
+pub(crate) use trust::trust_title;
 pub use trust::{LoadedTrust, TrustGeneration, load_trust};
 pub use verifiers::Verifiers;
 

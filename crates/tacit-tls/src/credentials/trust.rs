@@ -139,6 +139,15 @@ impl LoadedTrust {
     }
 }
 
+/// How messages name a set of CA certificates: the table of the policy, or the set of the
+/// distribution.
+pub(crate) fn trust_title(name: &str) -> String {
+    match name {
+        "system" => "trust = \"system\"".to_owned(),
+        _ => format!("[trust.{name}]"),
+    }
+}
+
 /// Loads the anchors of `[trust.NAME]`, or those of the system. Relative paths begin at `base`.
 ///
 /// # Errors
@@ -151,7 +160,7 @@ pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<LoadedTrust,
     };
     let pins = match trust.pinned.as_slice() {
         [] if chain == Chain::Checked => None,
-        paths => Some(pinned::load(&format!("[trust.{name}]"), files(paths), chain)?),
+        paths => Some(pinned::load(&trust_title(name), files(paths), chain)?),
     };
     let loaded = match &trust.source {
         TrustSource::Files(paths) => {
@@ -172,7 +181,7 @@ pub fn load_trust(name: &str, trust: &Trust, base: &Path) -> Result<LoadedTrust,
 
 fn with_pins(mut trust: LoadedTrust, pins: Option<LoadedPins>) -> LoadedTrust {
     if let Some(LoadedPins { pinned, sources }) = pins {
-        let owner = format!("[trust.{}]", trust.name);
+        let owner = trust_title(&trust.name);
         trust.sources.extend(sources);
         trust.warnings.extend(pinned::warnings(&owner, &pinned, now_seconds()));
         trust.pinned = Some(pinned);
@@ -187,7 +196,7 @@ fn load_files(
     trust: &Trust,
     is_pinned: impl Fn(&CertificateDer<'_>) -> bool,
 ) -> Result<LoadedTrust, CredentialError> {
-    let owner = format!("[trust.{name}]");
+    let owner = trust_title(name);
     let now = now_seconds();
     let mut roots = RootCertStore::empty();
     let revocation = trust.revocation;
@@ -250,7 +259,7 @@ fn without_ca(facts: &[CertificateFacts]) -> Option<CredentialFault> {
 
 /// Loads the first bundle that exists. A certificate in it that cannot be parsed causes a warning.
 fn load_system(name: &str, candidates: &[&Path]) -> Result<LoadedTrust, CredentialError> {
-    let owner = format!("[trust.{name}]");
+    let owner = trust_title(name);
     let Some(path) = candidates.iter().find(|path| path.exists()) else {
         let path = candidates.first().map_or_else(PathBuf::new, |path| path.to_path_buf());
         return Err(CredentialError { owner, path, fault: CredentialFault::NoSystemBundle });
