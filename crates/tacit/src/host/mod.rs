@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! tacit agent --host            starts the helper, and serves the programs of the host
-//! tacit agent --host --guard    installs the nftables rules of the policy, and ends; if the policy
-//!                               has an error, installs the rules of the last policy (`stored.rs`)
+//! tacit agent --host --guard    installs the nftables rules of the policy, and ends; if this
+//!                               policy has an error, uses the stored policy (`stored.rs`) instead
 //! tacit agent --host --remove   removes the nftables rules and routing rules
 //! tacit agent --host --drop-ins DIRECTORY    writes a drop-in for each systemd unit in a rule
 //! ```

@@ -129,8 +129,8 @@ impl fmt::Display for NotLearnt {
             Self::Shared => write!(
                 f,
                 "this address already has {SHARING_MAX} names, the maximum with aliases = \
-                 \"never\": set aliases = \"conflict\" in [agent], so that tacit answers with an \
-                 alias address for each further name"
+                 \"never\": set aliases = \"conflict\" in [agent], so that DNS \
+                 answers contain an alias address for each further name"
             ),
             Self::NoAlias => f.write_str(
                 "all alias addresses are in use: set a larger network in `alias-ranges` of \

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! An *attempt* is the exchange that follows one answer. The field `sas` contains the IKE SA of the
-//! *current* attempt. When an authentic message for another attempt arrives, that attempt becomes
-//! the current attempt. The SPI of a message does not identify its attempt, because an attacker may
-//! use the SPI of the peer. A message belongs to the attempt whose keys verify the message. If the
-//! only remaining attempt is refused, tacit waits [`OTHER_ANSWER_WAIT`] for another answer. Until
-//! the peer answers the IKE_AUTH request, tacit repeats both the IKE_AUTH request and the first
+//! *current* attempt. A message belongs to the attempt whose keys verify the message. The SPI of
+//! the message does not identify the attempt, because an attacker may use the SPI of the peer. When
+//! a message for another attempt arrives, that attempt becomes the current attempt. If the only
+//! remaining attempt is refused, tacit waits [`OTHER_ANSWER_WAIT`] for another answer. Until the
+//! peer answers the IKE_AUTH request, tacit repeats both the IKE_AUTH request and the first
 //! request.
 //!
 //! Limit: [`ATTEMPTS_MAX`] attempts at a time; a further attempt replaces the oldest. The module

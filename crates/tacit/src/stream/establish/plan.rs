@@ -1,16 +1,18 @@
-//! Decides which socket of a connection gets TLS, what is exchanged before TLS, and when the agent
-//! connects to the server. *Downstream* is the accepted socket. *Upstream* is the socket to the
-//! server.
+//! Decides which socket of a connection gets TLS, what the agent waits for first, and when the
+//! agent connects to the server. *Downstream* is the accepted socket. *Upstream* is the socket to
+//! the server.
 //!
-//! | connection | before TLS | socket with TLS | connect to the server |
+//! | connection | waits first for | socket with TLS | connects to the server |
 //! |---|---|---|---|
 //! | no TLS, or TLS that the program starts later | | none | immediately |
-//! | TLS as a server | STARTTLS, as a server | downstream | after the handshake |
-//! | TLS as a server | the client's first byte | downstream | after the handshake |
+//! | TLS as a server | STARTTLS with the client | downstream | after the handshake |
+//! | TLS as a server, no STARTTLS | the client's first byte | downstream | after the handshake |
 //! | clear, where TLS is optional | the client's first byte | none | after this byte |
-//! | any row above, with `activate` on a message | as above | as above | after the first message |
-//! | TLS as a client | STARTTLS, as a client | upstream | before the handshake |
+//! | TLS as a client | STARTTLS with the server | upstream | before the handshake |
 //! | FTP data connection | the client's first bytes | either | before the handshake |
+//!
+//! A rule with `activate` can start the server when the client's first message arrives. Then the
+//! agent connects to the server after this message.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
