@@ -341,7 +341,7 @@ fn self_signed(failed: &FailedChain<'_>, leaf: &CertificateFacts) -> String {
     };
     format!(
         "the {who}'s certificate {title} is {kind}, and {trust} does not contain the \
-         issuer of the certificate: issue a leaf certificate for the {who} from a CA in this table"
+         issuer of the certificate: issue a leaf certificate for the {who} from a CA in {trust}"
     )
 }
 

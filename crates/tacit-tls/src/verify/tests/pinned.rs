@@ -290,7 +290,7 @@ fn pins_that_can_hold_no_peer_are_refused_or_warned_about() {
     assert!(refused(&critical.cert_pem).contains("can never be accepted"));
     let many = ca.leaf(LeafKind::Valid).cert_pem.repeat(crate::credentials::PINNED_MAX + 1);
     assert!(
-        refused(&many).contains("too many pinned certificates: the limit for each trust is 4096")
+        refused(&many).contains("too many pinned certificates: the limit for each table is 4096")
     );
     std::fs::remove_file(directory.path().join("pins.pem")).unwrap();
     assert!(load(&directory, Revocation::Off).is_err());
