@@ -82,8 +82,8 @@ fn check_owners_of_rules(rules: &[Effective<'_>], map: &Map, findings: &mut Find
             };
             let Some(other) = rules.iter().find(wider) else { continue };
             let message = format!(
-                "the map file sets the program or user only for rule `{rule}`, in [rule.{rule:?}]; \
-                 but rule `{other}` also matches {word} `{name}`",
+                "rules `{rule}` and `{other}` both match {word} `{name}`, but the map file sets \
+                 the program or user only for the first of them, in [rule.{rule:?}]",
                 rule = rule.rule.name,
                 other = other.rule.name,
                 name = own.value

@@ -57,9 +57,9 @@ impl<'a> Units<'a> {
             };
             if what == RuleChange::Permit {
                 assumptions.push(format!(
-                    "rule {name}: the projection assumes that TLS does not change the CPU time to \
-                     receive and send a byte. The projection subtracts only the CPU time of \
-                     handshakes, encryption and decryption",
+                    "rule {name}: the projection assumes that receiving and sending a byte costs \
+                     the same CPU time with TLS and without. So the CPU time without TLS is the \
+                     measured time minus handshakes, encryption and decryption",
                     name = rule.name
                 ));
             }

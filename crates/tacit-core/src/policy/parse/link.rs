@@ -124,7 +124,7 @@ fn link(name: &str, value: &TomlValue<'_>, names: &Names<'_>) -> Option<Link> {
         }
     }
     if tcp.is_none() && !matches!(connect, Some(LinkConnect::Tcp { .. })) {
-        let why = "a link uses TLS only on TCP connections between hosts";
+        let why = "only a link over TCP uses TLS";
         let fix = "remove the key, or set `listen` or `connect` to an address with a port";
         table.refuse(&["tls"], why, fix);
     }

@@ -15,8 +15,8 @@
 //! answers each repetition. So the initiator probably tries an answer of the peer later.
 //!
 //! Limits: [`NEW_ATTEMPTS_MAX`] answers are tried in a [`PERIOD`], and [`WAITING_MAX`] answers
-//! wait. [`REFUSED_MAX`] refused answers are recognized when they are repeated. An answer has at
-//! most [`ANSWER_BYTES_MAX`] bytes.
+//! wait. The initiator remembers [`REFUSED_MAX`] answers that failed when they were tried, and
+//! drops their repetitions. An answer has at most [`ANSWER_BYTES_MAX`] bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -86,7 +86,12 @@ fn certificates(ca: &Ca) -> Vec<(&'static str, Arc<CertifiedKey>, &'static str, 
         ),
         ("unknown CA", of(&stranger), "certificate-unknown-ca", "issuer CN=stranger CA, but"),
         ("namesake CA", of(&impostor), "certificate-invalid", "was not signed by the CA"),
-        ("self-signed", of(&self_signed()), "certificate-unknown-ca", "is self-signed, and [trust.corp]"),
+        (
+            "self-signed",
+            of(&self_signed()),
+            "certificate-unknown-ca",
+            "is self-signed, and [trust.corp]",
+        ),
         ("v1", v1(), "certificate-invalid", "is X.509 v1"),
     ]
 }

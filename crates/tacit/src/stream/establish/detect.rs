@@ -1,8 +1,9 @@
 //! Decides from the first byte of a client whether the client uses TLS. Only rules that accept both
 //! TLS and clear text (`accept = "both"`) need this decision.
 //!
-//! tacit treats a client that sends nothing like a client with a slow handshake. The client needs a
-//! permit of the handshake limiter. tacit closes the connection after `handshake-timeout`.
+//! As long as the client has sent nothing, tacit treats the connection as a slow handshake. The
+//! connection needs a permit of the handshake limiter, and tacit closes the connection after
+//! `handshake-timeout`.
 
 use std::time::Instant;
 

@@ -169,7 +169,7 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
     };
     sheet.note(
         "the published times rise with the number of open connections; the measured times \
-         should not rise, because the agent finds a connection without a search",
+         should not rise, because the agent does not search a list of connections",
     );
     sheet.note(
         "the delta is the CPU time to request and verify a client certificate. With the cache of \

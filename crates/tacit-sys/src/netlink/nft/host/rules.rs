@@ -277,8 +277,8 @@ impl Rules {
             Host(IsForeign(PacketEnd::Source)),
         ];
         for of_agent in [Host(IsNotAnycast(PacketEnd::Source)), Host(Transparent(true))] {
-            let step =
-                "adding the nft rule that accepts answers with the source address of another host";
+            let step = "adding the nft rule that accepts answers that the agent sends with the \
+                        source address of another host";
             self.push(output, step, &[&in_name_of_others[..], &[of_agent, Accept]].concat());
         }
         let noted = [Host(ConnectionMarkIsNot(none)), Host(Jump(Chain::Noted.name()))];
