@@ -53,7 +53,7 @@ fn files_that_programs_see_for_a_moment_after_a_change_are_named() {
     let Checked { stdout, .. } = check(&lab, &policy("private/"), &[]);
     let [own, ca, key] =
         ["p.toml", "ca.pem", "alice.key"].map(|name| lab.path(name).display().to_string());
-    let names = |files: &str| format!("milliseconds, until tacit hides it: {files}\n");
+    let names = |files: &str| format!("file for some milliseconds: {files}\n");
     assert!(stdout.contains(&names(&format!("{ca}, {own}"))), "{stdout}");
     for name in ["alice.pem", "alice.key"] {
         std::fs::rename(private.join(name), lab.path(name)).unwrap();
