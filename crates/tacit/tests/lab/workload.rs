@@ -544,7 +544,7 @@ fn failed_measurements_are_reported_with_their_status() {
         (
             format!("start-stop client --connect {to} --inbound {to} --connections 9000"),
             64,
-            "together is 18000",
+            "for all addresses is 18000",
         ),
         (format!("connect client --connect {to} --steered --json -"), 64, "cannot be used with"),
         ("interactive client --connect 127.0.0.1:1".to_owned(), 1, "workload MODE server"),
