@@ -81,8 +81,8 @@ impl TunnelExplanation {
         let without = match direction {
             Direction::Inbound => WITHOUT_INBOUND,
             Direction::Outbound => {
-                "one run keeps the security associations (SAs) until this run ends. tacit \
-                 drops the packets that other runs send to the peer. No packet leaves in clear"
+                "only one run at a time uses the security associations (SAs). tacit drops \
+                 the packets that other runs send to the peer. No packet leaves in clear"
             }
         };
         let inner = sa.inner.iter().map(ToString::to_string).collect();

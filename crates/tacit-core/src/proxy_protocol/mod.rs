@@ -123,9 +123,9 @@ impl fmt::Display for ProxyError {
             ),
             Self::Family(byte) => write!(
                 f,
-                "the peer sent a PROXY protocol header with the unknown address family and \
-                 transport {byte:#04x}: configure the peer to send the address of a TCP or UNIX \
-                 client"
+                "the peer sent a PROXY protocol header with the unknown value {byte:#04x} for \
+                 the address family and the transport protocol: configure the peer to send the \
+                 address of a TCP or UNIX client"
             ),
             Self::ClientUnknown => f.write_str(
                 "the peer sent a PROXY protocol header without the client's address: configure the \

@@ -133,8 +133,8 @@ impl Tracer {
             if owner == 0 { "root".to_owned() } else { address::user_name(owner) + " or root" };
         let [user, owner] = [uid, owner].map(address::user_name);
         Err(format!(
-            "user {user} may not trace connections under the policy {file}, which belongs to \
-             {owner}\n    \
+            "user {user} is not permitted to trace connections under the policy {file}, which \
+             belongs to {owner}\n    \
              fix: run the command as {permitted_user}"
         ))
     }

@@ -164,8 +164,8 @@ struct StartArgs {
 Examples:
   tacit link stop guest
 
-If a run is on the same kernel as the server, the run keeps its open sockets. Requests for further
-sockets are refused.")]
+After the stop, a run on the same kernel as the server keeps its open sockets. While the link
+is stopped, no run can open further sockets through it.")]
 struct StopArgs {
     /// The name of the link, or the path of its socket
     #[arg(value_name = "LINK")]

@@ -232,8 +232,8 @@ async fn dial_inside(
     let ports = record.rule.rule.inbound().map(|inbound| inbound.local_ports.as_slice());
     let (Address::Inet(client), Address::Inet(dialled)) = (&record.remote, &record.local) else {
         return Err(Unreached::from(
-            "the client uses a UNIX socket and has no IP address, so tacit cannot connect the \
-             client to the program",
+            "tacit connects to the program from the IP address of the client, but this client \
+             uses a UNIX socket and has no IP address",
         ));
     };
     let route = find_route(&run.listening(), ports.unwrap_or_default(), *client, *dialled);
@@ -260,8 +260,8 @@ async fn dial_on_host(
 ) -> Result<Upstream, Unreached> {
     let (Address::Inet(client), Address::Inet(program)) = (&record.remote, &record.local) else {
         return Err(Unreached::from(
-            "the client uses a UNIX socket and has no IP address, so tacit cannot connect the \
-             client to the program",
+            "tacit connects to the program from the IP address of the client, but this client \
+             uses a UNIX socket and has no IP address",
         ));
     };
     let program = canonical(*program);

@@ -442,7 +442,8 @@ fn only_the_owner_of_the_policy_and_root_may_trace() {
     wait_for("the control socket", || control.exists());
     let traced = ordinary("trace r --pcap scratch/a.pcapng --control scratch/agent.sock").output();
     let said = text_of(&traced.unwrap());
-    assert!(said.contains("user nobody may not trace connections under the policy"), "{said}");
+    let wanted = "user nobody is not permitted to trace connections under the policy";
+    assert!(said.contains(wanted), "{said}");
     assert!(said.contains("fix: run the command as root"), "{said}");
     let words = ["trace", "r", "--pcap", "b.pcapng", "--for", "10ms", "--control"];
     let traced = lab.command(TACIT).args(words).arg(&control).output().unwrap();

@@ -95,8 +95,8 @@ impl Opening {
     fn change(&mut self) -> Result<(), IkeFailure> {
         let left = self.changes_left.checked_sub(1).ok_or_else(|| {
             IkeFailure::protocol(
-                "the peer rejected the first request too many times: each time, the peer requested \
-                 a cookie or another key exchange group",
+                "the peer rejected too many IKE_SA_INIT requests: each time, the peer requested a \
+                 cookie or another key exchange group",
             )
         })?;
         self.changes_left = left;

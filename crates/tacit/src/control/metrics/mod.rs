@@ -240,7 +240,7 @@ fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
     let mut now = page.family(
         "tacit_host_flows",
         Kind::Gauge,
-        "Open sockets of the captured host for communication with other hosts, by kind of \
+        "Open sockets that the captured host uses to communicate with other hosts, by kind of \
          protection.",
     );
     for total in totals() {
@@ -249,8 +249,8 @@ fn covered(page: &mut Page, display: Option<&CoverageDisplay>) {
     let mut seen = page.family(
         "tacit_host_flows_total",
         Kind::Counter,
-        "Sockets of the captured host for communication with other hosts, counted since the agent \
-         started, by kind of protection.",
+        "Sockets that the captured host used to communicate with other hosts, counted since the \
+         agent started, by kind of protection.",
     );
     for total in totals() {
         seen.sample(&[("protection", total.protection.word())], total.counts.seen as f64);

@@ -465,7 +465,7 @@ fn change_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "engine with spill, rate %",
         "engine without spill, rate %",
     ];
-    let title = "How IPsec changes the rate, and the CPU time on general CPUs";
+    let title = "How IPsec changes both the rate and the CPU time on general CPUs";
     let mut table = PaperTable::new("change", title, &columns);
     for load in loads {
         let PublishedLoad { cpu, rate, .. } = published(load.kind);
@@ -556,7 +556,7 @@ fn projection_table(samples: &CellSamples, loads: [Load; 3]) -> PaperTable {
         "spilled",
     ];
     let title = "CPU time that engines can take over (eligible), in percent of one CPU, and the \
-                 forecast for one engine";
+                 forecast of this CPU time for one engine";
     let mut table = PaperTable::new("projection", title, &columns);
     table.rows.push(vec![
         PaperCell::name("bulk (published, zIIP)"),

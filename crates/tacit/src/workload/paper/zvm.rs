@@ -113,7 +113,8 @@ fn figures_of(report: &Value, route: &Route, at: usize) -> Result<Vec<(String, f
     let columns = [format!("{} us", route.name), "far us".to_owned()];
     let figures = rows.zip(PUBLISHED).map(|(row, (step, _))| {
         let value = columns.iter().find_map(|column| row[column].as_f64());
-        let value = value.ok_or_else(|| Gap::failed("a step of the ramp has no CPU time"))?;
+        let lack = || Gap::failed("the report of the ramp has no CPU time for one of the steps");
+        let value = value.ok_or_else(lack)?;
         Ok((step.to_owned(), value))
     });
     figures.collect()

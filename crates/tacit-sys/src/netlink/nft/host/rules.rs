@@ -335,7 +335,7 @@ impl Rules {
         let step = "adding the nft rule that accepts the agent's packets to clients";
         self.push(Chain::Marked, step, &own);
         let removed = [&restored[..], &[Host(SetMark(none))]].concat();
-        let step = "adding the nft rule that clears the fwmark of packets that other programs send";
+        let step = "adding the nft rule that clears the fwmark of packets not sent by the agent";
         self.push(Chain::Marked, step, &[&[Transport(TCP), WithoutSyn], &removed[..]].concat());
         let to_syn = [&[Transport(TCP), PastSyn], &restored[..], &[Host(IsReply), Accept]].concat();
         let answered = "adding the nft rule that accepts answers to SYNs of clients";
@@ -651,7 +651,7 @@ impl Rules {
             Lifetime::Unlimited => [PastSyn, Reset],
             Lifetime::OfInstaller => [PastSyn, Accept],
         };
-        let step = "adding the nft rule for packets of connections that do not end at the agent";
+        let step = "adding the nft rule for packets of connections that the agent has not accepted";
         self.push(chain, step, &past_agent);
         let led = [Host(AnySocket), Host(ToInbound(self.redirect))];
         let step = "adding the nft rule that sends packets of clients to the agent";

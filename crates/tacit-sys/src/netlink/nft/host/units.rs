@@ -214,15 +214,13 @@ fn rules(mark: u32) -> Vec<NetlinkRequest> {
         ("udp4", UDP, NftFamily::V4),
         ("udp6", UDP, NftFamily::V6),
     ];
+    let step =
+        "adding the nft rule that checks packets to destinations of policy rules with `unit`";
     for chain in [SENT, REDIRECTED] {
         for (set, protocol, family) in sets {
             let to_destination =
                 [OfFamily(family), Transport(protocol), Captured(set, family), Host(Goto(SENDERS))];
-            push(
-                chain,
-                "adding the nft rule that checks the destinations of policy rules with `unit`",
-                &to_destination,
-            );
+            push(chain, step, &to_destination);
         }
     }
     let leaving = [Host(MarkIs(marked)), Host(SetMark(unmarked))];
