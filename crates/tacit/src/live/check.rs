@@ -212,7 +212,7 @@ pub fn localize(policy: &mut Policy) -> Option<Diagnostic> {
         Err(error) => {
             let message =
                 format!("cannot determine the time zone of this host: {error}; tacit uses UTC");
-            let fix = "set `zone` in `when`, such as zone = \"Europe/Berlin\", or make \
+            let fix = "either set `zone` in `when` (for example zone = \"Europe/Berlin\"), or make \
                        /etc/localtime a symbolic link to the file of the time zone in \
                        /usr/share/zoneinfo";
             Some(
