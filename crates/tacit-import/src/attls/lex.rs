@@ -142,7 +142,7 @@ impl Tree<'_> {
     fn open(&mut self, at: Origin) -> bool {
         if self.open.len() == DEPTH_MAX {
             let message = format!("braces are nested more than {DEPTH_MAX} levels deep");
-            self.findings.error(&at, message, "close the inner braces, or check for a missing `}`");
+            self.findings.error(&at, message, "add a missing `}`, or nest fewer blocks");
             return false;
         }
         let owner = self.nodes.last_mut().and_then(|nodes| nodes.last_mut());

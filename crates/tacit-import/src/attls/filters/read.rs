@@ -330,7 +330,7 @@ impl<'r> Reader<'r> {
             return;
         }
         let message = "policy rules do not apply to DNS queries: tacit receives the queries to \
-                       port 53, and uses the resolvers of the host";
+                       port 53, and sends its own queries to the resolvers of the host";
         match action {
             Action::Permit => self.findings.info(&service.at, message),
             Action::Deny => {

@@ -130,7 +130,7 @@ fn filter_rules_keep_their_order_and_end_in_a_deny() {
             "ipsec:27: info: `tacit check` warns about this part of the imported policy: rule \
              `dns` lets programs resolve every name, so a program can send out data in DNS queries",
             "ipsec:31: info: policy rules do not apply to DNS queries: tacit receives the \
-             queries to port 53, and uses the resolvers of the host",
+             queries to port 53, and sends its own queries to the resolvers of the host",
         ]
     );
     assert_eq!(
