@@ -189,8 +189,8 @@ impl Inputs {
 }
 
 const NO_HOST: &str = "the policy was not installed: it has no [host]. At the next boot, \
-                       the guard (tacit-host-guard.service) can use the last installed policy \
-                       (--last-policy) only if this policy has [host]\n    \
+                       the guard (tacit-host-guard.service) may need the last installed \
+                       policy (--last-policy), but cannot use a policy without [host]\n    \
                        fix: add [host]. If you do not want to capture the host any more, end the \
                        agent and run `tacit agent --host --remove`";
 

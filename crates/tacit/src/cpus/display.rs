@@ -165,8 +165,8 @@ impl Table for CpusDisplay {
         let delay = match self.delay_source {
             Some(WaitSource::Cpus) => "",
             Some(WaitSource::Threads) => {
-                "; DELAY% is the share of the time in which threads of the agent were ready to \
-                 run, but waited for the CPU"
+                "; DELAY% is the time in which threads of the agent waited for the CPU, in percent \
+                 of the observed time"
             }
             None => "; this kernel does not measure how long threads wait for a CPU",
         };

@@ -59,7 +59,7 @@ pub(super) fn explain(
 
 fn of_file(file: &Path, way: Option<&str>) -> Result<Vec<FilterPacket>, String> {
     let way = way.ok_or(
-        "a pcap file does not contain the way of its packets through the host\n    fix: add \
+        "a pcap file does not record how its packets pass through the host\n    fix: add \
                          --way \"in eth0\", --way \"out eth0\" or --way \"routed eth0 eth1\"",
     )?;
     let path = path_of(way).ok_or_else(|| {

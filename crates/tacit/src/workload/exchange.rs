@@ -381,7 +381,7 @@ fn report(
     report.figure("exchanges_per_s", "rate", "/s", done / used.seconds);
     report.figure("seconds", "time", "s", used.seconds);
     let bytes = done * (request_bytes + reply_bytes) as f64;
-    report.figure("mb_per_s", "data rate in both directions", "MB/s", bytes / 1e6 / used.seconds);
+    report.figure("mb_per_s", "data rate (requests+replies)", "MB/s", bytes / 1e6 / used.seconds);
     if pace.rate.is_some() {
         report.latency(
             "latency",
