@@ -283,8 +283,8 @@ pub fn next_for_shared(names: &[String]) -> String {
     let names = names.join(", ");
     format!(
         "{names} have the same address, so tacit cannot determine which name the program used: set \
-         aliases = \"conflict\" in [agent], so that DNS answers contain another address for each \
-         of these names"
+         aliases = \"conflict\" in [agent], so that DNS answers contain a different address for \
+         each of these names"
     )
 }
 

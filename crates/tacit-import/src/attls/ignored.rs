@@ -123,7 +123,7 @@ fn notice_of(word: &str, value: &str) -> Option<Notice> {
             Notice::Info("tacit's agent has its own log options: see --log and --quiet in tacit(1)")
         }
         "GroupUserInstance" | "EnvironmentUserInstance" | "ConnectionUserInstance" => Notice::Info(
-            "the agent reloads changed certificates and policies without this attribute",
+            "the agent does not need this attribute to reload certificates and policies",
         ),
         "AIACDPPriority"
         | "MaxSrcRevExtLocValues"

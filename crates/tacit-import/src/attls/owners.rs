@@ -91,8 +91,8 @@ impl Context<'_> {
             return true;
         }
         let message = format!("`{value}` is neither a name nor a pattern", value = field.value);
-        let fix = "write a name, or a pattern such as NIGHT*: the beginning of a name with one `*` \
-                   at the end";
+        let fix = "write a name; or write a pattern: the beginning of a name and then one `*`, \
+                   such as NIGHT*";
         self.findings.error(&field.at, message, fix);
         false
     }

@@ -402,7 +402,7 @@ fn deny(value: &TomlValue<'_>) -> Option<LinkVerdict> {
 
 fn outbound(table: &TomlTable<'_>) -> Option<Selectors> {
     let why = "the local address of an outbound connection is not known until the other side of \
-               the link connects";
+               the link opens the connection";
     table.refuse(&["local", "local-ports"], why, "remove the key");
     let words = [Protocol::Tcp, Protocol::Udp].map(|one| (one.word(), one));
     let protocol =
