@@ -164,7 +164,8 @@ impl IkeThread {
         let sa = &pair.ike;
         match self.manual.iter().find(|one| one.pair.ike == *sa) {
             Some(one) if one.pair != *pair => format!(
-                "run `{}` uses the SAs of [sa.{sa}]: write a separate [sa.NAME] for each run",
+                "the run `{}` already uses the SAs of [sa.{sa}]: write a separate [sa.NAME] for \
+                 each run",
                 one.run_name
             ),
             Some(one) if one.logged == Some(SaEnd::Reached) => format!(

@@ -48,10 +48,10 @@ pub(super) fn finish(
     }
     print_diagnostics(&findings);
     let Some(policy) = policy else {
-        let count = count(&findings, Severity::Error);
+        let errors = of("error", count(&findings, Severity::Error));
         return fail(
             MessageId("nothing-imported"),
-            format_args!("no policy was written because of {errors}", errors = of("error", count)),
+            format_args!("the import found {errors}, and wrote no policy"),
             code,
         );
     };

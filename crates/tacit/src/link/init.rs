@@ -54,7 +54,7 @@ const PROGRAMS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 /// Be the first process of a virtual machine without a network, and run CMD through a link
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Examples: the end of the kernel's command line, for the link [link.near] of the policy
+Examples of the end of the kernel's command line, for the link [link.near] of the policy:
 
 If an initramfs contains the program tacit as /tacit, and CMD is /bin/sh:
     rdinit=/tacit -- link init near /bin/sh

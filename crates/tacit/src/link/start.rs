@@ -26,7 +26,8 @@ pub(super) fn start(name: &str, policy: &Path, log: &str) -> io::Result<LinkStat
     let path = socket_of(name, policy);
     if let Ok(status) = query::status(&path) {
         let reason = format!(
-            "process {} already serves the link\n    fix: stop it with `tacit link stop {name}`",
+            "process {} already serves the link\n    fix: stop this process with \
+             `tacit link stop {name}`",
             status.pid
         );
         return Err(io::Error::new(io::ErrorKind::AddrInUse, reason));

@@ -367,7 +367,7 @@ pub fn own_tls_passed(log: &Log, connection: &Connection) {
 
 /// Logs that a connection is near its key limit; TLS 1.2 cannot replace the key.
 pub fn key_limit_near(log: &Log, connection: &Connection) {
-    let reason = "a TLS 1.2 key has protected 90 % of its data limit, and TLS 1.2 cannot replace \
+    let reason = "a TLS 1.2 key has reached 90 % of its data limit, and TLS 1.2 cannot replace \
                   the key: tacit closes the connection at the limit; use TLS 1.3, or make the \
                   program reconnect";
     log.warn(about(Event::new("key-limit-near"), connection.record()).field("reason", reason));

@@ -195,7 +195,7 @@ fn an_import_is_all_or_nothing() {
     assert!(said.contains("bad.conf:7: changed[imported-changed]: `TIMEOUTidle`"), "{said}");
     assert!(
         said.ends_with(
-            "tacit: error[nothing-imported]: no policy was written because of 1 error\n"
+            "tacit: error[nothing-imported]: the import found 1 error, and wrote no policy\n"
         ),
         "{said}"
     );

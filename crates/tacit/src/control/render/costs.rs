@@ -169,9 +169,9 @@ fn sums(costs: &Costs) -> String {
         costs;
     format!(
         "agent: {} ms of CPU time in {} s on {cpus} CPUs\npercent of one CPU: general {}, engine \
-         {}, eligible {} (work that engines could have done, but that other CPUs did)\nuncaptured: \
-         {} ms ({} %) of CPU time that is not assigned to a rule\naccounting: {} % of the agent's \
-         CPU time, for {} timestamps ({} ns each) and {} clock reads ({} ns each)\n",
+         {}, eligible {} (work that engines could have done, but CPUs without an engine did)\n\
+         uncaptured: {} ms ({} %) of CPU time that is not assigned to a rule\naccounting: {} % of \
+         the agent's CPU time, for {} timestamps ({} ns each) and {} clock reads ({} ns each)\n",
         figure(agent_cpu_us / 1000.0),
         figure(*interval_s),
         figure(of_one.general),

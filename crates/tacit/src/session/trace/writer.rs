@@ -94,8 +94,8 @@ impl Writer {
             let of = printable(&of);
             let comment = format!(
                 "tacit decrypted the traffic of {of}. The TCP headers are synthetic. The comment \
-                 of the first packet of each connection contains the connection, the rule and the \
-                 TLS version"
+                 of the first packet of each connection contains the id of the connection, the \
+                 rule and the TLS version"
             );
             let header = CaptureHeader {
                 application: concat!("tacit ", env!("CARGO_PKG_VERSION")),
