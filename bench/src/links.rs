@@ -1,8 +1,8 @@
 //! Compares links with other ways to give a program a network. A link lets a program without a
-//! network use sockets of another network namespace or of another kernel. For links and for each
-//! other way, the benchmark measures FTP transfers of 1 GB, three simultaneous streams, short
-//! connections and idle connections. To measure, this module runs the command `tacit workload paper
-//! lfp`, which creates its own network namespaces.
+//! network use sockets of another network namespace or of another kernel. The benchmark makes the
+//! same measurements for links and for each other way. It measures FTP transfers of 1 GB, three
+//! simultaneous streams, short connections and idle connections. For the measurements, this module
+//! runs the command `tacit workload paper lfp`. This command creates its own network namespaces.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

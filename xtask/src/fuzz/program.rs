@@ -2,8 +2,8 @@
 //!
 //! Only tacit's own crates are compiled with the arguments for coverage. So the numbers in
 //! `fuzz/coverage.toml` do not depend on the versions of libraries. To compile a crate, cargo calls
-//! xtask in place of the compiler. xtask removes the arguments for coverage for all crates that are
-//! not tacit's own, and calls the compiler ([`compile`]).
+//! xtask in place of the compiler. If the crate is not one of tacit's own, xtask removes the
+//! arguments for coverage. Then xtask calls the compiler ([`compile`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;

@@ -1,5 +1,5 @@
-//! Limits log lines to one a second for each key. A key consists of the kind of the log line and
-//! its cause. For example, the cause is a rule or a run (a program under `tacit run`). The limiter
+//! Limits log lines to one a second for each key. A key consists of the kind and the cause of a log
+//! line. For example, the cause is a rule or a run (a program under `tacit run`). The limiter
 //! counts the omitted lines, and keeps the latest omitted line.
 //!
 //! ```text

@@ -14,8 +14,9 @@
 //! client, nor an agent that a client has compromised, can start anything else. If a new policy
 //! changes `[activate.NAME]`, the operator must run `tacit restart`.
 //!
-//! The starter ends when the agent ends. Then a program for one connection reads end of file from
-//! this connection. A program for all connections gets SIGTERM.
+//! Some programs serve one connection each, and other programs serve all connections. The starter
+//! ends when the agent ends. Then a program that serves one connection reads end of file from its
+//! socket. A program that serves all connections gets SIGTERM.
 
 pub mod client;
 mod passwd;

@@ -20,9 +20,9 @@
 //! the rules with `link` in the server's policy decide whether the side without a network gets the
 //! socket.
 //!
-//! Trust: the kernel reports the user at the other end of the UNIX socket. Server and client must
-//! run as the same user. The other side also reports facts about itself. The agent shows these
-//! facts, but never uses them for decisions.
+//! Trust: the kernel reports the user at the other end of the UNIX socket. `tacit link serve` and
+//! `tacit run` must run as the same user. The other side also reports facts about itself. The agent
+//! shows these facts, but never uses them for decisions.
 
 pub mod command;
 mod enabled;

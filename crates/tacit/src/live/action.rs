@@ -1,5 +1,5 @@
-//! Defines the action of an installed rule: permit, deny, or TLS. An action with TLS contains the
-//! TLS configuration.
+//! Defines the action of an installed rule: permit, deny, or TLS. The action TLS contains the TLS
+//! configuration.
 
 use std::sync::Arc;
 

@@ -9,9 +9,9 @@
 //! waits for more packets to complete a batch.
 //!
 //! Some packets exceed the path MTU. The worker divides an oversized TCP packet into segments that
-//! fit. If another oversized packet may be fragmented, the worker fragments the ESP packet.
-//! Otherwise, the worker drops the oversized packet. The worker also sends an ICMP error to the
-//! program if an oversized packet, TCP or not, must not be fragmented. The error contains the MTU
+//! fit. If any other oversized packet may be fragmented, the worker fragments its ESP packet. If
+//! the oversized packet must not be fragmented, the worker drops it. For each oversized packet that
+//! must not be fragmented, also for TCP, the program gets an ICMP error. The error contains the MTU
 //! (RFC 1191, RFC 8201). The program also gets an ICMP error if a packet has waited too long for a
 //! tunnel.
 //!

@@ -2,7 +2,8 @@
 //!
 //! A control connection is a Telnet stream (RFC 959 section 5.3.1). A Telnet command begins with
 //! the byte IAC (255). This module removes Telnet commands and does not answer them (RFC 854). Two
-//! IAC bytes stand for one data byte. Both bytes stay, so that lines are forwarded unchanged.
+//! IAC bytes are not a command, but stand for one data byte 255. This module keeps both bytes,
+//! because tacit forwards the line to the other end, which also expects two bytes.
 
 /// The largest length of a line without its end: a command and a path of 4,096 doubled bytes.
 pub const LINE_BYTES_MAX: usize = 8448;

@@ -1,12 +1,12 @@
-//! Fuzzes two IKE connections. The fuzzer's input is a list of steps: datagrams of unknown senders,
-//! authentic messages with arbitrary payloads, commands, and waiting times.
+//! Fuzzes two IKE connections, an initiator and a responder. The fuzzer's input is a list of steps:
+//! datagrams of unknown senders, messages of a malicious peer, commands, and waiting times.
 //!
 //! ```text
 //!   step: kind 1 │ option 1 │ length 1 │ bytes of this length
 //! ```
 //!
-//! The fuzzer plays a malicious peer: it knows the keys of the peer, so the messages of the fuzzer
-//! pass the integrity check.
+//! The messages of the malicious peer contain arbitrary payloads. The fuzzer has the keys of the
+//! connections, so these messages pass the integrity check.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! Runs the key exchange `IKE_SA_INIT`, as initiator or as responder (RFC 7296 section 1.2).
 //!
-//! Anyone who sees the first request can forge an answer. So an invalid answer does not end the
-//! connection. Instead, the initiator records the reason, and waits for another answer (RFC 7296
-//! section 2.21.1). The initiator tries to authenticate with each valid answer (see the modules
-//! `answers` and `attempts`). The peer may demand a cookie or another Diffie-Hellman group. Then
-//! the initiator changes its request, at most [`CHANGES_MAX`] times.
+//! Anyone who sees the first request can forge an answer, invalid or valid. So an invalid answer
+//! does not end the connection. Instead, the initiator records the reason, and waits for another
+//! answer (RFC 7296 section 2.21.1). The initiator cannot recognize a valid forged answer before
+//! the authentication. So the initiator tries to authenticate with each valid answer (see the
+//! modules `answers` and `attempts`). The peer may demand a cookie or another Diffie-Hellman group.
+//! Then the initiator changes its request, at most [`CHANGES_MAX`] times.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

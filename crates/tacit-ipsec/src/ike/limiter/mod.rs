@@ -9,7 +9,8 @@
 //!                └──> too many ──> drop
 //! ```
 //!
-//! The refusal of a first request costs a response and a line of the audit log. So a refused first
+//! The responder may still refuse an accepted first request, for example if the request contains no
+//! suitable proposal. Each refusal costs a response and a line of the audit log. So a refused first
 //! request counts as a half-open IKE SA for [`REFUSED_COUNTED`].
 //!
 //! The cookie is a MAC of the sender's address, SPI and nonce. A sender with a forged address does

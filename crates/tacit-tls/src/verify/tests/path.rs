@@ -1,5 +1,5 @@
 //! Tests certificate chains whose signatures are valid. These chains have defects of other kinds,
-//! such as wrong key usages and expired anchors. Also tests the error messages.
+//! such as wrong key usages and expired trust anchors. Also tests the error messages.
 
 use std::time::Duration;
 

@@ -9,8 +9,9 @@
 //!
 //! When the program starts, the helper mounts an empty file over each secret file. When a user
 //! replaces a secret file, the kernel removes the mount. The program can then read the new file
-//! until the helper hides it, usually for less than a millisecond. If the helper hides the whole
-//! directory of the secret file, the program cannot read the new file at all.
+//! until the helper hides it, usually for less than a millisecond. The helper hides a whole
+//! directory under two conditions: only the owner may read the directory, and all its files must be
+//! hidden. The program can never read new files in a hidden directory.
 //!
 //! Limits: [`PATHS_MAX`] paths, and the limits of `watches.rs`.
 

@@ -1,6 +1,6 @@
 //! Opens sockets for a run, if the run and the link server use the same kernel. The server passes
 //! each socket directly to the run's helper process. The helper connects the socket, and gives it
-//! to the program. The socket does not pass through the agent. So one process less must wake up
+//! to the program. The socket does not pass through the agent. So fewer processes must wake up
 //! before the program gets its socket.
 //!
 //! ```text

@@ -4,9 +4,10 @@
 //! The *batch* of a connection is the records that the connection moves at once. A connection is
 //! *bulk* if it often fills its batch. Any other connection is *brief*. If a thread has both kinds,
 //! its bulk connections take turns. In a turn, a bulk connection moves at most [`TURN_RECORDS`].
-//! Then the thread polls the kernel for short messages. If the kernel has short messages, the
-//! thread polls again, at most [`KERNEL_POLLS_MAX`] times in total. So a short message waits for at
-//! most one turn of one bulk connection.
+//! Then the thread polls the kernel for short messages. If a poll returns short messages, the
+//! thread relays them and polls again. Between two turns, the thread polls at most
+//! [`KERNEL_POLLS_MAX`] times. So a short message waits for at most one turn of one bulk
+//! connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

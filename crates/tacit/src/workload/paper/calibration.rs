@@ -3,11 +3,11 @@
 //! engine, divided by the CPU time without an engine.
 //!
 //! An engine processes the packets of all streams of a host on one CPU. Each batch contains packets
-//! of several streams. So a batch contains fewer packets of one stream than without an engine. A
-//! busy engine is also woken less often. Both effects depend on the machine, the direction of the
-//! packets and the number of connections. Both also depend on whether a message fits in one packet.
-//! So this module measures the factor for some loads (kinds of traffic). For a load with another
-//! number of connections, this module interpolates between the two nearest loads.
+//! of several streams, and so fewer packets of one stream. A busy engine is also woken less often.
+//! Both effects depend on the machine, the direction of the packets and the number of connections.
+//! Both also depend on whether a message fits in one packet. So this module measures the factor for
+//! some loads (kinds of traffic). For a load with another number of connections, this module
+//! interpolates between the two nearest loads.
 
 use super::cell::{CellSamples, Gap, Measurement, PaperCell};
 use super::drawn::Load;
