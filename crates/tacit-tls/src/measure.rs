@@ -3,8 +3,8 @@
 //! records. It measures records for each cipher suite and message length.
 //!
 //! The measurement runs the same code as the agent, and reads the CPU clock of the calling thread.
-//! A busy agent uses more or less CPU time than the measured time, because the CPU caches have
-//! other contents.
+//! In a busy agent, the CPU caches have other contents. So the CPU time there can be higher or
+//! lower than the measured time.
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -8,12 +8,11 @@
 //! A batch ends after a shorter packet, or when the device has no more packets. The worker never
 //! waits for more packets to complete a batch.
 //!
-//! Some packets exceed the path MTU. The worker divides an oversized TCP packet into segments that
-//! fit. If any other oversized packet may be fragmented, the worker fragments its ESP packet. If
-//! the oversized packet must not be fragmented, the worker drops it. For each oversized packet that
-//! must not be fragmented, also for TCP, the program gets an ICMP error. The error contains the MTU
-//! (RFC 1191, RFC 8201). The program also gets an ICMP error if a packet has waited too long for a
-//! tunnel.
+//! Some packets exceed the path MTU. For each oversized packet that must not be fragmented, the
+//! worker sends an ICMP error to the program. The error contains the MTU (RFC 1191, RFC 8201). The
+//! worker divides an oversized TCP packet into segments that fit. If an oversized packet of another
+//! protocol may be fragmented, the worker fragments the ESP packet. Otherwise, the worker drops the
+//! packet. The program also gets an ICMP error if a packet has waited too long for a tunnel.
 //!
 //! Limits: the worker reads at most [`PACKETS_PER_TURN`] packets from one device before it reads
 //! from other devices. A batch has a maximum length and a maximum number of datagrams.

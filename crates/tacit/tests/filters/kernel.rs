@@ -2,11 +2,13 @@
 //! pass.
 //!
 //! ```text
-//! driver ── TUN a0 b0 c0 ──> prerouting ──> input, forward: the filters ──> table `test`: noted,
-//! driver ── raw socket   ──> table `test` ──> output: the filters ──────────> dropped
+//! driver ── TUN a0 b0 c0 ──> prerouting ──────> input, forward: the filters ──> table `test`
+//! driver ── raw socket   ──> chain `first` ───> output: the filters ──────────> table `test`
 //! ```
 //!
-//! The table `test` drops packets that the kernel itself sends, so that no filter counts them.
+//! The nftables table `test` records the packets that have passed the filters, and then drops these
+//! packets. The chain `first` of this table drops packets that the kernel itself sends, so that no
+//! filter counts them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
