@@ -382,7 +382,7 @@ impl Agent {
         supervisor.restart().map_err(|_| {
             format!(
                 "cannot start a new agent: the supervisor of this agent, process {pid}, has ended; \
-                 the agent continues to serve\n    fix: run `tacit drain`, wait until the agent \
+                 this agent continues to serve\n    fix: run `tacit drain`, wait until this agent \
                  has ended, and start the agent again"
             )
         })

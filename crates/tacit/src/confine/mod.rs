@@ -16,7 +16,7 @@ use crate::log::Log;
 /// What displays show for files if the kernel does not support Landlock.
 pub const NO_LANDLOCK: &str = "not limited: this kernel has no Landlock";
 /// What displays show for system calls if the kernel does not support seccomp filters.
-pub const NO_SECCOMP: &str = "not limited: this kernel has no seccomp filters";
+pub const NO_SECCOMP: &str = "not limited: this kernel does not support seccomp filters";
 
 /// Limits the calling thread and the log thread to these files.
 ///

@@ -362,7 +362,8 @@ async fn serve_client(
     let Some((mut over, client)) = client else {
         return refuse(
             &mut stream,
-            "the client that connected to the bound socket no longer waits for the run".to_owned(),
+            "the client that connected to the bound socket no longer waits until the run accepts it"
+                .to_owned(),
         )
         .await;
     };
