@@ -138,7 +138,7 @@ const LOGS: &str = "the agent logs to standard error; `--audit FILE` records eve
 const RANDOM: &str = "the kernel provides random numbers";
 const NO_ENGINE: Outcome = Outcome::Refused(
     "tacit cannot use OpenSSL engines or PKCS #11 tokens",
-    "export certificate and key to PEM files: cert = FILE, key = FILE",
+    "export the certificate and the key to PEM files, and set cert = FILE and key = FILE",
 );
 /// Before all sections these options are about the process. In a section they are about its socket,
 /// and imported.
