@@ -361,7 +361,7 @@ async fn take_back(
         }
         if taken.len() > INCOMING_BYTES_MAX {
             return Err(ConnectionEnd::ControlFailed(
-                "the program requested TLS before it had read the peer's data in clear",
+                "the program requested TLS before it had read the peer's unencrypted data",
             ));
         }
     }

@@ -59,10 +59,10 @@ pub(super) fn measure(stage: &Stage, locks: &LockFiles) -> PaperSheet {
         method: format!(
             "10 connections, each of which waits for the reply before its next request; requests \
              and replies have the same size. Published: OpenSSL 0.9.7 and 1.0.2, TLS 1.0, \
-             AES128-SHA, one CPU for each side. Measured as the newer library: tacit with TLS 1.3 \
-             and AES-128-GCM. Measured as the older library: {library} in stunnel with TLS 1.2, \
-             AES-128-CBC and HMAC-SHA-1, because tacit has no older version of its TLS library. \
-             CPUs: {placement}",
+             AES128-SHA, one CPU for each side. Measured in place of the newer library: tacit with \
+             TLS 1.3 and AES-128-GCM. Measured in place of the older library: {library} in stunnel \
+             with TLS 1.2, AES-128-CBC and HMAC-SHA-1, because tacit has no older version of its \
+             TLS library. CPUs: {placement}",
             placement = if cpus > 1 { "one CPU for each side" } else { "one CPU for both sides" }
         ),
         tables: vec![engine_table(&samples), lock_table(locks)],
