@@ -59,7 +59,7 @@ impl<'a> Units<'a> {
                 assumptions.push(format!(
                     "rule {name}: the projection assumes that receiving and sending a byte costs \
                      the same CPU time with TLS and without. So the CPU time without TLS is the \
-                     measured time minus handshakes, encryption and decryption",
+                     measured time minus the time for handshakes, encryption and decryption",
                     name = rule.name
                 ));
             }
@@ -163,9 +163,9 @@ impl<'a> Units<'a> {
         self.handshake_us = Some(handshake_us);
         assumptions.push(format!(
             "rule {name}: the projection assumes one full handshake as server for each \
-             connection. Each handshake takes {time}. tacit has just measured this time on this \
-             machine, with a P-256 certificate and without I/O, because no rule had a handshake \
-             in this interval",
+             connection. Each handshake takes {time}. Because no rule had a handshake in this \
+             interval, tacit has just measured this time on this machine, with a P-256 certificate \
+             and without I/O",
             time = us(handshake_us)
         ));
         Ok(handshake_us)

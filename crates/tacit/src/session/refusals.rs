@@ -159,7 +159,7 @@ pub(super) fn of_group(run: &Run, destination: SocketAddr) -> Refusal {
         program: None,
         why: RefusalReason::NotOffered,
         rule: None,
-        next: "no rule can allow this flow: runs do not support broadcast and multicast".to_owned(),
+        next: "no rule can allow this flow: runs do not support broadcast or multicast".to_owned(),
     }
 }
 

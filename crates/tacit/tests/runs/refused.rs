@@ -163,7 +163,7 @@ fn broadcast_and_multicast_have_their_own_reason() {
     assert_eq!(one["why"], "not-offered");
     assert_eq!(
         one["next"],
-        "no rule can allow this flow: runs do not support broadcast and multicast"
+        "no rule can allow this flow: runs do not support broadcast or multicast"
     );
 }
 
