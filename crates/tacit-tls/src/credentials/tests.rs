@@ -73,7 +73,7 @@ fn files_that_cannot_be_used_are_refused_with_the_next_step() {
             &damaged,
             "web.key: the file is not valid PEM (the private key is damaged)",
         ),
-        (&leaf.cert_pem, &other.key_pem, "web.key: the private key does not match the first"),
+        (&leaf.cert_pem, &other.key_pem, "web.key: the private key does not match the certificate"),
         (&chain, &leaf.key_pem, "put the leaf certificate first"),
         ("-----BEGIN CERTIFICATE-----\nAAAA", &leaf.key_pem, "web.pem: the file is not valid PEM"),
     ];
