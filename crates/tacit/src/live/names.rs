@@ -1,10 +1,10 @@
 //! Selects the rule for a flow whose destination address has several DNS names. If the names match
 //! different rules, the strictest of these rules applies.
 //!
-//! A destination address with several names is never an alias: an address that stands for one name.
-//! Programs under `tacit run` usually connect to aliases. Names in `/etc/hosts` have no alias,
-//! because programs read that file themselves. There are no aliases with `aliases = "never"` or
-//! with `tacit agent --host`.
+//! An alias is an address that stands for one name only. So a destination address with several
+//! names is never an alias. Programs under `tacit run` usually connect to aliases. Names in
+//! `/etc/hosts` have no alias, because programs read that file themselves. There are no aliases
+//! with `aliases = "never"` or with `tacit agent --host`.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Finds the account of a packet. An account counts the CPU time of one rule. A packet belongs to
-//! the rule that sends the packet through the tunnel. A packet worker processes packets in batches.
-//! The CPU time of a batch is divided among the accounts of its packets.
+//! Finds the account of a packet in an IPsec tunnel. An account counts the CPU time of one rule. A
+//! packet belongs to the rule that sends the packet through the tunnel. A packet worker processes
+//! packets in batches. The CPU time of a batch is divided among the accounts of its packets.
 //!
 //! ```text
 //! packet ── FlowCache (TunnelAccounts) ──> account ── BatchShares ──> meter::share, per batch

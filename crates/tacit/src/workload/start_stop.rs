@@ -1,10 +1,10 @@
 //! Implements the `start-stop` workload: opens thousands of connections (starts), keeps them open,
 //! and closes them (stops). The report shows the rate and the CPU time of starts and of stops.
 //!
-//! With `--inbound`, the client alternates between two addresses: one for outbound connections of a
-//! host, and one for its inbound connections. The workload imitates two queue managers (IBM MQ),
-//! which connect in both directions. A start ends when the first reply arrives; a stop ends when
-//! the server has closed the connection too.
+//! With `--inbound`, the client opens connections to two addresses in turn. One address is for
+//! outbound connections of a host, and the other address is for inbound connections of this host.
+//! The workload imitates two queue managers (IBM MQ), which connect in both directions. A start
+//! ends when the first reply arrives. A stop ends when the server has closed the connection too.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! Handles the `connect` calls of programs under `tacit run`. There are two kinds of connections:
+//! Handles the `connect` calls of programs under `tacit run`. This code runs in the helper, the
+//! process that acts inside the run's namespaces. There are two kinds of connections:
 //!
 //! * *Handed*: the program gets a socket of the agent's network, and the bytes of the connection do
 //!   not pass through the agent.
@@ -21,8 +22,6 @@
 //!
 //! The helper connects a socket before the program gets this socket. The helper keeps no duplicate
 //! of the socket, because otherwise the program could not close its connection.
-//!
-//! This code runs in the helper, the process that acts inside the run's namespaces.
 //!
 //! Limits: at most [`CALLS_MAX`] calls wait for the agent or for their connection. A call waits at
 //! most [`ANSWER_WAIT_MAX`] for the agent. A waiting call needs [`DESCRIPTORS_PER_CALL`]
