@@ -1,6 +1,6 @@
-//! Implements the kinds of locks that `bench sockets` compares. The lock protects the table of
-//! connections. A thread that waits for the lock spins. The kinds are: one lock for all calls, one
-//! lock for calls that write, a reader-writer lock, and no lock.
+//! Implements the four kinds of locking that `bench sockets` compares: one lock for all calls, one
+//! lock for calls that write, a reader-writer lock, and no lock. The lock protects the table of
+//! connections. While a thread waits for the lock, the thread spins.
 
 use std::hint::spin_loop;
 use std::sync::{

@@ -1,5 +1,5 @@
-//! Receives several UDP datagrams from a socket with one system call (`recvmmsg`), and forwards
-//! them with one system call (`sendmmsg`).
+//! Receives several UDP datagrams with one system call (`recvmmsg`), and forwards all of them with
+//! another system call (`sendmmsg`).
 //!
 //! ```text
 //! DatagramQueue::receive(socket)          returns up to 16 datagrams, each with its source

@@ -6,8 +6,9 @@
 //! root first. After a failed search, this module does not search for the same ID again within
 //! [`MISSED_TIME`].
 //!
-//! Limits: [`KNOWN_MAX`] cached paths, [`MISSED_MAX`] IDs without a group, [`READ_MAX`] groups read
-//! per second, [`SLICES_MAX`] systemd slices in a search for systemd units.
+//! Limits: [`KNOWN_MAX`] cached paths, and [`MISSED_MAX`] IDs without a group. Searches for IDs
+//! read at most [`READ_MAX`] groups per second. A search for systemd units reads at most
+//! [`SLICES_MAX`] systemd slices.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;

@@ -14,7 +14,7 @@
 //!
 //! Each service becomes a forwarding rule. The import reports each difference from stunnel as a
 //! change. The import rejects options that it cannot convert. Examples are options that start
-//! programs, and options for routing by server name, OCSP and pre-shared keys.
+//! programs, and options for OCSP, for pre-shared keys and for routing by server name.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Lists the system calls that processes and threads of the agent may use. The seccomp filters
-//! enforce these lists.
+//! Lists the system calls that the agent never needs, and the system calls that its data workers,
+//! engines and signers may use. The seccomp filters enforce these lists.
 
 use libc::c_long;
 

@@ -1,4 +1,4 @@
-//! Records refused connections, DNS names and sockets, for `tacit show refused` and for the
+//! Stores refusals of connections, DNS names and sockets, for `tacit show refused` and for the
 //! metrics.
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Tests `tacit trace`: Wireshark's tools and other TLS libraries must be able to read the captures
-//! and key logs that this command writes.
+//! Tests `tacit trace`. Wireshark's tools must be able to read the captures and key logs that this
+//! command writes. A key log must contain the keys that the peer, curl, writes to its own key log.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};

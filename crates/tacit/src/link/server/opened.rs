@@ -1,4 +1,4 @@
-//! Answers requests for sockets from runs on the same kernel. Sends each result to the agent of the
+//! Answers the socket requests of runs on the same kernel. Sends each result to the agent of the
 //! run. Also counts the results, and logs them if the link is traced.
 
 use std::io;

@@ -1,7 +1,7 @@
 //! Confines the server of links after it has opened its sockets.
 //!
 //! ```text
-//! all threads       no system calls that a server of links does not need           seccomp
+//! all threads       no system calls that the server never needs                    seccomp
 //!                   only the directories of policy, certificates, log and sockets  Landlock
 //!                   only capabilities that the policy needs
 //! all, except one   no new programs and processes                                  seccomp

@@ -1,6 +1,6 @@
 //! Chooses the socket and the message ID of a DNS query.
 //!
-//! The client has a few sockets for each server. Each socket has a random port, and is replaced
+//! The DNS client has a few sockets for each server. Each socket has a random port, and is replaced
 //! after a fixed time or a fixed number of queries. A new socket for each query would be expensive.
 //! A permanent socket would be unsafe, because an attacker could discover its port.
 
