@@ -1,5 +1,5 @@
-//! Defines [`TunnelTable`], which stores the tunnels for one direction, inbound or outbound. In
-//! both directions, a tunnel is found by its inbound SPI.
+//! Defines [`TunnelTable`], which stores the tunnels for one direction, inbound or outbound. The
+//! tables for both directions find a tunnel by its inbound SPI.
 
 use std::collections::HashMap;
 

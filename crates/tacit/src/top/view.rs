@@ -1,4 +1,4 @@
-//! Holds the data that `tacit top` shows: the last sample, the sort order, the selected rule and
+//! Holds the data that `tacit top` shows: the latest sample, the sort order, the selected rule and
 //! the page.
 
 use super::sample::{Connection, Sample};

@@ -1,9 +1,10 @@
 //! Implements the workload `datagrams`, which exchanges requests and replies by UDP.
 //!
-//! Each socket has its own thread. The thread sends the next request when the reply to the last
-//! request arrives. If no reply arrives within [`LOSS_TIME`], the thread sends the request again.
-//! Enterprise Extender (a mainframe protocol over UDP) also repeats a request if no reply arrives.
-//! A reply contains the number of its request, so a late reply to an earlier request is ignored.
+//! Each socket has its own thread. The thread sends a request, and waits for the reply before it
+//! sends the next request. If no reply arrives within [`LOSS_TIME`], the thread sends the request
+//! again. Enterprise Extender (a mainframe protocol over UDP) also repeats a request if no reply
+//! arrives. A reply contains the number of its request, so a late reply to an earlier request is
+//! ignored.
 //!
 //! The server returns each datagram to its sender.
 

@@ -1,9 +1,9 @@
 //! Implements the helper's channel to the agent. On this channel, the helper asks whether a program
-//! may connect, and the agent answers with a socket for the program.
+//! may connect, and the agent answers with a socket for the program (a *handed* socket).
 //!
-//! A successor of the agent may run in another network namespace, while programs still have sockets
-//! of the previous namespace. The helper recognises these sockets by their network namespace. So
-//! the helper remembers the network namespaces of all agents so far.
+//! A successor of the agent may run in another network namespace. Programs may still have sockets
+//! from the network namespaces of earlier agents. The helper recognises a handed socket by its
+//! network namespace. So the helper remembers the network namespaces of all agents so far.
 //!
 //! Limits: if the buffer of the channel is full, at most [`UNSENT_MAX`] messages are queued. The
 //! helper remembers at most [`OUTSIDE_MAX`] network namespaces, and does not ask agents in further
