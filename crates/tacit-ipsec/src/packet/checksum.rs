@@ -1,6 +1,6 @@
 //! Computes Internet checksums (RFC 1071).
 //!
-//! Words are added in the byte order of the machine, because the result is correct in either order
+//! Words are added in the byte order of the machine. The result is correct in either byte order
 //! (RFC 1071 section 2 (B)).
 
 /// Adds the bytes. The bytes of a packet that are summed in parts are split at an even offset.

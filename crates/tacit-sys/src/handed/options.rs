@@ -1,7 +1,7 @@
 //! Copies the options of a program's socket to another socket.
 //!
-//! An option is not copied if it has its default value, because defaults differ between network
-//! namespaces.
+//! An option with its default value is not copied. So the other socket keeps the default value of
+//! its own network namespace, which may be different.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

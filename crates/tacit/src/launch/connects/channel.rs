@@ -1,5 +1,5 @@
 //! Implements the helper's channel to the agent. On this channel, the helper asks whether a program
-//! may connect, and the agent answers with a socket for the program (a *handed* socket).
+//! may connect. The agent answers with a socket for the program (a *handed* socket).
 //!
 //! A successor of the agent may run in another network namespace. Programs may still have sockets
 //! from the network namespaces of earlier agents. The helper recognises a handed socket by its

@@ -6,8 +6,8 @@
 //! points, and its slope with a confidence interval. The options `--cpu-of` and `--ledger-of`
 //! select the measured processes; the default is the client itself.
 //!
-//! With `--also`, the client runs ramps to several addresses in turn. The report compares the CPU
-//! time of a connection to each address with the CPU time of a connection to the first address.
+//! With `--also`, the client runs ramps to several addresses in turn. For each address, the report
+//! shows the CPU time of a connection, and the difference from the first address.
 
 mod arguments;
 mod report;
