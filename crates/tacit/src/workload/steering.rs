@@ -14,8 +14,8 @@
 //!    a line, or end of file ->
 //!                              closes its connections, exits
 //! ```
-//! The connections stay open until the client receives the last line or end of file. Only workloads
-//! that measure how connections are closed close the connections earlier.
+//! The connections stay open until the client receives the last line or end of file. If a workload
+//! also measures the end of connections, the client closes its connections earlier.
 
 use std::io::{self, BufRead, Write};
 
