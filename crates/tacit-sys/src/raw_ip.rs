@@ -2,17 +2,20 @@
 //!
 //! ```text
 //!            sent                               received
-//! ESP        the ESP packet                     the IP packet; with IPv6, this module writes the
-//! AH, IPv4   the IP packet                      IP header from what the kernel reports
-//! AH, IPv6   the IP packet without its header
+//! ESP        the ESP packet                     the IP packet
+//! AH, IPv4   the IP packet                      the IP packet
+//! AH, IPv6   the IP packet without its header   the IP packet
 //! ```
+//!
+//! With IPv6, the kernel returns a received packet without its IP header. So this module writes the
+//! IP header of the received packet, from what the kernel reports.
 //!
 //! To open a raw socket, a process needs `CAP_NET_RAW` in the network namespace. To use the open
 //! socket, a process needs no capability. A socket receives all packets of its protocol for this
 //! host. If a packet was fragmented, the kernel reassembles it first.
 //!
 //! Limits: the receive buffer of a socket has `RECEIVE_BUFFER_BYTES`. The IPv6 extension headers
-//! before ESP or AH may have [`EXTENSION_BYTES_MAX`] bytes. A packet with longer headers is
+//! before ESP or AH may have at most [`EXTENSION_BYTES_MAX`] bytes. A packet with longer headers is
 //! reported as truncated.
 
 use std::io;

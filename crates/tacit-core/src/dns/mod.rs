@@ -19,9 +19,9 @@
 //! response. With `tacit agent --host` there are no aliases: [`HostNames`] records all names of an
 //! address.
 //!
-//! Limits: [`WAITING_MAX`] queries of one client, [`ADDRESSES_MAX`] addresses in an answer,
-//! [`NAMES_MAX`] pairs of name and address. If aliases are disabled, [`SHARING_MAX`] names can
-//! share an address.
+//! Limits: [`WAITING_MAX`] waiting queries of one [`DnsClient`], [`ADDRESSES_MAX`] addresses in an
+//! answer, [`NAMES_MAX`] pairs of name and address. If aliases are disabled, [`SHARING_MAX`] names
+//! can share an address.
 //!
 //! Not supported: a cache, recursive resolution and DNSSEC validation.
 

@@ -8,8 +8,8 @@
 //! vsock, or over a UNIX socket that the hypervisor creates.
 //!
 //! The rules with the key `link` apply only to requests over a link, and no other rules apply to
-//! these requests. So [`Policy::rules`](super::Policy::rules) does not contain the rules with
-//! `link`. That list contains the rules for programs under `tacit run` and for `tacit agent
+//! these requests. So the list [`Policy::rules`](super::Policy::rules) does not contain the rules
+//! with `link`. That list contains the rules for programs under `tacit run` and for `tacit agent
 //! --host`. tacit rejects requests that match no rule.
 
 use std::fmt;

@@ -11,7 +11,7 @@
 //!
 //! The helper must be a new process with one thread, because only such a process can enter a user
 //! namespace. In this namespace the helper has every capability. The program joins the namespace
-//! later. It has no capabilities, and keeps its user ID.
+//! later. The program has no capabilities, and keeps its user ID.
 //!
 //! If root runs the program, the helper creates only a network namespace. In a user namespace, root
 //! would keep all capabilities, and could remove tacit's nftables rules.

@@ -1,10 +1,10 @@
 //! Installs the manual SAs of runs. The policy defines these SAs in tables `[sa.NAME]`. The keys of
 //! the SAs are in files.
 //!
-//! There is no IKE, so nothing is negotiated, and tacit never creates new keys. The SAs exist as
-//! long as the run exists and the policy contains them. If only the policy rules change, the SAs
-//! and their sequence numbers stay. If an address, an SPI or a key changes, new SAs replace the old
-//! ones.
+//! IKE does not manage these SAs. So nothing is negotiated, and tacit never creates new keys. The
+//! SAs exist as long as the run exists and the policy contains them. If only the policy rules
+//! change, the SAs and their sequence numbers stay. If an address, an SPI or a key changes, new SAs
+//! replace the old ones.
 //!
 //! Only one run at a time uses the SAs of an `[sa.NAME]` table. There are two reasons. The SPI
 //! alone shows to which run a received packet belongs, and the table sets the address of the run.

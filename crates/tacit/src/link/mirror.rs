@@ -14,8 +14,9 @@
 //! not need. If a part of the sandbox fails, the server logs the failure, and the process continues
 //! without this part.
 //!
-//! Limit: if too many sockets are closed at a time, the kernel drops reports about them. The link
-//! server then serves these sockets until the other side or the run ends.
+//! Limit: the kernel reports each closed socket to the link server. If too many sockets are closed
+//! at a time, the kernel drops some of these reports. The link server then serves the closed
+//! sockets until the other side or the run ends.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

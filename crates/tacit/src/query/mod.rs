@@ -2,12 +2,14 @@
 //! which TLS or IPsec protection their own connections have.
 //!
 //! ```text
-//!   program ── query + descriptor ─────> client ──> responder ── finds the connection ──> record
-//!           <──────── answer ─────────────┘          └──── start, stop, rekey ──> relay
+//!   program ── query + descriptor ───> client.rs ──> find.rs ── finds the connection ──> record
+//!           <──────── answer ────────────┘             └──── start, stop, rekey ──> relay
 //! ```
 //!
 //! The query socket exists only in the program's network namespace. A query contains a descriptor
-//! of the connection in question. So a program can ask only about its own connections.
+//! of the connection in question. So a program can ask only about its own connections. With the
+//! queries `start`, `stop` and `rekey`, a program controls the TLS of its connection. The agent
+//! passes these queries to the relay of the connection.
 //!
 //! Connections never wait for queries. After `tacit restart`, the old agent still serves its open
 //! connections. The new agent asks the old agent about these connections.

@@ -7,7 +7,8 @@
 //!
 //! Limits: at most [`WAITING_MAX`] reasons wait for their connections, and at most [`WAITING_MAX`]
 //! connections wait for their reasons. Each reason or connection waits at most [`WAITING_LASTS`].
-//! Above the limit, the agent drops the oldest reason or connection.
+//! If too many wait, the oldest reason or connection stops waiting. A connection that stops waiting
+//! stays open, but gets no reason.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Finds the filter rule that decides about a packet, without the kernel. The filter rules are
+//! Finds, without the kernel, which filter rule decides about a packet. The filter rules are
 //! divided into groups (see `plan`). If the rules of a group compare only single values and no
 //! ranges, the group has a hash table.
 //!

@@ -8,7 +8,7 @@
 //!   EHLO ──────────────────────────────────────────────────>
 //!   <── 250 with STARTTLS, without AUTH ────────────────── 250
 //!   MAIL ──────────────> 530: tacit's own reply
-//!   STARTTLS ──────────> 220; later input is dropped; QUIT ──>
+//!   STARTTLS ──────────> 220: tacit's own reply; QUIT ────>
 //!   ══ handshake ══       connects again ────────────────>
 //!                         drops the greeting  <────────── 220
 //!   EHLO ──────────────────────────────────────────────────>
@@ -32,7 +32,10 @@
 //!
 //! tacit forwards one command at a time, and waits for the reply to this command. Until the relay
 //! begins, tacit parses each line and writes it again, so that both ends see the same lines. When
-//! TLS begins, tacit discards all information from replies in clear (RFC 3207 section 4.2).
+//! TLS begins, tacit discards all information from replies in clear (RFC 3207 section 4.2). In the
+//! server role, tacit also discards input that the client sends in clear after STARTTLS. After the
+//! handshake, tacit connects to the server again, because some servers reject a second EHLO on a
+//! connection.
 
 mod client;
 mod server;

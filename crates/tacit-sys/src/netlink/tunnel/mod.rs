@@ -22,15 +22,15 @@
 //! this module removes the kernel's own routing rule for this table.
 //!
 //! The device and its routes disappear when the process that holds the device ends. The
-//! `unreachable` routes remain, so no packet takes another route in clear. This module installs the
-//! `unreachable` routes before all other routes. This module adds routing rules for new tables only
-//! when the tables are complete, so no packet is refused during a change. If a table cannot be
+//! `unreachable` routes remain, so no packet leaves in clear by another route. This module installs
+//! the `unreachable` routes before all other routes. This module adds routing rules for new tables
+//! only when the tables are complete, so no packet is refused during a change. If a table cannot be
 //! completed, this module adds the routing rules nevertheless, and the `unreachable` routes refuse
 //! the packets.
 //!
-//! The routes have the MTU of the path, which tells programs how long a packet may be. ICMP errors
-//! alone would not always lower the MTU of a route. When an ICMP error arrives, the kernel looks up
-//! the route without ports, so routing rules with port ranges do not match.
+//! The routes have the MTU of the path. This MTU tells programs how long a packet may be. ICMP
+//! errors alone would not always lower the MTU of a route. When an ICMP error arrives, the kernel
+//! looks up the route without ports, so routing rules with port ranges do not match.
 //!
 //! All state is in the kernel, so another process with the netlink socket can continue the work.
 //!

@@ -6,8 +6,11 @@
 //!   pass     program's bytes ──> a new connection   close_notify ──> upstream
 //! ```
 //!
+//! tacit has already established a TLS connection to the server. The relay ends this connection in
+//! both cases. With `pass`, the relay then opens a new connection, to which tacit adds no TLS.
+//!
 //! The relay checks the program's first bytes when they arrive. If the server has already sent
-//! data, the connection is always refused.
+//! data, the program's connection is always refused.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Repeats the measurements of an IBM paper about IPsec on z/OS (see `docs/papers.md`). The traffic
-//! is interactive sessions, and bulk data in both directions, in clear and through a tunnel.
+//! consists of interactive sessions, and of bulk data in both directions. Each kind of traffic is
+//! measured in clear and through a tunnel.
 //!
 //! ```text
 //! clear     client ─────────────── veth pair ─────────────── server

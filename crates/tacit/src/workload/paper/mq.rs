@@ -1,6 +1,6 @@
 //! Repeats some measurements of a paper about IBM MQ on z/OS (see `docs/papers.md`). MQ queue
-//! managers exchange messages over connections named *channels*. The paper measures the CPU time to
-//! start and to stop a channel with TLS, and round trips of large messages.
+//! managers exchange messages over connections named *channels*. The paper measures two things: the
+//! CPU time to start and stop a channel with TLS, and the round trips of large messages.
 //!
 //! In the paper, the TCP/IP stack of z/OS does TLS (AT-TLS). In this module, an agent does TLS. In
 //! the result tables, the cells for the CPU time of a queue manager stay empty, because tacit has

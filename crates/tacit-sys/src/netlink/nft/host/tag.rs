@@ -2,8 +2,8 @@
 //! program may store the table, and restore it at the next boot. Then the comment shows that the
 //! table is from an earlier boot.
 //!
-//! Linux 5.10 or newer keeps the comment of a table. On an older kernel, no table counts as a table
-//! of the current boot.
+//! Linux 5.10 or newer keeps the comment of a table. On an older kernel, this module assumes that
+//! every table is from an earlier boot.
 
 use super::super::batch::{TABLE, message};
 use super::{GETTABLE, comment};
