@@ -1,9 +1,9 @@
 //! Writes certificates and private keys atomically. A private key has mode 0600 from the start.
 //!
-//! A file is first written under a hidden temporary name in the same directory. When the file is
-//! complete, it gets its final name. To replace a file, this module renames the temporary file. To
-//! create a file, this module makes a hard link, which fails if the name exists. So creating a file
-//! never replaces another file.
+//! This module first writes a file under a hidden temporary name, in the directory of the final
+//! file. When the file is complete, it gets its final name. To replace a file, this module renames
+//! the temporary file. To create a file, this module makes a hard link, which fails if the name
+//! exists. So creating a file never replaces another file.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
-//! Converts a policy table `[ike.NAME]`, which describes a peer, to the configuration of an IKE
-//! connection. Also lists the flows that may use the tunnel to this peer. The list comes from the
-//! policy rules that use the peer.
+//! Converts a policy table `[ike.NAME]` to the configuration of an IKE connection. The table
+//! describes a peer. This module also lists the flows that may use the tunnel to this peer. The
+//! list comes from the policy rules that use the peer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
 //! Tests PostgreSQL between a client and a server, of which only one uses TLS. In some tests, the
-//! clients require TLS, and the server has no TLS. In others, the server requires TLS, and the
+//! clients require TLS, and the server has no TLS. In other tests, the server requires TLS, and the
 //! clients have no TLS.
 
 use std::io::{Read, Write};

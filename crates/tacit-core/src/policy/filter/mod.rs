@@ -10,10 +10,10 @@
 //!                                             packets in IPsec tunnels
 //! ```
 //!
-//! A group contains parts of filter rules that restrict the same fields of a packet. The policy
-//! contains filter rules and rules for flows (`permit`, `deny`, `tls`) in one list. The first
-//! policy rule that matches a packet decides. If this is a rule for flows, or if no policy rule
-//! matches, the packet continues to the nftables rules for flows.
+//! A filter rule is divided into parts. All parts in a group restrict the same fields of a packet.
+//! The policy contains filter rules and rules for flows (`permit`, `deny`, `tls`) in one list. The
+//! first policy rule that matches a packet decides. If this is a rule for flows, or if no policy
+//! rule matches, the packet continues to the nftables rules for flows.
 //!
 //! `scan` defines what the rules mean. [`FilterPlan`] is a faster form of the same rules.
 

@@ -1,11 +1,12 @@
 //! Stores the clients that have connected to bound sockets, until each client gets a stream. A
-//! client is found by its *ticket*, a number (`framed.rs`).
+//! client is found by its *ticket*, a number (`framed.rs`). Each bound socket, with its clients,
+//! belongs to a *session*: a run that uses the link.
 //!
 //! Limits: at most [`TICKETS_MAX`] clients of a link wait at the same time. At most
-//! [`TICKETS_OF_HOST_MAX`] of these clients wait for hosts with the same certificate. At most
-//! [`TICKETS_OF_SESSION_MAX`] wait for the same session. Each client waits at most
-//! [`TICKET_WAIT_MAX`]. When a session ends, the server closes the connections of the clients that
-//! wait for the session.
+//! [`TICKETS_OF_HOST_MAX`] of these clients belong to sessions from one host, which the server
+//! knows by its certificate. At most [`TICKETS_OF_SESSION_MAX`] belong to one session. Each client
+//! waits at most [`TICKET_WAIT_MAX`]. When a session ends, the server closes the connections of the
+//! clients that belong to the session.
 
 use std::collections::HashMap;
 use std::io;

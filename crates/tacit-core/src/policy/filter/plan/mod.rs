@@ -3,9 +3,9 @@
 //! An *area* is a part of a rule. An area has one IP version, and one range of values for each
 //! packet field. Areas that overlap are in different *layers*, in the order of the rules. So the
 //! areas of a layer do not overlap. The first layer with a matching area contains the first
-//! matching rule. A *group* contains the areas of one layer that restrict the same fields. The
-//! kernel searches a group with one lookup. The lookup uses a hash table if every field of the
-//! areas has a single value.
+//! matching rule. In a layer, the areas that restrict the same fields form a *group*. The kernel
+//! searches a group with one lookup. The lookup uses a hash table if every field of the areas has a
+//! single value.
 //!
 //! A rule with a time window has a *schedule*: an element with a timeout in an nftables set. The
 //! agent adds the schedule of a `permit` rule when the window begins. The rule applies while the
