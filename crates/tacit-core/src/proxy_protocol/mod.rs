@@ -15,8 +15,8 @@
 //! is rejected at once. A header has at most [`HEADER_BYTES_MAX`] bytes. The caller limits the time
 //! until a header is complete.
 //!
-//! A header is not authenticated. Only a rule with `accept-proxy` trusts the header. Only proxies
-//! should be able to connect to a rule with `accept-proxy`.
+//! A header is not authenticated. Only rules with `accept-proxy` trust the header. So only proxies
+//! should be able to connect to the listeners of these rules.
 //!
 //! Version 1 is rejected. The contents of TLVs are not read.
 

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A pair of interfaces connects two network namespaces. All tunnels exist during the whole
-//! measurement, but only one at a time transfers data. This example gives tacit its keys. The other
-//! programs negotiate their keys. The example skips programs that are not installed, and does not
-//! need root.
+//! measurement, but only one at a time transfers data. The keys of tacit's tunnel come from this
+//! example. The other programs negotiate their keys. The example skips programs that are not
+//! installed, and does not need root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

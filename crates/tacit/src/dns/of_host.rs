@@ -1,10 +1,10 @@
 //! Handles the DNS queries of programs on a captured host (`tacit agent --host`). This module
 //! decides which queries the policy permits, and records the names and addresses in the answers.
 //!
-//! The agent forwards each permitted query to the name server that the program selected, and the
-//! program gets the real addresses. Under `tacit run`, in contrast, a program may get an alias (an
-//! address that stands for one name). If a rule of a captured host matches the name, the kernel
-//! starts to capture the real addresses. After that, the program gets the answer.
+//! The agent forwards each permitted query to the name server that the program selected. The answer
+//! contains the real addresses of the name. If a rule matches the name, the kernel starts to
+//! capture these addresses before the program gets the answer. Under `tacit run`, in contrast, a
+//! program may get an alias (an address that stands for one name).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,8 +1,8 @@
-//! Defines [`PacketThreads`]: the CPUs for the threads of a packet worker. Also defines when the
-//! second thread, `tacit-receive`, receives packets.
+//! Defines [`PacketThreads`]: the CPUs for the two threads of a packet worker, `tacit-packet` and
+//! `tacit-receive`. Also defines when `tacit-receive` receives packets.
 //!
-//! The key `cpus` of the table `[engine]` reserves CPUs for engines. All other CPUs are *general*
-//! CPUs.
+//! An *engine* is a thread on a reserved CPU. The key `cpus` of the table `[engine]` reserves these
+//! CPUs. All other CPUs are *general* CPUs.
 //!
 //! | `[engine]` | `tacit-packet` | `tacit-receive` |
 //! |---|---|---|

@@ -1,5 +1,5 @@
 //! Tests that two workers transfer the data of unmodified programs. Only ESP packets may be on the
-//! network link between the workers.
+//! network link between the workers. The process `tap` records the packets on this link.
 //!
 //! ```text
 //!   program ─ tacit0 ─ worker 10.99.0.1 ── w0 ══ w1 ── 10.99.0.2 worker ─ tacit0 ─ program

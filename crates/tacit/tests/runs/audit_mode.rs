@@ -1,5 +1,5 @@
 //! Tests rules with `mode = "audit"`: the agent relays the flows unchanged. Commands such as `tacit
-//! show audit` must report what the rule would have done.
+//! show audit` must report what each rule would have done without this mode.
 
 use serde_json::Value;
 

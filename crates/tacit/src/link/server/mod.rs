@@ -9,16 +9,16 @@
 //! ```
 //!
 //! One thread serves all links. A request may wait for its socket without a time limit, just as a
-//! program may wait in `connect`. If the other side closes the stream, the request ends, and its
-//! socket is closed.
+//! program may wait in `connect`. If the client closes the stream of a request, the request ends,
+//! and the server closes the socket of the request.
 //!
 //! The kernel reports when a program closes a socket that the server has opened. So the server can
 //! count the open sockets of each run without a copy of each socket.
 //!
 //! Limits of each link: the keys `runs` and `sockets` in `[link.NAME]` limit the runs and the open
 //! sockets. At most [`STREAMS_MAX`] requests are served at the same time, and at most
-//! [`IDLE_STREAMS_MAX`] streams wait for their next request. The other side must send its request
-//! within [`REQUEST_WAIT_MAX`].
+//! [`IDLE_STREAMS_MAX`] streams wait for their next request. A client must send its request within
+//! [`REQUEST_WAIT_MAX`].
 
 mod control;
 mod dial;
