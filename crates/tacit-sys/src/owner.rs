@@ -1,9 +1,10 @@
 //! Finds the process that holds a socket, by the inode number of the socket.
 //!
-//! The search covers the descendants of one process, and takes about two microseconds for each
-//! descriptor. So the agent searches only if a rule selects connections by program. The search
-//! begins with the newest descriptors, because the socket was opened a moment ago. A process that
-//! is not dumpable (such as `ssh-agent`) hides its descriptors, and is not found.
+//! The search covers only the descendants of a process that the caller selects. The search takes
+//! about two microseconds for each descriptor. So the agent searches only if a rule selects
+//! connections by program. The search begins with the newest descriptors, because the socket was
+//! opened a moment ago. A process that is not dumpable (such as `ssh-agent`) hides its descriptors,
+//! and is not found.
 //!
 //! Limits: [`DESCENDANTS_MAX`] processes.
 

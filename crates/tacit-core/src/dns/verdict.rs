@@ -3,13 +3,13 @@
 //! | question | answer |
 //! |---|---|
 //! | a name that some rule allows | the answer of the DNS server |
-//! | any other name, in a search domain | NXDOMAIN, so that the program tries its next domain |
-//! | any other name | REFUSED |
+//! | a name that no rule allows, in a search domain | NXDOMAIN: the program tries its next domain |
+//! | a name that no rule allows, outside the search domains | REFUSED |
 //! | HTTPS, SVCB | an answer without records, because the records can contain addresses |
 //! | a type that is not in the list of permitted types, such as ANY | NOTIMP |
 //! | PTR of an alias (an address that tacit assigned to a name) | this name |
 //! | PTR of an address that some rule can match | the answer of the DNS server |
-//! | PTR of any other address | REFUSED |
+//! | PTR of an address that no rule can match | REFUSED |
 //! | zone transfers, classes other than IN | REFUSED |
 //!
 //! The table applies to programs under `tacit run`. With `tacit agent --host`, a program may

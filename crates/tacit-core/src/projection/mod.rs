@@ -8,7 +8,8 @@
 //!
 //! The model is linear: half the traffic costs half as much CPU time, if messages keep their sizes.
 //! There is one exception: when an engine (a thread on a reserved CPU) is saturated, other CPUs do
-//! the rest of its work ([`land`]). All figures are measured on the same machine.
+//! the rest of its work ([`land`]). An estimate applies only to the machine on which the CPU time
+//! was measured.
 //!
 //! Units: CPU time in microseconds, or in percent of *one* CPU, so that two busy CPUs are 200 %. A
 //! megabyte is 10^6 bytes.

@@ -2,7 +2,8 @@
 //! number of engines. The estimate is based on *metered* CPU time. The agent meters the CPU time of
 //! each rule and component, such as handshake or encryption.
 //!
-//! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The steps are:
+//! *Eligible* work is work that an engine (a thread on a reserved CPU) could do. The estimate has
+//! four steps:
 //!
 //! 1. Adapt the CPU times of each rule to the new settings of the rule. For example, a change to
 //!    `permit` removes the time of the handshake and of the encryption.

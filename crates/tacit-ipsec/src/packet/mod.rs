@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! IPv4 or IPv6 header ─ extension headers (IPv6) ─ ports, or type and code ─ payload ─ (padding)
-//! └────────────── IpPacket::parse ──────────────┘                          bytes ┘
+//! └────────────── IpPacket::parse ──────────────┘                IpPacket::bytes ┘
 //! ```
 //!
 //! The bytes are untrusted, because a program or a peer chooses them. If a packet is shorter than

@@ -4,17 +4,17 @@
 //! ```text
 //!   none ── install with --confirm ──> waiting ── tacit confirm ──> none
 //!                                       │   ^
-//!                               timeout │   │ the old policy cannot be installed
+//!                               timeout │   │ the previous policy cannot be installed
 //!                                       v   │
-//!                                     returning ── the old policy is installed ──> none
+//!                                     returning ── the previous policy is installed ──> none
 //! ```
 //!
 //! In the state `none`, no confirmation is pending. In the state `returning`, the agent installs
 //! the previous policy.
 //!
 //! While a policy waits for its confirmation, the operator may install another policy with
-//! `--confirm`. If the operator confirms neither of the two policies, the agent returns to the last
-//! confirmed policy.
+//! `--confirm`. If the operator confirms neither of these two policies, the agent installs the
+//! policy that was in use before both.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,8 @@
 //! agent.
 //!
 //! The control socket is a UNIX socket that only its owner and root may use. Each request is one
-//! line of JSON, and each answer is one line of JSON. An answer never delays a connection.
+//! line of JSON, and each answer is one line of JSON. An answer never delays the connections that
+//! the agent relays.
 
 pub mod client;
 pub mod clients;

@@ -5,7 +5,7 @@
 //!   control socket ──> sample.rs ──> view.rs ──> draw.rs ──> screen.rs ──> terminal
 //!
 //!   sample.rs    gets costs and connections, computes differences
-//!   view.rs      holds the order and the selection, which the keys change
+//!   view.rs      holds the order and the selection, which the user changes with the keyboard
 //! ```
 //!
 //! `tacit top` must not slow down the agent. So if an agent has many connections, `tacit top`

@@ -1,7 +1,7 @@
 //! Tests links whose server opens a socket and hands the socket to a program. The server and the
-//! program have the same kernel. The program behaves as without tacit, and reaches only
-//! destinations that the policies of both sides permit. The output of `tacit show connections`
-//! contains the connections of the program.
+//! program have the same kernel. The program must behave as if it ran without tacit. The program
+//! must reach only destinations that the policies of both sides permit. The output of `tacit show
+//! connections` must contain the connections of the program.
 
 use crate::handed::{ANSWERS, ASK};
 use crate::link_scripts::RULES;

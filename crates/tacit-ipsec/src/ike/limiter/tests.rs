@@ -1,5 +1,5 @@
-//! Tests how the limiter handles first requests: its limits, its cookies, and a flood of first
-//! requests.
+//! Tests how the IKE limiter handles the first requests of unknown senders. The tests cover the
+//! limits, the cookies, and floods of requests.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Finds out which files an agent needs. Rejects a new policy if the sandbox of the running agent
-//! does not allow the files of this policy.
+//! does not allow access to the files of this policy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! ```text
 //!   accept ──> credentials ──> request ─┬─ Hello ──> session, until the stream ends
 //!                                       ├─ Open ───> policy rules ──> socket, connect ──> the run
-//!                                       └─ Status
+//!                                       └─ Status ─> the state of the link
 //!   another kernel:    framed.rs on the side with the network; remote.rs on the side of the runs
 //! ```
 //!

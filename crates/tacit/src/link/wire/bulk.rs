@@ -5,11 +5,11 @@
 //!   socket <── one write ── frames <── open in place ──────  read
 //! ```
 //!
-//! The buffers belong to the thread, so an idle stream has no buffers. A stream stores only bytes
-//! that could not be written yet.
+//! All streams of a thread use the same buffers, so an idle stream needs no buffers of its own. A
+//! stream stores only bytes that could not be written yet.
 //!
-//! Limits: a batch has [`BATCH_FRAMES_MAX`] frames. A stream stores at most one batch in each
-//! direction, and the beginning of the next frame.
+//! Limits: a batch has at most [`BATCH_FRAMES_MAX`] frames. A stream stores at most one batch in
+//! each direction, and the beginning of the next frame.
 
 use std::cell::RefCell;
 use std::io;

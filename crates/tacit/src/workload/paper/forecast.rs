@@ -15,9 +15,9 @@
 //! reply) or per MB of a stream. CPU times per second could not be compared, because an engine
 //! changes the rate of streams. An engine does not change the rate of requests, because requests
 //! are sent at scheduled times. The packet factors are measured earlier, with other loads
-//! (`calibration.rs`). So no forecast uses the measurement with which it is compared. In these
-//! measurements, engines do not poll. Polling uses CPU time even without packets, and a forecast
-//! does not contain this CPU time.
+//! (`calibration.rs`). So no forecast uses the measurement with which it is compared. In all
+//! measurements of `forecast.rs` and `calibration.rs`, engines do not poll. Polling uses CPU time
+//! even without packets, and a forecast does not contain this CPU time.
 
 use std::ops::RangeInclusive;
 
