@@ -1,11 +1,12 @@
-//! Finds the program, user and control group of a socket of the host.
+//! Finds the program, user and control group of a socket of the host. Also lists the sockets that
+//! are connected to other hosts.
 //!
 //! The kernel reports the user and the control group over netlink (`sock_diag`). The nftables rules
 //! compare these values. This module finds the program only if the calling process may inspect
 //! other processes (`CAP_SYS_PTRACE`).
 //!
 //! Limits: at most [`OWNERS_TIME_MAX`] to find the owners for one request, and at most
-//! [`COVERAGE_SOCKETS_MAX`] sockets in a list.
+//! [`COVERAGE_SOCKETS_MAX`] sockets in the list.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -1,9 +1,9 @@
 //! Checks how accurate the forecasts of `tacit project` are for IPsec on an engine (a thread on a
-//! reserved CPU). `tacit project` forecasts the CPU time that one engine needs for the packets. A
-//! forecast has two inputs: a measurement without an engine, and a packet factor. The packet factor
-//! is the CPU time with an engine, divided by the CPU time without an engine. To check a forecast,
-//! this module measures the CPU time with one engine. The loads (kinds of traffic) are random, and
-//! are generated from seeds.
+//! reserved CPU). A forecast is the CPU time that one engine will need for the packets. A forecast
+//! has two inputs: a measurement without an engine, and a packet factor. The packet factor is the
+//! CPU time with an engine, divided by the CPU time without an engine. To check a forecast, this
+//! module measures the CPU time with one engine. The loads (kinds of traffic) are random, and are
+//! generated from seeds.
 //!
 //! ```text
 //! other loads ──> without and with an engine ──> packet factors

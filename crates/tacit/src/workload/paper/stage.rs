@@ -8,8 +8,8 @@
 //!                                         └ agents, peers, servers and clients
 //! ```
 //!
-//! All processes end with this command: each has a parent-death signal, and a time limit. The
-//! namespaces end with the last process.
+//! When this command ends, all these processes end too, because each has a parent-death signal.
+//! Each process also has a time limit. When the last process ends, the namespaces end.
 
 use std::cell::Cell;
 use std::fs::{self, File};

@@ -16,9 +16,9 @@
 //! `output` looks up the destination. The chain `rewritten` calls `filter_out` if NAT has changed
 //! the destination.
 //!
-//! A packet returns to the calling chain if no group has an entry for the packet, or if a policy
-//! rule for flows decides about the packet. If an entry permits a packet, the kernel accepts the
-//! packet, and no later nftables rule captures or refuses it.
+//! A packet returns to the calling chain if no group has an entry for the packet. A packet also
+//! returns if a policy rule for flows decides about the packet. If an entry permits a packet, the
+//! kernel accepts the packet, and no later nftables rule captures or refuses it.
 //!
 //! The nftables rules never deny packets of the agent. They recognise these packets by fwmark, user
 //! and socket.
