@@ -1,6 +1,6 @@
-//! Lists the user IDs that use each key ring, if the name of the key ring contains no user ID. On
-//! z/OS, each user ID has its own key ring of this name. So the map file may contain a key ring for
-//! each of these user IDs.
+//! Lists the user IDs that use each key ring. A policy of z/OS can name a key ring without a user
+//! ID. Then each user ID uses its own key ring of this name. So the map file may contain a key ring
+//! for each of these user IDs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,9 @@
 //! Checks whether a peer's certificate is pinned. If a `[trust]` table lists pinned certificates
-//! (`pinned`), the peer's own certificate must be identical to one of them. An anchor is a CA
-//! certificate that the table lists (`ca`).
+//! (`pinned`), the peer's own certificate must be identical to one of them, byte for byte. tacit
+//! rejects another certificate with the same name or key. tacit also rejects a certificate that a
+//! pinned CA certificate has signed.
+//!
+//! The table can also list CA certificates (`ca`), the anchors:
 //!
 //! ```text
 //!   `ca`   `pinned`   the peer is trusted if
@@ -9,9 +12,6 @@
 //!   -      yes        its certificate is pinned, is valid now, and allows the usage
 //!                     (tacit builds no chain)
 //! ```
-//!
-//! All bytes of the two certificates must be equal. tacit rejects another certificate with the same
-//! name or key, and also a certificate that a pinned CA certificate has signed.
 
 use std::fmt;
 use std::path::PathBuf;

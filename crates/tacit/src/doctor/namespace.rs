@@ -254,7 +254,7 @@ fn start(namespaces: &[OwnedFd], user: User, original: &LauncherState) -> Vec<Fi
                     Presence::Missing,
                     format!(
                         "no mount namespace: programs can read all files of their user, including \
-                         keys, and could bypass tacit to resolve names ({why})"
+                         keys. Name services of the host can resolve names without tacit ({why})"
                     ),
                 ),
             };

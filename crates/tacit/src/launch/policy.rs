@@ -157,9 +157,9 @@ version = 1
 ";
 
 const EVERY_SERVER: &str = "
-# This rule matches every server on other hosts. It matches no server on this host, because the rule
-# has no `remote`. The certificate of the server must be valid for the name that the program
-# resolved, or for the address if the program resolved no name.
+# Every server on other hosts. (Without `remote`, a rule does not match servers on this host.) The
+# certificate of the server must be valid for the name that the program resolved, or for the address
+# if the program resolved no name.
 [[rule]]
 name      = \"every-server\"
 direction = \"outbound\"

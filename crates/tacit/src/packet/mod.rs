@@ -14,14 +14,13 @@
 //! contains a list of the permitted flows. The thread drops packets for which there is no tunnel,
 //! and never sends them in clear.
 //!
-//! One thread serves both directions, even if this thread is an engine (a thread with a CPU of its
-//! own). While an engine is saturated, a second thread, `tacit-receive`, can serve the inbound
-//! direction (see `plan`). Without an engine, there is no second thread, because of these
-//! measurements:
-//! * If a second thread always works, a stream on two idle CPUs is 13 % faster. It also costs 9 %
+//! Normally, one thread serves both directions. If this thread is an engine (a thread with a CPU of
+//! its own) and is saturated, a second thread, `tacit-receive`, can serve the inbound direction
+//! (see `plan`). Without an engine, there is no second thread, because of these measurements:
+//! * With a permanent second thread, a stream on two idle CPUs is 13 % faster. It also costs 9 %
 //!   less CPU time. But if other programs use the CPUs too, a request takes 1.6 ms instead of 65
 //!   us.
-//! * If a second thread works only while there is much data, requests are as fast as with one
+//! * With a second thread that runs only while there is much data, requests are as fast as with one
 //!   thread. But large streams on busy CPUs gain nothing.
 //!
 //! The address of a peer can change only if the tunnel to the peer has [`PeerAddress::Roaming`].

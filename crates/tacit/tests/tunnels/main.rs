@@ -4,10 +4,10 @@
 //!   program ── tacit run ── 10.99.0.1 w0 ══ w1 10.99.0.2 charon ── 10.2.0.1, fd00:2::1: servers
 //! ```
 //!
-//! `charon` is the IKE daemon of strongSwan. Packets that bypass the tunnel also reach the servers,
-//! in clear. So a counter on w0 detects packets in clear. If the tests run as root, the programs
-//! run as an ordinary user. The tests need strongSwan, which the script `scripts/install-deps.sh`
-//! installs.
+//! `charon` is the IKE daemon of strongSwan. The servers also answer packets that bypass the
+//! tunnel, so an answer does not prove that the packets passed through the tunnel. A counter on w0
+//! detects packets in clear. If the tests run as root, the programs run as an ordinary user. The
+//! tests need strongSwan, which the script `scripts/install-deps.sh` installs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

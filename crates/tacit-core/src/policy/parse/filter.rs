@@ -311,9 +311,9 @@ pub(super) fn check(
         if !host.forwarded.is_empty() && filter.selectors.routing != Routing::Local {
             let at = value.at_key("routing");
             let message = format!(
-                "rule `{}` filters forwarded packets, but [host] has the key `forwarded`: tacit \
-                 captures the flows of the interfaces that `forwarded` lists, and does not filter \
-                 the packets of these flows",
+                "rule `{}` filters forwarded packets, but has no effect on the interfaces that \
+                 `forwarded` in [host] lists: tacit captures the flows of these interfaces, and \
+                 does not filter their packets",
                 filter.name
             );
             let fix = "remove `routing` from the rule, or remove `forwarded` from [host]";

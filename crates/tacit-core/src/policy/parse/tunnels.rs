@@ -142,8 +142,9 @@ fn beyond_routes(report: &Diagnostics<'_>, rule: &Rule, earlier: &Read<'_, '_>) 
     let Some(key) = condition_beyond_routes(earlier.rule) else { return };
     let line = report.line(rule.position, earlier.rule.position);
     let message = format!(
-        "rule `{}` selects programs by `{key}`, and may match flows of the later rule `{}` in line \
-         {line}. The kernel can select packets for a tunnel only by addresses and ports",
+        "rule `{}` selects programs by `{key}`. The kernel selects packets for a tunnel only by \
+         addresses and ports, so it cannot distinguish the flows of this rule from those of the \
+         later rule `{}` in line {line}",
         earlier.rule.name, rule.name
     );
     let fix = format!(

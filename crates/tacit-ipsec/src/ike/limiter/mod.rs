@@ -4,10 +4,12 @@
 //! ```text
 //!   first request ──> few half-open IKE SAs ──> accept
 //!                ├──> many, without a cookie ──> reply COOKIE: the sender repeats its request
-//!                ├──> many, with tacit's cookie ──> accept; at the limit of the sender's address,
-//!                │                                  the new IKE SA replaces one of this address
+//!                ├──> many, with tacit's cookie ──> accept
 //!                └──> too many ──> drop
 //! ```
+//!
+//! If the sender's address already has its maximum of half-open IKE SAs, the new IKE SA replaces
+//! one of them.
 //!
 //! The responder may still refuse an accepted first request, for example if the request contains no
 //! suitable proposal. Each refusal costs a response and a line of the audit log. So a refused first

@@ -6,12 +6,11 @@
 //! * *Relayed*: the kernel executes the call, and the agent relays the connection.
 //!
 //! ```text
-//!   connect ──> no rule permits a handed socket for this address ──> the kernel executes the call
-//!           ──> request ───────────────────> agent
-//!           ──> examine the socket             │ checks the rules, creates a socket
-//!                    │ not replaceable         v
-//!                    v                      answer ──> the helper connects the socket, and
-//!               the kernel executes the call           replaces the program's socket
+//!   connect ─┬─> no rule permits a handed socket for this address: the kernel executes the call
+//!            └─> otherwise: the helper asks the agent, and examines the program's socket meanwhile
+//!                  ├─> the socket cannot be replaced: the kernel executes the call
+//!                  └─> the agent sends a socket: the helper connects it, and replaces the
+//!                      program's socket by it
 //! ```
 //!
 //! The kernel may execute all calls on sockets of the run's own network namespace. The nftables

@@ -1,13 +1,14 @@
-//! Moves datagrams between a UDP socket and a stream to another kernel. Both servers of a link use
-//! this module:
+//! Moves the datagrams of a link between two kernels. Each of the two link servers uses this module
+//! to move datagrams between a UDP socket and the stream to the other kernel:
 //!
 //! ```text
-//!   agent's socket ══ server's end ── Datagram ──> stream ──> UDP socket ──> destination
-//!                  <── ICMP error ─── Notice <──── stream <── error queue
+//!   kernel of the run                           kernel with the network
+//!   agent's socket ── server's UDP socket ── stream ── server's UDP socket ── destination
+//!                  <── ICMP error ─────────── Notice <── error queue of this socket
 //! ```
 //!
-//! If the stream takes no more bytes, datagrams wait in the UDP socket from which the server reads
-//! them. The kernel drops datagrams that do not fit into the receive buffer of this socket.
+//! If the stream takes no more bytes, datagrams wait in the UDP socket of the server. The kernel
+//! drops datagrams that do not fit into the receive buffer of this socket.
 
 use std::future::poll_fn;
 use std::io;

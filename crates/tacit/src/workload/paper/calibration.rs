@@ -1,6 +1,6 @@
-//! Measures the packet factor for `tacit project`. An engine is a thread on a reserved CPU. With an
-//! engine, an IPsec packet needs another CPU time than without an engine. The packet factor is the
-//! CPU time with an engine, divided by the CPU time without an engine.
+//! Measures the packet factor for `tacit project`. An engine is a thread on a reserved CPU. The CPU
+//! time that an IPsec packet needs changes if an engine processes the packet. The packet factor is
+//! the CPU time with an engine, divided by the CPU time without an engine.
 //!
 //! An engine processes the packets of all streams of a host on one CPU. Each batch contains packets
 //! of several streams, and so fewer packets of one stream. A busy engine is also woken less often.

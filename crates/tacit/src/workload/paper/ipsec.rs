@@ -524,8 +524,8 @@ fn extender_table(samples: &CellSamples) -> PaperTable {
 
 fn normalised_table(samples: &CellSamples, loads: [Load; 3], share: NetworkShare) -> PaperTable {
     let columns = ["load", "share of networking, %", "no engine, %", "zIIP, %", "engine, %"];
-    let title = "Change of the total CPU time when IPsec is enabled (share of networking: the \
-                 part of the CPU time that networking uses without IPsec)";
+    let title = "Change of the total CPU time when IPsec is enabled. The share of networking is \
+                 the part of the CPU time that networking uses without IPsec";
     let mut table = PaperTable::new("normalised", title, &columns);
     for load in loads {
         let part = share.of(load.kind);

@@ -269,8 +269,9 @@ fn sheet(samples: &CellSamples) -> PaperSheet {
             .collect();
         sheet.bars(&format!("measured: rate, {}", transfer.published().name), "MB/s", &bars);
     }
-    sheet
-        .note("the published CPU times are percentages at the published rates, not seconds per GB");
+    sheet.note(
+        "the paper states CPU use in percent, at the published rates, and not CPU seconds per GB",
+    );
     sheet.note("for comparison: with `direct`, the program runs on the host itself");
     sheet
 }

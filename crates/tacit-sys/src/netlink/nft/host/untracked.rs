@@ -173,8 +173,8 @@ impl Rules {
             let filling = Host(Jump(Chain::Filling.name()));
             self.push(
                 chain,
-                "adding the nft rule that checks packets while the agent copies the flows of an \
-                 earlier table",
+                "adding the nft rule for packets that arrive before the agent has copied the flows \
+                 of the replaced table",
                 &[filling],
             );
         }

@@ -3,16 +3,16 @@
 //!
 //! The client opens a connection to the server to send its Hello message. This connection stays
 //! open as long as the run exists. If the connection ends earlier, the server has ended. Then the
-//! client refuses every request, and sends Hello again every `RETRY_INTERVAL`. The sockets that the
-//! run already has belong to the run. If the run and the server use the same kernel, these sockets
-//! continue to work.
+//! client refuses every request, and sends Hello again every `RETRY_INTERVAL`.
 //!
-//! If the run uses the network of another kernel, there are two servers. The local server runs on
-//! the kernel of the run, and the remote server runs on the other kernel. The sockets of the run
-//! are then connected to the local server. These sockets are reset when one of the two servers
-//! ends. After a restart of the remote server, the remote server again binds the addresses on which
-//! the run listens. After a restart of the local server, the agent requests new sockets for these
-//! addresses.
+//! A link within one kernel has one server. The sockets that this server has opened belong to the
+//! run, and continue to work when the server ends.
+//!
+//! A link to another kernel has two servers: the local server on the kernel of the run, and the
+//! remote server on the other kernel. The sockets of the run are connected to the local server.
+//! These sockets are reset when one of the two servers ends. After a restart of the remote server,
+//! the remote server again binds the addresses on which the run listens. After a restart of the
+//! local server, the agent requests new sockets for these addresses.
 
 use std::collections::BTreeMap;
 use std::fmt;
