@@ -13,7 +13,8 @@
 //!   safcheck    yes           deny        deny             an identity map
 //! ```
 //!
-//! In every preset, a client that sends a certificate must prove that it has the private key.
+//! The presets `full` and `safcheck` are equal; each is the word of another product. In every
+//! preset, a client that sends a certificate must prove that it has the private key.
 
 use std::fmt;
 

@@ -32,7 +32,7 @@ const BAR_CELLS: usize = 16;
 const HELP: &[&str] = &[
     "Percentages are percent of one CPU: two fully used CPUs are 200 %.",
     "",
-    "general   work that engines cannot do, so CPUs without an engine did it",
+    "general   work that engines cannot do; CPUs without an engine did this work",
     "engine    work that engines did",
     "eligible  work that engines could have done, but CPUs without an engine did",
     "",

@@ -3,11 +3,13 @@
 //! The tests of `tacit run` use the same programs.
 //!
 //! ```text
-//! near host, no route               far host                      transport
-//! program ══ tacit run ══════════════> tacit link serve ─> server  UNIX socket that passes sockets
-//! program ══ tacit run ══ server ═TLS═> tacit link serve ─> server  TCP with TLS
-//! program ══ tacit run ══ server ═════> tacit link serve ─> server  socket of a virtual machine
+//! near host, no route               far host                   transport
+//! program ── tacit run ───────────────> link server ─> server  UNIX socket that passes sockets
+//! program ── tacit run ── link server ─> link server ─> server  TCP with TLS
+//! program ── tacit run ── link server ─> link server ─> server  socket of a virtual machine
 //! ```
+//!
+//! Each link server is `tacit link serve`.
 
 use crate::comparison::Comparison;
 use crate::links_of_hosts::HOSTS;

@@ -189,16 +189,16 @@ fn read_listen(value: &TomlValue<'_>) -> Option<Address> {
 /// Rejects keys of forwarding rules. Returns whether there were none.
 fn refuse_sockets(table: &TomlTable<'_>) -> bool {
     if table.holds("listen") {
-        let why = "this policy key is only for forwarding rules, but this rule has `direction` and \
-                   `local-ports`, so this rule is for programs under `tacit run`";
+        let why = "the key is only for forwarding rules, but a rule with `direction` and \
+                   `local-ports` is for programs under `tacit run`";
         table.refuse(
             &FORWARDING_KEYS,
             why,
             "remove the key, or remove `direction` and `local-ports`",
         );
     } else {
-        let why = "this policy key is only for forwarding rules, but this rule has no `listen`, so \
-                   this rule is for programs under `tacit run`";
+        let why = "the key is only for forwarding rules, and these have `listen`; a rule without \
+                   `listen` is for programs under `tacit run`";
         table.refuse(&FORWARDING_KEYS, why, "remove the key, or add `listen`");
     }
     !FORWARDING_KEYS.into_iter().any(|key| table.holds(key))
