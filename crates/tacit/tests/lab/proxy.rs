@@ -296,7 +296,7 @@ fn a_missing_or_broken_header_is_refused_and_nothing_is_forwarded() {
     for (bytes, words) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], "no PROXY protocol header"),
         (b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n", "version 1 header"),
-        (&unknown_family, "family and transport 0x77"),
+        (&unknown_family, "the unknown value 0x77 for the address family"),
     ] {
         for port in [clear, tls] {
             let mut client = connect(("127.0.0.1", port));
