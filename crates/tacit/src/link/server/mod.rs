@@ -34,6 +34,7 @@ mod reply;
 mod sandbox;
 mod session;
 mod socket_file;
+mod spare;
 mod state;
 mod stream;
 mod tickets;
@@ -73,6 +74,7 @@ use dial::Remote;
 use sandbox::ServerSandbox;
 use session::RequestPlace;
 use socket_file::SocketFile;
+use spare::SpareSockets;
 use state::{LinkState, unused};
 use tickets::{Tickets, WaitingClient};
 use tls::{LinkSettings, LinkTls};
@@ -179,6 +181,8 @@ struct Server {
     /// Whether programs may connect sockets of this server themselves. Not in a run: its rules must
     /// see the program that connects.
     hands: bool,
+    /// Sockets for the next programs.
+    spares: SpareSockets,
     /// The addresses of this host.
     host: HostNetwork,
     resolvers: Resolvers,
@@ -321,6 +325,7 @@ async fn serve_links(mut prepared: Prepared, log: Log) -> Result<(), ServeError>
         since: Rfc3339(SystemTime::now()),
         instance: unused(|_| false).map_err(ServeError::Process)?,
         hands: !query::is_in_run(),
+        spares: SpareSockets::default(),
         host: HostNetwork::new(),
         resolvers: Resolvers::new(&[]),
         links,

@@ -83,15 +83,14 @@ impl Server {
             at_unix_s: clock::now_unix_s(),
         };
         let policy = Arc::clone(&self.policy.borrow());
-        let word = protocol.word();
-        let what = match direction {
-            Direction::Outbound => format!("{word} to {address}"),
+        let what = || match direction {
+            Direction::Outbound => format!("{word} to {address}", word = protocol.word()),
             Direction::Inbound => format!("listening at {address}"),
         };
         match policy.link_rule(link, &flow) {
             Some(rule) if rule.verdict == LinkVerdict::Permit => Ok(()),
-            Some(rule) => Err(format!("rule `{}` of the link {link} denies {what}", rule.name)),
-            None => Err(format!("no rule of the link {link} matches {what}")),
+            Some(rule) => Err(format!("rule `{}` of the link {link} denies {}", rule.name, what())),
+            None => Err(format!("no rule of the link {link} matches {}", what())),
         }
     }
 

@@ -47,12 +47,21 @@ pub(super) async fn serve_pass(
         Ok(pending) => pending,
         Err(reason) => return write(stream, &LinkAnswer::Refused(reason), None).await,
     };
+    let version = IpVersion::of(request.address.ip());
     let local = server.local_for(&link.name, request.address);
-    let socket = match open::open(&opening, local).await {
-        Ok(socket) => socket,
-        Err(error) => return write_failed(server, link, stream, &opening, &error).await,
+    let spare = match local {
+        None => server.spares.take(version, request.namespace),
+        Some(_) => None,
     };
-    let Ok(SocketIdentity { inode, cookie }) = prepare(&socket, &request) else {
+    let identity = spare.as_ref().map(|spare| spare.identity);
+    let socket = match spare {
+        Some(spare) => spare.socket,
+        None => match open::open(&opening, local).await {
+            Ok(socket) => socket,
+            Err(error) => return write_failed(server, link, stream, &opening, &error).await,
+        },
+    };
+    let Ok(SocketIdentity { inode, cookie }) = prepare(&socket, identity, &request) else {
         // Such as after the start of a server in another network namespace. The agent examines the
         // socket, and relays the connection if it is not usable.
         return write_opened(server, link, stream, &opening, pending, &socket).await;
@@ -60,13 +69,21 @@ pub(super) async fn serve_pass(
     note_opened(server, link, &opening, cookie);
     drop(pending);
     write(stream, &LinkAnswer::Passed { inode, cookie }, None).await?;
-    send_packet(&channel, &ToConnects::Answer(request.answer), &[socket.as_fd()])
+    let passed = send_packet(&channel, &ToConnects::Answer(request.answer), &[socket.as_fd()]);
+    server.spares.fill(version);
+    passed
 }
 
-/// Prepares a socket as the agent does for a socket that it passes to the helper itself.
-fn prepare(socket: &OwnedFd, request: &PassRequest) -> io::Result<SocketIdentity> {
+/// Prepares a socket as the agent does for a socket that it passes to the helper itself. The
+/// identity of a spare socket is known.
+fn prepare(
+    socket: &OwnedFd,
+    identity: Option<SocketIdentity>,
+    request: &PassRequest,
+) -> io::Result<SocketIdentity> {
     if let Some(name) = &request.congestion_control {
         socket::set_congestion_control(socket.as_fd(), name)?;
     }
-    handed::adopt(socket.as_fd(), IpVersion::of(request.address.ip()), request.namespace)
+    let version = IpVersion::of(request.address.ip());
+    identity.map_or_else(|| handed::adopt(socket.as_fd(), version, request.namespace), Ok)
 }

@@ -120,6 +120,7 @@ impl<'a> Session<'a> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         leave(&self.link, self.session);
+        self.server.spares.close();
         self.server.log.info(self.ended.clone());
     }
 }
