@@ -192,6 +192,11 @@ impl Report {
         for table in &self.of_workloads {
             out.push_str(&format!("\n**{}**\n\n{}", table.title, table.markdown()));
         }
+        for Section { columns, .. } in self.filled() {
+            if !columns.is_empty() {
+                out.push_str(&format!("\n```text\n{columns}```\n"));
+            }
+        }
         out
     }
 
