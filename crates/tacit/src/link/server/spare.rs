@@ -62,3 +62,29 @@ impl SpareSocket {
         Ok(Self { socket, identity, namespace })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_taken_once_and_only_for_its_own_namespace() {
+        let spares = SpareSockets::default();
+        let own = handed::new_tcp(IpVersion::V4).unwrap();
+        let namespace = handed::namespace_cookie(own.as_fd()).unwrap();
+        assert!(spares.take(IpVersion::V4, namespace).is_none(), "nothing is ready");
+
+        spares.fill(IpVersion::V4);
+        assert!(spares.take(IpVersion::V6, namespace).is_none(), "another version");
+        let taken = spares.take(IpVersion::V4, namespace).unwrap();
+        let adopted = handed::adopt(taken.socket.as_fd(), IpVersion::V4, namespace).unwrap();
+        assert_eq!(taken.identity, adopted);
+        assert!(spares.take(IpVersion::V4, namespace).is_none(), "taken twice");
+
+        spares.fill(IpVersion::V4);
+        assert!(spares.take(IpVersion::V4, namespace + 1).is_none(), "another namespace");
+        spares.fill(IpVersion::V4);
+        spares.close();
+        assert!(spares.take(IpVersion::V4, namespace).is_none(), "closed");
+    }
+}
