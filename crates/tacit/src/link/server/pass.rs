@@ -70,7 +70,14 @@ pub(super) async fn serve_pass(
     drop(pending);
     write(stream, &LinkAnswer::Passed { inode, cookie }, None).await?;
     let passed = send_packet(&channel, &ToConnects::Answer(request.answer), &[socket.as_fd()]);
-    server.spares.fill(version);
+    // The program may close its socket now.
+    drop(socket);
+    drop(channel);
+    // The run may have ended during the write.
+    let mut state = link.state.borrow_mut();
+    if state.run(request.session).is_some_and(|run| run.ended.is_none()) {
+        server.spares.fill(version);
+    }
     passed
 }
 
