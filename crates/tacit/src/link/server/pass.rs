@@ -50,18 +50,17 @@ pub(super) async fn serve_pass(
     let version = IpVersion::of(request.address.ip());
     let local = server.local_for(&link.name, request.address);
     let spare = match local {
-        None => server.spares.take(version, request.namespace),
+        None => server.spares.take(version),
         Some(_) => None,
     };
-    let identity = spare.as_ref().map(|spare| spare.identity);
     let socket = match spare {
-        Some(spare) => spare.socket,
+        Some(spare) => spare,
         None => match open::open(&opening, local).await {
             Ok(socket) => socket,
             Err(error) => return write_failed(server, link, stream, &opening, &error).await,
         },
     };
-    let Ok(SocketIdentity { inode, cookie }) = prepare(&socket, identity, &request) else {
+    let Ok(SocketIdentity { inode, cookie }) = prepare(&socket, &request) else {
         // Such as after the start of a server in another network namespace. The agent examines the
         // socket, and relays the connection if it is not usable.
         return write_opened(server, link, stream, &opening, pending, &socket).await;
@@ -81,16 +80,10 @@ pub(super) async fn serve_pass(
     passed
 }
 
-/// Prepares a socket as the agent does for a socket that it passes to the helper itself. The
-/// identity of a spare socket is known.
-fn prepare(
-    socket: &OwnedFd,
-    identity: Option<SocketIdentity>,
-    request: &PassRequest,
-) -> io::Result<SocketIdentity> {
+/// Prepares a socket as the agent does for a socket that it passes to the helper itself.
+fn prepare(socket: &OwnedFd, request: &PassRequest) -> io::Result<SocketIdentity> {
     if let Some(name) = &request.congestion_control {
         socket::set_congestion_control(socket.as_fd(), name)?;
     }
-    let version = IpVersion::of(request.address.ip());
-    identity.map_or_else(|| handed::adopt(socket.as_fd(), version, request.namespace), Ok)
+    handed::adopt(socket.as_fd(), IpVersion::of(request.address.ip()), request.namespace)
 }

@@ -3,40 +3,30 @@
 //! less. When a run ends, the server closes the sockets that are ready.
 
 use std::cell::RefCell;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tacit_sys::IpVersion;
-use tacit_sys::handed::{self, SocketIdentity};
+use tacit_sys::handed;
 
-/// The sockets that are ready; at most one for each IP version.
+/// The sockets that are ready, unconnected and without options; at most one for each IP version.
 #[derive(Debug, Default)]
 pub(super) struct SpareSockets {
-    v4: RefCell<Option<SpareSocket>>,
-    v6: RefCell<Option<SpareSocket>>,
-}
-
-/// An unconnected TCP socket without options.
-#[derive(Debug)]
-pub(super) struct SpareSocket {
-    pub(super) socket: Arc<OwnedFd>,
-    pub(super) identity: SocketIdentity,
-    /// The cookie of its network namespace.
-    namespace: u64,
+    v4: RefCell<Option<Arc<OwnedFd>>>,
+    v6: RefCell<Option<Arc<OwnedFd>>>,
 }
 
 impl SpareSockets {
-    /// Returns the socket of this version, if it is ready and in this network namespace.
-    pub(super) fn take(&self, version: IpVersion, namespace: u64) -> Option<SpareSocket> {
-        self.of(version).take().filter(|spare| spare.namespace == namespace)
+    /// Returns the socket of this version, if it is ready.
+    pub(super) fn take(&self, version: IpVersion) -> Option<Arc<OwnedFd>> {
+        self.of(version).take()
     }
 
     /// Opens the next socket. If this fails, the next request opens its socket itself.
     pub(super) fn fill(&self, version: IpVersion) {
         let mut spare = self.of(version).borrow_mut();
         if spare.is_none() {
-            *spare = SpareSocket::open(version).ok();
+            *spare = handed::new_tcp(version).ok().map(Arc::new);
         }
     }
 
@@ -46,7 +36,7 @@ impl SpareSockets {
         self.v6.take();
     }
 
-    fn of(&self, version: IpVersion) -> &RefCell<Option<SpareSocket>> {
+    fn of(&self, version: IpVersion) -> &RefCell<Option<Arc<OwnedFd>>> {
         match version {
             IpVersion::V4 => &self.v4,
             IpVersion::V6 => &self.v6,
@@ -54,17 +44,10 @@ impl SpareSockets {
     }
 }
 
-impl SpareSocket {
-    fn open(version: IpVersion) -> io::Result<Self> {
-        let socket = Arc::new(handed::new_tcp(version)?);
-        let namespace = handed::namespace_cookie(socket.as_fd())?;
-        let identity = handed::identity(socket.as_fd())?;
-        Ok(Self { socket, identity, namespace })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -72,19 +55,19 @@ mod tests {
         let spares = SpareSockets::default();
         let own = handed::new_tcp(IpVersion::V4).unwrap();
         let namespace = handed::namespace_cookie(own.as_fd()).unwrap();
-        assert!(spares.take(IpVersion::V4, namespace).is_none(), "nothing is ready");
+        assert!(spares.take(IpVersion::V4).is_none(), "nothing is ready");
 
         spares.fill(IpVersion::V4);
-        assert!(spares.take(IpVersion::V6, namespace).is_none(), "another version");
-        let taken = spares.take(IpVersion::V4, namespace).unwrap();
-        let adopted = handed::adopt(taken.socket.as_fd(), IpVersion::V4, namespace).unwrap();
-        assert_eq!(taken.identity, adopted);
-        assert!(spares.take(IpVersion::V4, namespace).is_none(), "taken twice");
+        assert!(spares.take(IpVersion::V6).is_none(), "another version");
+        let taken = spares.take(IpVersion::V4).unwrap();
+        let other = handed::adopt(taken.as_fd(), IpVersion::V4, namespace + 1);
+        assert!(other.is_err(), "another namespace");
+        let adopted = handed::adopt(taken.as_fd(), IpVersion::V4, namespace).unwrap();
+        assert_eq!(handed::identity(taken.as_fd()).unwrap(), adopted);
+        assert!(spares.take(IpVersion::V4).is_none(), "taken twice");
 
-        spares.fill(IpVersion::V4);
-        assert!(spares.take(IpVersion::V4, namespace + 1).is_none(), "another namespace");
         spares.fill(IpVersion::V4);
         spares.close();
-        assert!(spares.take(IpVersion::V4, namespace).is_none(), "closed");
+        assert!(spares.take(IpVersion::V4).is_none(), "closed");
     }
 }
