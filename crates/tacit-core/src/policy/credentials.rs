@@ -68,6 +68,9 @@ impl Trust {
     }
 }
 
+/// The name of the trust that every policy has: the CA certificates of the distribution.
+pub const SYSTEM_TRUST: &str = "system";
+
 /// The source of trust anchors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustSource {

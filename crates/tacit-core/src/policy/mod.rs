@@ -55,7 +55,9 @@ pub use client_cert::{
     Absent, ChainCheck, ClientCert, ClientCertPolicy, Invalid, PeerName, Preset,
 };
 pub use content::Policy;
-pub use credentials::{ExpiredAnchors, FilePositions, Identity, Revocation, Trust, TrustSource};
+pub use credentials::{
+    ExpiredAnchors, FilePositions, Identity, Revocation, SYSTEM_TRUST, Trust, TrustSource,
+};
 pub use diagnostic::{Diagnostic, DiagnosticSeverity, QuotedLine, SourcePosition};
 pub use engine::{EngineClass, EngineSettings, Placement, RelayOn};
 pub use explain::{

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustls::RootCertStore;
 use rustls::server::VerifierBuilderError;
 use rustls_pki_types::CertificateDer;
-use tacit_core::policy::{ExpiredAnchors, Revocation, Trust, TrustSource};
+use tacit_core::policy::{ExpiredAnchors, Revocation, SYSTEM_TRUST, Trust, TrustSource};
 
 use super::crls::{self, Crl, LoadedCrls};
 use super::error::{CredentialError, CredentialFault};
@@ -143,7 +143,7 @@ impl LoadedTrust {
 /// distribution.
 pub(crate) fn trust_title(name: &str) -> String {
     match name {
-        "system" => "trust = \"system\"".to_owned(),
+        SYSTEM_TRUST => format!("trust = {name:?}"),
         _ => format!("[trust.{name}]"),
     }
 }

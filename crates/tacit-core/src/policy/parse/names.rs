@@ -11,16 +11,13 @@ use super::words::Scope;
 use crate::message_id::MessageId;
 use crate::policy::activate::Activation;
 use crate::policy::credentials::{
-    ExpiredAnchors, FilePositions, Identity, Revocation, Trust, TrustSource,
+    ExpiredAnchors, FilePositions, Identity, Revocation, SYSTEM_TRUST, Trust, TrustSource,
 };
 use crate::policy::diagnostic::SourcePosition;
 use crate::policy::ike::IkePeer;
 use crate::policy::map::IdentityMap;
 use crate::policy::sa::ManualSa;
 use crate::policy::text::{ByteSpan, Diagnostics, TomlTable, TomlValue, nearest_word};
-
-/// The trust that every policy has: the distribution's own bundle.
-const SYSTEM: &str = "system";
 
 /// All identities, trusts and maps of the policy, and which of them rules use.
 pub(super) struct Names<'a> {
@@ -105,13 +102,13 @@ impl<'a> Names<'a> {
     /// Resolves the value as the name of a trust.
     pub(super) fn trust(&self, value: &TomlValue<'_>) -> Option<String> {
         let name = value.string()?;
-        if name == SYSTEM {
+        if name == SYSTEM_TRUST {
             let position = value.report.position(value.at.start);
             self.system_first_named.borrow_mut().get_or_insert(position);
             return Some(name.to_owned());
         }
         self.used_trusts.borrow_mut().insert(name.to_owned());
-        let known: Vec<&str> = self.trusts.keys().copied().chain([SYSTEM]).collect();
+        let known: Vec<&str> = self.trusts.keys().copied().chain([SYSTEM_TRUST]).collect();
         check_known(value, name, &known, "trust", "the key `ca` or `pinned`")
     }
 
@@ -247,7 +244,7 @@ impl<'a> Names<'a> {
                 position,
                 file_positions: FilePositions::default(),
             };
-            trusts.insert(SYSTEM.to_owned(), system);
+            trusts.insert(SYSTEM_TRUST.to_owned(), system);
         }
         let ikes = owned(self.ikes)?;
         let sas = owned(self.sas)?;
@@ -292,7 +289,7 @@ fn identity(name: &str, value: &TomlValue<'_>) -> Option<Identity> {
 }
 
 fn trust(name: &str, value: &TomlValue<'_>) -> Option<Trust> {
-    if name == SYSTEM {
+    if name == SYSTEM_TRUST {
         let fix = "choose another name: `system` is reserved for the CA certificates of the \
                    distribution";
         value.report.error(
