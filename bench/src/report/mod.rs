@@ -178,9 +178,7 @@ impl Report {
             for table in &section.tables {
                 out.push_str(&format!("\n**{}**\n\n{}", table.title, table.markdown()));
             }
-            if !section.columns.is_empty() {
-                out.push_str(&format!("\n```text\n{}```\n", section.columns));
-            }
+            out.push_str(&section.preformatted());
         }
         out
     }
@@ -192,11 +190,7 @@ impl Report {
         for table in &self.of_workloads {
             out.push_str(&format!("\n**{}**\n\n{}", table.title, table.markdown()));
         }
-        for Section { columns, .. } in self.filled() {
-            if !columns.is_empty() {
-                out.push_str(&format!("\n```text\n{columns}```\n"));
-            }
-        }
+        self.filled().for_each(|section| out.push_str(&section.preformatted()));
         out
     }
 
@@ -225,6 +219,16 @@ impl Report {
         self.sections.iter().filter(|section| {
             !(section.tables.is_empty() && section.notes.is_empty() && section.columns.is_empty())
         })
+    }
+}
+
+impl Section {
+    /// The preformatted text as Markdown; empty if there is none.
+    fn preformatted(&self) -> String {
+        match self.columns.as_str() {
+            "" => String::new(),
+            columns => format!("\n```text\n{columns}```\n"),
+        }
     }
 }
 
