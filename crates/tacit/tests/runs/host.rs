@@ -58,7 +58,7 @@ fn no_wide_network_and_no_name_of_dns_reaches_the_hosts_own_services() {
     // The resolver of the network answers for it, too.
     let setup = format!("{SERVICE}{by_name}");
     let network = Network::new(&[], &setup).with_rules(WIDE);
-    let asked = network.ok("until_true ss -Hlun 'sport = 5399' >/dev/null
+    let asked = network.ok("is_open() { ss -Hlun 'sport = 5399' | grep -q .; }; until_true is_open
          ordinary timeout 60 ./tacit run --policy run.toml --resolver 127.0.0.1:5399 -- \
              curl -s -m 5 http://named.example:8085/who; echo $?");
     assert!(["7\n", "6\n"].contains(&&*asked), "{asked}");
