@@ -12,6 +12,10 @@ use tokio::io::unix::AsyncFd;
 /// last owner drops it.
 pub type Watched = AsyncFd<Arc<OwnedFd>>;
 
+/// What a datagram socket is watched for: a datagram, or an error about a datagram that it has
+/// sent. A socket that has only an error is not readable.
+pub const READABLE_OR_ERROR: Interest = Interest::READABLE.add(Interest::ERROR);
+
 /// Registers a socket with the current runtime.
 ///
 /// # Errors

@@ -14,10 +14,11 @@ use tacit_core::icmp::IcmpError;
 use tacit_core::meter::Component;
 use tacit_core::policy::Answers;
 use tacit_sys::datagram;
+use tacit_sys::watch::READABLE_OR_ERROR;
 
 use super::BATCH_MAX;
 use super::answerers::Answerer;
-use super::flow::{BatchResult, FlowEnd, FlowHost, FlowRelay, INCOMING, SendEnds, Sending};
+use super::flow::{BatchResult, FlowEnd, FlowHost, FlowRelay, SendEnds, Sending};
 use super::icmp_errors::send_icmp_error;
 use crate::clock;
 use crate::ledger::{charged, meter};
@@ -131,7 +132,7 @@ impl FlowRelay {
         while Instant::now() < answerer.over_at() {
             let over_at = answerer.over_at();
             tokio::select! {
-                ready = spoofed.ready(INCOMING) => {
+                ready = spoofed.ready(READABLE_OR_ERROR) => {
                     if self.turn(ready, |_| self.send_back(&**lane, answerer)).is_err() {
                         return;
                     }

@@ -18,10 +18,10 @@ use tacit_core::meter::Component;
 use tacit_core::policy::Answers;
 use tacit_sys::datagram::AnswerSources;
 use tacit_sys::datagram_queue::{DATAGRAMS_MAX, DatagramQueue};
-use tacit_sys::watch::{Watched, watch};
+use tacit_sys::watch::{READABLE_OR_ERROR, Watched, watch};
 use tacit_sys::{IpVersion, datagram, transparent};
+use tokio::io::Ready;
 use tokio::io::unix::AsyncFdReadyGuard;
-use tokio::io::{Interest, Ready};
 use tokio::sync::Notify;
 
 use super::BATCH_MAX;
@@ -38,8 +38,6 @@ use crate::session::{Connection, Failure, account};
 const NOTICES_MAX: usize = 16;
 /// The interval between two attempts to send while the socket has no room.
 const ROOM_POLL: Duration = Duration::from_millis(1);
-/// Readable data: datagrams, or errors about datagrams that were sent.
-pub(super) const INCOMING: Interest = Interest::READABLE.add(Interest::ERROR);
 
 /// The parts of the lane that a flow uses.
 pub(super) trait FlowHost {
@@ -180,7 +178,7 @@ impl FlowRelay {
         socket: io::Result<OwnedFd>,
     ) -> Result<Self, NotDialled> {
         let target = target_of(&key, &flow);
-        let dialled = socket.and_then(|socket| watch(Arc::new(socket), INCOMING));
+        let dialled = socket.and_then(|socket| watch(Arc::new(socket), READABLE_OR_ERROR));
         match dialled {
             Ok(dialled) => Ok(Self {
                 key,
@@ -451,8 +449,10 @@ impl FlowRelay {
         meter::switch(Component::Receive);
         loop {
             let batch = tokio::select! {
-                ready = spoofed.ready(INCOMING) => self.turn(ready, |_| self.send_batch(&**lane)),
-                ready = self.dialled.ready(INCOMING) => {
+                ready = spoofed.ready(READABLE_OR_ERROR) => {
+                    self.turn(ready, |_| self.send_batch(&**lane))
+                }
+                ready = self.dialled.ready(READABLE_OR_ERROR) => {
                     self.turn(ready, |ready| self.receive_batch(lane, spoofed, ready))
                 }
             };
@@ -495,7 +495,7 @@ impl FlowRelay {
         let socket = line.socket(Protocol::Udp, IpVersion::of(destination.ip())).await?;
         datagram::enlarge_buffers(socket.as_fd())?;
         transparent::bind_spoofed_source(socket.as_fd(), destination, program)?;
-        watch(Arc::new(socket), INCOMING)
+        watch(Arc::new(socket), READABLE_OR_ERROR)
     }
 
     /// Retries until the socket has room; the program's next datagrams wait in its socket.

@@ -27,7 +27,7 @@ use tacit_core::dns::{asked_address, name_answer};
 use tacit_core::meter::Component;
 use tacit_core::packet;
 use tacit_sys::datagram::{self, send_packet};
-use tacit_sys::watch::Watched;
+use tacit_sys::watch::{READABLE_OR_ERROR, Watched};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
 
@@ -335,7 +335,7 @@ impl ResolverClient {
     /// Reads a socket until it is closed.
     async fn read(self: Rc<Self>, number: u64, watched: Watched) {
         loop {
-            let Ok(mut ready) = watched.readable().await else { return };
+            let Ok(mut ready) = watched.ready(READABLE_OR_ERROR).await else { return };
             for _ in 0..BATCH_MAX {
                 let mut buffer = std::mem::take(&mut *self.buffer.borrow_mut());
                 let received = receive(watched.get_ref(), &mut buffer);

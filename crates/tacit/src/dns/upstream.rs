@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tacit_core::dns::framed;
-use tacit_sys::watch::{Watched, watch};
+use tacit_sys::watch::{READABLE_OR_ERROR, Watched, watch};
 use tacit_sys::{datagram, mark};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -56,7 +56,7 @@ impl Upstream {
     /// The kernel cannot watch the socket.
     pub(super) fn watched(&self) -> io::Result<Watched> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        watch(Arc::clone(socket), Interest::READABLE)
+        watch(Arc::clone(socket), READABLE_OR_ERROR)
     }
 
     /// Sets the task of the socket, which is aborted when the socket is dropped.

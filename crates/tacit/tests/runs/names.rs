@@ -217,6 +217,20 @@ fn another_resolver_is_asked_when_the_host_asks_another() {
 }
 
 #[test]
+fn a_name_fails_at_once_where_no_resolver_listens() {
+    let network = network("echo nameserver 127.0.0.3 >resolv.conf");
+    let said = network.ok(r#"
+        asked='getent ahosts clear.example; echo $?'
+        direct timeout 4 bash -c "$asked"
+        RUN_OPTIONS="--log stderr"
+        run timeout 4 bash -c "$asked" 2>run.log
+        grep -o 'resolver-failed resolver=127.0.0.3:53 error=".*"' run.log"#);
+    let refused =
+        "resolver-failed resolver=127.0.0.3:53 error=\"Connection refused (os error 111)\"";
+    assert_eq!(said, format!("2\n2\n{refused}\n"));
+}
+
+#[test]
 fn answers_of_a_programs_own_resolver_teach_nothing() {
     let setup = "ip route add local 10.9.8.66/32 dev lo
                  start python3 -m http.server 7000 --bind 10.9.8.66 >/dev/null 2>&1

@@ -22,8 +22,7 @@ use tacit_core::link_frame::{
     DATAGRAM_BYTES_MAX, DatagramNotice, LinkFrame, NoticeReason, QUOTED_BYTES_MAX,
 };
 use tacit_sys::datagram::{self, Notice};
-use tacit_sys::watch::{Watched, watch};
-use tokio::io::Interest;
+use tacit_sys::watch::{READABLE_OR_ERROR, Watched, watch};
 
 use super::LinkStream;
 use crate::datagram::icmp_errors::{cause_of, cause_of_notice};
@@ -118,8 +117,6 @@ impl<E: Fn(&[u8])> DatagramEnd for MirrorEnd<E> {
         }
     }
 }
-
-const READABLE_OR_ERROR: Interest = Interest::READABLE.add(Interest::ERROR);
 
 /// Moves datagrams until the stream ends.
 pub(in crate::link) async fn run(mut stream: LinkStream, end: impl DatagramEnd) {

@@ -24,7 +24,7 @@ use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 use tokio::task::JoinSet;
 
-use super::table::{HandedConnections, StartedConnection};
+use super::table::{HandedConnections, RequestToLink, StartedConnection};
 use crate::dns::Forwarder;
 use crate::live::LiveAction;
 use crate::run::channel::{adopt, read_frame, write_frame};
@@ -216,7 +216,7 @@ impl ConnectJudge {
                 number: question.number,
                 channel: link.passes().then(|| Arc::clone(questions.get_ref())),
                 congestion_control: self.congestion_control(),
-                table: Rc::clone(&self.table),
+                under_way: self.table.begin_request(),
             };
             self.requests.spawn_local(async move {
                 let result = wanted.request().await;
@@ -413,6 +413,14 @@ impl ConnectJudge {
     }
 }
 
+impl Drop for ConnectJudge {
+    fn drop(&mut self) {
+        for pending in self.pending.values() {
+            self.table.forget(pending.identity.cookie);
+        }
+    }
+}
+
 /// A request for a socket of a link that has its result.
 struct Requested {
     judged: Judged,
@@ -446,7 +454,7 @@ struct WantedSocket {
     /// The channel on which the link passes the socket to the helper; `None` if the agent does.
     channel: Option<Arc<OwnedFd>>,
     congestion_control: Option<String>,
-    table: Rc<HandedConnections>,
+    under_way: RequestToLink,
 }
 
 impl WantedSocket {
@@ -456,8 +464,7 @@ impl WantedSocket {
         let socket = answer.map_err(|_| NotPassed::Unusable)?.map_err(NotPassed::Refused)?;
         let socket = match socket {
             PassedSocket::ToHelper(identity) => {
-                // Before the kernel can report its end.
-                self.table.expect(identity.cookie);
+                self.under_way.expect(identity.cookie);
                 return Ok(GrantedSocket::Passed(identity));
             }
             PassedSocket::ToAgent(socket) => socket,

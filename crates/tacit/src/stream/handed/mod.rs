@@ -14,6 +14,7 @@
 //!
 //! Limit: at most `judge::PENDING_MAX` sockets wait for a result from the helper.
 
+mod early;
 mod judge;
 mod table;
 

@@ -2,7 +2,7 @@
 //! their end.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -18,6 +18,7 @@ use tokio::io::Interest;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use super::early::{EarlyEnd, EarlyEnds};
 use crate::log::{Event, Log};
 use crate::run::Run;
 use crate::run::protocol::ConnectProgress;
@@ -42,10 +43,8 @@ pub struct HandedConnections {
 #[derive(Debug, Default)]
 struct State {
     open: HashMap<u64, HandedConnection>,
-    /// The sockets of answers, which may be destroyed before the helper reports that they are used.
-    expected: HashSet<u64>,
-    /// Those of them that were destroyed.
-    early: HashMap<u64, TcpUsage>,
+    /// Sockets that were destroyed before the helper reported the start of their connections.
+    early: EarlyEnds,
     diagnosis: Option<Netlink>,
 }
 
@@ -98,14 +97,37 @@ impl HandedConnections {
 
     /// A socket with this number is on its way to a program.
     pub(super) fn expect(&self, cookie: u64) {
-        self.state.borrow_mut().expected.insert(cookie);
+        self.state.borrow_mut().early.expect(cookie);
     }
 
     /// No program gets the socket with this number.
     pub(super) fn forget(&self, cookie: u64) {
-        let mut state = self.state.borrow_mut();
-        state.expected.remove(&cookie);
-        state.early.remove(&cookie);
+        self.state.borrow_mut().early.forget(cookie);
+    }
+
+    /// A link may pass a socket to a helper, until the result is dropped.
+    pub(super) fn begin_request(self: &Rc<Self>) -> RequestToLink {
+        self.state.borrow_mut().early.begin_request();
+        RequestToLink { table: Rc::clone(self) }
+    }
+}
+
+/// A request after which a link may pass a socket to a helper.
+#[derive(Debug)]
+pub(super) struct RequestToLink {
+    table: Rc<HandedConnections>,
+}
+
+impl RequestToLink {
+    /// The link has passed the socket with this number.
+    pub(super) fn expect(&self, cookie: u64) {
+        self.table.expect(cookie);
+    }
+}
+
+impl Drop for RequestToLink {
+    fn drop(&mut self) {
+        self.table.state.borrow_mut().early.end_request();
     }
 }
 
@@ -135,16 +157,18 @@ impl HandedConnections {
             is_established: false,
             closing: None,
         };
-        let early = {
-            let mut state = self.state.borrow_mut();
-            state.expected.remove(&cookie);
-            state.early.remove(&cookie)
-        };
+        let early = self.state.borrow_mut().early.take(cookie);
         if is_established {
             handed.establish(&self.log);
         }
-        if let Some(usage) = early {
-            return handed.end(&self.log, usage);
+        match early {
+            EarlyEnd::No => {}
+            EarlyEnd::Yes(usage) => return handed.end(&self.log, usage),
+            EarlyEnd::Unclear => {
+                if is_missing(self.state.borrow_mut().diagnosis.as_mut(), &handed) {
+                    return handed.conclude(&self.log);
+                }
+            }
         }
         let closing = tokio::task::spawn_local(close_on_request(Rc::downgrade(self), cookie));
         handed.closing = Some(closing.abort_handle());
@@ -192,10 +216,11 @@ impl HandedConnections {
     fn take_destroyed(&self, usage: TcpUsage) {
         let ended = {
             let mut state = self.state.borrow_mut();
-            if state.expected.contains(&usage.cookie) {
-                state.early.insert(usage.cookie, usage);
+            let ended = state.open.remove(&usage.cookie);
+            if ended.is_none() {
+                state.early.add(usage);
             }
-            state.open.remove(&usage.cookie)
+            ended
         };
         if let Some(ended) = ended {
             ended.end(&self.log, usage);
@@ -206,15 +231,10 @@ impl HandedConnections {
     fn end_missing(&self) {
         let missing: Vec<_> = {
             let mut state = self.state.borrow_mut();
-            let State { open, diagnosis, .. } = &mut *state;
-            let Some(diagnosis) = diagnosis else { return };
-            let mut is_missing = |handed: &HandedConnection| {
-                let StartedConnection { local, to, identity, .. } = handed.started;
-                let found = usage::of_socket(diagnosis, local, to);
-                found.is_ok_and(|found| found.is_none_or(|one| one.cookie != identity.cookie))
-            };
-            let cookies: Vec<_> =
-                open.iter().filter(|(_, one)| is_missing(one)).map(|(at, _)| *at).collect();
+            let State { open, early, diagnosis } = &mut *state;
+            early.add_loss();
+            let missing = open.iter().filter(|(_, one)| is_missing(diagnosis.as_mut(), one));
+            let cookies: Vec<_> = missing.map(|(cookie, _)| *cookie).collect();
             cookies.iter().filter_map(|cookie| open.remove(cookie)).collect()
         };
         for handed in missing {
@@ -270,6 +290,14 @@ impl HandedConnection {
         account::failed(log, connection, failure);
         connection.record().settle();
     }
+}
+
+/// Whether the kernel has no socket for a connection any more.
+fn is_missing(diagnosis: Option<&mut Netlink>, handed: &HandedConnection) -> bool {
+    let StartedConnection { local, to, identity, .. } = handed.started;
+    let Some(diagnosis) = diagnosis else { return false };
+    let found = usage::of_socket(diagnosis, local, to);
+    found.is_ok_and(|found| found.is_none_or(|one| one.cookie != identity.cookie))
 }
 
 /// Receives the ends of connections.
