@@ -450,10 +450,9 @@ impl<T: PartialEq> DnsClient<T> {
     /// Continues with the next step after an unusable message.
     fn follow(&mut self, number: u64, cx: &mut QueryContext<'_>) {
         let Some(exchange) = self.exchanges.get(&number) else { return };
-        if exchange.next < exchange.order.len() {
+        let has_next = exchange.next < exchange.order.len();
+        if has_next || exchange.open.is_empty() && exchange.stream.is_none() {
             self.advance(number, cx);
-        } else if exchange.open.is_empty() && exchange.stream.is_none() {
-            self.give_up(number, cx);
         }
     }
 

@@ -45,6 +45,7 @@ struct World {
     streams: Vec<(Instant, u64, Option<Vec<u8>>)>,
     failing: Vec<u64>,
     sent: Vec<SocketAddr>,
+    opened: usize,
     finished: Vec<(Duration, FinishedQuery<u32>)>,
 }
 
@@ -92,6 +93,7 @@ impl World {
             streams: Vec::new(),
             failing: Vec::new(),
             sent: Vec::new(),
+            opened: 0,
             finished: Vec::new(),
         }
     }
@@ -120,6 +122,7 @@ impl World {
             match action {
                 ClientAction::Open { socket, server } => {
                     assert!(self.sockets.insert(socket, server).is_none());
+                    self.opened += 1;
                 }
                 ClientAction::Send { socket, message } => self.send(socket, &message),
                 ClientAction::Close { socket } => assert!(self.sockets.remove(&socket).is_some()),
@@ -244,6 +247,15 @@ fn on_a_host_only_the_chosen_server_is_queried_and_no_other_answers_for_it() {
     assert_eq!(codes, [(0, Some(5)), (1, Some(0)), (2, None)]);
     let once = world.sent.iter().filter(|to| **to == server(1)).count();
     assert_eq!(once, 1, "a repeated question is not sent again at once");
+}
+
+#[test]
+fn a_server_that_is_closed_is_queried_in_each_round_from_another_port() {
+    let mut world = World::new(&[Closed]);
+    world.options.attempts = 3;
+    assert_eq!(world.look_up("a.example"), (0, None));
+    assert_eq!(world.sent, [server(0); 3]);
+    assert_eq!(world.opened, 3);
 }
 
 #[test]

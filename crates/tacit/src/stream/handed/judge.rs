@@ -24,7 +24,9 @@ use tacit_sys::watch::{Watched, watch};
 use tokio::io::Interest;
 use tokio::task::JoinSet;
 
-use super::table::{HandedConnections, RequestToLink, StartedConnection};
+use super::table::{
+    ExpectedSocket, HandedConnections, LINK_WAIT_MAX, RequestToLink, StartedConnection,
+};
 use crate::dns::Forwarder;
 use crate::live::LiveAction;
 use crate::run::channel::{adopt, read_frame, write_frame};
@@ -42,9 +44,6 @@ use crate::stream::lane::Shared;
 
 /// How long the helper may take to accept the offer.
 const OFFER_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How long a link may take for a socket. The helper waits half as long for the answer: it does not
-/// use a socket that it gets after the agent has stopped waiting.
-const LINK_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The largest number of reports about one question before the end of its request to a link. A
 /// helper sends two at most, such as that the program has the socket, and that it has lost it.
 const EARLY_REPORTS_MAX: usize = 4;
@@ -85,7 +84,7 @@ struct OwnSocket {
 struct PendingSocket {
     reserved: ReservedConnection,
     question: ConnectQuestion,
-    identity: SocketIdentity,
+    expected: ExpectedSocket,
     to: SocketAddr,
     requested: Instant,
 }
@@ -252,9 +251,9 @@ impl ConnectJudge {
     /// Answers after the link has passed a socket on, or has refused it.
     fn conclude_request(&mut self, questions: &Watched, requested: Requested) -> io::Result<()> {
         let Requested { judged, question, result } = requested;
-        if let Ok(GrantedSocket::Passed(identity)) = result {
+        if let Ok(GrantedSocket::Passed(expected)) = result {
             // A reload since the question changes nothing, as for a socket that a program has.
-            self.note_pending(question, judged, identity);
+            self.note_pending(question, judged, expected);
             return Ok(());
         }
         if judged.generation != self.shared.live.load().generation {
@@ -289,9 +288,9 @@ impl ConnectJudge {
         own: OwnSocket,
     ) -> io::Result<()> {
         let OwnSocket { socket, identity } = own;
-        self.table.expect(identity.cookie);
+        let expected = self.table.expect(identity);
         let answer = ToConnects::Answer(given(question.number, judged.to));
-        self.note_pending(question, judged, identity);
+        self.note_pending(question, judged, expected);
         // The helper has a limited number of questions without an answer, so the buffer has room.
         send_packet(questions.get_ref(), &answer, &[socket.as_fd()])
     }
@@ -301,11 +300,11 @@ impl ConnectJudge {
         &mut self,
         question: ConnectQuestion,
         judged: Judged,
-        identity: SocketIdentity,
+        expected: ExpectedSocket,
     ) {
         let number = question.number;
         let Judged { reserved, to, .. } = judged;
-        let pending = PendingSocket { reserved, question, identity, to, requested: Instant::now() };
+        let pending = PendingSocket { reserved, question, expected, to, requested: Instant::now() };
         self.pending.insert(number, pending);
     }
 
@@ -373,7 +372,8 @@ impl ConnectJudge {
 
     fn start(&mut self, number: u64, local: SocketAddr, progress: ConnectProgress) {
         let Some(pending) = self.pending.remove(&number) else { return };
-        let PendingSocket { reserved, question, identity, to, requested } = pending;
+        let PendingSocket { reserved, question, expected, to, requested } = pending;
+        let identity = expected.identity;
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         let connection = reserved.open(&self.shared, local, question.owner);
         let started = StartedConnection { connection, identity, local, to, requested };
@@ -391,7 +391,6 @@ impl ConnectJudge {
             }
             return;
         };
-        self.table.forget(pending.identity.cookie);
         let Some(error) = error else { return };
         let PendingSocket { reserved, question, to, .. } = pending;
         self.note_failed(reserved, question, to, &error);
@@ -413,14 +412,6 @@ impl ConnectJudge {
     }
 }
 
-impl Drop for ConnectJudge {
-    fn drop(&mut self) {
-        for pending in self.pending.values() {
-            self.table.forget(pending.identity.cookie);
-        }
-    }
-}
-
 /// A request for a socket of a link that has its result.
 struct Requested {
     judged: Judged,
@@ -433,7 +424,7 @@ enum GrantedSocket {
     /// The agent has it.
     Agent(OwnSocket),
     /// The helper gets it from the link.
-    Passed(SocketIdentity),
+    Passed(ExpectedSocket),
 }
 
 /// Why there is no socket of a link.
@@ -464,8 +455,7 @@ impl WantedSocket {
         let socket = answer.map_err(|_| NotPassed::Unusable)?.map_err(NotPassed::Refused)?;
         let socket = match socket {
             PassedSocket::ToHelper(identity) => {
-                self.under_way.expect(identity.cookie);
-                return Ok(GrantedSocket::Passed(identity));
+                return Ok(GrantedSocket::Passed(self.under_way.expect(identity)));
             }
             PassedSocket::ToAgent(socket) => socket,
         };

@@ -12,7 +12,8 @@
 //! program has closed its socket. So the agent gets the byte counters from the kernel
 //! (`sock_diag`).
 //!
-//! Limit: at most `judge::PENDING_MAX` sockets wait for a result from the helper.
+//! Limits: at most `judge::PENDING_MAX` sockets wait for a result from the helper; at most
+//! `early::UNKNOWN_MAX` ends of sockets are stored because they may belong to one of them.
 
 mod early;
 mod judge;

@@ -28,6 +28,9 @@ use crate::session::{Connection, ConnectionEnd, ConnectionSockets, Failure, Unre
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often it does so for connections that are not established soon.
 const LATE_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a link may take for a socket. The helper waits half as long for the answer: it does not
+/// use a socket that it gets after the agent has stopped waiting.
+pub(super) const LINK_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How many destroyed sockets are read without a pause.
 const READ_AT_ONCE_MAX: usize = 256;
 
@@ -36,15 +39,17 @@ const READ_AT_ONCE_MAX: usize = 256;
 pub struct HandedConnections {
     log: Log,
     state: RefCell<State>,
-    /// Wakes the task when a connection has started.
-    started: Notify,
+    /// Wakes the task when it must look at connections.
+    must_look: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     open: HashMap<u64, HandedConnection>,
     /// Sockets that were destroyed before the helper reported the start of their connections.
     early: EarlyEnds,
+    /// Whether the end of an open connection may be lost.
+    must_find_missing: bool,
     diagnosis: Option<Netlink>,
 }
 
@@ -80,7 +85,13 @@ impl HandedConnections {
     /// An empty table.
     #[must_use]
     pub fn new(log: Log) -> Rc<Self> {
-        Rc::new(Self { log, state: RefCell::default(), started: Notify::new() })
+        let state = State {
+            open: HashMap::new(),
+            early: EarlyEnds::new(LINK_WAIT_MAX),
+            must_find_missing: false,
+            diagnosis: None,
+        };
+        Rc::new(Self { log, state: RefCell::new(state), must_look: Notify::new() })
     }
 
     /// Receives the ends of connections of one network namespace until the table is dropped.
@@ -95,14 +106,10 @@ impl HandedConnections {
         Ok(())
     }
 
-    /// A socket with this number is on its way to a program.
-    pub(super) fn expect(&self, cookie: u64) {
-        self.state.borrow_mut().early.expect(cookie);
-    }
-
-    /// No program gets the socket with this number.
-    pub(super) fn forget(&self, cookie: u64) {
-        self.state.borrow_mut().early.forget(cookie);
+    /// A socket is on its way to a program, until the result is dropped.
+    pub(super) fn expect(self: &Rc<Self>, identity: SocketIdentity) -> ExpectedSocket {
+        self.state.borrow_mut().early.expect(identity.cookie);
+        ExpectedSocket { table: Rc::clone(self), identity }
     }
 
     /// A link may pass a socket to a helper, until the result is dropped.
@@ -119,15 +126,28 @@ pub(super) struct RequestToLink {
 }
 
 impl RequestToLink {
-    /// The link has passed the socket with this number.
-    pub(super) fn expect(&self, cookie: u64) {
-        self.table.expect(cookie);
+    /// The link has passed this socket.
+    pub(super) fn expect(&self, identity: SocketIdentity) -> ExpectedSocket {
+        self.table.expect(identity)
     }
 }
 
 impl Drop for RequestToLink {
     fn drop(&mut self) {
         self.table.state.borrow_mut().early.end_request();
+    }
+}
+
+/// A socket whose start the helper may report.
+#[derive(Debug)]
+pub(super) struct ExpectedSocket {
+    table: Rc<HandedConnections>,
+    pub(super) identity: SocketIdentity,
+}
+
+impl Drop for ExpectedSocket {
+    fn drop(&mut self) {
+        self.table.state.borrow_mut().early.forget(self.identity.cookie);
     }
 }
 
@@ -161,20 +181,17 @@ impl HandedConnections {
         if is_established {
             handed.establish(&self.log);
         }
-        match early {
-            EarlyEnd::No => {}
-            EarlyEnd::Yes(usage) => return handed.end(&self.log, usage),
-            EarlyEnd::Unclear => {
-                if is_missing(self.state.borrow_mut().diagnosis.as_mut(), &handed) {
-                    return handed.conclude(&self.log);
-                }
-            }
+        if let EarlyEnd::Yes(usage) = early {
+            return handed.end(&self.log, usage);
         }
+        let is_unclear = early == EarlyEnd::Unclear;
         let closing = tokio::task::spawn_local(close_on_request(Rc::downgrade(self), cookie));
         handed.closing = Some(closing.abort_handle());
-        self.state.borrow_mut().open.insert(cookie, handed);
-        if !is_established {
-            self.started.notify_one();
+        let mut state = self.state.borrow_mut();
+        state.open.insert(cookie, handed);
+        state.must_find_missing |= is_unclear;
+        if is_unclear || !is_established {
+            self.must_look.notify_one();
         }
     }
 
@@ -218,7 +235,7 @@ impl HandedConnections {
             let mut state = self.state.borrow_mut();
             let ended = state.open.remove(&usage.cookie);
             if ended.is_none() {
-                state.early.add(usage);
+                state.early.add(usage, Instant::now());
             }
             ended
         };
@@ -227,12 +244,28 @@ impl HandedConnections {
         }
     }
 
+    /// The kernel drops reports until all that it has stored are read.
+    fn begin_loss(&self) {
+        self.state.borrow_mut().early.begin_loss();
+    }
+
+    /// All reports are read.
+    fn end_loss(&self) {
+        let mut state = self.state.borrow_mut();
+        if state.early.end_loss() {
+            state.must_find_missing = true;
+            self.must_look.notify_one();
+        }
+    }
+
     /// Ends the connections whose end the kernel could not report.
     fn end_missing(&self) {
         let missing: Vec<_> = {
             let mut state = self.state.borrow_mut();
-            let State { open, early, diagnosis } = &mut *state;
-            early.add_loss();
+            let State { open, must_find_missing, diagnosis, .. } = &mut *state;
+            if !std::mem::take(must_find_missing) {
+                return;
+            }
             let missing = open.iter().filter(|(_, one)| is_missing(diagnosis.as_mut(), one));
             let cookies: Vec<_> = missing.map(|(cookie, _)| *cookie).collect();
             cookies.iter().filter_map(|cookie| open.remove(cookie)).collect()
@@ -242,8 +275,10 @@ impl HandedConnections {
         }
     }
 
-    /// Looks whether connections are established; returns whether some are not.
+    /// Looks whether connections are established or missing; returns whether some are not
+    /// established.
     fn look(&self) -> bool {
+        self.end_missing();
         self.refresh();
         self.state.borrow().open.values().any(|handed| !handed.is_established)
     }
@@ -292,7 +327,7 @@ impl HandedConnection {
     }
 }
 
-/// Whether the kernel has no socket for a connection any more.
+/// Whether the kernel has no socket for a connection any more; false if the kernel does not answer.
 fn is_missing(diagnosis: Option<&mut Netlink>, handed: &HandedConnection) -> bool {
     let StartedConnection { local, to, identity, .. } = handed.started;
     let Some(diagnosis) = diagnosis else { return false };
@@ -312,8 +347,9 @@ async fn receive(table: std::rc::Weak<HandedConnections>, destroyed: Watched) {
                 for _ in 0..READ_AT_ONCE_MAX {
                     match usage::next_destroyed(destroyed.get_ref().as_fd()) {
                         Ok(Some(Destroyed::Socket(usage))) => all.take_destroyed(usage),
-                        Ok(Some(Destroyed::Lost)) => all.end_missing(),
+                        Ok(Some(Destroyed::Lost)) => all.begin_loss(),
                         Ok(None) => {
+                            all.end_loss();
                             ready.clear_ready();
                             break;
                         }
@@ -321,7 +357,7 @@ async fn receive(table: std::rc::Weak<HandedConnections>, destroyed: Watched) {
                     }
                 }
             }
-            () = all.started.notified() => {
+            () = all.must_look.notified() => {
                 has_new = true;
                 interval = LOOK_INTERVAL;
             }
